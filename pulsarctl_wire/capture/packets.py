@@ -1,0 +1,206 @@
+"""Packets as TCP segments: link layers, IP, fragments.
+
+The usual layers are walked by hand, for they are most of the work on captures of small packets:
+Ethernet with VLAN tags, Linux cooked v1 and v2, BSD loopback, raw IP; IPv4 with options, IPv6 with
+extension headers. Everything rarer (tunnels, MPLS, PPPoE, other link types) is unwrapped by scapy,
+and the IP packet found inside walked as the others are.
+
+Sources: RFC 791, 8200 (IP), 9293 (TCP), 4303 (ESP is not looked into), IEEE 802.1Q, LINKTYPE_ registry.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+Segment = tuple[bytes, int, int, int, bytes, int]
+"""(key, sequence number, acknowledgement number, flags, payload, missing).
+
+`key` is source and destination address followed by source and destination port, as on the wire;
+`missing` counts payload bytes that the packet had and the capture has not (snap length).
+"""
+
+FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
+
+_ETHERNET, _COOKED, _COOKED2 = 1, 113, 276
+_LOOPBACKS: Final = {0, 108, 109}  # a family of four bytes, in whose order does not matter
+_RAW: Final = {12, 14, 101, 228, 229}
+RAW_IP: Final = 101
+
+_TAGS: Final = {0x8100, 0x88A8, 0x9100, 0x9200}
+_IPV4, _IPV6 = 0x0800, 0x86DD
+_WRAPPED_TYPES: Final = {0x8847, 0x8848, 0x8864, 0x6558}  # MPLS, PPPoE, transparent Ethernet
+_TCP, _UDP, _FRAGMENT = 6, 17, 44
+_WRAPPED_PROTOCOLS: Final = {4, 41, 47}  # IP in IP, IPv6 in IP, GRE
+_WRAPPED_PORTS: Final = {4789, 8472, 6081}  # VXLAN (twice), Geneve
+_EXTENSIONS: Final = {0, 43, 60, 135}  # hop by hop, routing, destination options, mobility
+_AUTHENTICATION: Final = 51
+
+_u16_at: Final = struct.Struct(">H").unpack_from
+_ipv4_at: Final = struct.Struct(">BxHHHxB").unpack_from
+_tcp_at: Final = struct.Struct(">IIBB").unpack_from
+
+MAX_DATAGRAMS: Final = 256
+"""IP datagrams whose fragments are kept at a time; of more, the oldest are given up."""
+
+
+class Dissector:
+    """Finds the TCP segment in packets. It keeps state only for IP fragments and counts what it met."""
+
+    def __init__(self) -> None:
+        self.skipped = 0
+        """Packets that hold no TCP segment (other protocols, headers that were cut or make no sense)."""
+        self._datagrams: dict[bytes, _Datagram] = {}
+
+    def segment(self, link: int, data: bytes, length: int) -> Segment | None:
+        """The TCP segment in a packet of link type `link`, `length` bytes on the wire; None if there is none."""
+        try:
+            found = self._link(link, data, length)
+        except (struct.error, IndexError):  # headers cut by the snap length
+            found = None
+        if found is None:
+            self.skipped += 1
+        return found
+
+    def _link(self, link: int, data: bytes, length: int) -> Segment | None:
+        if link == _ETHERNET:
+            kind, at = _u16_at(data, 12)[0], 14
+        elif link == _COOKED:
+            kind, at = _u16_at(data, 14)[0], 16
+        elif link == _COOKED2:
+            kind, at = _u16_at(data, 0)[0], 20
+        elif link in _RAW:
+            return self._ip(data, 0, length)
+        elif link in _LOOPBACKS:
+            return self._ip(data, 4, length)
+        else:
+            return self._unwrap(link, data)
+        while kind in _TAGS:
+            kind, at = _u16_at(data, at + 2)[0], at + 4
+        if kind == _IPV4 or kind == _IPV6:
+            return self._ip(data, at, length)
+        return self._unwrap(link, data) if kind in _WRAPPED_TYPES else None
+
+    def _ip(self, data: bytes, at: int, length: int) -> Segment | None:
+        first, size, _, fragment, protocol = _ipv4_at(data, at)
+        if first >> 4 != 4:
+            return self._ipv6(data, at, length) if first >> 4 == 6 else None
+        # offloaded segments are captured before their length is known: 0 stands for all there is
+        stop = at + size if size else length
+        header = (first & 15) * 4
+        if header < 20:
+            return None
+        if fragment & 0x3FFF:
+            key = data[at + 12 : at + 20] + data[at + 4 : at + 6] + data[at + 9 : at + 10]
+            offset, more = (fragment & 0x1FFF) * 8, bool(fragment & 0x2000)
+            whole = self._fragment(key, offset, more, data[at + header : stop])
+            if whole is None:
+                return None
+            return self._transport(data[at + 12 : at + 20], protocol, whole, 0, len(whole))
+        if protocol != _TCP:
+            return self._tunnel(protocol, data, at, at + header)
+        return self._tcp(data[at + 12 : at + 20], data, at + header, stop)
+
+    def _ipv6(self, data: bytes, at: int, length: int) -> Segment | None:
+        size = _u16_at(data, at + 4)[0]
+        stop = at + 40 + size if size else length
+        protocol = data[at + 6]
+        addresses = data[at + 8 : at + 40]
+        next_at = at + 40
+        while True:
+            if protocol == _TCP:
+                return self._tcp(addresses, data, next_at, stop)
+            if protocol in _EXTENSIONS:
+                protocol, next_at = data[next_at], next_at + 8 + data[next_at + 1] * 8
+            elif protocol == _AUTHENTICATION:
+                protocol, next_at = data[next_at], next_at + 8 + data[next_at + 1] * 4
+            elif protocol == _FRAGMENT:
+                word = _u16_at(data, next_at + 2)[0]
+                key = addresses + data[next_at + 4 : next_at + 8] + data[next_at : next_at + 1]
+                whole = self._fragment(key, word & 0xFFF8, bool(word & 1), data[next_at + 8 : stop])
+                return whole and self._transport(addresses, data[next_at], whole, 0, len(whole)) or None
+            else:
+                return self._tunnel(protocol, data, at, next_at)
+
+    def _transport(self, addresses: bytes, protocol: int, data: bytes, at: int, stop: int) -> Segment | None:
+        return self._tcp(addresses, data, at, stop) if protocol == _TCP else None
+
+    def _tcp(self, addresses: bytes, data: bytes, at: int, stop: int) -> Segment | None:
+        sequence, acknowledged, header, flags = _tcp_at(data, at + 4)
+        start = at + (header >> 4) * 4
+        if start < at + 20 or start > stop:
+            return None
+        payload = data[start:stop]
+        return addresses + data[at : at + 4], sequence, acknowledged, flags, payload, stop - start - len(payload)
+
+    def _tunnel(self, protocol: int, data: bytes, ip_at: int, at: int) -> Segment | None:
+        if protocol in _WRAPPED_PROTOCOLS or (
+            protocol == _UDP and (_u16_at(data, at + 2)[0] in _WRAPPED_PORTS)
+        ):
+            return self._unwrap(RAW_IP, data[ip_at:])
+        return None
+
+    def _unwrap(self, link: int, data: bytes) -> Segment | None:
+        inner = innermost_ip(link, data)
+        if not inner:
+            return None
+        found = self._ip(inner, 0, len(inner))
+        return found
+
+    def _fragment(self, key: bytes, offset: int, more: bool, data: bytes) -> bytes | None:
+        """Add a fragment to its datagram; the whole of it once nothing is missing."""
+        datagram = self._datagrams.get(key)
+        if datagram is None:
+            if len(self._datagrams) >= MAX_DATAGRAMS:
+                del self._datagrams[next(iter(self._datagrams))]
+            datagram = self._datagrams[key] = _Datagram()
+        whole = datagram.add(offset, more, data)
+        if whole is not None:
+            del self._datagrams[key]
+        return whole
+
+
+class _Datagram:
+    """The fragments of one IP datagram seen so far; at most 64 KiB, as the offsets allow."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, bytes] = {}
+        self._size = -1
+
+    def add(self, offset: int, more: bool, data: bytes) -> bytes | None:
+        self._parts.setdefault(offset, data)
+        if not more:
+            self._size = offset + len(data)
+        if self._size < 0:
+            return None
+        whole = bytearray()
+        for start in sorted(self._parts):
+            if start > len(whole):
+                return None
+            whole += self._parts[start][len(whole) - start :]
+        return bytes(whole) if len(whole) >= self._size else None
+
+
+_scapy_layers: dict[int, Callable[[bytes], object]] = {}
+
+
+def innermost_ip(link: int, data: bytes) -> bytes:
+    """The innermost IP packet that scapy finds in a packet of link type `link`; b"" if it finds none."""
+    from scapy.config import conf
+    from scapy.layers import gre, inet, inet6, l2, vxlan  # noqa: F401  (binds the layers to each other)
+    from scapy.packet import Packet
+
+    layer = inet.IP if link == RAW_IP and data[:1] < b"\x50" else inet6.IPv6
+    if link != RAW_IP:
+        layer = conf.l2types.num2layer.get(link)
+        if layer is None:
+            return b""
+    try:
+        packet: Packet = layer(data)
+        inner = b""
+        while packet and packet.payload is not None and packet.name != "NoPayload":
+            if packet.name in ("IP", "IPv6"):
+                inner = bytes(packet.original)
+            packet = packet.payload
+    except Exception:  # noqa: BLE001
+        return b""
+    return inner

@@ -1,0 +1,368 @@
+"""TCP segments as the two byte streams of each connection, and those as frames.
+
+A connection is known by its addresses and ports; a SYN with another sequence number on the same ones
+is a new connection. Bytes are taken in sequence order; what comes twice is dropped, what comes early
+waits. A hole is given up as a `Gap` when it is certain that its bytes will not come any more:
+
+- the peer has acknowledged them (so they were sent and arrived) and `PATIENCE` more packets of the
+  connection have passed: enough for captures whose packets are not in order;
+- more than `MAX_EARLY` bytes wait behind it;
+- the connection ends, or the capture does.
+
+Memory: a connection holds at most `MAX_EARLY` early bytes and the beginning of one frame a direction
+(`FrameStream` bounds that). Ended connections are forgotten `LINGER` later ones on; of more than
+`MAX_CONNECTIONS` open ones those silent for longest are ended.
+"""
+
+import heapq
+import ipaddress
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Final
+
+from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment
+from pulsarctl_wire.wire.commands import TO_BROKER
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame
+from pulsarctl_wire.wire.session import Knowledge, Session
+from pulsarctl_wire.wire.stream import FrameStream
+
+PATIENCE: Final = 64
+"""Packets of a connection after which acknowledged bytes that were not seen are given up."""
+MAX_EARLY: Final = 8 * 1024 * 1024
+MAX_CONNECTIONS: Final = 65_536
+LINGER: Final = 1_024
+
+_MASK: Final = 0xFFFFFFFF
+_HALF: Final = 0x80000000
+_PULSAR_PORTS: Final = {port.to_bytes(2, "big") for port in (6650, 6651)}
+_OTHER_TRAFFIC: Final = {"HTTP", "SSH"}  # TLS is not: Pulsar may be in it
+_EARLY_COST: Final = 256  # of keeping a segment, beside its bytes
+
+_Early = tuple[int, int, bytes, int, int | None]  # sequence number, packet, payload, missing, time
+
+
+class _Half:
+    """One direction of a TCP connection. Sequence numbers are not wrapped here."""
+
+    __slots__ = (
+        *("acknowledged", "begun", "closed", "early", "early_bytes", "fin", "hole_at"),
+        *("next", "other", "patience", "stream", "tcp"),
+    )
+    other: "_Half"
+    tcp: "_Tcp"
+
+    def __init__(self, stream: FrameStream) -> None:
+        self.stream = stream
+        self.begun = False  # `next` is known
+        self.next = 0  # the next byte's
+        self.acknowledged = 0  # up to here by the peer
+        self.early: list[_Early] = []  # a heap
+        self.early_bytes = 0
+        self.hole_at = -1  # where `patience` was last renewed
+        self.patience = PATIENCE
+        self.fin = -1
+        self.closed = False
+
+    def unwrap(self, sequence: int) -> int:
+        """The number nearest to `next` that has these 32 bits."""
+        return self.next + ((sequence - self.next + _HALF) & _MASK) - _HALF
+
+
+class _Tcp:
+    """A TCP connection: the half it was first seen by (that knows the other) and its session."""
+
+    __slots__ = ("certain", "ended", "half", "keys", "last_packet", "session", "syn")
+
+    def __init__(self, keys: tuple[bytes, bytes], session: Session, half: _Half, certain: bool) -> None:
+        self.keys = keys
+        self.session = session
+        self.half = half
+        self.certain = certain  # which side is the broker
+        half.stream.certain = half.other.stream.certain = certain
+        self.syn: int | None = None
+        self.ended = False
+        self.last_packet = 0
+
+
+class Reassembler:
+    """Takes the TCP segments of a capture and gives the events of all its connections, in order.
+
+    Frames come numbered and with what their sessions know of them. `limit` is the largest legal frame
+    in bytes; `knowledge` is what the sessions share.
+    """
+
+    def __init__(self, knowledge: Knowledge, *, limit: int = MAX_FRAME_SIZE) -> None:
+        self.connections = 0
+        """TCP connections seen so far."""
+        self.other_traffic: Counter[str] = Counter()
+        """Connections by the other protocol that both of their sides speak."""
+        self._knowledge = knowledge
+        self._limit = limit
+        self._halves: dict[bytes, _Half] = {}
+        self._ended: deque[_Tcp] = deque()
+        self._servers: set[bytes] = set()
+
+    def add(self, segment: Segment, time_ns: int | None, packet: int) -> list[Event]:
+        """Take the segment of packet number `packet`; give the events that it completes."""
+        key, sequence, acknowledged, flags, payload, missing = segment
+        events: list[Event] = []
+        half = self._halves.get(key)
+        if half is None or flags & SYN:
+            half = self._open(key, sequence, flags, events)
+        tcp = half.tcp
+        tcp.last_packet = packet
+        if payload or missing:
+            if sequence == half.next & _MASK and half.begun and not (missing or half.early or half.closed):
+                half.next += len(payload)  # the usual case: the very next bytes
+                events += half.stream.feed(payload, time_ns, packet)
+            else:
+                self._take(half, sequence, payload, missing, time_ns, packet, events)
+        elif not half.begun:
+            half.begun = True
+            half.next = sequence
+        if flags & (FIN | RST):
+            self._finish(half, sequence + len(payload) + missing, flags, events)
+        if flags & ACK:
+            other = half.other
+            if 0 < (acknowledged - other.next) & _MASK < _HALF and other.begun and not other.closed:
+                self._acknowledge(other, acknowledged, events)
+        if events:
+            if not tcp.certain:
+                _learn_direction(tcp, events)
+            tcp.session.track(events)
+        return events
+
+    def close(self) -> Iterator[Event]:
+        """End all connections, as the capture ends; give the events that are left."""
+        for tcp in dict.fromkeys(half.tcp for half in self._halves.values()):
+            yield from self._close(tcp)
+        self._halves.clear()
+
+    # -- opening
+
+    def _open(self, key: bytes, sequence: int, flags: int, events: list[Event]) -> _Half:
+        """The half that a segment belongs to which is the first one seen, or has SYN set."""
+        half = self._halves.get(key)
+        if half is not None:
+            if not half.begun:
+                _begin(half, sequence)
+                return half
+            if flags & ACK or half.tcp.syn in (None, sequence):
+                return half
+            events += self._close(half.tcp)
+        addresses, ports = key[:-4], key[-4:]
+        middle = len(addresses) // 2
+        back = addresses[middle:] + addresses[:middle] + ports[2:] + ports[:2]
+        opened = bool(flags & SYN)
+        to_broker = not flags & ACK if opened else self._guess(key, back)
+        ends = _address(addresses[:middle], ports[:2]), _address(addresses[middle:], ports[2:])
+        connection = Connection(self.connections, *(ends if to_broker else ends[::-1]))
+        self.connections += 1
+        half = _Half(FrameStream(connection, to_broker, from_start=opened, limit=self._limit))
+        other = _Half(FrameStream(connection, not to_broker, from_start=opened, limit=self._limit))
+        half.other, other.other = other, half
+        streams = (half.stream, other.stream) if to_broker else (other.stream, half.stream)
+        half.tcp = other.tcp = _Tcp((key, back), Session(connection, self._knowledge, streams), half, opened)
+        self._halves[key], self._halves[back] = half, other
+        if opened:
+            _begin(half, sequence)
+            if len(self._servers) < MAX_CONNECTIONS:
+                self._servers.add(_endpoint(back if to_broker else key))
+        if len(self._halves) > 2 * MAX_CONNECTIONS:
+            self._evict(events)
+        return half
+
+    def _guess(self, key: bytes, back: bytes) -> bool:
+        """Whether the sender of a segment is the client, where no SYN tells."""
+        known = _endpoint(key) in self._servers, _endpoint(back) in self._servers
+        if known[0] != known[1]:
+            return known[1]
+        source, target = key[-4:-2], key[-2:]
+        if (source in _PULSAR_PORTS) != (target in _PULSAR_PORTS):
+            return target in _PULSAR_PORTS
+        return source > target  # the lower port is the server's more often than not
+
+    # -- bytes
+
+    def _take(
+        self,
+        half: _Half,
+        sequence: int,
+        payload: bytes,
+        missing: int,
+        time_ns: int | None,
+        packet: int,
+        events: list[Event],
+    ) -> None:
+        """Take bytes that are not simply the next ones."""
+        if half.closed:
+            return
+        if not half.begun:
+            half.begun = True
+            half.next = sequence
+        at = half.unwrap(sequence)
+        if at + len(payload) + missing <= half.next:
+            return  # all of it was seen before
+        if at <= half.next:
+            _deliver(half, (at, packet, payload, missing, time_ns), packet, time_ns, events)
+            _drain(half, packet, time_ns, events)
+        else:
+            heapq.heappush(half.early, (at, packet, payload, missing, time_ns))
+            half.early_bytes += len(payload) + _EARLY_COST
+            if half.early_bytes > MAX_EARLY:
+                _give_up(half, half.early[0][0], packet, time_ns, events)
+        self._check_end(half, events)
+
+    def _acknowledge(self, half: _Half, acknowledged: int, events: list[Event]) -> None:
+        """The peer has bytes of this half that were not seen: late in the capture, or missing in it."""
+        if half.fin >= 0:
+            return  # the hole is before a FIN: that is found when the connection ends
+        if half.hole_at != half.next:
+            half.hole_at = half.next
+            half.patience = PATIENCE
+        half.acknowledged = max(half.acknowledged, half.unwrap(acknowledged))
+        half.patience -= 1
+        if half.patience <= 0:
+            _give_up(half, half.acknowledged, half.tcp.last_packet, None, events)
+            half.hole_at = -1
+
+    # -- ends
+
+    def _finish(self, half: _Half, sequence: int, flags: int, events: list[Event]) -> None:
+        if flags & RST:
+            events += self._end_halves(half.tcp)
+        elif half.begun and not half.closed:
+            half.fin = half.unwrap(sequence)
+            self._check_end(half, events)
+
+    def _check_end(self, half: _Half, events: list[Event]) -> None:
+        if 0 <= half.fin <= half.next and not half.closed:
+            half.closed = True
+            self._close_stream(half, events)
+            if half.other.closed:
+                self._end_halves(half.tcp)
+
+    def _end_halves(self, tcp: _Tcp) -> list[Event]:
+        """End both directions; the connection is remembered for a while, for its late segments."""
+        events: list[Event] = []
+        for half in (tcp.half, tcp.half.other):
+            if not half.closed:
+                half.closed = True
+                _flush(half, events)
+                self._close_stream(half, events)
+        if not tcp.ended:
+            tcp.ended = True
+            self._ended.append(tcp)
+            if len(self._ended) > LINGER:
+                self._forget(self._ended.popleft())
+        return events
+
+    def _close_stream(self, half: _Half, events: list[Event]) -> None:
+        """End a stream. Where both sides speak the same other protocol it is other traffic: only counted."""
+        left = half.stream.close()
+        protocol = half.stream.protocol
+        if protocol in _OTHER_TRAFFIC and half.other.stream.protocol == protocol:
+            if half.other.closed:
+                self.other_traffic[protocol] += 1
+            return
+        events += left
+
+    def _close(self, tcp: _Tcp) -> list[Event]:
+        """End a connection and forget it; give its last events, as `add` does."""
+        events = self._end_halves(tcp)
+        if not tcp.certain:
+            _learn_direction(tcp, events)
+        tcp.session.track(events)
+        return events
+
+    def _forget(self, tcp: _Tcp) -> None:
+        for key in tcp.keys:
+            half = self._halves.get(key)
+            if half is not None and half.tcp is tcp:
+                del self._halves[key]
+
+    def _evict(self, events: list[Event]) -> None:
+        """Too many connections: end the tenth of them that has been silent for longest."""
+        everyone = sorted({half.tcp for half in self._halves.values()}, key=lambda tcp: tcp.last_packet)
+        for tcp in everyone[: len(everyone) // 10]:
+            events += self._close(tcp)
+            self._forget(tcp)
+
+
+def _begin(half: _Half, sequence: int) -> None:
+    """A SYN was seen: the bytes begin behind it."""
+    half.begun = True
+    half.next = sequence + 1
+    if half.tcp.syn is None:
+        half.tcp.syn = sequence
+
+
+def _deliver(half: _Half, early: _Early, packet: int, time_ns: int | None, events: list[Event]) -> None:
+    """Give the stream the bytes of a segment that it does not have; they begin at `next` or before."""
+    at, _, payload, missing, _ = early
+    seen = half.next - at
+    if seen >= len(payload) + missing:
+        return
+    if seen > len(payload):
+        missing -= seen - len(payload)
+    payload = payload[seen:]
+    if payload:
+        events += half.stream.feed(payload, time_ns, packet)
+    if missing:
+        events += half.stream.gap(missing, time_ns, packet)
+    half.next += len(payload) + missing
+
+
+def _drain(half: _Half, packet: int, time_ns: int | None, events: list[Event]) -> None:
+    """Deliver what had come early and is next now; `packet` is the one that made it so."""
+    while half.early and half.early[0][0] <= half.next:
+        early = heapq.heappop(half.early)
+        half.early_bytes -= len(early[2]) + _EARLY_COST
+        later = early[1] > packet
+        _deliver(half, early, early[1] if later else packet, early[4] if later else time_ns, events)
+
+
+def _give_up(half: _Half, upto: int, packet: int, time_ns: int | None, events: list[Event]) -> None:
+    """The bytes from `next` up to `upto`, or to the first early ones, will not come: a gap."""
+    if half.early:
+        upto = min(upto, half.early[0][0])
+        packet, time_ns = half.early[0][1], half.early[0][4]
+    events += half.stream.gap(upto - half.next, time_ns, packet)
+    half.next = upto
+    _drain(half, 0, None, events)
+
+
+def _flush(half: _Half, events: list[Event]) -> None:
+    """Give the stream all that is left of a half, holes as gaps."""
+    while half.early:
+        _give_up(half, half.early[0][0], 0, None, events)
+    end = max(half.acknowledged, half.fin)
+    if half.begun and end > half.next:
+        _give_up(half, end, half.tcp.last_packet, None, events)
+
+
+def _learn_direction(tcp: _Tcp, events: list[Event]) -> None:
+    """Let the commands say which side is the broker, where no SYN did."""
+    for event in events:
+        right = TO_BROKER.get(event.type) if isinstance(event, Frame) else None
+        if right is None:
+            continue
+        if right is not event.to_broker:
+            connection = event.connection
+            connection.client, connection.server = connection.server, connection.client
+            for half in (tcp.half, tcp.half.other):
+                half.stream.to_broker = not half.stream.to_broker
+            for other in events:
+                other.to_broker = not other.to_broker
+        tcp.certain = tcp.half.stream.certain = tcp.half.other.stream.certain = True
+        return
+
+
+def _endpoint(key: bytes) -> bytes:
+    """The source address and port of a segment's key."""
+    return key[: len(key) // 2 - 2] + key[-4:-2]
+
+
+def _address(address: bytes, port: bytes) -> str:
+    text = ipaddress.ip_address(address)
+    return f"{text if text.version == 4 else f'[{text}]'}:{int.from_bytes(port, 'big')}"

@@ -1,0 +1,123 @@
+"""Protobuf messages as plain values, by walking their descriptors: a new field needs no code here.
+
+Names and nesting are those of PulsarApi.proto. Enums become their names, bytes base64 text, the uint64
+of all ones (what Pulsar sends for -1) becomes -1; all other integers stay as they are. Fields that the
+schema does not have are shown as `unknown_field_N`. Secrets are replaced by their sizes.
+"""
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message as ProtoMessage
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+SECRETS: Final = frozenset(
+    f"pulsar.proto.{name}"
+    for name in (
+        "CommandConnect.auth_data",
+        "CommandConnect.original_auth_data",
+        "CommandLookupTopic.original_auth_data",
+        "CommandPartitionedTopicMetadata.original_auth_data",
+        "AuthData.auth_data",
+    )
+)
+"""Full names of the fields that hold credentials."""
+
+REFRESH: Final = b"PulsarAuthRefresh"
+"""What AUTH_CHALLENGE carries when the broker asks for fresh credentials: no secret."""
+
+_ALL_ONES: Final = 2**64 - 1
+
+Convert = Callable[[Any], Any]
+Plan = dict[FieldDescriptor, tuple[str, Convert | None, bool]]
+"""A message's fields -> (name, conversion or None, whether it is repeated)."""
+
+
+def as_text(value: str | bytes) -> str:
+    r"""A protobuf string; bytes (what protobuf gives for one that is not UTF-8) with \xNN for what is not."""
+    return value if isinstance(value, str) else value.decode(errors="backslashreplace")
+
+
+def as_base64(value: bytes) -> str:
+    """Bytes as base64 text."""
+    return b64encode(value).decode()
+
+
+def _unsigned(value: int) -> int:
+    return -1 if value == _ALL_ONES else value
+
+
+def _redacted(value: str | bytes) -> str:
+    data = value if isinstance(value, bytes) else value.encode()
+    return as_text(data) if data == REFRESH or not data else f"[redacted: {len(data)} bytes]"
+
+
+class Walker:
+    """Turns messages into dicts of plain values; redacts secrets unless `show_secrets`."""
+
+    def __init__(self, *, show_secrets: bool = False) -> None:
+        self._show_secrets = show_secrets
+        self._plans: dict[Descriptor, Plan] = {}
+
+    def __call__(self, message: ProtoMessage) -> dict[str, Any]:
+        """The fields that are present in `message`, in the order of their numbers."""
+        plan = self._plans.get(message.DESCRIPTOR) or self._plan(message.DESCRIPTOR)
+        values: dict[str, Any] = {}
+        for field, value in message.ListFields():
+            name, convert, repeated = plan[field]
+            if repeated:
+                values[name] = list(value) if convert is None else [convert(item) for item in value]
+            else:
+                values[name] = value if convert is None else convert(value)
+        unknown = UnknownFieldSet(message)  # type: ignore[no-untyped-call]
+        if len(unknown):
+            for each in unknown:
+                values[f"unknown_field_{each.field_number}"] = _unknown_value(each.data)
+        return values
+
+    def _plan(self, descriptor: Descriptor) -> Plan:
+        plan = {field: (field.name, self._convert(field), field.is_repeated) for field in descriptor.fields}
+        self._plans[descriptor] = plan
+        return plan
+
+    def _convert(self, field: FieldDescriptor) -> Convert | None:
+        if field.full_name in SECRETS and not self._show_secrets:
+            return _redacted
+        if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+            return self
+        if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+            return {value.number: value.name for value in field.enum_type.values}.__getitem__
+        if field.type == FieldDescriptor.TYPE_BYTES:
+            return as_base64
+        if field.type == FieldDescriptor.TYPE_STRING:
+            return as_text
+        return _unsigned if field.type == FieldDescriptor.TYPE_UINT64 else None
+
+
+def _unknown_value(data: Any) -> Any:
+    if isinstance(data, bytes):
+        return as_base64(data)
+    return data if isinstance(data, int) else str(data)
+
+
+def secret_values(message: ProtoMessage) -> Iterator[bytes]:
+    """The bytes of all credentials that `message` carries, however deep."""
+    for field, value in message.ListFields():
+        if field.full_name in SECRETS:
+            data = value if isinstance(value, bytes) else value.encode()
+            if data and data != REFRESH:
+                yield data
+        elif field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+            for item in [value] if isinstance(value, ProtoMessage) else value:
+                yield from secret_values(item)
+
+
+def oddities(message: ProtoMessage, where: str) -> Iterator[str]:
+    """What is wrong with `message`: required fields that are missing, fields the schema does not have."""
+    if not message.IsInitialized():
+        missing = ", ".join(message.FindInitializationErrors())
+        yield f"{where} lacks {missing}"
+    for each in UnknownFieldSet(message):  # type: ignore[no-untyped-call]
+        yield f"{where} has the unknown field {each.field_number}"

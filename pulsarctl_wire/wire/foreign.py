@@ -1,0 +1,48 @@
+"""What else speaks on a Pulsar port: TLS, HTTP, SSH, and PROXY protocol headers before the frames.
+
+None of them can be taken for a frame: read as TOTAL_SIZE their first bytes are far above every limit.
+"""
+
+import re
+from typing import Final
+
+_SIGNATURES: Final = (
+    (re.compile(rb"[\x14-\x17]\x03[\x00-\x04]"), "TLS"),
+    (re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|TRACE|CONNECT|PRI) |HTTP/"), "HTTP"),
+    (re.compile(rb"SSH-"), "SSH"),
+)
+
+ENOUGH: Final = 16
+"""Bytes that suffice to recognise every protocol."""
+
+_PROXY_V1: Final = b"PROXY "
+_PROXY_V1_LONGEST: Final = 107  # bytes, line end included (PROXY protocol specification, 2.1)
+_PROXY_V2: Final = b"\r\n\r\n\x00\r\nQUIT\n"
+_TLS_RECORDS: Final = {20: "change cipher spec", 21: "alert", 22: "handshake", 23: "application data"}
+
+
+def recognise(head: bytes) -> tuple[str, str]:
+    """The protocol that begins with `head` and a few words on what it begins with; ("", "") if none."""
+    for signature, name in _SIGNATURES:
+        if signature.match(head):
+            if name == "TLS":
+                return name, f"TLS {_TLS_RECORDS[head[0]]} record"
+            line = head[:80].split(b"\n")[0].rstrip(b"\r").decode("latin-1")
+            return name, f"{name}: {line}"
+    return "", ""
+
+
+def proxy_header(head: bytes) -> tuple[int, str]:
+    """Length in bytes of the PROXY protocol header that `head` begins with, and what it says.
+
+    (0, "") if there is none; the length may be more than `head` has: then ask again with more.
+    Source: The PROXY protocol, versions 1 and 2, sections 2.1 and 2.2.
+    """
+    if head.startswith(_PROXY_V1):
+        end = head.find(b"\r\n", 0, _PROXY_V1_LONGEST) + 2
+        if end >= 2:
+            return end, f"PROXY protocol v1 header: {head[6 : end - 2].decode('latin-1')}"
+        return (len(head) + 1, "") if len(head) < _PROXY_V1_LONGEST else (0, "")
+    if head.startswith(_PROXY_V2) and len(head) >= ENOUGH:
+        return 16 + int.from_bytes(head[14:16], "big"), "PROXY protocol v2 header"
+    return 0, ""

@@ -1,0 +1,99 @@
+"""Is there a frame at this place? Strict judgements for streams that have lost their step, or begin.
+
+In step a frame is believed by its length alone. Out of step it has to look like nothing else: a known
+command with its sub-message and all required fields, nothing unknown, sent in the right direction,
+no bytes behind a command without payload, and behind SEND and MESSAGE an entry whose CRC32-C is
+right (or, without checksum, whose metadata is complete).
+"""
+
+import re
+import struct
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from pulsarctl_wire.wire.commands import BODIES, PAYLOAD_TYPES, TO_BROKER
+from pulsarctl_wire.wire.frame import locate
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
+
+LARGEST_COMMAND: Final = 64 * 1024
+"""Bytes of the largest command believed out of step (one with very many topics may be larger)."""
+
+_SMALL_COMMAND: Final = 256
+_SMALL_FRAME: Final = 4096
+
+_header_at: Final = struct.Struct(">II").unpack_from
+
+CANDIDATE: Final = re.compile(rb"(?s)(?=\x00\x00..\x08[\x02-\x7f])")
+"""Matches four bytes behind each place where a frame might begin: COMMAND_SIZE and the field `type`."""
+
+CANDIDATE_SPAN: Final = 10
+"""Bytes from where a frame begins to the end of what `CANDIDATE` looks at."""
+
+
+def judge_command(data: bytes, at: int, to_broker: bool | None, limit: int) -> int:
+    """Whether a frame's header and command at `data[at:]` are sane.
+
+    Gives the offset in `data` where that frame would end; 0 if there is surely none; -n if that
+    cannot be told before `data` has n bytes. `limit` is the largest frame in bytes; a `to_broker` of
+    None stands for either direction.
+    """
+    if len(data) - at < 8:
+        return -(at + 8)
+    total, size = _header_at(data, at)
+    if size < 4 or size > LARGEST_COMMAND or size + 4 > total or total + 4 > limit:
+        return 0
+    if len(data) - at < 8 + size:
+        # the field `type` comes first in what every client and broker writes
+        return 0 if data[at + 8 : at + 9] not in (b"\x08", b"") else -(at + 8 + size)
+    if data[at + 8] != 8:
+        return 0
+    return at + 4 + total if _sane(data[at + 8 : at + 8 + size], total - size - 4, to_broker) else 0
+
+
+def _sane(command: bytes, behind: int, to_broker: bool | None) -> bool:
+    """Whether `command` is a complete known command that may have `behind` bytes behind it."""
+    try:
+        base = BaseCommand.FromString(command)
+    except DecodeError:
+        return False
+    number = base.type
+    if not base.HasField("type"):
+        return False
+    if to_broker is not None and TO_BROKER.get(number, to_broker) is not to_broker:
+        return False
+    if (behind > 4) != (number in PAYLOAD_TYPES) or not base.IsInitialized():
+        return False
+    body = BODIES[number]
+    if not base.HasField(body) or len(UnknownFieldSet(base)):  # type: ignore[arg-type, no-untyped-call]
+        return False
+    return not len(UnknownFieldSet(getattr(base, body)))  # type: ignore[no-untyped-call]
+
+
+def judge(data: bytes, at: int, to_broker: bool | None, limit: int) -> int:
+    """Whether there is a whole, right frame at `data[at:]`; the answer as in `judge_command`."""
+    stop = judge_command(data, at, to_broker, limit)
+    if stop <= 0:
+        return stop
+    if stop > len(data):
+        return -stop
+    command_end = at + 8 + int(_header_at(data, at)[1])
+    return stop if command_end == stop or _right_entry(data[command_end:stop]) else 0
+
+
+def _right_entry(entry: bytes) -> bool:
+    parts = locate(entry, 0)
+    if parts.problem or parts.stored != parts.computed:
+        return False
+    start, stop = parts.metadata
+    try:
+        return MessageMetadata.FromString(entry[start:stop]).IsInitialized()
+    except DecodeError:
+        return False
+
+
+def is_small(data: bytes, at: int) -> bool:
+    """Whether the candidate at `data[at:]` costs little to judge, whatever it holds."""
+    total, size = _header_at(data, at)
+    return bool(size <= _SMALL_COMMAND and total <= _SMALL_FRAME)

@@ -1,0 +1,339 @@
+"""One connection's session: answers find their requests, ids their topics. State tables, no I/O.
+
+What pairs a request with its answer is a table (`commands.REQUESTS`) but for four pairs:
+
+    SEND            by producer id and sequence id, first in first out: the chunks of a message share both
+    CONNECT         answered in order by CONNECTED, AUTH_CHALLENGE or ERROR without a request id
+    AUTH_CHALLENGE  answered by AUTH_RESPONSE
+    PING            by the PONG of the other side, in order
+
+Ids are a connection's own, whatever client made them. All tables are bounded: a capture of one
+direction alone, or of hostile traffic, makes them forget their oldest rows, not grow.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from pulsarctl_wire.wire.commands import ANSWERS, BODIES, NUMBERS, REQUESTS, TO_BROKER
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.frame import FRAME_PADDING, Connection, Event, Frame
+from pulsarctl_wire.wire.names import full_topic, without_partition
+from pulsarctl_wire.wire.payload import ChunkJoiner
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, Schema
+from pulsarctl_wire.wire.stream import FrameStream
+
+MAX_PENDING: Final = 65_536
+"""Unanswered requests, producers or consumers that a session remembers."""
+MAX_TOPICS: Final = 16_384
+MAX_VERSIONS: Final = 64
+
+NO_REQUEST: Final = 2**64 - 1
+"""The request id of what the broker says unasked."""
+
+_NO_SCHEMA: Final = {Schema.AutoConsume, getattr(Schema, "None")}
+
+
+class _Asked(NamedTuple):
+    """A request that waits for its answer; `body` only where the answer completes what it says."""
+
+    number: int
+    time_ns: int | None
+    type: int
+    topic: str | None
+    subscription: str | None = None
+    body: Any = None
+
+
+class Schemas:
+    """The schemas of topics as far as they were seen: declared, fetched or registered."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[bytes, Schema]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._topics)
+
+    def add(self, topic: str | None, version: bytes, schema: Schema) -> None:
+        """Remember `schema` for a topic; `version` b"" for one that a consumer asked for."""
+        if not topic or schema.type in _NO_SCHEMA:
+            return
+        versions = self._topics.setdefault(without_partition(topic), {})
+        versions[version] = schema
+        _bound(versions, MAX_VERSIONS)
+        _bound(self._topics, MAX_TOPICS)
+
+    def find(self, topic: str | None, version: bytes) -> Schema | None:
+        """The schema of a message that carries `version`, else the one a consumer of the topic reads with."""
+        if not topic or not version:
+            return None
+        versions = self._topics.get(without_partition(topic), {})
+        return versions.get(version) or versions.get(b"")
+
+
+class Knowledge:
+    """What the sessions of one capture share, and what is counted over all of them.
+
+    `frames` numbers the frames. `join_chunks` keeps the payloads of chunked messages until they are
+    whole. `answers`, if asked for, holds the number of each request's answer at the request's number.
+    """
+
+    def __init__(self, *, join_chunks: bool = True, link_answers: bool = False, fixed_limit: bool = False) -> None:
+        self.frames = 0
+        self.schemas = Schemas()
+        self.chunks = ChunkJoiner(keep=join_chunks)
+        self.answers: array[int] | None = array("L") if link_answers else None
+        self.fixed_limit = fixed_limit
+
+    def link(self, request: int, answer: int) -> None:
+        """Remember that frame number `answer` answers frame number `request`."""
+        answers = self.answers
+        if answers is not None:
+            if len(answers) <= request:
+                answers.frombytes(bytes(answers.itemsize * (request + 4096 - len(answers))))
+            answers[request] = answer
+
+
+class Session:
+    """Follows one connection: `track` its events in order, and frames know their topic and request."""
+
+    def __init__(
+        self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
+    ) -> None:
+        self.connection = connection
+        self._knowledge = knowledge
+        self._streams = tuple(streams)
+        self._producers: dict[int, str] = {}
+        self._consumers: dict[int, tuple[str, str]] = {}
+        self._sends: dict[tuple[int, int], _Asked | deque[_Asked]] = {}
+        self._highest: dict[tuple[int, int], int] = {}
+        self._asked: dict[tuple[str, int], _Asked] = {}
+        self._handshake: _Asked | None = None
+        self._challenge: _Asked | None = None
+        self._pings: tuple[deque[_Asked], deque[_Asked]] = (deque(maxlen=64), deque(maxlen=64))
+
+    def track(self, events: Iterable[Event]) -> None:
+        """Number the frames among `events` and tell them what is known of their session."""
+        knowledge = self._knowledge
+        rules = _RULES
+        for frame in events:
+            if frame.__class__ is not Frame:
+                continue
+            knowledge.frames += 1
+            frame.number = knowledge.frames
+            if frame.base is None:
+                continue
+            rule = rules.get(frame.type)
+            if rule is not None:
+                rule(self, frame)
+
+    # -- the traffic of messages
+
+    def _send(self, frame: Frame) -> None:
+        body = frame.base.send  # type: ignore[union-attr]
+        producer = body.producer_id
+        topic = frame.topic = self._producers.get(producer)
+        key = producer, body.sequence_id
+        asked = _Asked(frame.number, frame.time_ns, 6, topic)
+        before = self._sends.get(key)
+        if before is None:
+            self._sends[key] = asked
+            if len(self._sends) > MAX_PENDING:
+                _bound(self._sends, MAX_PENDING)
+        elif isinstance(before, deque):
+            before.append(asked)
+        else:
+            self._sends[key] = deque((before, asked), maxlen=1024)
+        highest = body.highest_sequence_id
+        if highest:
+            # a SEND_ERROR names the highest sequence id of a batch, not the lowest
+            self._highest[producer, highest] = body.sequence_id
+            _bound(self._highest, MAX_PENDING)
+        self._entry(frame, producer)
+
+    def _receipt(self, frame: Frame) -> None:
+        body = frame.base.send_receipt  # type: ignore[union-attr]
+        producer = body.producer_id
+        frame.topic = self._producers.get(producer)
+        self._answer_send(frame, (producer, body.sequence_id))
+
+    def _send_error(self, frame: Frame) -> None:
+        body = frame.base.send_error  # type: ignore[union-attr]
+        producer = body.producer_id
+        frame.topic = self._producers.get(producer)
+        key = producer, body.sequence_id
+        if key not in self._sends:
+            key = producer, self._highest.get(key, body.sequence_id)
+        self._answer_send(frame, key)
+
+    def _answer_send(self, frame: Frame, key: tuple[int, int]) -> None:
+        asked = self._sends.get(key)
+        if asked.__class__ is deque:
+            first = asked.popleft()  # type: ignore[union-attr]
+            if not asked:
+                del self._sends[key]
+            self._answered(frame, first)
+        elif asked is not None:
+            del self._sends[key]
+            self._answered(frame, asked)  # type: ignore[arg-type]
+
+    def _message(self, frame: Frame) -> None:
+        consumer = frame.base.message.consumer_id  # type: ignore[union-attr]
+        known = self._consumers.get(consumer)
+        if known is not None:
+            frame.topic, frame.subscription = known
+        self._entry(frame, consumer)
+
+    def _entry(self, frame: Frame, owner: int) -> None:
+        """The entry of a SEND or MESSAGE: its schema, and its message if that came in chunks."""
+        metadata = frame.metadata
+        if metadata is None or frame.partial:
+            return
+        if metadata.num_chunks_from_msg > 1:
+            self._knowledge.chunks.add(frame, metadata, owner)
+        if self._knowledge.schemas:
+            frame.schema = self._knowledge.schemas.find(frame.topic, metadata.schema_version)
+
+    def _of_consumer(self, frame: Frame) -> None:
+        known = self._consumers.get(getattr(frame.base, BODIES[frame.type]).consumer_id)
+        if known is not None:
+            frame.topic, frame.subscription = known
+
+    # -- requests and answers
+
+    def _request(self, frame: Frame) -> None:
+        """Any request of the table: resolve what it is about and remember it."""
+        body = getattr(frame.base, BODIES[frame.type])
+        fields = _FIELDS[frame.type]
+        if "topic" in fields:
+            frame.topic = full_topic(body.topic) if body.topic else None
+        elif "consumer_id" in fields:
+            self._of_consumer(frame)
+        elif "producer_id" in fields:
+            frame.topic = self._producers.get(body.producer_id)
+        keep = None
+        if frame.type in _OPENING:
+            keep = body
+            self._open(frame, body)
+        how = REQUESTS[frame.type]
+        if frame.to_broker and body.HasField(how.key):
+            key = how.family, getattr(body, how.key)
+            self._asked[key] = _Asked(
+                frame.number, frame.time_ns, frame.type, frame.topic, frame.subscription, keep
+            )
+            _bound(self._asked, MAX_PENDING)
+
+    def _open(self, frame: Frame, body: Any) -> None:
+        if frame.type == _PRODUCER:
+            self._producers[body.producer_id] = full_topic(body.topic)
+            _bound(self._producers, MAX_PENDING)
+        elif frame.type in (_SUBSCRIBE, _SCALABLE_SUBSCRIBE):
+            frame.subscription = as_text(body.subscription)
+            self._consumers[body.consumer_id] = full_topic(body.topic), frame.subscription
+            _bound(self._consumers, MAX_PENDING)
+            if frame.type == _SUBSCRIBE and body.HasField("schema"):
+                self._knowledge.schemas.add(frame.topic, b"", body.schema)
+
+    def _answer(self, frame: Frame) -> None:
+        """Any answer of the table: find its request, and learn what it completes."""
+        body = getattr(frame.base, BODIES[frame.type])
+        if "consumer_id" in _FIELDS[frame.type]:
+            self._of_consumer(frame)
+        for family, name in ANSWERS[frame.type]:
+            key = family, getattr(body, name)
+            asked = self._asked.get(key)
+            if asked is None or frame.type not in REQUESTS[asked.type].answers:
+                continue
+            if frame.type != _PRODUCER_SUCCESS or body.producer_ready:
+                del self._asked[key]  # a producer that waits for its turn is answered twice
+            self._answered(frame, asked)
+            if asked.body is not None:
+                self._learn_schema(frame, body, asked)
+            return
+        if frame.type == _ERROR and body.request_id == NO_REQUEST and self._handshake is not None:
+            self._answered(frame, self._handshake)
+            self._handshake = None
+
+    def _learn_schema(self, frame: Frame, body: Any, asked: _Asked) -> None:
+        """PRODUCER, GET_OR_CREATE_SCHEMA: the answer has the version; GET_SCHEMA: it has both."""
+        if frame.type in (_PRODUCER_SUCCESS, _GET_OR_CREATE_SCHEMA_RESPONSE):
+            if asked.body.HasField("schema") and body.schema_version:
+                self._knowledge.schemas.add(asked.topic, body.schema_version, asked.body.schema)
+        elif frame.type == _GET_SCHEMA_RESPONSE and body.HasField("schema"):
+            version = body.schema_version or asked.body.schema_version
+            self._knowledge.schemas.add(asked.topic, version, body.schema)
+
+    def _answered(self, frame: Frame, asked: _Asked) -> None:
+        frame.request = asked.number
+        if frame.topic is None:
+            frame.topic, frame.subscription = asked.topic, asked.subscription
+        if frame.time_ns is not None and asked.time_ns is not None:
+            frame.latency_ns = frame.time_ns - asked.time_ns
+        if self._knowledge.answers is not None:
+            self._knowledge.link(asked.number, frame.number)
+
+    # -- the connection itself
+
+    def _connect(self, frame: Frame) -> None:
+        self._handshake = _Asked(frame.number, frame.time_ns, frame.type, None)
+        if frame.type == _AUTH_RESPONSE and self._challenge is not None:
+            self._answered(frame, self._challenge)
+            self._challenge = None
+
+    def _connected(self, frame: Frame) -> None:
+        if self._handshake is not None:
+            self._answered(frame, self._handshake)
+            self._handshake = None
+        if frame.type == _AUTH_CHALLENGE:
+            self._challenge = _Asked(frame.number, frame.time_ns, frame.type, None)
+            return
+        announced = frame.base.connected.max_message_size  # type: ignore[union-attr]
+        if announced > 0 and not self._knowledge.fixed_limit:
+            for stream in self._streams:
+                stream.limit = announced + FRAME_PADDING
+
+    def _ping(self, frame: Frame) -> None:
+        self._pings[frame.to_broker].append(_Asked(frame.number, frame.time_ns, frame.type, None))
+
+    def _pong(self, frame: Frame) -> None:
+        asked = self._pings[not frame.to_broker]
+        if asked:
+            self._answered(frame, asked.popleft())
+
+
+def _bound(table: dict[Any, Any], size: int) -> None:
+    """Forget the oldest rows of a table that has more than `size`."""
+    while len(table) > size:
+        del table[next(iter(table))]
+
+
+_FIELDS: Final = {
+    number: frozenset(BaseCommand.DESCRIPTOR.fields_by_number[number].message_type.fields_by_name)
+    for number in BODIES
+}
+_PRODUCER, _SUBSCRIBE, _PRODUCER_SUCCESS, _ERROR = 5, 4, 17, 14
+_AUTH_CHALLENGE, _AUTH_RESPONSE = 36, 37
+_GET_SCHEMA_RESPONSE, _GET_OR_CREATE_SCHEMA_RESPONSE = 35, 40
+_SCALABLE_SUBSCRIBE = NUMBERS["SCALABLE_TOPIC_SUBSCRIBE"]
+_OPENING: Final = {
+    NUMBERS[name]
+    for name in ("PRODUCER", "SUBSCRIBE", "GET_SCHEMA", "GET_OR_CREATE_SCHEMA", "SCALABLE_TOPIC_SUBSCRIBE")
+}
+
+_RULES: Final[dict[int, Callable[[Session, Frame], None]]] = {
+    **{number: Session._of_consumer for number, fields in _FIELDS.items() if "consumer_id" in fields},
+    **dict.fromkeys(REQUESTS, Session._request),
+    **dict.fromkeys(ANSWERS, Session._answer),
+    NUMBERS["SEND"]: Session._send,
+    NUMBERS["SEND_RECEIPT"]: Session._receipt,
+    NUMBERS["SEND_ERROR"]: Session._send_error,
+    NUMBERS["MESSAGE"]: Session._message,
+    NUMBERS["CONNECT"]: Session._connect,
+    NUMBERS["AUTH_RESPONSE"]: Session._connect,
+    NUMBERS["CONNECTED"]: Session._connected,
+    NUMBERS["AUTH_CHALLENGE"]: Session._connected,
+    NUMBERS["PING"]: Session._ping,
+    NUMBERS["PONG"]: Session._pong,
+}
+"""Type number -> what a session does with a frame of that type; of the others it knows nothing."""

@@ -1,0 +1,445 @@
+"""One direction of a connection: chunks of bytes in, frames out, damage told.
+
+Any chunking of the same bytes gives the same events, but for the time and packet stamped on them.
+The stream is in one of four states:
+
+    in step    the next byte begins a frame (the usual state)
+    skipping   inside a frame whose bytes are of no more use (part of it was not captured, or it is
+               larger than we keep); in step again at its end
+    searching  frames are lost; looking for the next place where a frame surely begins
+    foreign    the peer speaks another protocol (TLS, HTTP, ...); everything is passed over
+
+Where a search may end: one right frame (`resync.judge`) suffices at the place where the bytes
+resume, or where the damaged frame says that it ends; that place is judged first. Anywhere else two
+must follow one another, for a payload may hold anything, Pulsar frames included. Candidates are
+judged in order, so a later one never wins while an earlier one is still arriving.
+
+Memory is bounded: a frame up to the limit is kept until it is whole; a larger one is kept only if
+its command is sane, and up to `KEPT_FRAME` bytes. Time is bounded: a search that has spent much more
+effort than the bytes it has searched are worth looks only at small candidates from then on.
+"""
+
+import struct
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from pulsarctl_wire.wire import foreign, resync
+from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
+from pulsarctl_wire.wire.frame import (
+    MAX_FRAME_SIZE,
+    Connection,
+    Event,
+    Frame,
+    Gap,
+    Malformed,
+    read_entry,
+    unknown_type,
+)
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+
+KEPT_FRAME: Final = 64 * 1024 * 1024
+"""Bytes of the largest frame kept whole, however large frames are said to be."""
+
+_FREE_EFFORT: Final = 16 * 1024 * 1024
+_EFFORT_PER_BYTE: Final = 8
+
+_header_at: Final = struct.Struct(">II").unpack_from
+_parse_command: Final = BaseCommand.FromString
+_CONNECT: Final = BaseCommand.CONNECT
+
+_UNPARSEABLE: Final = "the command does not parse as BaseCommand"
+
+
+class FrameStream:
+    """Turns one direction of a connection into frames, gaps and malformed stretches.
+
+    `from_start` says that the first byte fed is the first that was sent; otherwise the stream begins
+    by searching. `limit` is the largest legal frame in bytes, length prefix included; the session
+    raises it when the broker announces more. `to_broker` may be a guess, then `certain` is False and
+    no frame is refused for its direction. `protocol` names the other protocol this direction turned
+    out to speak, if it did; `frames` counts its whole frames.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        to_broker: bool,
+        *,
+        from_start: bool = True,
+        limit: int = MAX_FRAME_SIZE,
+    ) -> None:
+        self.connection = connection
+        self.to_broker = to_broker
+        self.limit = limit
+        self.certain = True
+        self.frames = 0
+        self.protocol = ""
+        self._fresh = True  # nothing recognised yet: it may still be another protocol
+        self._offset = 0  # in the stream, of the first buffered byte
+        self._buffer = bytearray()
+        self._older = 0  # bytes buffered before the ones just fed
+        self._need = 0  # bytes the buffer must have before there is anything to do
+        self._packets: list[int] = []  # that the buffered bytes came in
+        self._time_ns: int | None = None
+        self._packet = 0
+        self._approved = 0  # TOTAL_SIZE of the large frame that is waited for
+        self._skip = 0
+        self._searching = False
+        self._mark_lost("", 0)
+        self._fresh = True
+        if not from_start:
+            self._lose("the capture began inside a frame", 0, resume_at=0)
+
+    # -- what goes in
+
+    def feed(self, data: bytes, time_ns: int | None = None, packet: int = 0) -> list[Event]:
+        """Take the next bytes, captured at `time_ns` in packet `packet`; give the events they complete."""
+        self._time_ns = time_ns
+        self._packet = packet
+        buffer = self._buffer
+        self._older = len(buffer)
+        if buffer:
+            buffer += data
+            if self._packets[-1] != packet:
+                self._packets.append(packet)
+            if len(buffer) < self._need:
+                return []
+            data = bytes(buffer)
+        else:
+            self._packets = [packet]
+        events: list[Event] = []
+        self._keep(data, self._run(data, events))
+        return events
+
+    def gap(self, size: int, time_ns: int | None = None, packet: int = 0) -> list[Event]:
+        """Say that the next `size` bytes were never captured; give the events that follow from it."""
+        if self.protocol:
+            self._offset += size
+            return []
+        events: list[Event] = []
+        frame_end = self._end(events)
+        self._time_ns, self._packet = time_ns, packet
+        events.append(Gap(size, self.connection, self.to_broker, self._offset, time_ns, packet))
+        self._offset += size
+        if frame_end >= self._offset:
+            self._skip = frame_end - self._offset
+        else:
+            self._lose("no frame begins here after a gap", self._offset, resume_at=self._offset)
+        return events
+
+    def close(self) -> list[Event]:
+        """Say that no more bytes come (FIN, RST, end of the capture); give the events that are left."""
+        events: list[Event] = []
+        self._end(events)
+        return events
+
+    # -- the states
+
+    def _run(self, data: bytes, events: list[Event], ended: bool = False) -> int:
+        """Take `data`, which begins at `_offset`, as far as it goes; give how far that is."""
+        at = 0
+        while at < len(data):
+            if self._skip:
+                skipped = min(self._skip, len(data) - at)
+                self._skip -= skipped
+                at += skipped
+            elif self.protocol:
+                self._pass_over(data[at:])
+                return len(data)
+            elif self._searching:
+                found = self._search(data, ended)
+                if found < 0:
+                    keep = self._drop(data, at, ended)
+                    self._need = max(self._need - keep, 0)
+                    return keep
+                self._pass_over(data[at:found])
+                self._report_lost(events)
+                at = found
+            else:
+                approved = self._approved
+                went = self._frames(data, at, events)
+                if went == at and self._in_step() and self._approved == approved:
+                    return at  # waiting for the rest of a frame
+                at = went
+        return at
+
+    def _in_step(self) -> bool:
+        return not (self._skip or self._searching or self.protocol)
+
+    def _keep(self, data: bytes, taken: int) -> None:
+        """Keep what is left of `data` once `taken` bytes are done with."""
+        self._offset += taken
+        if taken:
+            self._buffer = bytearray(data[taken:])
+            self._packets = self._packets[-1:]
+        elif not self._buffer:
+            self._buffer = bytearray(data)
+
+    def _frames(self, data: bytes, at: int, events: list[Event]) -> int:
+        """The frames that `data[at:]` begins with; give where they end. Every frame passes here."""
+        end = len(data)
+        limit = min(self.limit, KEPT_FRAME) - 4
+        while end - at >= 8:
+            total, size = _header_at(data, at)
+            stop = at + 4 + total
+            if size + 4 > total or size < 2 or total > limit:
+                if total != self._approved:
+                    return self._doubt(data, at, total, size, events)
+                limit = total
+            if stop > end:
+                if end - at < 8 + size:
+                    self._need = 8 + size
+                elif _parses(data[at + 8 : at + 8 + size]):
+                    self._need = stop - at
+                else:
+                    self._refuse(_UNPARSEABLE, at, stop)
+                return at
+            raw = data[at:stop]
+            try:
+                base = _parse_command(raw[8 : 8 + size])
+            except DecodeError:
+                self._refuse(_UNPARSEABLE, at, stop)
+                return at
+            number: int | None = base.type
+            if number == _CONNECT:
+                number = _type_of(base)
+            if number is None:
+                self._refuse("the command has no type", at, stop)
+                return at
+            frame = Frame(
+                raw,
+                base,
+                number,
+                self.connection,
+                self.to_broker,
+                self._offset + at,
+                self._time_ns,
+                self._packet,
+            )
+            if number == 6 or number == 9:  # PAYLOAD_TYPES, spelled out for speed
+                read_entry(frame, 8 + size)
+            elif size + 4 != total:
+                frame.note(f"{total - 4 - size} bytes behind the command")
+            if at < self._older:
+                frame.packets = self._packets
+            if total == self._approved:
+                frame.note(f"frame of {total + 4} bytes, over the limit of {self.limit}")
+                self._approved = 0
+                limit = min(self.limit, KEPT_FRAME) - 4
+            events.append(frame)
+            self._fresh = False
+            self.frames += 1
+            at = stop
+        self._need = 8
+        return at
+
+    def _doubt(self, data: bytes, at: int, total: int, size: int, events: list[Event]) -> int:
+        """Judge a header that is out of bounds; give where to go on, in whatever state that leaves."""
+        if self._fresh:
+            went = self._other_protocol(data, at, events)
+            if went >= 0:
+                return went
+        if size + 4 > total or size < 2:
+            problem = f"TOTAL_SIZE {total} and COMMAND_SIZE {size} do not fit together"
+            self._refuse(problem, at, at + 4 + total)
+            return at
+        head = resync.judge_command(data, at, self._direction(), total + 4)
+        if head < 0:
+            self._need = -head - at
+        elif head == 0:
+            self._refuse(f"TOTAL_SIZE {total} is over the limit of {self.limit} bytes", at, 0)
+        elif total + 4 > KEPT_FRAME:
+            # a real frame, larger than is kept: give its beginning, pass over the rest
+            self._cut(data[at : at + 8 + size], at, events)
+            self._skip = total - 4 - size
+            return at + 8 + size
+        else:
+            self._approved = total
+        return at
+
+    def _direction(self) -> bool | None:
+        return self.to_broker if self.certain else None
+
+    def _other_protocol(self, data: bytes, at: int, events: list[Event]) -> int:
+        """Look for another protocol at the beginning of the stream.
+
+        Gives where to go on, in whatever state that leaves; -1 if it is nothing we know.
+        """
+        if len(data) - at < foreign.ENOUGH:
+            self._need = foreign.ENOUGH
+            return at
+        self.protocol, what = foreign.recognise(data[at : at + 100])
+        if self.protocol:
+            self._mark_lost(f"not Pulsar: {what}", self._offset + at)
+            return at
+        length, what = foreign.proxy_header(data[at:])
+        if not length:
+            return -1
+        if length > len(data) - at:
+            self._need = length
+            return at
+        self._mark_lost(f"not Pulsar: {what}", self._offset + at)
+        self._pass_over(data[at : at + length])
+        self._report_lost(events)
+        return at + length
+
+    # -- damage
+
+    def _refuse(self, reason: str, at: int, stop: int) -> None:
+        """What is at buffer offset `at` is no frame; it says it would end at `stop` (0: says nothing)."""
+        plausible = stop > at + 8 and stop - at <= self.limit
+        self._lose(reason, self._offset + at, resume_at=self._offset + stop if plausible else -1)
+        self._searched += 1
+
+    def _lose(self, reason: str, offset: int, resume_at: int) -> None:
+        """Search from stream offset `offset` on; at `resume_at` (-1: nowhere) one frame suffices."""
+        self._searching = True
+        self._resume_at = resume_at
+        self._searched = offset  # stream offset up to which candidates were refused
+        self._effort = 0
+        self._need = 0
+        self._mark_lost(reason, offset)
+
+    def _mark_lost(self, reason: str, offset: int) -> None:
+        self._lost_reason = reason
+        self._lost_at = offset
+        self._lost_size = 0
+        self._lost_head = bytearray()
+        self._lost_stamp = (self._time_ns, self._packet)
+        self._fresh = False
+
+    def _pass_over(self, data: bytes) -> None:
+        self._lost_size += len(data)
+        room = Malformed.KEPT - len(self._lost_head)
+        if room > 0:
+            self._lost_head += data[:room]
+
+    def _drop(self, data: bytes, at: int, ended: bool) -> int:
+        """Let go of the bytes that cannot begin a frame any more; give where the rest begins."""
+        keep = len(data) if ended else self._searched - self._offset
+        if self._resume_at >= self._offset and not ended:
+            keep = at
+        self._pass_over(data[at:keep])
+        return keep
+
+    def _report_lost(self, events: list[Event]) -> None:
+        """End the lost stretch: say what it was."""
+        self._searching = False
+        if not self._lost_size:
+            return
+        time_ns, packet = self._lost_stamp
+        events.append(
+            Malformed(
+                self._lost_reason,
+                bytes(self._lost_head),
+                self._lost_size,
+                self.connection,
+                self.to_broker,
+                self._lost_at,
+                time_ns,
+                packet,
+                self.protocol,
+            )
+        )
+
+    def _search(self, data: bytes, ended: bool) -> int:
+        """Where in `data` a frame surely begins; -1 if nowhere yet (then `_need` says what to wait for)."""
+        if self._resume_at >= self._offset:
+            at = self._resume_at - self._offset
+            verdict = resync.judge(data, at, self._direction(), self.limit)
+            if verdict > 0:
+                return at
+            if verdict < 0 and not ended:
+                self._need = -verdict
+                return -1
+            self._resume_at = -1
+        start = self._searched - self._offset
+        for match in resync.CANDIDATE.finditer(data, start + 4):
+            at = match.start() - 4
+            verdict = self._judge_pair(data, at)
+            if verdict > 0:
+                return at
+            if verdict < 0 and not ended:
+                self._searched = self._offset + at
+                self._need = -verdict
+                return -1
+        self._searched = max(self._searched, self._offset + len(data) - resync.CANDIDATE_SPAN + 1)
+        self._need = 0
+        return -1
+
+    def _judge_pair(self, data: bytes, at: int) -> int:
+        """Whether two frames follow one another at `data[at:]`; the answer as in `resync.judge`."""
+        worth = _FREE_EFFORT + _EFFORT_PER_BYTE * (self._offset + at - self._lost_at)
+        if self._effort > worth and not resync.is_small(data, at):
+            return 0
+        verdict = resync.judge(data, at, self._direction(), self.limit)
+        if verdict > 0:
+            self._effort += verdict - at
+            verdict = resync.judge_command(data, verdict, self._direction(), self.limit)
+        elif verdict == 0:
+            self._effort += min(int.from_bytes(data[at : at + 4], "big"), len(data) - at)
+        return verdict
+
+    # -- ends
+
+    def _end(self, events: list[Event]) -> int:
+        """Bring all that is buffered to its end; give the stream offset where a cut frame would end.
+
+        That is -1 if no frame is cut.
+        """
+        data = bytes(self._buffer)
+        self._older = len(data)
+        at = self._run(data, events, ended=True)
+        frame_end = self._offset + len(data) + self._skip if self._skip else -1
+        if at < len(data):
+            frame_end = self._cut(data[at:], at, events)
+        elif self._searching or self.protocol:
+            self._name_lost()
+            self._report_lost(events)
+        self._offset += len(data)
+        self._buffer = bytearray()
+        self._need = self._skip = self._approved = 0
+        return frame_end
+
+    def _name_lost(self) -> None:
+        """A stream without any frame may be one of another protocol, joined in its middle."""
+        if not (self.protocol or self.frames):
+            self.protocol, what = foreign.recognise(bytes(self._lost_head))
+            if what:
+                self._lost_reason = f"not Pulsar: {what}"
+
+    def _cut(self, raw: bytes, at: int, events: list[Event]) -> int:
+        """Give the frame that begins with `raw` and is cut there; and the stream offset where it would end."""
+        offset = self._offset + at
+        if len(raw) < 8:
+            self._mark_lost("too few bytes to tell what begins here", offset)
+            self._pass_over(raw)
+            self._name_lost()
+            self._report_lost(events)
+            return -1
+        total, size = _header_at(raw)
+        base = _parse_command(raw[8 : 8 + size]) if len(raw) >= 8 + size else None
+        number = -1 if base is None else _type_of(base) or 0
+        frame = Frame(raw, base, number, self.connection, self.to_broker, offset, self._time_ns, self._packet)
+        frame.partial = True
+        frame.note(f"cut: {len(raw)} of {total + 4} bytes")
+        if number in PAYLOAD_TYPES:
+            read_entry(frame, 8 + size)
+        if at < self._older:
+            frame.packets = self._packets
+        events.append(frame)
+        return offset + total + 4
+
+
+def _type_of(base: BaseCommand) -> int | None:
+    """The command's type number, also one that the schema does not have; None if it has none."""
+    return base.type if base.HasField("type") else unknown_type(base)
+
+
+def _parses(command: bytes) -> bool:
+    try:
+        _parse_command(command)
+    except DecodeError:
+        return False
+    return True
