@@ -16,7 +16,14 @@ def compile_schema(out: Path) -> None:
     Raises RuntimeError if protoc refuses the schema.
     """
     include = files("grpc_tools") / "_proto"
-    arguments = [f"--proto_path={HERE}", f"--proto_path={include}", f"--python_out={out}", f"--pyi_out={out}"]
+    plugin = Path(sys.executable).with_name("protoc-gen-mypy")
+    arguments = [
+        f"--proto_path={HERE}",
+        f"--proto_path={include}",
+        f"--plugin=protoc-gen-mypy={plugin}",
+        f"--python_out={out}",
+        f"--mypy_out=quiet:{out}",
+    ]
     if protoc.main(["protoc", *arguments, "PulsarApi.proto"]) != 0:
         raise RuntimeError("protoc could not compile PulsarApi.proto")
 

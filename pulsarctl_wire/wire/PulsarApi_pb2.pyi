@@ -1,1884 +1,3620 @@
-from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
-from google.protobuf import descriptor as _descriptor
-from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
-
-DESCRIPTOR: _descriptor.FileDescriptor
-
-class CompressionType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    NONE: _ClassVar[CompressionType]
-    LZ4: _ClassVar[CompressionType]
-    ZLIB: _ClassVar[CompressionType]
-    ZSTD: _ClassVar[CompressionType]
-    SNAPPY: _ClassVar[CompressionType]
-
-class ProducerAccessMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    Shared: _ClassVar[ProducerAccessMode]
-    Exclusive: _ClassVar[ProducerAccessMode]
-    WaitForExclusive: _ClassVar[ProducerAccessMode]
-    ExclusiveWithFencing: _ClassVar[ProducerAccessMode]
-
-class ServerError(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    UnknownError: _ClassVar[ServerError]
-    MetadataError: _ClassVar[ServerError]
-    PersistenceError: _ClassVar[ServerError]
-    AuthenticationError: _ClassVar[ServerError]
-    AuthorizationError: _ClassVar[ServerError]
-    ConsumerBusy: _ClassVar[ServerError]
-    ServiceNotReady: _ClassVar[ServerError]
-    ProducerBlockedQuotaExceededError: _ClassVar[ServerError]
-    ProducerBlockedQuotaExceededException: _ClassVar[ServerError]
-    ChecksumError: _ClassVar[ServerError]
-    UnsupportedVersionError: _ClassVar[ServerError]
-    TopicNotFound: _ClassVar[ServerError]
-    SubscriptionNotFound: _ClassVar[ServerError]
-    ConsumerNotFound: _ClassVar[ServerError]
-    TooManyRequests: _ClassVar[ServerError]
-    TopicTerminatedError: _ClassVar[ServerError]
-    ProducerBusy: _ClassVar[ServerError]
-    InvalidTopicName: _ClassVar[ServerError]
-    IncompatibleSchema: _ClassVar[ServerError]
-    ConsumerAssignError: _ClassVar[ServerError]
-    TransactionCoordinatorNotFound: _ClassVar[ServerError]
-    InvalidTxnStatus: _ClassVar[ServerError]
-    NotAllowedError: _ClassVar[ServerError]
-    TransactionConflict: _ClassVar[ServerError]
-    TransactionNotFound: _ClassVar[ServerError]
-    ProducerFenced: _ClassVar[ServerError]
-
-class AuthMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    AuthMethodNone: _ClassVar[AuthMethod]
-    AuthMethodYcaV1: _ClassVar[AuthMethod]
-    AuthMethodAthens: _ClassVar[AuthMethod]
-
-class ProtocolVersion(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    v0: _ClassVar[ProtocolVersion]
-    v1: _ClassVar[ProtocolVersion]
-    v2: _ClassVar[ProtocolVersion]
-    v3: _ClassVar[ProtocolVersion]
-    v4: _ClassVar[ProtocolVersion]
-    v5: _ClassVar[ProtocolVersion]
-    v6: _ClassVar[ProtocolVersion]
-    v7: _ClassVar[ProtocolVersion]
-    v8: _ClassVar[ProtocolVersion]
-    v9: _ClassVar[ProtocolVersion]
-    v10: _ClassVar[ProtocolVersion]
-    v11: _ClassVar[ProtocolVersion]
-    v12: _ClassVar[ProtocolVersion]
-    v13: _ClassVar[ProtocolVersion]
-    v14: _ClassVar[ProtocolVersion]
-    v15: _ClassVar[ProtocolVersion]
-    v16: _ClassVar[ProtocolVersion]
-    v17: _ClassVar[ProtocolVersion]
-    v18: _ClassVar[ProtocolVersion]
-    v19: _ClassVar[ProtocolVersion]
-    v20: _ClassVar[ProtocolVersion]
-    v21: _ClassVar[ProtocolVersion]
-
-class KeySharedMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    AUTO_SPLIT: _ClassVar[KeySharedMode]
-    STICKY: _ClassVar[KeySharedMode]
-
-class SegmentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    ACTIVE: _ClassVar[SegmentState]
-    SEALED: _ClassVar[SegmentState]
-
-class ScalableConsumerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    STREAM: _ClassVar[ScalableConsumerType]
-    CHECKPOINT: _ClassVar[ScalableConsumerType]
-
-class TxnAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    COMMIT: _ClassVar[TxnAction]
-    ABORT: _ClassVar[TxnAction]
-
-class MarkerType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    UNKNOWN_MARKER: _ClassVar[MarkerType]
-    REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST: _ClassVar[MarkerType]
-    REPLICATED_SUBSCRIPTION_SNAPSHOT_RESPONSE: _ClassVar[MarkerType]
-    REPLICATED_SUBSCRIPTION_SNAPSHOT: _ClassVar[MarkerType]
-    REPLICATED_SUBSCRIPTION_UPDATE: _ClassVar[MarkerType]
-    TXN_COMMITTING: _ClassVar[MarkerType]
-    TXN_COMMIT: _ClassVar[MarkerType]
-    TXN_ABORT: _ClassVar[MarkerType]
-NONE: CompressionType
-LZ4: CompressionType
-ZLIB: CompressionType
-ZSTD: CompressionType
-SNAPPY: CompressionType
-Shared: ProducerAccessMode
-Exclusive: ProducerAccessMode
-WaitForExclusive: ProducerAccessMode
-ExclusiveWithFencing: ProducerAccessMode
-UnknownError: ServerError
-MetadataError: ServerError
-PersistenceError: ServerError
-AuthenticationError: ServerError
-AuthorizationError: ServerError
-ConsumerBusy: ServerError
-ServiceNotReady: ServerError
-ProducerBlockedQuotaExceededError: ServerError
-ProducerBlockedQuotaExceededException: ServerError
-ChecksumError: ServerError
-UnsupportedVersionError: ServerError
-TopicNotFound: ServerError
-SubscriptionNotFound: ServerError
-ConsumerNotFound: ServerError
-TooManyRequests: ServerError
-TopicTerminatedError: ServerError
-ProducerBusy: ServerError
-InvalidTopicName: ServerError
-IncompatibleSchema: ServerError
-ConsumerAssignError: ServerError
-TransactionCoordinatorNotFound: ServerError
-InvalidTxnStatus: ServerError
-NotAllowedError: ServerError
-TransactionConflict: ServerError
-TransactionNotFound: ServerError
-ProducerFenced: ServerError
-AuthMethodNone: AuthMethod
-AuthMethodYcaV1: AuthMethod
-AuthMethodAthens: AuthMethod
-v0: ProtocolVersion
-v1: ProtocolVersion
-v2: ProtocolVersion
-v3: ProtocolVersion
-v4: ProtocolVersion
-v5: ProtocolVersion
-v6: ProtocolVersion
-v7: ProtocolVersion
-v8: ProtocolVersion
-v9: ProtocolVersion
-v10: ProtocolVersion
-v11: ProtocolVersion
-v12: ProtocolVersion
-v13: ProtocolVersion
-v14: ProtocolVersion
-v15: ProtocolVersion
-v16: ProtocolVersion
-v17: ProtocolVersion
-v18: ProtocolVersion
-v19: ProtocolVersion
-v20: ProtocolVersion
-v21: ProtocolVersion
-AUTO_SPLIT: KeySharedMode
-STICKY: KeySharedMode
-ACTIVE: SegmentState
-SEALED: SegmentState
-STREAM: ScalableConsumerType
-CHECKPOINT: ScalableConsumerType
-COMMIT: TxnAction
-ABORT: TxnAction
-UNKNOWN_MARKER: MarkerType
-REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST: MarkerType
-REPLICATED_SUBSCRIPTION_SNAPSHOT_RESPONSE: MarkerType
-REPLICATED_SUBSCRIPTION_SNAPSHOT: MarkerType
-REPLICATED_SUBSCRIPTION_UPDATE: MarkerType
-TXN_COMMITTING: MarkerType
-TXN_COMMIT: MarkerType
-TXN_ABORT: MarkerType
-
-class Schema(_message.Message):
-    __slots__ = ("name", "schema_data", "type", "properties")
-    class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        None: _ClassVar[Schema.Type]
-        String: _ClassVar[Schema.Type]
-        Json: _ClassVar[Schema.Type]
-        Protobuf: _ClassVar[Schema.Type]
-        Avro: _ClassVar[Schema.Type]
-        Bool: _ClassVar[Schema.Type]
-        Int8: _ClassVar[Schema.Type]
-        Int16: _ClassVar[Schema.Type]
-        Int32: _ClassVar[Schema.Type]
-        Int64: _ClassVar[Schema.Type]
-        Float: _ClassVar[Schema.Type]
-        Double: _ClassVar[Schema.Type]
-        Date: _ClassVar[Schema.Type]
-        Time: _ClassVar[Schema.Type]
-        Timestamp: _ClassVar[Schema.Type]
-        KeyValue: _ClassVar[Schema.Type]
-        Instant: _ClassVar[Schema.Type]
-        LocalDate: _ClassVar[Schema.Type]
-        LocalTime: _ClassVar[Schema.Type]
-        LocalDateTime: _ClassVar[Schema.Type]
-        ProtobufNative: _ClassVar[Schema.Type]
-        AutoConsume: _ClassVar[Schema.Type]
-        External: _ClassVar[Schema.Type]
-    None: Schema.Type
-    String: Schema.Type
-    Json: Schema.Type
-    Protobuf: Schema.Type
-    Avro: Schema.Type
-    Bool: Schema.Type
-    Int8: Schema.Type
-    Int16: Schema.Type
-    Int32: Schema.Type
-    Int64: Schema.Type
-    Float: Schema.Type
-    Double: Schema.Type
-    Date: Schema.Type
-    Time: Schema.Type
-    Timestamp: Schema.Type
-    KeyValue: Schema.Type
-    Instant: Schema.Type
-    LocalDate: Schema.Type
-    LocalTime: Schema.Type
-    LocalDateTime: Schema.Type
-    ProtobufNative: Schema.Type
-    AutoConsume: Schema.Type
-    External: Schema.Type
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_DATA_FIELD_NUMBER: _ClassVar[int]
-    TYPE_FIELD_NUMBER: _ClassVar[int]
-    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    schema_data: bytes
-    type: Schema.Type
-    properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    def __init__(self, name: _Optional[str] = ..., schema_data: _Optional[bytes] = ..., type: _Optional[_Union[Schema.Type, str]] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
-
-class MessageIdData(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "partition", "batch_index", "ack_set", "batch_size", "first_chunk_message_id")
-    LEDGERID_FIELD_NUMBER: _ClassVar[int]
-    ENTRYID_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
-    BATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
-    ACK_SET_FIELD_NUMBER: _ClassVar[int]
-    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
-    FIRST_CHUNK_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    ledgerId: int
-    entryId: int
-    partition: int
-    batch_index: int
-    ack_set: _containers.RepeatedScalarFieldContainer[int]
-    batch_size: int
-    first_chunk_message_id: MessageIdData
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., partition: _Optional[int] = ..., batch_index: _Optional[int] = ..., ack_set: _Optional[_Iterable[int]] = ..., batch_size: _Optional[int] = ..., first_chunk_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ...) -> None: ...
-
-class KeyValue(_message.Message):
-    __slots__ = ("key", "value")
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    key: str
-    value: str
-    def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
-class KeyLongValue(_message.Message):
-    __slots__ = ("key", "value")
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    key: str
-    value: int
-    def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
-
-class IntRange(_message.Message):
-    __slots__ = ("start", "end")
-    START_FIELD_NUMBER: _ClassVar[int]
-    END_FIELD_NUMBER: _ClassVar[int]
-    start: int
-    end: int
-    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
-
-class EncryptionKeys(_message.Message):
-    __slots__ = ("key", "value", "metadata")
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    METADATA_FIELD_NUMBER: _ClassVar[int]
-    key: str
-    value: bytes
-    metadata: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
-
-class MessageMetadata(_message.Message):
-    __slots__ = ("producer_name", "sequence_id", "publish_time", "properties", "replicated_from", "partition_key", "replicate_to", "compression", "uncompressed_size", "num_messages_in_batch", "event_time", "encryption_keys", "encryption_algo", "encryption_param", "schema_version", "partition_key_b64_encoded", "ordering_key", "deliver_at_time", "marker_type", "txnid_least_bits", "txnid_most_bits", "highest_sequence_id", "null_value", "uuid", "num_chunks_from_msg", "total_chunk_msg_size", "chunk_id", "null_partition_key", "compacted_batch_indexes", "schema_id", "entry_hash_min", "entry_hash_max")
-    PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    PUBLISH_TIME_FIELD_NUMBER: _ClassVar[int]
-    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    REPLICATED_FROM_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_KEY_FIELD_NUMBER: _ClassVar[int]
-    REPLICATE_TO_FIELD_NUMBER: _ClassVar[int]
-    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
-    UNCOMPRESSED_SIZE_FIELD_NUMBER: _ClassVar[int]
-    NUM_MESSAGES_IN_BATCH_FIELD_NUMBER: _ClassVar[int]
-    EVENT_TIME_FIELD_NUMBER: _ClassVar[int]
-    ENCRYPTION_KEYS_FIELD_NUMBER: _ClassVar[int]
-    ENCRYPTION_ALGO_FIELD_NUMBER: _ClassVar[int]
-    ENCRYPTION_PARAM_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_KEY_B64_ENCODED_FIELD_NUMBER: _ClassVar[int]
-    ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
-    DELIVER_AT_TIME_FIELD_NUMBER: _ClassVar[int]
-    MARKER_TYPE_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    NULL_VALUE_FIELD_NUMBER: _ClassVar[int]
-    UUID_FIELD_NUMBER: _ClassVar[int]
-    NUM_CHUNKS_FROM_MSG_FIELD_NUMBER: _ClassVar[int]
-    TOTAL_CHUNK_MSG_SIZE_FIELD_NUMBER: _ClassVar[int]
-    CHUNK_ID_FIELD_NUMBER: _ClassVar[int]
-    NULL_PARTITION_KEY_FIELD_NUMBER: _ClassVar[int]
-    COMPACTED_BATCH_INDEXES_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
-    ENTRY_HASH_MIN_FIELD_NUMBER: _ClassVar[int]
-    ENTRY_HASH_MAX_FIELD_NUMBER: _ClassVar[int]
-    producer_name: str
-    sequence_id: int
-    publish_time: int
-    properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    replicated_from: str
-    partition_key: str
-    replicate_to: _containers.RepeatedScalarFieldContainer[str]
-    compression: CompressionType
-    uncompressed_size: int
-    num_messages_in_batch: int
-    event_time: int
-    encryption_keys: _containers.RepeatedCompositeFieldContainer[EncryptionKeys]
-    encryption_algo: str
-    encryption_param: bytes
-    schema_version: bytes
-    partition_key_b64_encoded: bool
-    ordering_key: bytes
-    deliver_at_time: int
-    marker_type: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    highest_sequence_id: int
-    null_value: bool
-    uuid: str
-    num_chunks_from_msg: int
-    total_chunk_msg_size: int
-    chunk_id: int
-    null_partition_key: bool
-    compacted_batch_indexes: _containers.RepeatedScalarFieldContainer[int]
-    schema_id: bytes
-    entry_hash_min: int
-    entry_hash_max: int
-    def __init__(self, producer_name: _Optional[str] = ..., sequence_id: _Optional[int] = ..., publish_time: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., replicated_from: _Optional[str] = ..., partition_key: _Optional[str] = ..., replicate_to: _Optional[_Iterable[str]] = ..., compression: _Optional[_Union[CompressionType, str]] = ..., uncompressed_size: _Optional[int] = ..., num_messages_in_batch: _Optional[int] = ..., event_time: _Optional[int] = ..., encryption_keys: _Optional[_Iterable[_Union[EncryptionKeys, _Mapping]]] = ..., encryption_algo: _Optional[str] = ..., encryption_param: _Optional[bytes] = ..., schema_version: _Optional[bytes] = ..., partition_key_b64_encoded: bool = ..., ordering_key: _Optional[bytes] = ..., deliver_at_time: _Optional[int] = ..., marker_type: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., null_value: bool = ..., uuid: _Optional[str] = ..., num_chunks_from_msg: _Optional[int] = ..., total_chunk_msg_size: _Optional[int] = ..., chunk_id: _Optional[int] = ..., null_partition_key: bool = ..., compacted_batch_indexes: _Optional[_Iterable[int]] = ..., schema_id: _Optional[bytes] = ..., entry_hash_min: _Optional[int] = ..., entry_hash_max: _Optional[int] = ...) -> None: ...
-
-class SingleMessageMetadata(_message.Message):
-    __slots__ = ("properties", "partition_key", "payload_size", "compacted_out", "event_time", "partition_key_b64_encoded", "ordering_key", "sequence_id", "null_value", "null_partition_key")
-    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_KEY_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_SIZE_FIELD_NUMBER: _ClassVar[int]
-    COMPACTED_OUT_FIELD_NUMBER: _ClassVar[int]
-    EVENT_TIME_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_KEY_B64_ENCODED_FIELD_NUMBER: _ClassVar[int]
-    ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    NULL_VALUE_FIELD_NUMBER: _ClassVar[int]
-    NULL_PARTITION_KEY_FIELD_NUMBER: _ClassVar[int]
-    properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    partition_key: str
-    payload_size: int
-    compacted_out: bool
-    event_time: int
-    partition_key_b64_encoded: bool
-    ordering_key: bytes
-    sequence_id: int
-    null_value: bool
-    null_partition_key: bool
-    def __init__(self, properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., partition_key: _Optional[str] = ..., payload_size: _Optional[int] = ..., compacted_out: bool = ..., event_time: _Optional[int] = ..., partition_key_b64_encoded: bool = ..., ordering_key: _Optional[bytes] = ..., sequence_id: _Optional[int] = ..., null_value: bool = ..., null_partition_key: bool = ...) -> None: ...
-
-class BrokerEntryMetadata(_message.Message):
-    __slots__ = ("broker_timestamp", "index")
-    BROKER_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
-    INDEX_FIELD_NUMBER: _ClassVar[int]
-    broker_timestamp: int
-    index: int
-    def __init__(self, broker_timestamp: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
-
-class CommandConnect(_message.Message):
-    __slots__ = ("client_version", "auth_method", "auth_method_name", "auth_data", "protocol_version", "proxy_to_broker_url", "original_principal", "original_auth_data", "original_auth_method", "feature_flags", "proxy_version")
-    CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
-    AUTH_METHOD_FIELD_NUMBER: _ClassVar[int]
-    AUTH_METHOD_NAME_FIELD_NUMBER: _ClassVar[int]
-    AUTH_DATA_FIELD_NUMBER: _ClassVar[int]
-    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
-    PROXY_TO_BROKER_URL_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_AUTH_DATA_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: _ClassVar[int]
-    FEATURE_FLAGS_FIELD_NUMBER: _ClassVar[int]
-    PROXY_VERSION_FIELD_NUMBER: _ClassVar[int]
-    client_version: str
-    auth_method: AuthMethod
-    auth_method_name: str
-    auth_data: bytes
-    protocol_version: int
-    proxy_to_broker_url: str
-    original_principal: str
-    original_auth_data: str
-    original_auth_method: str
-    feature_flags: FeatureFlags
-    proxy_version: str
-    def __init__(self, client_version: _Optional[str] = ..., auth_method: _Optional[_Union[AuthMethod, str]] = ..., auth_method_name: _Optional[str] = ..., auth_data: _Optional[bytes] = ..., protocol_version: _Optional[int] = ..., proxy_to_broker_url: _Optional[str] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., feature_flags: _Optional[_Union[FeatureFlags, _Mapping]] = ..., proxy_version: _Optional[str] = ...) -> None: ...
-
-class FeatureFlags(_message.Message):
-    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery")
-    SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_TOPIC_WATCHERS_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_GET_PARTITIONED_METADATA_WITHOUT_AUTO_CREATION_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_REPL_DEDUP_BY_LID_AND_EID_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_TOPIC_WATCHER_RECONCILE_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_SCALABLE_TOPICS_FIELD_NUMBER: _ClassVar[int]
-    SUPPORTS_TC_METADATA_DISCOVERY_FIELD_NUMBER: _ClassVar[int]
-    supports_auth_refresh: bool
-    supports_broker_entry_metadata: bool
-    supports_partial_producer: bool
-    supports_topic_watchers: bool
-    supports_get_partitioned_metadata_without_auto_creation: bool
-    supports_repl_dedup_by_lid_and_eid: bool
-    supports_topic_watcher_reconcile: bool
-    supports_scalable_topics: bool
-    supports_tc_metadata_discovery: bool
-    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ...) -> None: ...
-
-class CommandConnected(_message.Message):
-    __slots__ = ("server_version", "protocol_version", "max_message_size", "feature_flags")
-    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
-    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
-    MAX_MESSAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
-    FEATURE_FLAGS_FIELD_NUMBER: _ClassVar[int]
-    server_version: str
-    protocol_version: int
-    max_message_size: int
-    feature_flags: FeatureFlags
-    def __init__(self, server_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., max_message_size: _Optional[int] = ..., feature_flags: _Optional[_Union[FeatureFlags, _Mapping]] = ...) -> None: ...
-
-class CommandAuthResponse(_message.Message):
-    __slots__ = ("client_version", "response", "protocol_version")
-    CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_FIELD_NUMBER: _ClassVar[int]
-    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
-    client_version: str
-    response: AuthData
-    protocol_version: int
-    def __init__(self, client_version: _Optional[str] = ..., response: _Optional[_Union[AuthData, _Mapping]] = ..., protocol_version: _Optional[int] = ...) -> None: ...
-
-class CommandAuthChallenge(_message.Message):
-    __slots__ = ("server_version", "challenge", "protocol_version")
-    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
-    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
-    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
-    server_version: str
-    challenge: AuthData
-    protocol_version: int
-    def __init__(self, server_version: _Optional[str] = ..., challenge: _Optional[_Union[AuthData, _Mapping]] = ..., protocol_version: _Optional[int] = ...) -> None: ...
-
-class AuthData(_message.Message):
-    __slots__ = ("auth_method_name", "auth_data")
-    AUTH_METHOD_NAME_FIELD_NUMBER: _ClassVar[int]
-    AUTH_DATA_FIELD_NUMBER: _ClassVar[int]
-    auth_method_name: str
-    auth_data: bytes
-    def __init__(self, auth_method_name: _Optional[str] = ..., auth_data: _Optional[bytes] = ...) -> None: ...
-
-class KeySharedMeta(_message.Message):
-    __slots__ = ("keySharedMode", "hashRanges", "allowOutOfOrderDelivery", "entryBucketDispatch")
-    KEYSHAREDMODE_FIELD_NUMBER: _ClassVar[int]
-    HASHRANGES_FIELD_NUMBER: _ClassVar[int]
-    ALLOWOUTOFORDERDELIVERY_FIELD_NUMBER: _ClassVar[int]
-    ENTRYBUCKETDISPATCH_FIELD_NUMBER: _ClassVar[int]
-    keySharedMode: KeySharedMode
-    hashRanges: _containers.RepeatedCompositeFieldContainer[IntRange]
-    allowOutOfOrderDelivery: bool
-    entryBucketDispatch: bool
-    def __init__(self, keySharedMode: _Optional[_Union[KeySharedMode, str]] = ..., hashRanges: _Optional[_Iterable[_Union[IntRange, _Mapping]]] = ..., allowOutOfOrderDelivery: bool = ..., entryBucketDispatch: bool = ...) -> None: ...
-
-class CommandSubscribe(_message.Message):
-    __slots__ = ("topic", "subscription", "subType", "consumer_id", "request_id", "consumer_name", "priority_level", "durable", "start_message_id", "metadata", "read_compacted", "schema", "initialPosition", "replicate_subscription_state", "force_topic_creation", "start_message_rollback_duration_sec", "keySharedMeta", "subscription_properties", "consumer_epoch")
-    class SubType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        Exclusive: _ClassVar[CommandSubscribe.SubType]
-        Shared: _ClassVar[CommandSubscribe.SubType]
-        Failover: _ClassVar[CommandSubscribe.SubType]
-        Key_Shared: _ClassVar[CommandSubscribe.SubType]
-    Exclusive: CommandSubscribe.SubType
-    Shared: CommandSubscribe.SubType
-    Failover: CommandSubscribe.SubType
-    Key_Shared: CommandSubscribe.SubType
-    class InitialPosition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        Latest: _ClassVar[CommandSubscribe.InitialPosition]
-        Earliest: _ClassVar[CommandSubscribe.InitialPosition]
-    Latest: CommandSubscribe.InitialPosition
-    Earliest: CommandSubscribe.InitialPosition
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    SUBTYPE_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_LEVEL_FIELD_NUMBER: _ClassVar[int]
-    DURABLE_FIELD_NUMBER: _ClassVar[int]
-    START_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    METADATA_FIELD_NUMBER: _ClassVar[int]
-    READ_COMPACTED_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_FIELD_NUMBER: _ClassVar[int]
-    INITIALPOSITION_FIELD_NUMBER: _ClassVar[int]
-    REPLICATE_SUBSCRIPTION_STATE_FIELD_NUMBER: _ClassVar[int]
-    FORCE_TOPIC_CREATION_FIELD_NUMBER: _ClassVar[int]
-    START_MESSAGE_ROLLBACK_DURATION_SEC_FIELD_NUMBER: _ClassVar[int]
-    KEYSHAREDMETA_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIPTION_PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    topic: str
-    subscription: str
-    subType: CommandSubscribe.SubType
-    consumer_id: int
-    request_id: int
-    consumer_name: str
-    priority_level: int
-    durable: bool
-    start_message_id: MessageIdData
-    metadata: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    read_compacted: bool
-    schema: Schema
-    initialPosition: CommandSubscribe.InitialPosition
-    replicate_subscription_state: bool
-    force_topic_creation: bool
-    start_message_rollback_duration_sec: int
-    keySharedMeta: KeySharedMeta
-    subscription_properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    consumer_epoch: int
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., subType: _Optional[_Union[CommandSubscribe.SubType, str]] = ..., consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., consumer_name: _Optional[str] = ..., priority_level: _Optional[int] = ..., durable: bool = ..., start_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., read_compacted: bool = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., initialPosition: _Optional[_Union[CommandSubscribe.InitialPosition, str]] = ..., replicate_subscription_state: bool = ..., force_topic_creation: bool = ..., start_message_rollback_duration_sec: _Optional[int] = ..., keySharedMeta: _Optional[_Union[KeySharedMeta, _Mapping]] = ..., subscription_properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
-
-class CommandPartitionedTopicMetadata(_message.Message):
-    __slots__ = ("topic", "request_id", "original_principal", "original_auth_data", "original_auth_method", "metadata_auto_creation_enabled")
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_AUTH_DATA_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: _ClassVar[int]
-    METADATA_AUTO_CREATION_ENABLED_FIELD_NUMBER: _ClassVar[int]
-    topic: str
-    request_id: int
-    original_principal: str
-    original_auth_data: str
-    original_auth_method: str
-    metadata_auto_creation_enabled: bool
-    def __init__(self, topic: _Optional[str] = ..., request_id: _Optional[int] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., metadata_auto_creation_enabled: bool = ...) -> None: ...
-
-class CommandPartitionedTopicMetadataResponse(_message.Message):
-    __slots__ = ("partitions", "request_id", "response", "error", "message")
-    class LookupType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        Success: _ClassVar[CommandPartitionedTopicMetadataResponse.LookupType]
-        Failed: _ClassVar[CommandPartitionedTopicMetadataResponse.LookupType]
-    Success: CommandPartitionedTopicMetadataResponse.LookupType
-    Failed: CommandPartitionedTopicMetadataResponse.LookupType
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    partitions: int
-    request_id: int
-    response: CommandPartitionedTopicMetadataResponse.LookupType
-    error: ServerError
-    message: str
-    def __init__(self, partitions: _Optional[int] = ..., request_id: _Optional[int] = ..., response: _Optional[_Union[CommandPartitionedTopicMetadataResponse.LookupType, str]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
-
-class CommandLookupTopic(_message.Message):
-    __slots__ = ("topic", "request_id", "authoritative", "original_principal", "original_auth_data", "original_auth_method", "advertised_listener_name", "properties")
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    AUTHORITATIVE_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_AUTH_DATA_FIELD_NUMBER: _ClassVar[int]
-    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: _ClassVar[int]
-    ADVERTISED_LISTENER_NAME_FIELD_NUMBER: _ClassVar[int]
-    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    topic: str
-    request_id: int
-    authoritative: bool
-    original_principal: str
-    original_auth_data: str
-    original_auth_method: str
-    advertised_listener_name: str
-    properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    def __init__(self, topic: _Optional[str] = ..., request_id: _Optional[int] = ..., authoritative: bool = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., advertised_listener_name: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
-
-class CommandLookupTopicResponse(_message.Message):
-    __slots__ = ("brokerServiceUrl", "brokerServiceUrlTls", "response", "request_id", "authoritative", "error", "message", "proxy_through_service_url")
-    class LookupType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        Redirect: _ClassVar[CommandLookupTopicResponse.LookupType]
-        Connect: _ClassVar[CommandLookupTopicResponse.LookupType]
-        Failed: _ClassVar[CommandLookupTopicResponse.LookupType]
-    Redirect: CommandLookupTopicResponse.LookupType
-    Connect: CommandLookupTopicResponse.LookupType
-    Failed: CommandLookupTopicResponse.LookupType
-    BROKERSERVICEURL_FIELD_NUMBER: _ClassVar[int]
-    BROKERSERVICEURLTLS_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    AUTHORITATIVE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    PROXY_THROUGH_SERVICE_URL_FIELD_NUMBER: _ClassVar[int]
-    brokerServiceUrl: str
-    brokerServiceUrlTls: str
-    response: CommandLookupTopicResponse.LookupType
-    request_id: int
-    authoritative: bool
-    error: ServerError
-    message: str
-    proxy_through_service_url: bool
-    def __init__(self, brokerServiceUrl: _Optional[str] = ..., brokerServiceUrlTls: _Optional[str] = ..., response: _Optional[_Union[CommandLookupTopicResponse.LookupType, str]] = ..., request_id: _Optional[int] = ..., authoritative: bool = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., proxy_through_service_url: bool = ...) -> None: ...
-
-class CommandProducer(_message.Message):
-    __slots__ = ("topic", "producer_id", "request_id", "producer_name", "encrypted", "metadata", "schema", "epoch", "user_provided_producer_name", "producer_access_mode", "topic_epoch", "txn_enabled", "initial_subscription_name")
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
-    ENCRYPTED_FIELD_NUMBER: _ClassVar[int]
-    METADATA_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    USER_PROVIDED_PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_ACCESS_MODE_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    TXN_ENABLED_FIELD_NUMBER: _ClassVar[int]
-    INITIAL_SUBSCRIPTION_NAME_FIELD_NUMBER: _ClassVar[int]
-    topic: str
-    producer_id: int
-    request_id: int
-    producer_name: str
-    encrypted: bool
-    metadata: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    schema: Schema
-    epoch: int
-    user_provided_producer_name: bool
-    producer_access_mode: ProducerAccessMode
-    topic_epoch: int
-    txn_enabled: bool
-    initial_subscription_name: str
-    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., encrypted: bool = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., epoch: _Optional[int] = ..., user_provided_producer_name: bool = ..., producer_access_mode: _Optional[_Union[ProducerAccessMode, str]] = ..., topic_epoch: _Optional[int] = ..., txn_enabled: bool = ..., initial_subscription_name: _Optional[str] = ...) -> None: ...
-
-class CommandSend(_message.Message):
-    __slots__ = ("producer_id", "sequence_id", "num_messages", "txnid_least_bits", "txnid_most_bits", "highest_sequence_id", "is_chunk", "marker", "message_id")
-    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    NUM_MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    IS_CHUNK_FIELD_NUMBER: _ClassVar[int]
-    MARKER_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    producer_id: int
-    sequence_id: int
-    num_messages: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    highest_sequence_id: int
-    is_chunk: bool
-    marker: bool
-    message_id: MessageIdData
-    def __init__(self, producer_id: _Optional[int] = ..., sequence_id: _Optional[int] = ..., num_messages: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., highest_sequence_id: _Optional[int] = ..., is_chunk: bool = ..., marker: bool = ..., message_id: _Optional[_Union[MessageIdData, _Mapping]] = ...) -> None: ...
-
-class CommandSendReceipt(_message.Message):
-    __slots__ = ("producer_id", "sequence_id", "message_id", "highest_sequence_id")
-    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    producer_id: int
-    sequence_id: int
-    message_id: MessageIdData
-    highest_sequence_id: int
-    def __init__(self, producer_id: _Optional[int] = ..., sequence_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., highest_sequence_id: _Optional[int] = ...) -> None: ...
-
-class CommandSendError(_message.Message):
-    __slots__ = ("producer_id", "sequence_id", "error", "message")
-    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    producer_id: int
-    sequence_id: int
-    error: ServerError
-    message: str
-    def __init__(self, producer_id: _Optional[int] = ..., sequence_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
-
-class CommandMessage(_message.Message):
-    __slots__ = ("consumer_id", "message_id", "redelivery_count", "ack_set", "consumer_epoch")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    REDELIVERY_COUNT_FIELD_NUMBER: _ClassVar[int]
-    ACK_SET_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    consumer_id: int
-    message_id: MessageIdData
-    redelivery_count: int
-    ack_set: _containers.RepeatedScalarFieldContainer[int]
-    consumer_epoch: int
-    def __init__(self, consumer_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., redelivery_count: _Optional[int] = ..., ack_set: _Optional[_Iterable[int]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
-
-class CommandAck(_message.Message):
-    __slots__ = ("consumer_id", "ack_type", "message_id", "validation_error", "properties", "txnid_least_bits", "txnid_most_bits", "request_id")
-    class AckType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        Individual: _ClassVar[CommandAck.AckType]
-        Cumulative: _ClassVar[CommandAck.AckType]
-    Individual: CommandAck.AckType
-    Cumulative: CommandAck.AckType
-    class ValidationError(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        UncompressedSizeCorruption: _ClassVar[CommandAck.ValidationError]
-        DecompressionError: _ClassVar[CommandAck.ValidationError]
-        ChecksumMismatch: _ClassVar[CommandAck.ValidationError]
-        BatchDeSerializeError: _ClassVar[CommandAck.ValidationError]
-        DecryptionError: _ClassVar[CommandAck.ValidationError]
-    UncompressedSizeCorruption: CommandAck.ValidationError
-    DecompressionError: CommandAck.ValidationError
-    ChecksumMismatch: CommandAck.ValidationError
-    BatchDeSerializeError: CommandAck.ValidationError
-    DecryptionError: CommandAck.ValidationError
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    ACK_TYPE_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    VALIDATION_ERROR_FIELD_NUMBER: _ClassVar[int]
-    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    consumer_id: int
-    ack_type: CommandAck.AckType
-    message_id: _containers.RepeatedCompositeFieldContainer[MessageIdData]
-    validation_error: CommandAck.ValidationError
-    properties: _containers.RepeatedCompositeFieldContainer[KeyLongValue]
-    txnid_least_bits: int
-    txnid_most_bits: int
-    request_id: int
-    def __init__(self, consumer_id: _Optional[int] = ..., ack_type: _Optional[_Union[CommandAck.AckType, str]] = ..., message_id: _Optional[_Iterable[_Union[MessageIdData, _Mapping]]] = ..., validation_error: _Optional[_Union[CommandAck.ValidationError, str]] = ..., properties: _Optional[_Iterable[_Union[KeyLongValue, _Mapping]]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
-
-class CommandAckResponse(_message.Message):
-    __slots__ = ("consumer_id", "txnid_least_bits", "txnid_most_bits", "error", "message", "request_id")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    consumer_id: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    error: ServerError
-    message: str
-    request_id: int
-    def __init__(self, consumer_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., request_id: _Optional[int] = ...) -> None: ...
-
-class CommandActiveConsumerChange(_message.Message):
-    __slots__ = ("consumer_id", "is_active")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    IS_ACTIVE_FIELD_NUMBER: _ClassVar[int]
-    consumer_id: int
-    is_active: bool
-    def __init__(self, consumer_id: _Optional[int] = ..., is_active: bool = ...) -> None: ...
-
-class CommandFlow(_message.Message):
-    __slots__ = ("consumer_id", "messagePermits")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    MESSAGEPERMITS_FIELD_NUMBER: _ClassVar[int]
-    consumer_id: int
-    messagePermits: int
-    def __init__(self, consumer_id: _Optional[int] = ..., messagePermits: _Optional[int] = ...) -> None: ...
-
-class CommandUnsubscribe(_message.Message):
-    __slots__ = ("consumer_id", "request_id", "force")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    FORCE_FIELD_NUMBER: _ClassVar[int]
-    consumer_id: int
-    request_id: int
-    force: bool
-    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., force: bool = ...) -> None: ...
-
-class CommandSeek(_message.Message):
-    __slots__ = ("consumer_id", "request_id", "message_id", "message_publish_time")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_PUBLISH_TIME_FIELD_NUMBER: _ClassVar[int]
-    consumer_id: int
-    request_id: int
-    message_id: MessageIdData
-    message_publish_time: int
-    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., message_publish_time: _Optional[int] = ...) -> None: ...
-
-class CommandReachedEndOfTopic(_message.Message):
-    __slots__ = ("consumer_id",)
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    consumer_id: int
-    def __init__(self, consumer_id: _Optional[int] = ...) -> None: ...
-
-class CommandTopicMigrated(_message.Message):
-    __slots__ = ("resource_id", "resource_type", "brokerServiceUrl", "brokerServiceUrlTls")
-    class ResourceType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        Producer: _ClassVar[CommandTopicMigrated.ResourceType]
-        Consumer: _ClassVar[CommandTopicMigrated.ResourceType]
-    Producer: CommandTopicMigrated.ResourceType
-    Consumer: CommandTopicMigrated.ResourceType
-    RESOURCE_ID_FIELD_NUMBER: _ClassVar[int]
-    RESOURCE_TYPE_FIELD_NUMBER: _ClassVar[int]
-    BROKERSERVICEURL_FIELD_NUMBER: _ClassVar[int]
-    BROKERSERVICEURLTLS_FIELD_NUMBER: _ClassVar[int]
-    resource_id: int
-    resource_type: CommandTopicMigrated.ResourceType
-    brokerServiceUrl: str
-    brokerServiceUrlTls: str
-    def __init__(self, resource_id: _Optional[int] = ..., resource_type: _Optional[_Union[CommandTopicMigrated.ResourceType, str]] = ..., brokerServiceUrl: _Optional[str] = ..., brokerServiceUrlTls: _Optional[str] = ...) -> None: ...
-
-class CommandCloseProducer(_message.Message):
-    __slots__ = ("producer_id", "request_id", "assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls")
-    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNEDBROKERSERVICEURL_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNEDBROKERSERVICEURLTLS_FIELD_NUMBER: _ClassVar[int]
-    producer_id: int
-    request_id: int
-    assignedBrokerServiceUrl: str
-    assignedBrokerServiceUrlTls: str
-    def __init__(self, producer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., assignedBrokerServiceUrl: _Optional[str] = ..., assignedBrokerServiceUrlTls: _Optional[str] = ...) -> None: ...
-
-class CommandCloseConsumer(_message.Message):
-    __slots__ = ("consumer_id", "request_id", "assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNEDBROKERSERVICEURL_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNEDBROKERSERVICEURLTLS_FIELD_NUMBER: _ClassVar[int]
-    consumer_id: int
-    request_id: int
-    assignedBrokerServiceUrl: str
-    assignedBrokerServiceUrlTls: str
-    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., assignedBrokerServiceUrl: _Optional[str] = ..., assignedBrokerServiceUrlTls: _Optional[str] = ...) -> None: ...
-
-class CommandRedeliverUnacknowledgedMessages(_message.Message):
-    __slots__ = ("consumer_id", "message_ids", "consumer_epoch")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_IDS_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    consumer_id: int
-    message_ids: _containers.RepeatedCompositeFieldContainer[MessageIdData]
-    consumer_epoch: int
-    def __init__(self, consumer_id: _Optional[int] = ..., message_ids: _Optional[_Iterable[_Union[MessageIdData, _Mapping]]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
-
-class CommandSuccess(_message.Message):
-    __slots__ = ("request_id", "schema")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    schema: Schema
-    def __init__(self, request_id: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ...) -> None: ...
-
-class CommandProducerSuccess(_message.Message):
-    __slots__ = ("request_id", "producer_name", "last_sequence_id", "schema_version", "topic_epoch", "producer_ready")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
-    LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_READY_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    producer_name: str
-    last_sequence_id: int
-    schema_version: bytes
-    topic_epoch: int
-    producer_ready: bool
-    def __init__(self, request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., schema_version: _Optional[bytes] = ..., topic_epoch: _Optional[int] = ..., producer_ready: bool = ...) -> None: ...
-
-class CommandError(_message.Message):
-    __slots__ = ("request_id", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    error: ServerError
-    message: str
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
-
-class CommandPing(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class CommandPong(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class CommandConsumerStats(_message.Message):
-    __slots__ = ("request_id", "consumer_id")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    consumer_id: int
-    def __init__(self, request_id: _Optional[int] = ..., consumer_id: _Optional[int] = ...) -> None: ...
-
-class CommandConsumerStatsResponse(_message.Message):
-    __slots__ = ("request_id", "error_code", "error_message", "msgRateOut", "msgThroughputOut", "msgRateRedeliver", "consumerName", "availablePermits", "unackedMessages", "blockedConsumerOnUnackedMsgs", "address", "connectedSince", "type", "msgRateExpired", "msgBacklog", "messageAckRate")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    MSGRATEOUT_FIELD_NUMBER: _ClassVar[int]
-    MSGTHROUGHPUTOUT_FIELD_NUMBER: _ClassVar[int]
-    MSGRATEREDELIVER_FIELD_NUMBER: _ClassVar[int]
-    CONSUMERNAME_FIELD_NUMBER: _ClassVar[int]
-    AVAILABLEPERMITS_FIELD_NUMBER: _ClassVar[int]
-    UNACKEDMESSAGES_FIELD_NUMBER: _ClassVar[int]
-    BLOCKEDCONSUMERONUNACKEDMSGS_FIELD_NUMBER: _ClassVar[int]
-    ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    CONNECTEDSINCE_FIELD_NUMBER: _ClassVar[int]
-    TYPE_FIELD_NUMBER: _ClassVar[int]
-    MSGRATEEXPIRED_FIELD_NUMBER: _ClassVar[int]
-    MSGBACKLOG_FIELD_NUMBER: _ClassVar[int]
-    MESSAGEACKRATE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    error_code: ServerError
-    error_message: str
-    msgRateOut: float
-    msgThroughputOut: float
-    msgRateRedeliver: float
-    consumerName: str
-    availablePermits: int
-    unackedMessages: int
-    blockedConsumerOnUnackedMsgs: bool
-    address: str
-    connectedSince: str
-    type: str
-    msgRateExpired: float
-    msgBacklog: int
-    messageAckRate: float
-    def __init__(self, request_id: _Optional[int] = ..., error_code: _Optional[_Union[ServerError, str]] = ..., error_message: _Optional[str] = ..., msgRateOut: _Optional[float] = ..., msgThroughputOut: _Optional[float] = ..., msgRateRedeliver: _Optional[float] = ..., consumerName: _Optional[str] = ..., availablePermits: _Optional[int] = ..., unackedMessages: _Optional[int] = ..., blockedConsumerOnUnackedMsgs: bool = ..., address: _Optional[str] = ..., connectedSince: _Optional[str] = ..., type: _Optional[str] = ..., msgRateExpired: _Optional[float] = ..., msgBacklog: _Optional[int] = ..., messageAckRate: _Optional[float] = ...) -> None: ...
-
-class CommandGetLastMessageId(_message.Message):
-    __slots__ = ("consumer_id", "request_id")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    consumer_id: int
-    request_id: int
-    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
-
-class CommandGetLastMessageIdResponse(_message.Message):
-    __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position")
-    LAST_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_MARK_DELETE_POSITION_FIELD_NUMBER: _ClassVar[int]
-    last_message_id: MessageIdData
-    request_id: int
-    consumer_mark_delete_position: MessageIdData
-    def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping]] = ...) -> None: ...
-
-class CommandGetTopicsOfNamespace(_message.Message):
-    __slots__ = ("request_id", "namespace", "mode", "topics_pattern", "topics_hash", "properties")
-    class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        PERSISTENT: _ClassVar[CommandGetTopicsOfNamespace.Mode]
-        NON_PERSISTENT: _ClassVar[CommandGetTopicsOfNamespace.Mode]
-        ALL: _ClassVar[CommandGetTopicsOfNamespace.Mode]
-    PERSISTENT: CommandGetTopicsOfNamespace.Mode
-    NON_PERSISTENT: CommandGetTopicsOfNamespace.Mode
-    ALL: CommandGetTopicsOfNamespace.Mode
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    MODE_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_PATTERN_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_HASH_FIELD_NUMBER: _ClassVar[int]
-    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    namespace: str
-    mode: CommandGetTopicsOfNamespace.Mode
-    topics_pattern: str
-    topics_hash: str
-    properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    def __init__(self, request_id: _Optional[int] = ..., namespace: _Optional[str] = ..., mode: _Optional[_Union[CommandGetTopicsOfNamespace.Mode, str]] = ..., topics_pattern: _Optional[str] = ..., topics_hash: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
-
-class CommandGetTopicsOfNamespaceResponse(_message.Message):
-    __slots__ = ("request_id", "topics", "filtered", "topics_hash", "changed")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_FIELD_NUMBER: _ClassVar[int]
-    FILTERED_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_HASH_FIELD_NUMBER: _ClassVar[int]
-    CHANGED_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    topics: _containers.RepeatedScalarFieldContainer[str]
-    filtered: bool
-    topics_hash: str
-    changed: bool
-    def __init__(self, request_id: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., filtered: bool = ..., topics_hash: _Optional[str] = ..., changed: bool = ...) -> None: ...
-
-class CommandWatchTopicList(_message.Message):
-    __slots__ = ("request_id", "watcher_id", "namespace", "topics_pattern", "topics_hash")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    WATCHER_ID_FIELD_NUMBER: _ClassVar[int]
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_PATTERN_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_HASH_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    watcher_id: int
-    namespace: str
-    topics_pattern: str
-    topics_hash: str
-    def __init__(self, request_id: _Optional[int] = ..., watcher_id: _Optional[int] = ..., namespace: _Optional[str] = ..., topics_pattern: _Optional[str] = ..., topics_hash: _Optional[str] = ...) -> None: ...
-
-class CommandWatchTopicListSuccess(_message.Message):
-    __slots__ = ("request_id", "watcher_id", "topic", "topics_hash")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    WATCHER_ID_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_HASH_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    watcher_id: int
-    topic: _containers.RepeatedScalarFieldContainer[str]
-    topics_hash: str
-    def __init__(self, request_id: _Optional[int] = ..., watcher_id: _Optional[int] = ..., topic: _Optional[_Iterable[str]] = ..., topics_hash: _Optional[str] = ...) -> None: ...
-
-class CommandWatchTopicUpdate(_message.Message):
-    __slots__ = ("watcher_id", "new_topics", "deleted_topics", "topics_hash")
-    WATCHER_ID_FIELD_NUMBER: _ClassVar[int]
-    NEW_TOPICS_FIELD_NUMBER: _ClassVar[int]
-    DELETED_TOPICS_FIELD_NUMBER: _ClassVar[int]
-    TOPICS_HASH_FIELD_NUMBER: _ClassVar[int]
-    watcher_id: int
-    new_topics: _containers.RepeatedScalarFieldContainer[str]
-    deleted_topics: _containers.RepeatedScalarFieldContainer[str]
-    topics_hash: str
-    def __init__(self, watcher_id: _Optional[int] = ..., new_topics: _Optional[_Iterable[str]] = ..., deleted_topics: _Optional[_Iterable[str]] = ..., topics_hash: _Optional[str] = ...) -> None: ...
-
-class CommandWatchTopicListClose(_message.Message):
-    __slots__ = ("request_id", "watcher_id")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    WATCHER_ID_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    watcher_id: int
-    def __init__(self, request_id: _Optional[int] = ..., watcher_id: _Optional[int] = ...) -> None: ...
-
-class SegmentInfoProto(_message.Message):
-    __slots__ = ("segment_id", "hash_start", "hash_end", "state", "parent_ids", "child_ids", "created_at_epoch", "sealed_at_epoch", "created_at_ms", "sealed_at_ms", "legacy_topic_name", "entry_bucket_splits")
-    SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
-    HASH_START_FIELD_NUMBER: _ClassVar[int]
-    HASH_END_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    PARENT_IDS_FIELD_NUMBER: _ClassVar[int]
-    CHILD_IDS_FIELD_NUMBER: _ClassVar[int]
-    CREATED_AT_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    SEALED_AT_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
-    SEALED_AT_MS_FIELD_NUMBER: _ClassVar[int]
-    LEGACY_TOPIC_NAME_FIELD_NUMBER: _ClassVar[int]
-    ENTRY_BUCKET_SPLITS_FIELD_NUMBER: _ClassVar[int]
-    segment_id: int
-    hash_start: int
-    hash_end: int
-    state: SegmentState
-    parent_ids: _containers.RepeatedScalarFieldContainer[int]
-    child_ids: _containers.RepeatedScalarFieldContainer[int]
-    created_at_epoch: int
-    sealed_at_epoch: int
-    created_at_ms: int
-    sealed_at_ms: int
-    legacy_topic_name: str
-    entry_bucket_splits: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., state: _Optional[_Union[SegmentState, str]] = ..., parent_ids: _Optional[_Iterable[int]] = ..., child_ids: _Optional[_Iterable[int]] = ..., created_at_epoch: _Optional[int] = ..., sealed_at_epoch: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., sealed_at_ms: _Optional[int] = ..., legacy_topic_name: _Optional[str] = ..., entry_bucket_splits: _Optional[_Iterable[int]] = ...) -> None: ...
-
-class SegmentBrokerAddress(_message.Message):
-    __slots__ = ("segment_id", "broker_url", "broker_url_tls")
-    SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
-    BROKER_URL_FIELD_NUMBER: _ClassVar[int]
-    BROKER_URL_TLS_FIELD_NUMBER: _ClassVar[int]
-    segment_id: int
-    broker_url: str
-    broker_url_tls: str
-    def __init__(self, segment_id: _Optional[int] = ..., broker_url: _Optional[str] = ..., broker_url_tls: _Optional[str] = ...) -> None: ...
-
-class ScalableTopicDAG(_message.Message):
-    __slots__ = ("epoch", "segments", "segment_brokers", "controller_broker_url", "controller_broker_url_tls")
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
-    SEGMENT_BROKERS_FIELD_NUMBER: _ClassVar[int]
-    CONTROLLER_BROKER_URL_FIELD_NUMBER: _ClassVar[int]
-    CONTROLLER_BROKER_URL_TLS_FIELD_NUMBER: _ClassVar[int]
-    epoch: int
-    segments: _containers.RepeatedCompositeFieldContainer[SegmentInfoProto]
-    segment_brokers: _containers.RepeatedCompositeFieldContainer[SegmentBrokerAddress]
-    controller_broker_url: str
-    controller_broker_url_tls: str
-    def __init__(self, epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[SegmentInfoProto, _Mapping]]] = ..., segment_brokers: _Optional[_Iterable[_Union[SegmentBrokerAddress, _Mapping]]] = ..., controller_broker_url: _Optional[str] = ..., controller_broker_url_tls: _Optional[str] = ...) -> None: ...
-
-class CommandScalableTopicLookup(_message.Message):
-    __slots__ = ("session_id", "topic", "create_if_missing")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    CREATE_IF_MISSING_FIELD_NUMBER: _ClassVar[int]
-    session_id: int
-    topic: str
-    create_if_missing: bool
-    def __init__(self, session_id: _Optional[int] = ..., topic: _Optional[str] = ..., create_if_missing: bool = ...) -> None: ...
-
-class CommandScalableTopicUpdate(_message.Message):
-    __slots__ = ("session_id", "dag", "error", "message", "resolved_topic_name")
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    DAG_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    RESOLVED_TOPIC_NAME_FIELD_NUMBER: _ClassVar[int]
-    session_id: int
-    dag: ScalableTopicDAG
-    error: ServerError
-    message: str
-    resolved_topic_name: str
-    def __init__(self, session_id: _Optional[int] = ..., dag: _Optional[_Union[ScalableTopicDAG, _Mapping]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., resolved_topic_name: _Optional[str] = ...) -> None: ...
-
-class CommandScalableTopicClose(_message.Message):
-    __slots__ = ("session_id",)
-    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
-    session_id: int
-    def __init__(self, session_id: _Optional[int] = ...) -> None: ...
-
-class ScalableAssignedSegment(_message.Message):
-    __slots__ = ("segment_id", "hash_start", "hash_end", "segment_topic", "bucket_ranges")
-    SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
-    HASH_START_FIELD_NUMBER: _ClassVar[int]
-    HASH_END_FIELD_NUMBER: _ClassVar[int]
-    SEGMENT_TOPIC_FIELD_NUMBER: _ClassVar[int]
-    BUCKET_RANGES_FIELD_NUMBER: _ClassVar[int]
-    segment_id: int
-    hash_start: int
-    hash_end: int
-    segment_topic: str
-    bucket_ranges: _containers.RepeatedCompositeFieldContainer[IntRange]
-    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., segment_topic: _Optional[str] = ..., bucket_ranges: _Optional[_Iterable[_Union[IntRange, _Mapping]]] = ...) -> None: ...
-
-class ScalableConsumerAssignment(_message.Message):
-    __slots__ = ("layout_epoch", "segments")
-    LAYOUT_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
-    layout_epoch: int
-    segments: _containers.RepeatedCompositeFieldContainer[ScalableAssignedSegment]
-    def __init__(self, layout_epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[ScalableAssignedSegment, _Mapping]]] = ...) -> None: ...
-
-class CommandScalableTopicSubscribe(_message.Message):
-    __slots__ = ("request_id", "topic", "subscription", "consumer_name", "consumer_id", "consumer_type")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    CONSUMER_TYPE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    topic: str
-    subscription: str
-    consumer_name: str
-    consumer_id: int
-    consumer_type: ScalableConsumerType
-    def __init__(self, request_id: _Optional[int] = ..., topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer_name: _Optional[str] = ..., consumer_id: _Optional[int] = ..., consumer_type: _Optional[_Union[ScalableConsumerType, str]] = ...) -> None: ...
-
-class CommandScalableTopicSubscribeResponse(_message.Message):
-    __slots__ = ("request_id", "error", "message", "assignment")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    error: ServerError
-    message: str
-    assignment: ScalableConsumerAssignment
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., assignment: _Optional[_Union[ScalableConsumerAssignment, _Mapping]] = ...) -> None: ...
-
-class CommandScalableTopicAssignmentUpdate(_message.Message):
-    __slots__ = ("consumer_id", "assignment")
-    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
-    consumer_id: int
-    assignment: ScalableConsumerAssignment
-    def __init__(self, consumer_id: _Optional[int] = ..., assignment: _Optional[_Union[ScalableConsumerAssignment, _Mapping]] = ...) -> None: ...
-
-class CommandWatchScalableTopics(_message.Message):
-    __slots__ = ("watch_id", "namespace", "property_filters", "current_hash")
-    WATCH_ID_FIELD_NUMBER: _ClassVar[int]
-    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    PROPERTY_FILTERS_FIELD_NUMBER: _ClassVar[int]
-    CURRENT_HASH_FIELD_NUMBER: _ClassVar[int]
-    watch_id: int
-    namespace: str
-    property_filters: _containers.RepeatedCompositeFieldContainer[KeyValue]
-    current_hash: str
-    def __init__(self, watch_id: _Optional[int] = ..., namespace: _Optional[str] = ..., property_filters: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., current_hash: _Optional[str] = ...) -> None: ...
-
-class ScalableTopicsSnapshot(_message.Message):
-    __slots__ = ("topics",)
-    TOPICS_FIELD_NUMBER: _ClassVar[int]
-    topics: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class ScalableTopicsDiff(_message.Message):
-    __slots__ = ("added", "removed")
-    ADDED_FIELD_NUMBER: _ClassVar[int]
-    REMOVED_FIELD_NUMBER: _ClassVar[int]
-    added: _containers.RepeatedScalarFieldContainer[str]
-    removed: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, added: _Optional[_Iterable[str]] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class CommandWatchScalableTopicsUpdate(_message.Message):
-    __slots__ = ("watch_id", "snapshot", "diff", "error", "message")
-    WATCH_ID_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
-    DIFF_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    watch_id: int
-    snapshot: ScalableTopicsSnapshot
-    diff: ScalableTopicsDiff
-    error: ServerError
-    message: str
-    def __init__(self, watch_id: _Optional[int] = ..., snapshot: _Optional[_Union[ScalableTopicsSnapshot, _Mapping]] = ..., diff: _Optional[_Union[ScalableTopicsDiff, _Mapping]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
-
-class CommandWatchScalableTopicsClose(_message.Message):
-    __slots__ = ("watch_id",)
-    WATCH_ID_FIELD_NUMBER: _ClassVar[int]
-    watch_id: int
-    def __init__(self, watch_id: _Optional[int] = ...) -> None: ...
-
-class CommandWatchTcAssignments(_message.Message):
-    __slots__ = ("watch_id",)
-    WATCH_ID_FIELD_NUMBER: _ClassVar[int]
-    watch_id: int
-    def __init__(self, watch_id: _Optional[int] = ...) -> None: ...
-
-class TcAssignment(_message.Message):
-    __slots__ = ("tc_id", "broker_service_url", "broker_service_url_tls")
-    TC_ID_FIELD_NUMBER: _ClassVar[int]
-    BROKER_SERVICE_URL_FIELD_NUMBER: _ClassVar[int]
-    BROKER_SERVICE_URL_TLS_FIELD_NUMBER: _ClassVar[int]
-    tc_id: int
-    broker_service_url: str
-    broker_service_url_tls: str
-    def __init__(self, tc_id: _Optional[int] = ..., broker_service_url: _Optional[str] = ..., broker_service_url_tls: _Optional[str] = ...) -> None: ...
-
-class TcAssignmentsSnapshot(_message.Message):
-    __slots__ = ("parallelism", "assignments")
-    PARALLELISM_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
-    parallelism: int
-    assignments: _containers.RepeatedCompositeFieldContainer[TcAssignment]
-    def __init__(self, parallelism: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[TcAssignment, _Mapping]]] = ...) -> None: ...
-
-class CommandWatchTcAssignmentsUpdate(_message.Message):
-    __slots__ = ("watch_id", "snapshot", "error", "message")
-    WATCH_ID_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    watch_id: int
-    snapshot: TcAssignmentsSnapshot
-    error: ServerError
-    message: str
-    def __init__(self, watch_id: _Optional[int] = ..., snapshot: _Optional[_Union[TcAssignmentsSnapshot, _Mapping]] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
-
-class CommandWatchTcAssignmentsClose(_message.Message):
-    __slots__ = ("watch_id",)
-    WATCH_ID_FIELD_NUMBER: _ClassVar[int]
-    watch_id: int
-    def __init__(self, watch_id: _Optional[int] = ...) -> None: ...
-
-class CommandGetSchema(_message.Message):
-    __slots__ = ("request_id", "topic", "schema_version")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    topic: str
-    schema_version: bytes
-    def __init__(self, request_id: _Optional[int] = ..., topic: _Optional[str] = ..., schema_version: _Optional[bytes] = ...) -> None: ...
-
-class CommandGetSchemaResponse(_message.Message):
-    __slots__ = ("request_id", "error_code", "error_message", "schema", "schema_version")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    error_code: ServerError
-    error_message: str
-    schema: Schema
-    schema_version: bytes
-    def __init__(self, request_id: _Optional[int] = ..., error_code: _Optional[_Union[ServerError, str]] = ..., error_message: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., schema_version: _Optional[bytes] = ...) -> None: ...
-
-class CommandGetOrCreateSchema(_message.Message):
-    __slots__ = ("request_id", "topic", "schema", "producerName")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_FIELD_NUMBER: _ClassVar[int]
-    PRODUCERNAME_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    topic: str
-    schema: Schema
-    producerName: str
-    def __init__(self, request_id: _Optional[int] = ..., topic: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., producerName: _Optional[str] = ...) -> None: ...
-
-class CommandGetOrCreateSchemaResponse(_message.Message):
-    __slots__ = ("request_id", "error_code", "error_message", "schema_version")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
-    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    error_code: ServerError
-    error_message: str
-    schema_version: bytes
-    def __init__(self, request_id: _Optional[int] = ..., error_code: _Optional[_Union[ServerError, str]] = ..., error_message: _Optional[str] = ..., schema_version: _Optional[bytes] = ...) -> None: ...
-
-class CommandTcClientConnectRequest(_message.Message):
-    __slots__ = ("request_id", "tc_id", "scalable")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TC_ID_FIELD_NUMBER: _ClassVar[int]
-    SCALABLE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    tc_id: int
-    scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., tc_id: _Optional[int] = ..., scalable: bool = ...) -> None: ...
-
-class CommandTcClientConnectResponse(_message.Message):
-    __slots__ = ("request_id", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    error: ServerError
-    message: str
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
-
-class CommandNewTxn(_message.Message):
-    __slots__ = ("request_id", "txn_ttl_millis", "tc_id", "scalable")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXN_TTL_MILLIS_FIELD_NUMBER: _ClassVar[int]
-    TC_ID_FIELD_NUMBER: _ClassVar[int]
-    SCALABLE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    txn_ttl_millis: int
-    tc_id: int
-    scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., txn_ttl_millis: _Optional[int] = ..., tc_id: _Optional[int] = ..., scalable: bool = ...) -> None: ...
-
-class CommandNewTxnResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    error: ServerError
-    message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
-
-class CommandAddPartitionToTxn(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "partitions", "scalable")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    SCALABLE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    partitions: _containers.RepeatedScalarFieldContainer[str]
-    scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., partitions: _Optional[_Iterable[str]] = ..., scalable: bool = ...) -> None: ...
-
-class CommandAddPartitionToTxnResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    error: ServerError
-    message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
-
-class Subscription(_message.Message):
-    __slots__ = ("topic", "subscription")
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    topic: str
-    subscription: str
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ...) -> None: ...
-
-class CommandAddSubscriptionToTxn(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "subscription", "scalable")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    SCALABLE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    subscription: _containers.RepeatedCompositeFieldContainer[Subscription]
-    scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., subscription: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., scalable: bool = ...) -> None: ...
-
-class CommandAddSubscriptionToTxnResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    error: ServerError
-    message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
-
-class CommandEndTxn(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "txn_action", "scalable")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXN_ACTION_FIELD_NUMBER: _ClassVar[int]
-    SCALABLE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    txn_action: TxnAction
-    scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., scalable: bool = ...) -> None: ...
-
-class CommandEndTxnResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    error: ServerError
-    message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
-
-class CommandEndTxnOnPartition(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "topic", "txn_action", "txnid_least_bits_of_low_watermark")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    TXN_ACTION_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_OF_LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    topic: str
-    txn_action: TxnAction
-    txnid_least_bits_of_low_watermark: int
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., topic: _Optional[str] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., txnid_least_bits_of_low_watermark: _Optional[int] = ...) -> None: ...
-
-class CommandEndTxnOnPartitionResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    error: ServerError
-    message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
-
-class CommandEndTxnOnSubscription(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "subscription", "txn_action", "txnid_least_bits_of_low_watermark")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    TXN_ACTION_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_OF_LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    subscription: Subscription
-    txn_action: TxnAction
-    txnid_least_bits_of_low_watermark: int
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., subscription: _Optional[_Union[Subscription, _Mapping]] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., txnid_least_bits_of_low_watermark: _Optional[int] = ...) -> None: ...
-
-class CommandEndTxnOnSubscriptionResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
-    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
-    txnid_least_bits: int
-    txnid_most_bits: int
-    error: ServerError
-    message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
-
-class BaseCommand(_message.Message):
-    __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliverUnacknowledgedMessages", "partitionMetadata", "partitionMetadataResponse", "lookupTopic", "lookupTopicResponse", "consumerStats", "consumerStatsResponse", "reachedEndOfTopic", "seek", "getLastMessageId", "getLastMessageIdResponse", "active_consumer_change", "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", "getSchema", "getSchemaResponse", "authChallenge", "authResponse", "ackResponse", "getOrCreateSchema", "getOrCreateSchemaResponse", "newTxn", "newTxnResponse", "addPartitionToTxn", "addPartitionToTxnResponse", "addSubscriptionToTxn", "addSubscriptionToTxnResponse", "endTxn", "endTxnResponse", "endTxnOnPartition", "endTxnOnPartitionResponse", "endTxnOnSubscription", "endTxnOnSubscriptionResponse", "tcClientConnectRequest", "tcClientConnectResponse", "watchTopicList", "watchTopicListSuccess", "watchTopicUpdate", "watchTopicListClose", "topicMigrated", "scalableTopicLookup", "scalableTopicUpdate", "scalableTopicClose", "scalableTopicSubscribe", "scalableTopicSubscribeResponse", "scalableTopicAssignmentUpdate", "watchScalableTopics", "watchScalableTopicsUpdate", "watchScalableTopicsClose", "watchTcAssignments", "watchTcAssignmentsUpdate", "watchTcAssignmentsClose")
-    class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        CONNECT: _ClassVar[BaseCommand.Type]
-        CONNECTED: _ClassVar[BaseCommand.Type]
-        SUBSCRIBE: _ClassVar[BaseCommand.Type]
-        PRODUCER: _ClassVar[BaseCommand.Type]
-        SEND: _ClassVar[BaseCommand.Type]
-        SEND_RECEIPT: _ClassVar[BaseCommand.Type]
-        SEND_ERROR: _ClassVar[BaseCommand.Type]
-        MESSAGE: _ClassVar[BaseCommand.Type]
-        ACK: _ClassVar[BaseCommand.Type]
-        FLOW: _ClassVar[BaseCommand.Type]
-        UNSUBSCRIBE: _ClassVar[BaseCommand.Type]
-        SUCCESS: _ClassVar[BaseCommand.Type]
-        ERROR: _ClassVar[BaseCommand.Type]
-        CLOSE_PRODUCER: _ClassVar[BaseCommand.Type]
-        CLOSE_CONSUMER: _ClassVar[BaseCommand.Type]
-        PRODUCER_SUCCESS: _ClassVar[BaseCommand.Type]
-        PING: _ClassVar[BaseCommand.Type]
-        PONG: _ClassVar[BaseCommand.Type]
-        REDELIVER_UNACKNOWLEDGED_MESSAGES: _ClassVar[BaseCommand.Type]
-        PARTITIONED_METADATA: _ClassVar[BaseCommand.Type]
-        PARTITIONED_METADATA_RESPONSE: _ClassVar[BaseCommand.Type]
-        LOOKUP: _ClassVar[BaseCommand.Type]
-        LOOKUP_RESPONSE: _ClassVar[BaseCommand.Type]
-        CONSUMER_STATS: _ClassVar[BaseCommand.Type]
-        CONSUMER_STATS_RESPONSE: _ClassVar[BaseCommand.Type]
-        REACHED_END_OF_TOPIC: _ClassVar[BaseCommand.Type]
-        SEEK: _ClassVar[BaseCommand.Type]
-        GET_LAST_MESSAGE_ID: _ClassVar[BaseCommand.Type]
-        GET_LAST_MESSAGE_ID_RESPONSE: _ClassVar[BaseCommand.Type]
-        ACTIVE_CONSUMER_CHANGE: _ClassVar[BaseCommand.Type]
-        GET_TOPICS_OF_NAMESPACE: _ClassVar[BaseCommand.Type]
-        GET_TOPICS_OF_NAMESPACE_RESPONSE: _ClassVar[BaseCommand.Type]
-        GET_SCHEMA: _ClassVar[BaseCommand.Type]
-        GET_SCHEMA_RESPONSE: _ClassVar[BaseCommand.Type]
-        AUTH_CHALLENGE: _ClassVar[BaseCommand.Type]
-        AUTH_RESPONSE: _ClassVar[BaseCommand.Type]
-        ACK_RESPONSE: _ClassVar[BaseCommand.Type]
-        GET_OR_CREATE_SCHEMA: _ClassVar[BaseCommand.Type]
-        GET_OR_CREATE_SCHEMA_RESPONSE: _ClassVar[BaseCommand.Type]
-        NEW_TXN: _ClassVar[BaseCommand.Type]
-        NEW_TXN_RESPONSE: _ClassVar[BaseCommand.Type]
-        ADD_PARTITION_TO_TXN: _ClassVar[BaseCommand.Type]
-        ADD_PARTITION_TO_TXN_RESPONSE: _ClassVar[BaseCommand.Type]
-        ADD_SUBSCRIPTION_TO_TXN: _ClassVar[BaseCommand.Type]
-        ADD_SUBSCRIPTION_TO_TXN_RESPONSE: _ClassVar[BaseCommand.Type]
-        END_TXN: _ClassVar[BaseCommand.Type]
-        END_TXN_RESPONSE: _ClassVar[BaseCommand.Type]
-        END_TXN_ON_PARTITION: _ClassVar[BaseCommand.Type]
-        END_TXN_ON_PARTITION_RESPONSE: _ClassVar[BaseCommand.Type]
-        END_TXN_ON_SUBSCRIPTION: _ClassVar[BaseCommand.Type]
-        END_TXN_ON_SUBSCRIPTION_RESPONSE: _ClassVar[BaseCommand.Type]
-        TC_CLIENT_CONNECT_REQUEST: _ClassVar[BaseCommand.Type]
-        TC_CLIENT_CONNECT_RESPONSE: _ClassVar[BaseCommand.Type]
-        WATCH_TOPIC_LIST: _ClassVar[BaseCommand.Type]
-        WATCH_TOPIC_LIST_SUCCESS: _ClassVar[BaseCommand.Type]
-        WATCH_TOPIC_UPDATE: _ClassVar[BaseCommand.Type]
-        WATCH_TOPIC_LIST_CLOSE: _ClassVar[BaseCommand.Type]
-        TOPIC_MIGRATED: _ClassVar[BaseCommand.Type]
-        SCALABLE_TOPIC_LOOKUP: _ClassVar[BaseCommand.Type]
-        SCALABLE_TOPIC_UPDATE: _ClassVar[BaseCommand.Type]
-        SCALABLE_TOPIC_CLOSE: _ClassVar[BaseCommand.Type]
-        SCALABLE_TOPIC_SUBSCRIBE: _ClassVar[BaseCommand.Type]
-        SCALABLE_TOPIC_SUBSCRIBE_RESPONSE: _ClassVar[BaseCommand.Type]
-        SCALABLE_TOPIC_ASSIGNMENT_UPDATE: _ClassVar[BaseCommand.Type]
-        WATCH_SCALABLE_TOPICS: _ClassVar[BaseCommand.Type]
-        WATCH_SCALABLE_TOPICS_UPDATE: _ClassVar[BaseCommand.Type]
-        WATCH_SCALABLE_TOPICS_CLOSE: _ClassVar[BaseCommand.Type]
-        WATCH_TC_ASSIGNMENTS: _ClassVar[BaseCommand.Type]
-        WATCH_TC_ASSIGNMENTS_UPDATE: _ClassVar[BaseCommand.Type]
-        WATCH_TC_ASSIGNMENTS_CLOSE: _ClassVar[BaseCommand.Type]
-    CONNECT: BaseCommand.Type
-    CONNECTED: BaseCommand.Type
-    SUBSCRIBE: BaseCommand.Type
-    PRODUCER: BaseCommand.Type
-    SEND: BaseCommand.Type
-    SEND_RECEIPT: BaseCommand.Type
-    SEND_ERROR: BaseCommand.Type
-    MESSAGE: BaseCommand.Type
-    ACK: BaseCommand.Type
-    FLOW: BaseCommand.Type
-    UNSUBSCRIBE: BaseCommand.Type
-    SUCCESS: BaseCommand.Type
-    ERROR: BaseCommand.Type
-    CLOSE_PRODUCER: BaseCommand.Type
-    CLOSE_CONSUMER: BaseCommand.Type
-    PRODUCER_SUCCESS: BaseCommand.Type
-    PING: BaseCommand.Type
-    PONG: BaseCommand.Type
-    REDELIVER_UNACKNOWLEDGED_MESSAGES: BaseCommand.Type
-    PARTITIONED_METADATA: BaseCommand.Type
-    PARTITIONED_METADATA_RESPONSE: BaseCommand.Type
-    LOOKUP: BaseCommand.Type
-    LOOKUP_RESPONSE: BaseCommand.Type
-    CONSUMER_STATS: BaseCommand.Type
-    CONSUMER_STATS_RESPONSE: BaseCommand.Type
-    REACHED_END_OF_TOPIC: BaseCommand.Type
-    SEEK: BaseCommand.Type
-    GET_LAST_MESSAGE_ID: BaseCommand.Type
-    GET_LAST_MESSAGE_ID_RESPONSE: BaseCommand.Type
-    ACTIVE_CONSUMER_CHANGE: BaseCommand.Type
-    GET_TOPICS_OF_NAMESPACE: BaseCommand.Type
-    GET_TOPICS_OF_NAMESPACE_RESPONSE: BaseCommand.Type
-    GET_SCHEMA: BaseCommand.Type
-    GET_SCHEMA_RESPONSE: BaseCommand.Type
-    AUTH_CHALLENGE: BaseCommand.Type
-    AUTH_RESPONSE: BaseCommand.Type
-    ACK_RESPONSE: BaseCommand.Type
-    GET_OR_CREATE_SCHEMA: BaseCommand.Type
-    GET_OR_CREATE_SCHEMA_RESPONSE: BaseCommand.Type
-    NEW_TXN: BaseCommand.Type
-    NEW_TXN_RESPONSE: BaseCommand.Type
-    ADD_PARTITION_TO_TXN: BaseCommand.Type
-    ADD_PARTITION_TO_TXN_RESPONSE: BaseCommand.Type
-    ADD_SUBSCRIPTION_TO_TXN: BaseCommand.Type
-    ADD_SUBSCRIPTION_TO_TXN_RESPONSE: BaseCommand.Type
-    END_TXN: BaseCommand.Type
-    END_TXN_RESPONSE: BaseCommand.Type
-    END_TXN_ON_PARTITION: BaseCommand.Type
-    END_TXN_ON_PARTITION_RESPONSE: BaseCommand.Type
-    END_TXN_ON_SUBSCRIPTION: BaseCommand.Type
-    END_TXN_ON_SUBSCRIPTION_RESPONSE: BaseCommand.Type
-    TC_CLIENT_CONNECT_REQUEST: BaseCommand.Type
-    TC_CLIENT_CONNECT_RESPONSE: BaseCommand.Type
-    WATCH_TOPIC_LIST: BaseCommand.Type
-    WATCH_TOPIC_LIST_SUCCESS: BaseCommand.Type
-    WATCH_TOPIC_UPDATE: BaseCommand.Type
-    WATCH_TOPIC_LIST_CLOSE: BaseCommand.Type
-    TOPIC_MIGRATED: BaseCommand.Type
-    SCALABLE_TOPIC_LOOKUP: BaseCommand.Type
-    SCALABLE_TOPIC_UPDATE: BaseCommand.Type
-    SCALABLE_TOPIC_CLOSE: BaseCommand.Type
-    SCALABLE_TOPIC_SUBSCRIBE: BaseCommand.Type
-    SCALABLE_TOPIC_SUBSCRIBE_RESPONSE: BaseCommand.Type
-    SCALABLE_TOPIC_ASSIGNMENT_UPDATE: BaseCommand.Type
-    WATCH_SCALABLE_TOPICS: BaseCommand.Type
-    WATCH_SCALABLE_TOPICS_UPDATE: BaseCommand.Type
-    WATCH_SCALABLE_TOPICS_CLOSE: BaseCommand.Type
-    WATCH_TC_ASSIGNMENTS: BaseCommand.Type
-    WATCH_TC_ASSIGNMENTS_UPDATE: BaseCommand.Type
-    WATCH_TC_ASSIGNMENTS_CLOSE: BaseCommand.Type
-    TYPE_FIELD_NUMBER: _ClassVar[int]
-    CONNECT_FIELD_NUMBER: _ClassVar[int]
-    CONNECTED_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_FIELD_NUMBER: _ClassVar[int]
-    SEND_FIELD_NUMBER: _ClassVar[int]
-    SEND_RECEIPT_FIELD_NUMBER: _ClassVar[int]
-    SEND_ERROR_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    ACK_FIELD_NUMBER: _ClassVar[int]
-    FLOW_FIELD_NUMBER: _ClassVar[int]
-    UNSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
-    SUCCESS_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    CLOSE_PRODUCER_FIELD_NUMBER: _ClassVar[int]
-    CLOSE_CONSUMER_FIELD_NUMBER: _ClassVar[int]
-    PRODUCER_SUCCESS_FIELD_NUMBER: _ClassVar[int]
-    PING_FIELD_NUMBER: _ClassVar[int]
-    PONG_FIELD_NUMBER: _ClassVar[int]
-    REDELIVERUNACKNOWLEDGEDMESSAGES_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONMETADATA_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONMETADATARESPONSE_FIELD_NUMBER: _ClassVar[int]
-    LOOKUPTOPIC_FIELD_NUMBER: _ClassVar[int]
-    LOOKUPTOPICRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    CONSUMERSTATS_FIELD_NUMBER: _ClassVar[int]
-    CONSUMERSTATSRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    REACHEDENDOFTOPIC_FIELD_NUMBER: _ClassVar[int]
-    SEEK_FIELD_NUMBER: _ClassVar[int]
-    GETLASTMESSAGEID_FIELD_NUMBER: _ClassVar[int]
-    GETLASTMESSAGEIDRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ACTIVE_CONSUMER_CHANGE_FIELD_NUMBER: _ClassVar[int]
-    GETTOPICSOFNAMESPACE_FIELD_NUMBER: _ClassVar[int]
-    GETTOPICSOFNAMESPACERESPONSE_FIELD_NUMBER: _ClassVar[int]
-    GETSCHEMA_FIELD_NUMBER: _ClassVar[int]
-    GETSCHEMARESPONSE_FIELD_NUMBER: _ClassVar[int]
-    AUTHCHALLENGE_FIELD_NUMBER: _ClassVar[int]
-    AUTHRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ACKRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    GETORCREATESCHEMA_FIELD_NUMBER: _ClassVar[int]
-    GETORCREATESCHEMARESPONSE_FIELD_NUMBER: _ClassVar[int]
-    NEWTXN_FIELD_NUMBER: _ClassVar[int]
-    NEWTXNRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ADDPARTITIONTOTXN_FIELD_NUMBER: _ClassVar[int]
-    ADDPARTITIONTOTXNRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ADDSUBSCRIPTIONTOTXN_FIELD_NUMBER: _ClassVar[int]
-    ADDSUBSCRIPTIONTOTXNRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ENDTXN_FIELD_NUMBER: _ClassVar[int]
-    ENDTXNRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ENDTXNONPARTITION_FIELD_NUMBER: _ClassVar[int]
-    ENDTXNONPARTITIONRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    ENDTXNONSUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
-    ENDTXNONSUBSCRIPTIONRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    TCCLIENTCONNECTREQUEST_FIELD_NUMBER: _ClassVar[int]
-    TCCLIENTCONNECTRESPONSE_FIELD_NUMBER: _ClassVar[int]
-    WATCHTOPICLIST_FIELD_NUMBER: _ClassVar[int]
-    WATCHTOPICLISTSUCCESS_FIELD_NUMBER: _ClassVar[int]
-    WATCHTOPICUPDATE_FIELD_NUMBER: _ClassVar[int]
-    WATCHTOPICLISTCLOSE_FIELD_NUMBER: _ClassVar[int]
-    TOPICMIGRATED_FIELD_NUMBER: _ClassVar[int]
-    SCALABLETOPICLOOKUP_FIELD_NUMBER: _ClassVar[int]
-    SCALABLETOPICUPDATE_FIELD_NUMBER: _ClassVar[int]
-    SCALABLETOPICCLOSE_FIELD_NUMBER: _ClassVar[int]
-    SCALABLETOPICSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
-    SCALABLETOPICSUBSCRIBERESPONSE_FIELD_NUMBER: _ClassVar[int]
-    SCALABLETOPICASSIGNMENTUPDATE_FIELD_NUMBER: _ClassVar[int]
-    WATCHSCALABLETOPICS_FIELD_NUMBER: _ClassVar[int]
-    WATCHSCALABLETOPICSUPDATE_FIELD_NUMBER: _ClassVar[int]
-    WATCHSCALABLETOPICSCLOSE_FIELD_NUMBER: _ClassVar[int]
-    WATCHTCASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
-    WATCHTCASSIGNMENTSUPDATE_FIELD_NUMBER: _ClassVar[int]
-    WATCHTCASSIGNMENTSCLOSE_FIELD_NUMBER: _ClassVar[int]
-    type: BaseCommand.Type
-    connect: CommandConnect
-    connected: CommandConnected
-    subscribe: CommandSubscribe
-    producer: CommandProducer
-    send: CommandSend
-    send_receipt: CommandSendReceipt
-    send_error: CommandSendError
-    message: CommandMessage
-    ack: CommandAck
-    flow: CommandFlow
-    unsubscribe: CommandUnsubscribe
-    success: CommandSuccess
-    error: CommandError
-    close_producer: CommandCloseProducer
-    close_consumer: CommandCloseConsumer
-    producer_success: CommandProducerSuccess
-    ping: CommandPing
-    pong: CommandPong
-    redeliverUnacknowledgedMessages: CommandRedeliverUnacknowledgedMessages
-    partitionMetadata: CommandPartitionedTopicMetadata
-    partitionMetadataResponse: CommandPartitionedTopicMetadataResponse
-    lookupTopic: CommandLookupTopic
-    lookupTopicResponse: CommandLookupTopicResponse
-    consumerStats: CommandConsumerStats
-    consumerStatsResponse: CommandConsumerStatsResponse
-    reachedEndOfTopic: CommandReachedEndOfTopic
-    seek: CommandSeek
-    getLastMessageId: CommandGetLastMessageId
-    getLastMessageIdResponse: CommandGetLastMessageIdResponse
-    active_consumer_change: CommandActiveConsumerChange
-    getTopicsOfNamespace: CommandGetTopicsOfNamespace
-    getTopicsOfNamespaceResponse: CommandGetTopicsOfNamespaceResponse
-    getSchema: CommandGetSchema
-    getSchemaResponse: CommandGetSchemaResponse
-    authChallenge: CommandAuthChallenge
-    authResponse: CommandAuthResponse
-    ackResponse: CommandAckResponse
-    getOrCreateSchema: CommandGetOrCreateSchema
-    getOrCreateSchemaResponse: CommandGetOrCreateSchemaResponse
-    newTxn: CommandNewTxn
-    newTxnResponse: CommandNewTxnResponse
-    addPartitionToTxn: CommandAddPartitionToTxn
-    addPartitionToTxnResponse: CommandAddPartitionToTxnResponse
-    addSubscriptionToTxn: CommandAddSubscriptionToTxn
-    addSubscriptionToTxnResponse: CommandAddSubscriptionToTxnResponse
-    endTxn: CommandEndTxn
-    endTxnResponse: CommandEndTxnResponse
-    endTxnOnPartition: CommandEndTxnOnPartition
-    endTxnOnPartitionResponse: CommandEndTxnOnPartitionResponse
-    endTxnOnSubscription: CommandEndTxnOnSubscription
-    endTxnOnSubscriptionResponse: CommandEndTxnOnSubscriptionResponse
-    tcClientConnectRequest: CommandTcClientConnectRequest
-    tcClientConnectResponse: CommandTcClientConnectResponse
-    watchTopicList: CommandWatchTopicList
-    watchTopicListSuccess: CommandWatchTopicListSuccess
-    watchTopicUpdate: CommandWatchTopicUpdate
-    watchTopicListClose: CommandWatchTopicListClose
-    topicMigrated: CommandTopicMigrated
-    scalableTopicLookup: CommandScalableTopicLookup
-    scalableTopicUpdate: CommandScalableTopicUpdate
-    scalableTopicClose: CommandScalableTopicClose
-    scalableTopicSubscribe: CommandScalableTopicSubscribe
-    scalableTopicSubscribeResponse: CommandScalableTopicSubscribeResponse
-    scalableTopicAssignmentUpdate: CommandScalableTopicAssignmentUpdate
-    watchScalableTopics: CommandWatchScalableTopics
-    watchScalableTopicsUpdate: CommandWatchScalableTopicsUpdate
-    watchScalableTopicsClose: CommandWatchScalableTopicsClose
-    watchTcAssignments: CommandWatchTcAssignments
-    watchTcAssignmentsUpdate: CommandWatchTcAssignmentsUpdate
-    watchTcAssignmentsClose: CommandWatchTcAssignmentsClose
-    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping]] = ..., send: _Optional[_Union[CommandSend, _Mapping]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping]] = ..., message: _Optional[_Union[CommandMessage, _Mapping]] = ..., ack: _Optional[_Union[CommandAck, _Mapping]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping]] = ..., error: _Optional[_Union[CommandError, _Mapping]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping]] = ..., ping: _Optional[_Union[CommandPing, _Mapping]] = ..., pong: _Optional[_Union[CommandPong, _Mapping]] = ..., redeliverUnacknowledgedMessages: _Optional[_Union[CommandRedeliverUnacknowledgedMessages, _Mapping]] = ..., partitionMetadata: _Optional[_Union[CommandPartitionedTopicMetadata, _Mapping]] = ..., partitionMetadataResponse: _Optional[_Union[CommandPartitionedTopicMetadataResponse, _Mapping]] = ..., lookupTopic: _Optional[_Union[CommandLookupTopic, _Mapping]] = ..., lookupTopicResponse: _Optional[_Union[CommandLookupTopicResponse, _Mapping]] = ..., consumerStats: _Optional[_Union[CommandConsumerStats, _Mapping]] = ..., consumerStatsResponse: _Optional[_Union[CommandConsumerStatsResponse, _Mapping]] = ..., reachedEndOfTopic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping]] = ..., getLastMessageId: _Optional[_Union[CommandGetLastMessageId, _Mapping]] = ..., getLastMessageIdResponse: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping]] = ..., getTopicsOfNamespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping]] = ..., getTopicsOfNamespaceResponse: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping]] = ..., getSchema: _Optional[_Union[CommandGetSchema, _Mapping]] = ..., getSchemaResponse: _Optional[_Union[CommandGetSchemaResponse, _Mapping]] = ..., authChallenge: _Optional[_Union[CommandAuthChallenge, _Mapping]] = ..., authResponse: _Optional[_Union[CommandAuthResponse, _Mapping]] = ..., ackResponse: _Optional[_Union[CommandAckResponse, _Mapping]] = ..., getOrCreateSchema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping]] = ..., getOrCreateSchemaResponse: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping]] = ..., newTxn: _Optional[_Union[CommandNewTxn, _Mapping]] = ..., newTxnResponse: _Optional[_Union[CommandNewTxnResponse, _Mapping]] = ..., addPartitionToTxn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping]] = ..., addPartitionToTxnResponse: _Optional[_Union[CommandAddPartitionToTxnResponse, _Mapping]] = ..., addSubscriptionToTxn: _Optional[_Union[CommandAddSubscriptionToTxn, _Mapping]] = ..., addSubscriptionToTxnResponse: _Optional[_Union[CommandAddSubscriptionToTxnResponse, _Mapping]] = ..., endTxn: _Optional[_Union[CommandEndTxn, _Mapping]] = ..., endTxnResponse: _Optional[_Union[CommandEndTxnResponse, _Mapping]] = ..., endTxnOnPartition: _Optional[_Union[CommandEndTxnOnPartition, _Mapping]] = ..., endTxnOnPartitionResponse: _Optional[_Union[CommandEndTxnOnPartitionResponse, _Mapping]] = ..., endTxnOnSubscription: _Optional[_Union[CommandEndTxnOnSubscription, _Mapping]] = ..., endTxnOnSubscriptionResponse: _Optional[_Union[CommandEndTxnOnSubscriptionResponse, _Mapping]] = ..., tcClientConnectRequest: _Optional[_Union[CommandTcClientConnectRequest, _Mapping]] = ..., tcClientConnectResponse: _Optional[_Union[CommandTcClientConnectResponse, _Mapping]] = ..., watchTopicList: _Optional[_Union[CommandWatchTopicList, _Mapping]] = ..., watchTopicListSuccess: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping]] = ..., watchTopicUpdate: _Optional[_Union[CommandWatchTopicUpdate, _Mapping]] = ..., watchTopicListClose: _Optional[_Union[CommandWatchTopicListClose, _Mapping]] = ..., topicMigrated: _Optional[_Union[CommandTopicMigrated, _Mapping]] = ..., scalableTopicLookup: _Optional[_Union[CommandScalableTopicLookup, _Mapping]] = ..., scalableTopicUpdate: _Optional[_Union[CommandScalableTopicUpdate, _Mapping]] = ..., scalableTopicClose: _Optional[_Union[CommandScalableTopicClose, _Mapping]] = ..., scalableTopicSubscribe: _Optional[_Union[CommandScalableTopicSubscribe, _Mapping]] = ..., scalableTopicSubscribeResponse: _Optional[_Union[CommandScalableTopicSubscribeResponse, _Mapping]] = ..., scalableTopicAssignmentUpdate: _Optional[_Union[CommandScalableTopicAssignmentUpdate, _Mapping]] = ..., watchScalableTopics: _Optional[_Union[CommandWatchScalableTopics, _Mapping]] = ..., watchScalableTopicsUpdate: _Optional[_Union[CommandWatchScalableTopicsUpdate, _Mapping]] = ..., watchScalableTopicsClose: _Optional[_Union[CommandWatchScalableTopicsClose, _Mapping]] = ..., watchTcAssignments: _Optional[_Union[CommandWatchTcAssignments, _Mapping]] = ..., watchTcAssignmentsUpdate: _Optional[_Union[CommandWatchTcAssignmentsUpdate, _Mapping]] = ..., watchTcAssignmentsClose: _Optional[_Union[CommandWatchTcAssignmentsClose, _Mapping]] = ...) -> None: ...
-
-class ReplicatedSubscriptionsSnapshotRequest(_message.Message):
-    __slots__ = ("snapshot_id", "source_cluster")
-    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
-    SOURCE_CLUSTER_FIELD_NUMBER: _ClassVar[int]
-    snapshot_id: str
-    source_cluster: str
-    def __init__(self, snapshot_id: _Optional[str] = ..., source_cluster: _Optional[str] = ...) -> None: ...
-
-class ReplicatedSubscriptionsSnapshotResponse(_message.Message):
-    __slots__ = ("snapshot_id", "cluster")
-    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
-    CLUSTER_FIELD_NUMBER: _ClassVar[int]
-    snapshot_id: str
-    cluster: ClusterMessageId
-    def __init__(self, snapshot_id: _Optional[str] = ..., cluster: _Optional[_Union[ClusterMessageId, _Mapping]] = ...) -> None: ...
-
-class ReplicatedSubscriptionsSnapshot(_message.Message):
-    __slots__ = ("snapshot_id", "local_message_id", "clusters")
-    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    CLUSTERS_FIELD_NUMBER: _ClassVar[int]
-    snapshot_id: str
-    local_message_id: MarkersMessageIdData
-    clusters: _containers.RepeatedCompositeFieldContainer[ClusterMessageId]
-    def __init__(self, snapshot_id: _Optional[str] = ..., local_message_id: _Optional[_Union[MarkersMessageIdData, _Mapping]] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ...) -> None: ...
-
-class ReplicatedSubscriptionsUpdate(_message.Message):
-    __slots__ = ("subscription_name", "clusters")
-    SUBSCRIPTION_NAME_FIELD_NUMBER: _ClassVar[int]
-    CLUSTERS_FIELD_NUMBER: _ClassVar[int]
-    subscription_name: str
-    clusters: _containers.RepeatedCompositeFieldContainer[ClusterMessageId]
-    def __init__(self, subscription_name: _Optional[str] = ..., clusters: _Optional[_Iterable[_Union[ClusterMessageId, _Mapping]]] = ...) -> None: ...
-
-class ClusterMessageId(_message.Message):
-    __slots__ = ("cluster", "message_id")
-    CLUSTER_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    cluster: str
-    message_id: MarkersMessageIdData
-    def __init__(self, cluster: _Optional[str] = ..., message_id: _Optional[_Union[MarkersMessageIdData, _Mapping]] = ...) -> None: ...
-
-class MarkersMessageIdData(_message.Message):
-    __slots__ = ("ledger_id", "entry_id")
-    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
-    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
-    ledger_id: int
-    entry_id: int
-    def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ...) -> None: ...
+"""
+@generated by mypy-protobuf.  Do not edit manually!
+isort:skip_file
+The wire schema of Apache Pulsar's binary protocol: the commands of a frame, the metadata of an
+entry and of its messages, and the payload of replication markers.
+
+Written from a table of facts (names, numbers, labels, types, defaults); tests/wire/test_schema.py
+holds it to that table. Field names keep Pulsar's own spelling, camelCase where it has that.
+Regenerate pulsarctl_wire/wire/PulsarApi_pb2.py{,i} with `python proto/compile.py`.
+"""
+
+import builtins
+import collections.abc
+import google.protobuf.descriptor
+import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
+import google.protobuf.message
+import sys
+import typing
+
+if sys.version_info >= (3, 10):
+    import typing as typing_extensions
+else:
+    import typing_extensions
+
+DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _CompressionType:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _CompressionTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_CompressionType.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    NONE: _CompressionType.ValueType  # 0
+    LZ4: _CompressionType.ValueType  # 1
+    ZLIB: _CompressionType.ValueType  # 2
+    ZSTD: _CompressionType.ValueType  # 3
+    SNAPPY: _CompressionType.ValueType  # 4
+
+class CompressionType(_CompressionType, metaclass=_CompressionTypeEnumTypeWrapper):
+    """---- Enums ----"""
+
+NONE: CompressionType.ValueType  # 0
+LZ4: CompressionType.ValueType  # 1
+ZLIB: CompressionType.ValueType  # 2
+ZSTD: CompressionType.ValueType  # 3
+SNAPPY: CompressionType.ValueType  # 4
+Global___CompressionType: typing_extensions.TypeAlias = CompressionType
+
+class _ProducerAccessMode:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ProducerAccessModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ProducerAccessMode.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    Shared: _ProducerAccessMode.ValueType  # 0
+    Exclusive: _ProducerAccessMode.ValueType  # 1
+    WaitForExclusive: _ProducerAccessMode.ValueType  # 2
+    ExclusiveWithFencing: _ProducerAccessMode.ValueType  # 3
+
+class ProducerAccessMode(_ProducerAccessMode, metaclass=_ProducerAccessModeEnumTypeWrapper): ...
+
+Shared: ProducerAccessMode.ValueType  # 0
+Exclusive: ProducerAccessMode.ValueType  # 1
+WaitForExclusive: ProducerAccessMode.ValueType  # 2
+ExclusiveWithFencing: ProducerAccessMode.ValueType  # 3
+Global___ProducerAccessMode: typing_extensions.TypeAlias = ProducerAccessMode
+
+class _ServerError:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ServerErrorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ServerError.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    UnknownError: _ServerError.ValueType  # 0
+    MetadataError: _ServerError.ValueType  # 1
+    PersistenceError: _ServerError.ValueType  # 2
+    AuthenticationError: _ServerError.ValueType  # 3
+    AuthorizationError: _ServerError.ValueType  # 4
+    ConsumerBusy: _ServerError.ValueType  # 5
+    ServiceNotReady: _ServerError.ValueType  # 6
+    ProducerBlockedQuotaExceededError: _ServerError.ValueType  # 7
+    ProducerBlockedQuotaExceededException: _ServerError.ValueType  # 8
+    ChecksumError: _ServerError.ValueType  # 9
+    UnsupportedVersionError: _ServerError.ValueType  # 10
+    TopicNotFound: _ServerError.ValueType  # 11
+    SubscriptionNotFound: _ServerError.ValueType  # 12
+    ConsumerNotFound: _ServerError.ValueType  # 13
+    TooManyRequests: _ServerError.ValueType  # 14
+    TopicTerminatedError: _ServerError.ValueType  # 15
+    ProducerBusy: _ServerError.ValueType  # 16
+    InvalidTopicName: _ServerError.ValueType  # 17
+    IncompatibleSchema: _ServerError.ValueType  # 18
+    ConsumerAssignError: _ServerError.ValueType  # 19
+    TransactionCoordinatorNotFound: _ServerError.ValueType  # 20
+    InvalidTxnStatus: _ServerError.ValueType  # 21
+    NotAllowedError: _ServerError.ValueType  # 22
+    TransactionConflict: _ServerError.ValueType  # 23
+    TransactionNotFound: _ServerError.ValueType  # 24
+    ProducerFenced: _ServerError.ValueType  # 25
+
+class ServerError(_ServerError, metaclass=_ServerErrorEnumTypeWrapper): ...
+
+UnknownError: ServerError.ValueType  # 0
+MetadataError: ServerError.ValueType  # 1
+PersistenceError: ServerError.ValueType  # 2
+AuthenticationError: ServerError.ValueType  # 3
+AuthorizationError: ServerError.ValueType  # 4
+ConsumerBusy: ServerError.ValueType  # 5
+ServiceNotReady: ServerError.ValueType  # 6
+ProducerBlockedQuotaExceededError: ServerError.ValueType  # 7
+ProducerBlockedQuotaExceededException: ServerError.ValueType  # 8
+ChecksumError: ServerError.ValueType  # 9
+UnsupportedVersionError: ServerError.ValueType  # 10
+TopicNotFound: ServerError.ValueType  # 11
+SubscriptionNotFound: ServerError.ValueType  # 12
+ConsumerNotFound: ServerError.ValueType  # 13
+TooManyRequests: ServerError.ValueType  # 14
+TopicTerminatedError: ServerError.ValueType  # 15
+ProducerBusy: ServerError.ValueType  # 16
+InvalidTopicName: ServerError.ValueType  # 17
+IncompatibleSchema: ServerError.ValueType  # 18
+ConsumerAssignError: ServerError.ValueType  # 19
+TransactionCoordinatorNotFound: ServerError.ValueType  # 20
+InvalidTxnStatus: ServerError.ValueType  # 21
+NotAllowedError: ServerError.ValueType  # 22
+TransactionConflict: ServerError.ValueType  # 23
+TransactionNotFound: ServerError.ValueType  # 24
+ProducerFenced: ServerError.ValueType  # 25
+Global___ServerError: typing_extensions.TypeAlias = ServerError
+
+class _AuthMethod:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _AuthMethodEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_AuthMethod.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    AuthMethodNone: _AuthMethod.ValueType  # 0
+    AuthMethodYcaV1: _AuthMethod.ValueType  # 1
+    AuthMethodAthens: _AuthMethod.ValueType  # 2
+
+class AuthMethod(_AuthMethod, metaclass=_AuthMethodEnumTypeWrapper): ...
+
+AuthMethodNone: AuthMethod.ValueType  # 0
+AuthMethodYcaV1: AuthMethod.ValueType  # 1
+AuthMethodAthens: AuthMethod.ValueType  # 2
+Global___AuthMethod: typing_extensions.TypeAlias = AuthMethod
+
+class _ProtocolVersion:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ProtocolVersionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ProtocolVersion.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    v0: _ProtocolVersion.ValueType  # 0
+    v1: _ProtocolVersion.ValueType  # 1
+    v2: _ProtocolVersion.ValueType  # 2
+    v3: _ProtocolVersion.ValueType  # 3
+    v4: _ProtocolVersion.ValueType  # 4
+    v5: _ProtocolVersion.ValueType  # 5
+    v6: _ProtocolVersion.ValueType  # 6
+    v7: _ProtocolVersion.ValueType  # 7
+    v8: _ProtocolVersion.ValueType  # 8
+    v9: _ProtocolVersion.ValueType  # 9
+    v10: _ProtocolVersion.ValueType  # 10
+    v11: _ProtocolVersion.ValueType  # 11
+    v12: _ProtocolVersion.ValueType  # 12
+    v13: _ProtocolVersion.ValueType  # 13
+    v14: _ProtocolVersion.ValueType  # 14
+    v15: _ProtocolVersion.ValueType  # 15
+    v16: _ProtocolVersion.ValueType  # 16
+    v17: _ProtocolVersion.ValueType  # 17
+    v18: _ProtocolVersion.ValueType  # 18
+    v19: _ProtocolVersion.ValueType  # 19
+    v20: _ProtocolVersion.ValueType  # 20
+    v21: _ProtocolVersion.ValueType  # 21
+
+class ProtocolVersion(_ProtocolVersion, metaclass=_ProtocolVersionEnumTypeWrapper): ...
+
+v0: ProtocolVersion.ValueType  # 0
+v1: ProtocolVersion.ValueType  # 1
+v2: ProtocolVersion.ValueType  # 2
+v3: ProtocolVersion.ValueType  # 3
+v4: ProtocolVersion.ValueType  # 4
+v5: ProtocolVersion.ValueType  # 5
+v6: ProtocolVersion.ValueType  # 6
+v7: ProtocolVersion.ValueType  # 7
+v8: ProtocolVersion.ValueType  # 8
+v9: ProtocolVersion.ValueType  # 9
+v10: ProtocolVersion.ValueType  # 10
+v11: ProtocolVersion.ValueType  # 11
+v12: ProtocolVersion.ValueType  # 12
+v13: ProtocolVersion.ValueType  # 13
+v14: ProtocolVersion.ValueType  # 14
+v15: ProtocolVersion.ValueType  # 15
+v16: ProtocolVersion.ValueType  # 16
+v17: ProtocolVersion.ValueType  # 17
+v18: ProtocolVersion.ValueType  # 18
+v19: ProtocolVersion.ValueType  # 19
+v20: ProtocolVersion.ValueType  # 20
+v21: ProtocolVersion.ValueType  # 21
+Global___ProtocolVersion: typing_extensions.TypeAlias = ProtocolVersion
+
+class _KeySharedMode:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _KeySharedModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_KeySharedMode.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    AUTO_SPLIT: _KeySharedMode.ValueType  # 0
+    STICKY: _KeySharedMode.ValueType  # 1
+
+class KeySharedMode(_KeySharedMode, metaclass=_KeySharedModeEnumTypeWrapper): ...
+
+AUTO_SPLIT: KeySharedMode.ValueType  # 0
+STICKY: KeySharedMode.ValueType  # 1
+Global___KeySharedMode: typing_extensions.TypeAlias = KeySharedMode
+
+class _SegmentState:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _SegmentStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_SegmentState.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    ACTIVE: _SegmentState.ValueType  # 0
+    SEALED: _SegmentState.ValueType  # 1
+
+class SegmentState(_SegmentState, metaclass=_SegmentStateEnumTypeWrapper): ...
+
+ACTIVE: SegmentState.ValueType  # 0
+SEALED: SegmentState.ValueType  # 1
+Global___SegmentState: typing_extensions.TypeAlias = SegmentState
+
+class _ScalableConsumerType:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ScalableConsumerTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ScalableConsumerType.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    STREAM: _ScalableConsumerType.ValueType  # 0
+    CHECKPOINT: _ScalableConsumerType.ValueType  # 1
+
+class ScalableConsumerType(_ScalableConsumerType, metaclass=_ScalableConsumerTypeEnumTypeWrapper): ...
+
+STREAM: ScalableConsumerType.ValueType  # 0
+CHECKPOINT: ScalableConsumerType.ValueType  # 1
+Global___ScalableConsumerType: typing_extensions.TypeAlias = ScalableConsumerType
+
+class _TxnAction:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _TxnActionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_TxnAction.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    COMMIT: _TxnAction.ValueType  # 0
+    ABORT: _TxnAction.ValueType  # 1
+
+class TxnAction(_TxnAction, metaclass=_TxnActionEnumTypeWrapper): ...
+
+COMMIT: TxnAction.ValueType  # 0
+ABORT: TxnAction.ValueType  # 1
+Global___TxnAction: typing_extensions.TypeAlias = TxnAction
+
+class _MarkerType:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _MarkerTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_MarkerType.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    UNKNOWN_MARKER: _MarkerType.ValueType  # 0
+    REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST: _MarkerType.ValueType  # 10
+    REPLICATED_SUBSCRIPTION_SNAPSHOT_RESPONSE: _MarkerType.ValueType  # 11
+    REPLICATED_SUBSCRIPTION_SNAPSHOT: _MarkerType.ValueType  # 12
+    REPLICATED_SUBSCRIPTION_UPDATE: _MarkerType.ValueType  # 13
+    TXN_COMMITTING: _MarkerType.ValueType  # 20
+    TXN_COMMIT: _MarkerType.ValueType  # 21
+    TXN_ABORT: _MarkerType.ValueType  # 22
+
+class MarkerType(_MarkerType, metaclass=_MarkerTypeEnumTypeWrapper): ...
+
+UNKNOWN_MARKER: MarkerType.ValueType  # 0
+REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST: MarkerType.ValueType  # 10
+REPLICATED_SUBSCRIPTION_SNAPSHOT_RESPONSE: MarkerType.ValueType  # 11
+REPLICATED_SUBSCRIPTION_SNAPSHOT: MarkerType.ValueType  # 12
+REPLICATED_SUBSCRIPTION_UPDATE: MarkerType.ValueType  # 13
+TXN_COMMITTING: MarkerType.ValueType  # 20
+TXN_COMMIT: MarkerType.ValueType  # 21
+TXN_ABORT: MarkerType.ValueType  # 22
+Global___MarkerType: typing_extensions.TypeAlias = MarkerType
+
+@typing.final
+class Schema(google.protobuf.message.Message):
+    """---- Shared pieces ----"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _Type:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _TypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[Schema._Type.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        String: Schema._Type.ValueType  # 1
+        Json: Schema._Type.ValueType  # 2
+        Protobuf: Schema._Type.ValueType  # 3
+        Avro: Schema._Type.ValueType  # 4
+        Bool: Schema._Type.ValueType  # 5
+        Int8: Schema._Type.ValueType  # 6
+        Int16: Schema._Type.ValueType  # 7
+        Int32: Schema._Type.ValueType  # 8
+        Int64: Schema._Type.ValueType  # 9
+        Float: Schema._Type.ValueType  # 10
+        Double: Schema._Type.ValueType  # 11
+        Date: Schema._Type.ValueType  # 12
+        Time: Schema._Type.ValueType  # 13
+        Timestamp: Schema._Type.ValueType  # 14
+        KeyValue: Schema._Type.ValueType  # 15
+        Instant: Schema._Type.ValueType  # 16
+        LocalDate: Schema._Type.ValueType  # 17
+        LocalTime: Schema._Type.ValueType  # 18
+        LocalDateTime: Schema._Type.ValueType  # 19
+        ProtobufNative: Schema._Type.ValueType  # 20
+        AutoConsume: Schema._Type.ValueType  # 21
+        External: Schema._Type.ValueType  # 22
+
+    class Type(_Type, metaclass=_TypeEnumTypeWrapper): ...
+    String: Schema.Type.ValueType  # 1
+    Json: Schema.Type.ValueType  # 2
+    Protobuf: Schema.Type.ValueType  # 3
+    Avro: Schema.Type.ValueType  # 4
+    Bool: Schema.Type.ValueType  # 5
+    Int8: Schema.Type.ValueType  # 6
+    Int16: Schema.Type.ValueType  # 7
+    Int32: Schema.Type.ValueType  # 8
+    Int64: Schema.Type.ValueType  # 9
+    Float: Schema.Type.ValueType  # 10
+    Double: Schema.Type.ValueType  # 11
+    Date: Schema.Type.ValueType  # 12
+    Time: Schema.Type.ValueType  # 13
+    Timestamp: Schema.Type.ValueType  # 14
+    KeyValue: Schema.Type.ValueType  # 15
+    Instant: Schema.Type.ValueType  # 16
+    LocalDate: Schema.Type.ValueType  # 17
+    LocalTime: Schema.Type.ValueType  # 18
+    LocalDateTime: Schema.Type.ValueType  # 19
+    ProtobufNative: Schema.Type.ValueType  # 20
+    AutoConsume: Schema.Type.ValueType  # 21
+    External: Schema.Type.ValueType  # 22
+
+    NAME_FIELD_NUMBER: builtins.int
+    SCHEMA_DATA_FIELD_NUMBER: builtins.int
+    TYPE_FIELD_NUMBER: builtins.int
+    PROPERTIES_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    schema_data: builtins.bytes
+    type: Global___Schema.Type.ValueType
+    @property
+    def properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    def __init__(
+        self,
+        *,
+        name: builtins.str | None = ...,
+        schema_data: builtins.bytes | None = ...,
+        type: Global___Schema.Type.ValueType | None = ...,
+        properties: collections.abc.Iterable[Global___KeyValue] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["name", b"name", "schema_data", b"schema_data", "type", b"type"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "properties", b"properties", "schema_data", b"schema_data", "type", b"type"]) -> None: ...
+
+Global___Schema: typing_extensions.TypeAlias = Schema
+
+@typing.final
+class MessageIdData(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LEDGERID_FIELD_NUMBER: builtins.int
+    ENTRYID_FIELD_NUMBER: builtins.int
+    PARTITION_FIELD_NUMBER: builtins.int
+    BATCH_INDEX_FIELD_NUMBER: builtins.int
+    ACK_SET_FIELD_NUMBER: builtins.int
+    BATCH_SIZE_FIELD_NUMBER: builtins.int
+    FIRST_CHUNK_MESSAGE_ID_FIELD_NUMBER: builtins.int
+    ledgerId: builtins.int
+    entryId: builtins.int
+    partition: builtins.int
+    batch_index: builtins.int
+    batch_size: builtins.int
+    @property
+    def ack_set(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def first_chunk_message_id(self) -> Global___MessageIdData: ...
+    def __init__(
+        self,
+        *,
+        ledgerId: builtins.int | None = ...,
+        entryId: builtins.int | None = ...,
+        partition: builtins.int | None = ...,
+        batch_index: builtins.int | None = ...,
+        ack_set: collections.abc.Iterable[builtins.int] | None = ...,
+        batch_size: builtins.int | None = ...,
+        first_chunk_message_id: Global___MessageIdData | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["batch_index", b"batch_index", "batch_size", b"batch_size", "entryId", b"entryId", "first_chunk_message_id", b"first_chunk_message_id", "ledgerId", b"ledgerId", "partition", b"partition"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ack_set", b"ack_set", "batch_index", b"batch_index", "batch_size", b"batch_size", "entryId", b"entryId", "first_chunk_message_id", b"first_chunk_message_id", "ledgerId", b"ledgerId", "partition", b"partition"]) -> None: ...
+
+Global___MessageIdData: typing_extensions.TypeAlias = MessageIdData
+
+@typing.final
+class KeyValue(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    VALUE_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    value: builtins.str
+    def __init__(
+        self,
+        *,
+        key: builtins.str | None = ...,
+        value: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+Global___KeyValue: typing_extensions.TypeAlias = KeyValue
+
+@typing.final
+class KeyLongValue(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    VALUE_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    value: builtins.int
+    def __init__(
+        self,
+        *,
+        key: builtins.str | None = ...,
+        value: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+Global___KeyLongValue: typing_extensions.TypeAlias = KeyLongValue
+
+@typing.final
+class IntRange(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    START_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    start: builtins.int
+    end: builtins.int
+    def __init__(
+        self,
+        *,
+        start: builtins.int | None = ...,
+        end: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["end", b"end", "start", b"start"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["end", b"end", "start", b"start"]) -> None: ...
+
+Global___IntRange: typing_extensions.TypeAlias = IntRange
+
+@typing.final
+class EncryptionKeys(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    VALUE_FIELD_NUMBER: builtins.int
+    METADATA_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    value: builtins.bytes
+    @property
+    def metadata(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    def __init__(
+        self,
+        *,
+        key: builtins.str | None = ...,
+        value: builtins.bytes | None = ...,
+        metadata: collections.abc.Iterable[Global___KeyValue] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["key", b"key", "metadata", b"metadata", "value", b"value"]) -> None: ...
+
+Global___EncryptionKeys: typing_extensions.TypeAlias = EncryptionKeys
+
+@typing.final
+class MessageMetadata(google.protobuf.message.Message):
+    """---- Metadata of an entry (MessageMetadata), of a message in a batch (SingleMessageMetadata),
+    and what the broker prefixes to an entry (BrokerEntryMetadata, magic 0x0e02) ----
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PRODUCER_NAME_FIELD_NUMBER: builtins.int
+    SEQUENCE_ID_FIELD_NUMBER: builtins.int
+    PUBLISH_TIME_FIELD_NUMBER: builtins.int
+    PROPERTIES_FIELD_NUMBER: builtins.int
+    REPLICATED_FROM_FIELD_NUMBER: builtins.int
+    PARTITION_KEY_FIELD_NUMBER: builtins.int
+    REPLICATE_TO_FIELD_NUMBER: builtins.int
+    COMPRESSION_FIELD_NUMBER: builtins.int
+    UNCOMPRESSED_SIZE_FIELD_NUMBER: builtins.int
+    NUM_MESSAGES_IN_BATCH_FIELD_NUMBER: builtins.int
+    EVENT_TIME_FIELD_NUMBER: builtins.int
+    ENCRYPTION_KEYS_FIELD_NUMBER: builtins.int
+    ENCRYPTION_ALGO_FIELD_NUMBER: builtins.int
+    ENCRYPTION_PARAM_FIELD_NUMBER: builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: builtins.int
+    PARTITION_KEY_B64_ENCODED_FIELD_NUMBER: builtins.int
+    ORDERING_KEY_FIELD_NUMBER: builtins.int
+    DELIVER_AT_TIME_FIELD_NUMBER: builtins.int
+    MARKER_TYPE_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: builtins.int
+    NULL_VALUE_FIELD_NUMBER: builtins.int
+    UUID_FIELD_NUMBER: builtins.int
+    NUM_CHUNKS_FROM_MSG_FIELD_NUMBER: builtins.int
+    TOTAL_CHUNK_MSG_SIZE_FIELD_NUMBER: builtins.int
+    CHUNK_ID_FIELD_NUMBER: builtins.int
+    NULL_PARTITION_KEY_FIELD_NUMBER: builtins.int
+    COMPACTED_BATCH_INDEXES_FIELD_NUMBER: builtins.int
+    SCHEMA_ID_FIELD_NUMBER: builtins.int
+    ENTRY_HASH_MIN_FIELD_NUMBER: builtins.int
+    ENTRY_HASH_MAX_FIELD_NUMBER: builtins.int
+    producer_name: builtins.str
+    sequence_id: builtins.int
+    publish_time: builtins.int
+    replicated_from: builtins.str
+    partition_key: builtins.str
+    compression: Global___CompressionType.ValueType
+    uncompressed_size: builtins.int
+    num_messages_in_batch: builtins.int
+    event_time: builtins.int
+    encryption_algo: builtins.str
+    encryption_param: builtins.bytes
+    schema_version: builtins.bytes
+    partition_key_b64_encoded: builtins.bool
+    ordering_key: builtins.bytes
+    deliver_at_time: builtins.int
+    marker_type: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    highest_sequence_id: builtins.int
+    null_value: builtins.bool
+    uuid: builtins.str
+    num_chunks_from_msg: builtins.int
+    total_chunk_msg_size: builtins.int
+    chunk_id: builtins.int
+    null_partition_key: builtins.bool
+    schema_id: builtins.bytes
+    entry_hash_min: builtins.int
+    entry_hash_max: builtins.int
+    @property
+    def properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    @property
+    def replicate_to(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def encryption_keys(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EncryptionKeys]: ...
+    @property
+    def compacted_batch_indexes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        producer_name: builtins.str | None = ...,
+        sequence_id: builtins.int | None = ...,
+        publish_time: builtins.int | None = ...,
+        properties: collections.abc.Iterable[Global___KeyValue] | None = ...,
+        replicated_from: builtins.str | None = ...,
+        partition_key: builtins.str | None = ...,
+        replicate_to: collections.abc.Iterable[builtins.str] | None = ...,
+        compression: Global___CompressionType.ValueType | None = ...,
+        uncompressed_size: builtins.int | None = ...,
+        num_messages_in_batch: builtins.int | None = ...,
+        event_time: builtins.int | None = ...,
+        encryption_keys: collections.abc.Iterable[Global___EncryptionKeys] | None = ...,
+        encryption_algo: builtins.str | None = ...,
+        encryption_param: builtins.bytes | None = ...,
+        schema_version: builtins.bytes | None = ...,
+        partition_key_b64_encoded: builtins.bool | None = ...,
+        ordering_key: builtins.bytes | None = ...,
+        deliver_at_time: builtins.int | None = ...,
+        marker_type: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        highest_sequence_id: builtins.int | None = ...,
+        null_value: builtins.bool | None = ...,
+        uuid: builtins.str | None = ...,
+        num_chunks_from_msg: builtins.int | None = ...,
+        total_chunk_msg_size: builtins.int | None = ...,
+        chunk_id: builtins.int | None = ...,
+        null_partition_key: builtins.bool | None = ...,
+        compacted_batch_indexes: collections.abc.Iterable[builtins.int] | None = ...,
+        schema_id: builtins.bytes | None = ...,
+        entry_hash_min: builtins.int | None = ...,
+        entry_hash_max: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["chunk_id", b"chunk_id", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_param", b"encryption_param", "entry_hash_max", b"entry_hash_max", "entry_hash_min", b"entry_hash_min", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "publish_time", b"publish_time", "replicated_from", b"replicated_from", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["chunk_id", b"chunk_id", "compacted_batch_indexes", b"compacted_batch_indexes", "compression", b"compression", "deliver_at_time", b"deliver_at_time", "encryption_algo", b"encryption_algo", "encryption_keys", b"encryption_keys", "encryption_param", b"encryption_param", "entry_hash_max", b"entry_hash_max", "entry_hash_min", b"entry_hash_min", "event_time", b"event_time", "highest_sequence_id", b"highest_sequence_id", "marker_type", b"marker_type", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "num_chunks_from_msg", b"num_chunks_from_msg", "num_messages_in_batch", b"num_messages_in_batch", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "producer_name", b"producer_name", "properties", b"properties", "publish_time", b"publish_time", "replicate_to", b"replicate_to", "replicated_from", b"replicated_from", "schema_id", b"schema_id", "schema_version", b"schema_version", "sequence_id", b"sequence_id", "total_chunk_msg_size", b"total_chunk_msg_size", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "uncompressed_size", b"uncompressed_size", "uuid", b"uuid"]) -> None: ...
+
+Global___MessageMetadata: typing_extensions.TypeAlias = MessageMetadata
+
+@typing.final
+class SingleMessageMetadata(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROPERTIES_FIELD_NUMBER: builtins.int
+    PARTITION_KEY_FIELD_NUMBER: builtins.int
+    PAYLOAD_SIZE_FIELD_NUMBER: builtins.int
+    COMPACTED_OUT_FIELD_NUMBER: builtins.int
+    EVENT_TIME_FIELD_NUMBER: builtins.int
+    PARTITION_KEY_B64_ENCODED_FIELD_NUMBER: builtins.int
+    ORDERING_KEY_FIELD_NUMBER: builtins.int
+    SEQUENCE_ID_FIELD_NUMBER: builtins.int
+    NULL_VALUE_FIELD_NUMBER: builtins.int
+    NULL_PARTITION_KEY_FIELD_NUMBER: builtins.int
+    partition_key: builtins.str
+    payload_size: builtins.int
+    compacted_out: builtins.bool
+    event_time: builtins.int
+    partition_key_b64_encoded: builtins.bool
+    ordering_key: builtins.bytes
+    sequence_id: builtins.int
+    null_value: builtins.bool
+    null_partition_key: builtins.bool
+    @property
+    def properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    def __init__(
+        self,
+        *,
+        properties: collections.abc.Iterable[Global___KeyValue] | None = ...,
+        partition_key: builtins.str | None = ...,
+        payload_size: builtins.int | None = ...,
+        compacted_out: builtins.bool | None = ...,
+        event_time: builtins.int | None = ...,
+        partition_key_b64_encoded: builtins.bool | None = ...,
+        ordering_key: builtins.bytes | None = ...,
+        sequence_id: builtins.int | None = ...,
+        null_value: builtins.bool | None = ...,
+        null_partition_key: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["compacted_out", b"compacted_out", "event_time", b"event_time", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "payload_size", b"payload_size", "sequence_id", b"sequence_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["compacted_out", b"compacted_out", "event_time", b"event_time", "null_partition_key", b"null_partition_key", "null_value", b"null_value", "ordering_key", b"ordering_key", "partition_key", b"partition_key", "partition_key_b64_encoded", b"partition_key_b64_encoded", "payload_size", b"payload_size", "properties", b"properties", "sequence_id", b"sequence_id"]) -> None: ...
+
+Global___SingleMessageMetadata: typing_extensions.TypeAlias = SingleMessageMetadata
+
+@typing.final
+class BrokerEntryMetadata(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_TIMESTAMP_FIELD_NUMBER: builtins.int
+    INDEX_FIELD_NUMBER: builtins.int
+    broker_timestamp: builtins.int
+    index: builtins.int
+    def __init__(
+        self,
+        *,
+        broker_timestamp: builtins.int | None = ...,
+        index: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["broker_timestamp", b"broker_timestamp", "index", b"index"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["broker_timestamp", b"broker_timestamp", "index", b"index"]) -> None: ...
+
+Global___BrokerEntryMetadata: typing_extensions.TypeAlias = BrokerEntryMetadata
+
+@typing.final
+class CommandConnect(google.protobuf.message.Message):
+    """---- Connection ----"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CLIENT_VERSION_FIELD_NUMBER: builtins.int
+    AUTH_METHOD_FIELD_NUMBER: builtins.int
+    AUTH_METHOD_NAME_FIELD_NUMBER: builtins.int
+    AUTH_DATA_FIELD_NUMBER: builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
+    PROXY_TO_BROKER_URL_FIELD_NUMBER: builtins.int
+    ORIGINAL_PRINCIPAL_FIELD_NUMBER: builtins.int
+    ORIGINAL_AUTH_DATA_FIELD_NUMBER: builtins.int
+    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: builtins.int
+    FEATURE_FLAGS_FIELD_NUMBER: builtins.int
+    PROXY_VERSION_FIELD_NUMBER: builtins.int
+    client_version: builtins.str
+    auth_method: Global___AuthMethod.ValueType
+    auth_method_name: builtins.str
+    auth_data: builtins.bytes
+    protocol_version: builtins.int
+    proxy_to_broker_url: builtins.str
+    original_principal: builtins.str
+    original_auth_data: builtins.str
+    original_auth_method: builtins.str
+    proxy_version: builtins.str
+    @property
+    def feature_flags(self) -> Global___FeatureFlags: ...
+    def __init__(
+        self,
+        *,
+        client_version: builtins.str | None = ...,
+        auth_method: Global___AuthMethod.ValueType | None = ...,
+        auth_method_name: builtins.str | None = ...,
+        auth_data: builtins.bytes | None = ...,
+        protocol_version: builtins.int | None = ...,
+        proxy_to_broker_url: builtins.str | None = ...,
+        original_principal: builtins.str | None = ...,
+        original_auth_data: builtins.str | None = ...,
+        original_auth_method: builtins.str | None = ...,
+        feature_flags: Global___FeatureFlags | None = ...,
+        proxy_version: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["auth_data", b"auth_data", "auth_method", b"auth_method", "auth_method_name", b"auth_method_name", "client_version", b"client_version", "feature_flags", b"feature_flags", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "protocol_version", b"protocol_version", "proxy_to_broker_url", b"proxy_to_broker_url", "proxy_version", b"proxy_version"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["auth_data", b"auth_data", "auth_method", b"auth_method", "auth_method_name", b"auth_method_name", "client_version", b"client_version", "feature_flags", b"feature_flags", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "protocol_version", b"protocol_version", "proxy_to_broker_url", b"proxy_to_broker_url", "proxy_version", b"proxy_version"]) -> None: ...
+
+Global___CommandConnect: typing_extensions.TypeAlias = CommandConnect
+
+@typing.final
+class FeatureFlags(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: builtins.int
+    SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: builtins.int
+    SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: builtins.int
+    SUPPORTS_TOPIC_WATCHERS_FIELD_NUMBER: builtins.int
+    SUPPORTS_GET_PARTITIONED_METADATA_WITHOUT_AUTO_CREATION_FIELD_NUMBER: builtins.int
+    SUPPORTS_REPL_DEDUP_BY_LID_AND_EID_FIELD_NUMBER: builtins.int
+    SUPPORTS_TOPIC_WATCHER_RECONCILE_FIELD_NUMBER: builtins.int
+    SUPPORTS_SCALABLE_TOPICS_FIELD_NUMBER: builtins.int
+    SUPPORTS_TC_METADATA_DISCOVERY_FIELD_NUMBER: builtins.int
+    supports_auth_refresh: builtins.bool
+    supports_broker_entry_metadata: builtins.bool
+    supports_partial_producer: builtins.bool
+    supports_topic_watchers: builtins.bool
+    supports_get_partitioned_metadata_without_auto_creation: builtins.bool
+    supports_repl_dedup_by_lid_and_eid: builtins.bool
+    supports_topic_watcher_reconcile: builtins.bool
+    supports_scalable_topics: builtins.bool
+    supports_tc_metadata_discovery: builtins.bool
+    def __init__(
+        self,
+        *,
+        supports_auth_refresh: builtins.bool | None = ...,
+        supports_broker_entry_metadata: builtins.bool | None = ...,
+        supports_partial_producer: builtins.bool | None = ...,
+        supports_topic_watchers: builtins.bool | None = ...,
+        supports_get_partitioned_metadata_without_auto_creation: builtins.bool | None = ...,
+        supports_repl_dedup_by_lid_and_eid: builtins.bool | None = ...,
+        supports_topic_watcher_reconcile: builtins.bool | None = ...,
+        supports_scalable_topics: builtins.bool | None = ...,
+        supports_tc_metadata_discovery: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_scalable_topics", b"supports_scalable_topics", "supports_tc_metadata_discovery", b"supports_tc_metadata_discovery", "supports_topic_watcher_reconcile", b"supports_topic_watcher_reconcile", "supports_topic_watchers", b"supports_topic_watchers"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_scalable_topics", b"supports_scalable_topics", "supports_tc_metadata_discovery", b"supports_tc_metadata_discovery", "supports_topic_watcher_reconcile", b"supports_topic_watcher_reconcile", "supports_topic_watchers", b"supports_topic_watchers"]) -> None: ...
+
+Global___FeatureFlags: typing_extensions.TypeAlias = FeatureFlags
+
+@typing.final
+class CommandConnected(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SERVER_VERSION_FIELD_NUMBER: builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
+    MAX_MESSAGE_SIZE_FIELD_NUMBER: builtins.int
+    FEATURE_FLAGS_FIELD_NUMBER: builtins.int
+    server_version: builtins.str
+    protocol_version: builtins.int
+    max_message_size: builtins.int
+    @property
+    def feature_flags(self) -> Global___FeatureFlags: ...
+    def __init__(
+        self,
+        *,
+        server_version: builtins.str | None = ...,
+        protocol_version: builtins.int | None = ...,
+        max_message_size: builtins.int | None = ...,
+        feature_flags: Global___FeatureFlags | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["feature_flags", b"feature_flags", "max_message_size", b"max_message_size", "protocol_version", b"protocol_version", "server_version", b"server_version"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["feature_flags", b"feature_flags", "max_message_size", b"max_message_size", "protocol_version", b"protocol_version", "server_version", b"server_version"]) -> None: ...
+
+Global___CommandConnected: typing_extensions.TypeAlias = CommandConnected
+
+@typing.final
+class CommandAuthResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CLIENT_VERSION_FIELD_NUMBER: builtins.int
+    RESPONSE_FIELD_NUMBER: builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
+    client_version: builtins.str
+    protocol_version: builtins.int
+    @property
+    def response(self) -> Global___AuthData: ...
+    def __init__(
+        self,
+        *,
+        client_version: builtins.str | None = ...,
+        response: Global___AuthData | None = ...,
+        protocol_version: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["client_version", b"client_version", "protocol_version", b"protocol_version", "response", b"response"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["client_version", b"client_version", "protocol_version", b"protocol_version", "response", b"response"]) -> None: ...
+
+Global___CommandAuthResponse: typing_extensions.TypeAlias = CommandAuthResponse
+
+@typing.final
+class CommandAuthChallenge(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SERVER_VERSION_FIELD_NUMBER: builtins.int
+    CHALLENGE_FIELD_NUMBER: builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
+    server_version: builtins.str
+    protocol_version: builtins.int
+    @property
+    def challenge(self) -> Global___AuthData: ...
+    def __init__(
+        self,
+        *,
+        server_version: builtins.str | None = ...,
+        challenge: Global___AuthData | None = ...,
+        protocol_version: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["challenge", b"challenge", "protocol_version", b"protocol_version", "server_version", b"server_version"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["challenge", b"challenge", "protocol_version", b"protocol_version", "server_version", b"server_version"]) -> None: ...
+
+Global___CommandAuthChallenge: typing_extensions.TypeAlias = CommandAuthChallenge
+
+@typing.final
+class AuthData(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AUTH_METHOD_NAME_FIELD_NUMBER: builtins.int
+    AUTH_DATA_FIELD_NUMBER: builtins.int
+    auth_method_name: builtins.str
+    auth_data: builtins.bytes
+    def __init__(
+        self,
+        *,
+        auth_method_name: builtins.str | None = ...,
+        auth_data: builtins.bytes | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["auth_data", b"auth_data", "auth_method_name", b"auth_method_name"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["auth_data", b"auth_data", "auth_method_name", b"auth_method_name"]) -> None: ...
+
+Global___AuthData: typing_extensions.TypeAlias = AuthData
+
+@typing.final
+class KeySharedMeta(google.protobuf.message.Message):
+    """---- Subscribing, lookup, producing and consuming ----"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEYSHAREDMODE_FIELD_NUMBER: builtins.int
+    HASHRANGES_FIELD_NUMBER: builtins.int
+    ALLOWOUTOFORDERDELIVERY_FIELD_NUMBER: builtins.int
+    ENTRYBUCKETDISPATCH_FIELD_NUMBER: builtins.int
+    keySharedMode: Global___KeySharedMode.ValueType
+    allowOutOfOrderDelivery: builtins.bool
+    entryBucketDispatch: builtins.bool
+    @property
+    def hashRanges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___IntRange]: ...
+    def __init__(
+        self,
+        *,
+        keySharedMode: Global___KeySharedMode.ValueType | None = ...,
+        hashRanges: collections.abc.Iterable[Global___IntRange] | None = ...,
+        allowOutOfOrderDelivery: builtins.bool | None = ...,
+        entryBucketDispatch: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["allowOutOfOrderDelivery", b"allowOutOfOrderDelivery", "entryBucketDispatch", b"entryBucketDispatch", "keySharedMode", b"keySharedMode"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["allowOutOfOrderDelivery", b"allowOutOfOrderDelivery", "entryBucketDispatch", b"entryBucketDispatch", "hashRanges", b"hashRanges", "keySharedMode", b"keySharedMode"]) -> None: ...
+
+Global___KeySharedMeta: typing_extensions.TypeAlias = KeySharedMeta
+
+@typing.final
+class CommandSubscribe(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _SubType:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _SubTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandSubscribe._SubType.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        Exclusive: CommandSubscribe._SubType.ValueType  # 0
+        Shared: CommandSubscribe._SubType.ValueType  # 1
+        Failover: CommandSubscribe._SubType.ValueType  # 2
+        Key_Shared: CommandSubscribe._SubType.ValueType  # 3
+
+    class SubType(_SubType, metaclass=_SubTypeEnumTypeWrapper): ...
+    Exclusive: CommandSubscribe.SubType.ValueType  # 0
+    Shared: CommandSubscribe.SubType.ValueType  # 1
+    Failover: CommandSubscribe.SubType.ValueType  # 2
+    Key_Shared: CommandSubscribe.SubType.ValueType  # 3
+
+    class _InitialPosition:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _InitialPositionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandSubscribe._InitialPosition.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        Latest: CommandSubscribe._InitialPosition.ValueType  # 0
+        Earliest: CommandSubscribe._InitialPosition.ValueType  # 1
+
+    class InitialPosition(_InitialPosition, metaclass=_InitialPositionEnumTypeWrapper): ...
+    Latest: CommandSubscribe.InitialPosition.ValueType  # 0
+    Earliest: CommandSubscribe.InitialPosition.ValueType  # 1
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: builtins.int
+    SUBTYPE_FIELD_NUMBER: builtins.int
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    CONSUMER_NAME_FIELD_NUMBER: builtins.int
+    PRIORITY_LEVEL_FIELD_NUMBER: builtins.int
+    DURABLE_FIELD_NUMBER: builtins.int
+    START_MESSAGE_ID_FIELD_NUMBER: builtins.int
+    METADATA_FIELD_NUMBER: builtins.int
+    READ_COMPACTED_FIELD_NUMBER: builtins.int
+    SCHEMA_FIELD_NUMBER: builtins.int
+    INITIALPOSITION_FIELD_NUMBER: builtins.int
+    REPLICATE_SUBSCRIPTION_STATE_FIELD_NUMBER: builtins.int
+    FORCE_TOPIC_CREATION_FIELD_NUMBER: builtins.int
+    START_MESSAGE_ROLLBACK_DURATION_SEC_FIELD_NUMBER: builtins.int
+    KEYSHAREDMETA_FIELD_NUMBER: builtins.int
+    SUBSCRIPTION_PROPERTIES_FIELD_NUMBER: builtins.int
+    CONSUMER_EPOCH_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    subscription: builtins.str
+    subType: Global___CommandSubscribe.SubType.ValueType
+    consumer_id: builtins.int
+    request_id: builtins.int
+    consumer_name: builtins.str
+    priority_level: builtins.int
+    durable: builtins.bool
+    read_compacted: builtins.bool
+    initialPosition: Global___CommandSubscribe.InitialPosition.ValueType
+    replicate_subscription_state: builtins.bool
+    force_topic_creation: builtins.bool
+    start_message_rollback_duration_sec: builtins.int
+    consumer_epoch: builtins.int
+    @property
+    def start_message_id(self) -> Global___MessageIdData: ...
+    @property
+    def metadata(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    @property
+    def schema(self) -> Global___Schema: ...
+    @property
+    def keySharedMeta(self) -> Global___KeySharedMeta: ...
+    @property
+    def subscription_properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        subscription: builtins.str | None = ...,
+        subType: Global___CommandSubscribe.SubType.ValueType | None = ...,
+        consumer_id: builtins.int | None = ...,
+        request_id: builtins.int | None = ...,
+        consumer_name: builtins.str | None = ...,
+        priority_level: builtins.int | None = ...,
+        durable: builtins.bool | None = ...,
+        start_message_id: Global___MessageIdData | None = ...,
+        metadata: collections.abc.Iterable[Global___KeyValue] | None = ...,
+        read_compacted: builtins.bool | None = ...,
+        schema: Global___Schema | None = ...,
+        initialPosition: Global___CommandSubscribe.InitialPosition.ValueType | None = ...,
+        replicate_subscription_state: builtins.bool | None = ...,
+        force_topic_creation: builtins.bool | None = ...,
+        start_message_rollback_duration_sec: builtins.int | None = ...,
+        keySharedMeta: Global___KeySharedMeta | None = ...,
+        subscription_properties: collections.abc.Iterable[Global___KeyValue] | None = ...,
+        consumer_epoch: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "replicate_subscription_state", b"replicate_subscription_state", "request_id", b"request_id", "schema", b"schema", "start_message_id", b"start_message_id", "start_message_rollback_duration_sec", b"start_message_rollback_duration_sec", "subType", b"subType", "subscription", b"subscription", "topic", b"topic"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "durable", b"durable", "force_topic_creation", b"force_topic_creation", "initialPosition", b"initialPosition", "keySharedMeta", b"keySharedMeta", "metadata", b"metadata", "priority_level", b"priority_level", "read_compacted", b"read_compacted", "replicate_subscription_state", b"replicate_subscription_state", "request_id", b"request_id", "schema", b"schema", "start_message_id", b"start_message_id", "start_message_rollback_duration_sec", b"start_message_rollback_duration_sec", "subType", b"subType", "subscription", b"subscription", "subscription_properties", b"subscription_properties", "topic", b"topic"]) -> None: ...
+
+Global___CommandSubscribe: typing_extensions.TypeAlias = CommandSubscribe
+
+@typing.final
+class CommandPartitionedTopicMetadata(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    ORIGINAL_PRINCIPAL_FIELD_NUMBER: builtins.int
+    ORIGINAL_AUTH_DATA_FIELD_NUMBER: builtins.int
+    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: builtins.int
+    METADATA_AUTO_CREATION_ENABLED_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    request_id: builtins.int
+    original_principal: builtins.str
+    original_auth_data: builtins.str
+    original_auth_method: builtins.str
+    metadata_auto_creation_enabled: builtins.bool
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        request_id: builtins.int | None = ...,
+        original_principal: builtins.str | None = ...,
+        original_auth_data: builtins.str | None = ...,
+        original_auth_method: builtins.str | None = ...,
+        metadata_auto_creation_enabled: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["metadata_auto_creation_enabled", b"metadata_auto_creation_enabled", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["metadata_auto_creation_enabled", b"metadata_auto_creation_enabled", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]) -> None: ...
+
+Global___CommandPartitionedTopicMetadata: typing_extensions.TypeAlias = CommandPartitionedTopicMetadata
+
+@typing.final
+class CommandPartitionedTopicMetadataResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _LookupType:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _LookupTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandPartitionedTopicMetadataResponse._LookupType.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        Success: CommandPartitionedTopicMetadataResponse._LookupType.ValueType  # 0
+        Failed: CommandPartitionedTopicMetadataResponse._LookupType.ValueType  # 1
+
+    class LookupType(_LookupType, metaclass=_LookupTypeEnumTypeWrapper): ...
+    Success: CommandPartitionedTopicMetadataResponse.LookupType.ValueType  # 0
+    Failed: CommandPartitionedTopicMetadataResponse.LookupType.ValueType  # 1
+
+    PARTITIONS_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    RESPONSE_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    partitions: builtins.int
+    request_id: builtins.int
+    response: Global___CommandPartitionedTopicMetadataResponse.LookupType.ValueType
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    def __init__(
+        self,
+        *,
+        partitions: builtins.int | None = ...,
+        request_id: builtins.int | None = ...,
+        response: Global___CommandPartitionedTopicMetadataResponse.LookupType.ValueType | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error", "message", b"message", "partitions", b"partitions", "request_id", b"request_id", "response", b"response"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "message", b"message", "partitions", b"partitions", "request_id", b"request_id", "response", b"response"]) -> None: ...
+
+Global___CommandPartitionedTopicMetadataResponse: typing_extensions.TypeAlias = CommandPartitionedTopicMetadataResponse
+
+@typing.final
+class CommandLookupTopic(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    AUTHORITATIVE_FIELD_NUMBER: builtins.int
+    ORIGINAL_PRINCIPAL_FIELD_NUMBER: builtins.int
+    ORIGINAL_AUTH_DATA_FIELD_NUMBER: builtins.int
+    ORIGINAL_AUTH_METHOD_FIELD_NUMBER: builtins.int
+    ADVERTISED_LISTENER_NAME_FIELD_NUMBER: builtins.int
+    PROPERTIES_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    request_id: builtins.int
+    authoritative: builtins.bool
+    original_principal: builtins.str
+    original_auth_data: builtins.str
+    original_auth_method: builtins.str
+    advertised_listener_name: builtins.str
+    @property
+    def properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        request_id: builtins.int | None = ...,
+        authoritative: builtins.bool | None = ...,
+        original_principal: builtins.str | None = ...,
+        original_auth_data: builtins.str | None = ...,
+        original_auth_method: builtins.str | None = ...,
+        advertised_listener_name: builtins.str | None = ...,
+        properties: collections.abc.Iterable[Global___KeyValue] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["advertised_listener_name", b"advertised_listener_name", "authoritative", b"authoritative", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "request_id", b"request_id", "topic", b"topic"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["advertised_listener_name", b"advertised_listener_name", "authoritative", b"authoritative", "original_auth_data", b"original_auth_data", "original_auth_method", b"original_auth_method", "original_principal", b"original_principal", "properties", b"properties", "request_id", b"request_id", "topic", b"topic"]) -> None: ...
+
+Global___CommandLookupTopic: typing_extensions.TypeAlias = CommandLookupTopic
+
+@typing.final
+class CommandLookupTopicResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _LookupType:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _LookupTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandLookupTopicResponse._LookupType.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        Redirect: CommandLookupTopicResponse._LookupType.ValueType  # 0
+        Connect: CommandLookupTopicResponse._LookupType.ValueType  # 1
+        Failed: CommandLookupTopicResponse._LookupType.ValueType  # 2
+
+    class LookupType(_LookupType, metaclass=_LookupTypeEnumTypeWrapper): ...
+    Redirect: CommandLookupTopicResponse.LookupType.ValueType  # 0
+    Connect: CommandLookupTopicResponse.LookupType.ValueType  # 1
+    Failed: CommandLookupTopicResponse.LookupType.ValueType  # 2
+
+    BROKERSERVICEURL_FIELD_NUMBER: builtins.int
+    BROKERSERVICEURLTLS_FIELD_NUMBER: builtins.int
+    RESPONSE_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    AUTHORITATIVE_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    PROXY_THROUGH_SERVICE_URL_FIELD_NUMBER: builtins.int
+    brokerServiceUrl: builtins.str
+    brokerServiceUrlTls: builtins.str
+    response: Global___CommandLookupTopicResponse.LookupType.ValueType
+    request_id: builtins.int
+    authoritative: builtins.bool
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    proxy_through_service_url: builtins.bool
+    def __init__(
+        self,
+        *,
+        brokerServiceUrl: builtins.str | None = ...,
+        brokerServiceUrlTls: builtins.str | None = ...,
+        response: Global___CommandLookupTopicResponse.LookupType.ValueType | None = ...,
+        request_id: builtins.int | None = ...,
+        authoritative: builtins.bool | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+        proxy_through_service_url: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["authoritative", b"authoritative", "brokerServiceUrl", b"brokerServiceUrl", "brokerServiceUrlTls", b"brokerServiceUrlTls", "error", b"error", "message", b"message", "proxy_through_service_url", b"proxy_through_service_url", "request_id", b"request_id", "response", b"response"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["authoritative", b"authoritative", "brokerServiceUrl", b"brokerServiceUrl", "brokerServiceUrlTls", b"brokerServiceUrlTls", "error", b"error", "message", b"message", "proxy_through_service_url", b"proxy_through_service_url", "request_id", b"request_id", "response", b"response"]) -> None: ...
+
+Global___CommandLookupTopicResponse: typing_extensions.TypeAlias = CommandLookupTopicResponse
+
+@typing.final
+class CommandProducer(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    PRODUCER_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    PRODUCER_NAME_FIELD_NUMBER: builtins.int
+    ENCRYPTED_FIELD_NUMBER: builtins.int
+    METADATA_FIELD_NUMBER: builtins.int
+    SCHEMA_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
+    USER_PROVIDED_PRODUCER_NAME_FIELD_NUMBER: builtins.int
+    PRODUCER_ACCESS_MODE_FIELD_NUMBER: builtins.int
+    TOPIC_EPOCH_FIELD_NUMBER: builtins.int
+    TXN_ENABLED_FIELD_NUMBER: builtins.int
+    INITIAL_SUBSCRIPTION_NAME_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    producer_id: builtins.int
+    request_id: builtins.int
+    producer_name: builtins.str
+    encrypted: builtins.bool
+    epoch: builtins.int
+    user_provided_producer_name: builtins.bool
+    producer_access_mode: Global___ProducerAccessMode.ValueType
+    topic_epoch: builtins.int
+    txn_enabled: builtins.bool
+    initial_subscription_name: builtins.str
+    @property
+    def metadata(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    @property
+    def schema(self) -> Global___Schema: ...
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        producer_id: builtins.int | None = ...,
+        request_id: builtins.int | None = ...,
+        producer_name: builtins.str | None = ...,
+        encrypted: builtins.bool | None = ...,
+        metadata: collections.abc.Iterable[Global___KeyValue] | None = ...,
+        schema: Global___Schema | None = ...,
+        epoch: builtins.int | None = ...,
+        user_provided_producer_name: builtins.bool | None = ...,
+        producer_access_mode: Global___ProducerAccessMode.ValueType | None = ...,
+        topic_epoch: builtins.int | None = ...,
+        txn_enabled: builtins.bool | None = ...,
+        initial_subscription_name: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["encrypted", b"encrypted", "epoch", b"epoch", "initial_subscription_name", b"initial_subscription_name", "producer_access_mode", b"producer_access_mode", "producer_id", b"producer_id", "producer_name", b"producer_name", "request_id", b"request_id", "schema", b"schema", "topic", b"topic", "topic_epoch", b"topic_epoch", "txn_enabled", b"txn_enabled", "user_provided_producer_name", b"user_provided_producer_name"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["encrypted", b"encrypted", "epoch", b"epoch", "initial_subscription_name", b"initial_subscription_name", "metadata", b"metadata", "producer_access_mode", b"producer_access_mode", "producer_id", b"producer_id", "producer_name", b"producer_name", "request_id", b"request_id", "schema", b"schema", "topic", b"topic", "topic_epoch", b"topic_epoch", "txn_enabled", b"txn_enabled", "user_provided_producer_name", b"user_provided_producer_name"]) -> None: ...
+
+Global___CommandProducer: typing_extensions.TypeAlias = CommandProducer
+
+@typing.final
+class CommandSend(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: builtins.int
+    SEQUENCE_ID_FIELD_NUMBER: builtins.int
+    NUM_MESSAGES_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: builtins.int
+    IS_CHUNK_FIELD_NUMBER: builtins.int
+    MARKER_FIELD_NUMBER: builtins.int
+    MESSAGE_ID_FIELD_NUMBER: builtins.int
+    producer_id: builtins.int
+    sequence_id: builtins.int
+    num_messages: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    highest_sequence_id: builtins.int
+    is_chunk: builtins.bool
+    marker: builtins.bool
+    @property
+    def message_id(self) -> Global___MessageIdData: ...
+    def __init__(
+        self,
+        *,
+        producer_id: builtins.int | None = ...,
+        sequence_id: builtins.int | None = ...,
+        num_messages: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        highest_sequence_id: builtins.int | None = ...,
+        is_chunk: builtins.bool | None = ...,
+        marker: builtins.bool | None = ...,
+        message_id: Global___MessageIdData | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["highest_sequence_id", b"highest_sequence_id", "is_chunk", b"is_chunk", "marker", b"marker", "message_id", b"message_id", "num_messages", b"num_messages", "producer_id", b"producer_id", "sequence_id", b"sequence_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["highest_sequence_id", b"highest_sequence_id", "is_chunk", b"is_chunk", "marker", b"marker", "message_id", b"message_id", "num_messages", b"num_messages", "producer_id", b"producer_id", "sequence_id", b"sequence_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> None: ...
+
+Global___CommandSend: typing_extensions.TypeAlias = CommandSend
+
+@typing.final
+class CommandSendReceipt(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: builtins.int
+    SEQUENCE_ID_FIELD_NUMBER: builtins.int
+    MESSAGE_ID_FIELD_NUMBER: builtins.int
+    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: builtins.int
+    producer_id: builtins.int
+    sequence_id: builtins.int
+    highest_sequence_id: builtins.int
+    @property
+    def message_id(self) -> Global___MessageIdData: ...
+    def __init__(
+        self,
+        *,
+        producer_id: builtins.int | None = ...,
+        sequence_id: builtins.int | None = ...,
+        message_id: Global___MessageIdData | None = ...,
+        highest_sequence_id: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["highest_sequence_id", b"highest_sequence_id", "message_id", b"message_id", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["highest_sequence_id", b"highest_sequence_id", "message_id", b"message_id", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]) -> None: ...
+
+Global___CommandSendReceipt: typing_extensions.TypeAlias = CommandSendReceipt
+
+@typing.final
+class CommandSendError(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: builtins.int
+    SEQUENCE_ID_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    producer_id: builtins.int
+    sequence_id: builtins.int
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    def __init__(
+        self,
+        *,
+        producer_id: builtins.int | None = ...,
+        sequence_id: builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error", "message", b"message", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "message", b"message", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]) -> None: ...
+
+Global___CommandSendError: typing_extensions.TypeAlias = CommandSendError
+
+@typing.final
+class CommandMessage(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    MESSAGE_ID_FIELD_NUMBER: builtins.int
+    REDELIVERY_COUNT_FIELD_NUMBER: builtins.int
+    ACK_SET_FIELD_NUMBER: builtins.int
+    CONSUMER_EPOCH_FIELD_NUMBER: builtins.int
+    consumer_id: builtins.int
+    redelivery_count: builtins.int
+    consumer_epoch: builtins.int
+    @property
+    def message_id(self) -> Global___MessageIdData: ...
+    @property
+    def ack_set(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        consumer_id: builtins.int | None = ...,
+        message_id: Global___MessageIdData | None = ...,
+        redelivery_count: builtins.int | None = ...,
+        ack_set: collections.abc.Iterable[builtins.int] | None = ...,
+        consumer_epoch: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "message_id", b"message_id", "redelivery_count", b"redelivery_count"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ack_set", b"ack_set", "consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "message_id", b"message_id", "redelivery_count", b"redelivery_count"]) -> None: ...
+
+Global___CommandMessage: typing_extensions.TypeAlias = CommandMessage
+
+@typing.final
+class CommandAck(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _AckType:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _AckTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandAck._AckType.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        Individual: CommandAck._AckType.ValueType  # 0
+        Cumulative: CommandAck._AckType.ValueType  # 1
+
+    class AckType(_AckType, metaclass=_AckTypeEnumTypeWrapper): ...
+    Individual: CommandAck.AckType.ValueType  # 0
+    Cumulative: CommandAck.AckType.ValueType  # 1
+
+    class _ValidationError:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _ValidationErrorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandAck._ValidationError.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        UncompressedSizeCorruption: CommandAck._ValidationError.ValueType  # 0
+        DecompressionError: CommandAck._ValidationError.ValueType  # 1
+        ChecksumMismatch: CommandAck._ValidationError.ValueType  # 2
+        BatchDeSerializeError: CommandAck._ValidationError.ValueType  # 3
+        DecryptionError: CommandAck._ValidationError.ValueType  # 4
+
+    class ValidationError(_ValidationError, metaclass=_ValidationErrorEnumTypeWrapper): ...
+    UncompressedSizeCorruption: CommandAck.ValidationError.ValueType  # 0
+    DecompressionError: CommandAck.ValidationError.ValueType  # 1
+    ChecksumMismatch: CommandAck.ValidationError.ValueType  # 2
+    BatchDeSerializeError: CommandAck.ValidationError.ValueType  # 3
+    DecryptionError: CommandAck.ValidationError.ValueType  # 4
+
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    ACK_TYPE_FIELD_NUMBER: builtins.int
+    MESSAGE_ID_FIELD_NUMBER: builtins.int
+    VALIDATION_ERROR_FIELD_NUMBER: builtins.int
+    PROPERTIES_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    consumer_id: builtins.int
+    ack_type: Global___CommandAck.AckType.ValueType
+    validation_error: Global___CommandAck.ValidationError.ValueType
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    request_id: builtins.int
+    @property
+    def message_id(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___MessageIdData]: ...
+    @property
+    def properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyLongValue]: ...
+    def __init__(
+        self,
+        *,
+        consumer_id: builtins.int | None = ...,
+        ack_type: Global___CommandAck.AckType.ValueType | None = ...,
+        message_id: collections.abc.Iterable[Global___MessageIdData] | None = ...,
+        validation_error: Global___CommandAck.ValidationError.ValueType | None = ...,
+        properties: collections.abc.Iterable[Global___KeyLongValue] | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        request_id: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["ack_type", b"ack_type", "consumer_id", b"consumer_id", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "validation_error", b"validation_error"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ack_type", b"ack_type", "consumer_id", b"consumer_id", "message_id", b"message_id", "properties", b"properties", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits", "validation_error", b"validation_error"]) -> None: ...
+
+Global___CommandAck: typing_extensions.TypeAlias = CommandAck
+
+@typing.final
+class CommandAckResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    consumer_id: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    request_id: builtins.int
+    def __init__(
+        self,
+        *,
+        consumer_id: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+        request_id: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> None: ...
+
+Global___CommandAckResponse: typing_extensions.TypeAlias = CommandAckResponse
+
+@typing.final
+class CommandActiveConsumerChange(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    IS_ACTIVE_FIELD_NUMBER: builtins.int
+    consumer_id: builtins.int
+    is_active: builtins.bool
+    def __init__(
+        self,
+        *,
+        consumer_id: builtins.int | None = ...,
+        is_active: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "is_active", b"is_active"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "is_active", b"is_active"]) -> None: ...
+
+Global___CommandActiveConsumerChange: typing_extensions.TypeAlias = CommandActiveConsumerChange
+
+@typing.final
+class CommandFlow(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    MESSAGEPERMITS_FIELD_NUMBER: builtins.int
+    consumer_id: builtins.int
+    messagePermits: builtins.int
+    def __init__(
+        self,
+        *,
+        consumer_id: builtins.int | None = ...,
+        messagePermits: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "messagePermits", b"messagePermits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "messagePermits", b"messagePermits"]) -> None: ...
+
+Global___CommandFlow: typing_extensions.TypeAlias = CommandFlow
+
+@typing.final
+class CommandUnsubscribe(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    FORCE_FIELD_NUMBER: builtins.int
+    consumer_id: builtins.int
+    request_id: builtins.int
+    force: builtins.bool
+    def __init__(
+        self,
+        *,
+        consumer_id: builtins.int | None = ...,
+        request_id: builtins.int | None = ...,
+        force: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "force", b"force", "request_id", b"request_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "force", b"force", "request_id", b"request_id"]) -> None: ...
+
+Global___CommandUnsubscribe: typing_extensions.TypeAlias = CommandUnsubscribe
+
+@typing.final
+class CommandSeek(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    MESSAGE_ID_FIELD_NUMBER: builtins.int
+    MESSAGE_PUBLISH_TIME_FIELD_NUMBER: builtins.int
+    consumer_id: builtins.int
+    request_id: builtins.int
+    message_publish_time: builtins.int
+    @property
+    def message_id(self) -> Global___MessageIdData: ...
+    def __init__(
+        self,
+        *,
+        consumer_id: builtins.int | None = ...,
+        request_id: builtins.int | None = ...,
+        message_id: Global___MessageIdData | None = ...,
+        message_publish_time: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "message_id", b"message_id", "message_publish_time", b"message_publish_time", "request_id", b"request_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "message_id", b"message_id", "message_publish_time", b"message_publish_time", "request_id", b"request_id"]) -> None: ...
+
+Global___CommandSeek: typing_extensions.TypeAlias = CommandSeek
+
+@typing.final
+class CommandReachedEndOfTopic(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    consumer_id: builtins.int
+    def __init__(
+        self,
+        *,
+        consumer_id: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["consumer_id", b"consumer_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["consumer_id", b"consumer_id"]) -> None: ...
+
+Global___CommandReachedEndOfTopic: typing_extensions.TypeAlias = CommandReachedEndOfTopic
+
+@typing.final
+class CommandTopicMigrated(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _ResourceType:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _ResourceTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandTopicMigrated._ResourceType.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        Producer: CommandTopicMigrated._ResourceType.ValueType  # 0
+        Consumer: CommandTopicMigrated._ResourceType.ValueType  # 1
+
+    class ResourceType(_ResourceType, metaclass=_ResourceTypeEnumTypeWrapper): ...
+    Producer: CommandTopicMigrated.ResourceType.ValueType  # 0
+    Consumer: CommandTopicMigrated.ResourceType.ValueType  # 1
+
+    RESOURCE_ID_FIELD_NUMBER: builtins.int
+    RESOURCE_TYPE_FIELD_NUMBER: builtins.int
+    BROKERSERVICEURL_FIELD_NUMBER: builtins.int
+    BROKERSERVICEURLTLS_FIELD_NUMBER: builtins.int
+    resource_id: builtins.int
+    resource_type: Global___CommandTopicMigrated.ResourceType.ValueType
+    brokerServiceUrl: builtins.str
+    brokerServiceUrlTls: builtins.str
+    def __init__(
+        self,
+        *,
+        resource_id: builtins.int | None = ...,
+        resource_type: Global___CommandTopicMigrated.ResourceType.ValueType | None = ...,
+        brokerServiceUrl: builtins.str | None = ...,
+        brokerServiceUrlTls: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["brokerServiceUrl", b"brokerServiceUrl", "brokerServiceUrlTls", b"brokerServiceUrlTls", "resource_id", b"resource_id", "resource_type", b"resource_type"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["brokerServiceUrl", b"brokerServiceUrl", "brokerServiceUrlTls", b"brokerServiceUrlTls", "resource_id", b"resource_id", "resource_type", b"resource_type"]) -> None: ...
+
+Global___CommandTopicMigrated: typing_extensions.TypeAlias = CommandTopicMigrated
+
+@typing.final
+class CommandCloseProducer(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    ASSIGNEDBROKERSERVICEURL_FIELD_NUMBER: builtins.int
+    ASSIGNEDBROKERSERVICEURLTLS_FIELD_NUMBER: builtins.int
+    producer_id: builtins.int
+    request_id: builtins.int
+    assignedBrokerServiceUrl: builtins.str
+    assignedBrokerServiceUrlTls: builtins.str
+    def __init__(
+        self,
+        *,
+        producer_id: builtins.int | None = ...,
+        request_id: builtins.int | None = ...,
+        assignedBrokerServiceUrl: builtins.str | None = ...,
+        assignedBrokerServiceUrlTls: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "producer_id", b"producer_id", "request_id", b"request_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "producer_id", b"producer_id", "request_id", b"request_id"]) -> None: ...
+
+Global___CommandCloseProducer: typing_extensions.TypeAlias = CommandCloseProducer
+
+@typing.final
+class CommandCloseConsumer(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    ASSIGNEDBROKERSERVICEURL_FIELD_NUMBER: builtins.int
+    ASSIGNEDBROKERSERVICEURLTLS_FIELD_NUMBER: builtins.int
+    consumer_id: builtins.int
+    request_id: builtins.int
+    assignedBrokerServiceUrl: builtins.str
+    assignedBrokerServiceUrlTls: builtins.str
+    def __init__(
+        self,
+        *,
+        consumer_id: builtins.int | None = ...,
+        request_id: builtins.int | None = ...,
+        assignedBrokerServiceUrl: builtins.str | None = ...,
+        assignedBrokerServiceUrlTls: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "consumer_id", b"consumer_id", "request_id", b"request_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["assignedBrokerServiceUrl", b"assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls", b"assignedBrokerServiceUrlTls", "consumer_id", b"consumer_id", "request_id", b"request_id"]) -> None: ...
+
+Global___CommandCloseConsumer: typing_extensions.TypeAlias = CommandCloseConsumer
+
+@typing.final
+class CommandRedeliverUnacknowledgedMessages(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    MESSAGE_IDS_FIELD_NUMBER: builtins.int
+    CONSUMER_EPOCH_FIELD_NUMBER: builtins.int
+    consumer_id: builtins.int
+    consumer_epoch: builtins.int
+    @property
+    def message_ids(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___MessageIdData]: ...
+    def __init__(
+        self,
+        *,
+        consumer_id: builtins.int | None = ...,
+        message_ids: collections.abc.Iterable[Global___MessageIdData] | None = ...,
+        consumer_epoch: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["consumer_epoch", b"consumer_epoch", "consumer_id", b"consumer_id", "message_ids", b"message_ids"]) -> None: ...
+
+Global___CommandRedeliverUnacknowledgedMessages: typing_extensions.TypeAlias = CommandRedeliverUnacknowledgedMessages
+
+@typing.final
+class CommandSuccess(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    SCHEMA_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    @property
+    def schema(self) -> Global___Schema: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        schema: Global___Schema | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["request_id", b"request_id", "schema", b"schema"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "schema", b"schema"]) -> None: ...
+
+Global___CommandSuccess: typing_extensions.TypeAlias = CommandSuccess
+
+@typing.final
+class CommandProducerSuccess(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    PRODUCER_NAME_FIELD_NUMBER: builtins.int
+    LAST_SEQUENCE_ID_FIELD_NUMBER: builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: builtins.int
+    TOPIC_EPOCH_FIELD_NUMBER: builtins.int
+    PRODUCER_READY_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    producer_name: builtins.str
+    last_sequence_id: builtins.int
+    schema_version: builtins.bytes
+    topic_epoch: builtins.int
+    producer_ready: builtins.bool
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        producer_name: builtins.str | None = ...,
+        last_sequence_id: builtins.int | None = ...,
+        schema_version: builtins.bytes | None = ...,
+        topic_epoch: builtins.int | None = ...,
+        producer_ready: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["last_sequence_id", b"last_sequence_id", "producer_name", b"producer_name", "producer_ready", b"producer_ready", "request_id", b"request_id", "schema_version", b"schema_version", "topic_epoch", b"topic_epoch"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["last_sequence_id", b"last_sequence_id", "producer_name", b"producer_name", "producer_ready", b"producer_ready", "request_id", b"request_id", "schema_version", b"schema_version", "topic_epoch", b"topic_epoch"]) -> None: ...
+
+Global___CommandProducerSuccess: typing_extensions.TypeAlias = CommandProducerSuccess
+
+@typing.final
+class CommandError(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]) -> None: ...
+
+Global___CommandError: typing_extensions.TypeAlias = CommandError
+
+@typing.final
+class CommandPing(google.protobuf.message.Message):
+    """---- Keep-alive ----"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___CommandPing: typing_extensions.TypeAlias = CommandPing
+
+@typing.final
+class CommandPong(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___CommandPong: typing_extensions.TypeAlias = CommandPong
+
+@typing.final
+class CommandConsumerStats(google.protobuf.message.Message):
+    """---- Questions about consumers, topics and namespaces ----"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    consumer_id: builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        consumer_id: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "request_id", b"request_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "request_id", b"request_id"]) -> None: ...
+
+Global___CommandConsumerStats: typing_extensions.TypeAlias = CommandConsumerStats
+
+@typing.final
+class CommandConsumerStatsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    ERROR_CODE_FIELD_NUMBER: builtins.int
+    ERROR_MESSAGE_FIELD_NUMBER: builtins.int
+    MSGRATEOUT_FIELD_NUMBER: builtins.int
+    MSGTHROUGHPUTOUT_FIELD_NUMBER: builtins.int
+    MSGRATEREDELIVER_FIELD_NUMBER: builtins.int
+    CONSUMERNAME_FIELD_NUMBER: builtins.int
+    AVAILABLEPERMITS_FIELD_NUMBER: builtins.int
+    UNACKEDMESSAGES_FIELD_NUMBER: builtins.int
+    BLOCKEDCONSUMERONUNACKEDMSGS_FIELD_NUMBER: builtins.int
+    ADDRESS_FIELD_NUMBER: builtins.int
+    CONNECTEDSINCE_FIELD_NUMBER: builtins.int
+    TYPE_FIELD_NUMBER: builtins.int
+    MSGRATEEXPIRED_FIELD_NUMBER: builtins.int
+    MSGBACKLOG_FIELD_NUMBER: builtins.int
+    MESSAGEACKRATE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    error_code: Global___ServerError.ValueType
+    error_message: builtins.str
+    msgRateOut: builtins.float
+    msgThroughputOut: builtins.float
+    msgRateRedeliver: builtins.float
+    consumerName: builtins.str
+    availablePermits: builtins.int
+    unackedMessages: builtins.int
+    blockedConsumerOnUnackedMsgs: builtins.bool
+    address: builtins.str
+    connectedSince: builtins.str
+    type: builtins.str
+    msgRateExpired: builtins.float
+    msgBacklog: builtins.int
+    messageAckRate: builtins.float
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        error_code: Global___ServerError.ValueType | None = ...,
+        error_message: builtins.str | None = ...,
+        msgRateOut: builtins.float | None = ...,
+        msgThroughputOut: builtins.float | None = ...,
+        msgRateRedeliver: builtins.float | None = ...,
+        consumerName: builtins.str | None = ...,
+        availablePermits: builtins.int | None = ...,
+        unackedMessages: builtins.int | None = ...,
+        blockedConsumerOnUnackedMsgs: builtins.bool | None = ...,
+        address: builtins.str | None = ...,
+        connectedSince: builtins.str | None = ...,
+        type: builtins.str | None = ...,
+        msgRateExpired: builtins.float | None = ...,
+        msgBacklog: builtins.int | None = ...,
+        messageAckRate: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["address", b"address", "availablePermits", b"availablePermits", "blockedConsumerOnUnackedMsgs", b"blockedConsumerOnUnackedMsgs", "connectedSince", b"connectedSince", "consumerName", b"consumerName", "error_code", b"error_code", "error_message", b"error_message", "messageAckRate", b"messageAckRate", "msgBacklog", b"msgBacklog", "msgRateExpired", b"msgRateExpired", "msgRateOut", b"msgRateOut", "msgRateRedeliver", b"msgRateRedeliver", "msgThroughputOut", b"msgThroughputOut", "request_id", b"request_id", "type", b"type", "unackedMessages", b"unackedMessages"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "availablePermits", b"availablePermits", "blockedConsumerOnUnackedMsgs", b"blockedConsumerOnUnackedMsgs", "connectedSince", b"connectedSince", "consumerName", b"consumerName", "error_code", b"error_code", "error_message", b"error_message", "messageAckRate", b"messageAckRate", "msgBacklog", b"msgBacklog", "msgRateExpired", b"msgRateExpired", "msgRateOut", b"msgRateOut", "msgRateRedeliver", b"msgRateRedeliver", "msgThroughputOut", b"msgThroughputOut", "request_id", b"request_id", "type", b"type", "unackedMessages", b"unackedMessages"]) -> None: ...
+
+Global___CommandConsumerStatsResponse: typing_extensions.TypeAlias = CommandConsumerStatsResponse
+
+@typing.final
+class CommandGetLastMessageId(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    consumer_id: builtins.int
+    request_id: builtins.int
+    def __init__(
+        self,
+        *,
+        consumer_id: builtins.int | None = ...,
+        request_id: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "request_id", b"request_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "request_id", b"request_id"]) -> None: ...
+
+Global___CommandGetLastMessageId: typing_extensions.TypeAlias = CommandGetLastMessageId
+
+@typing.final
+class CommandGetLastMessageIdResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LAST_MESSAGE_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    CONSUMER_MARK_DELETE_POSITION_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    @property
+    def last_message_id(self) -> Global___MessageIdData: ...
+    @property
+    def consumer_mark_delete_position(self) -> Global___MessageIdData: ...
+    def __init__(
+        self,
+        *,
+        last_message_id: Global___MessageIdData | None = ...,
+        request_id: builtins.int | None = ...,
+        consumer_mark_delete_position: Global___MessageIdData | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "last_message_id", b"last_message_id", "request_id", b"request_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["consumer_mark_delete_position", b"consumer_mark_delete_position", "last_message_id", b"last_message_id", "request_id", b"request_id"]) -> None: ...
+
+Global___CommandGetLastMessageIdResponse: typing_extensions.TypeAlias = CommandGetLastMessageIdResponse
+
+@typing.final
+class CommandGetTopicsOfNamespace(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _Mode:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _ModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[CommandGetTopicsOfNamespace._Mode.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        PERSISTENT: CommandGetTopicsOfNamespace._Mode.ValueType  # 0
+        NON_PERSISTENT: CommandGetTopicsOfNamespace._Mode.ValueType  # 1
+        ALL: CommandGetTopicsOfNamespace._Mode.ValueType  # 2
+
+    class Mode(_Mode, metaclass=_ModeEnumTypeWrapper): ...
+    PERSISTENT: CommandGetTopicsOfNamespace.Mode.ValueType  # 0
+    NON_PERSISTENT: CommandGetTopicsOfNamespace.Mode.ValueType  # 1
+    ALL: CommandGetTopicsOfNamespace.Mode.ValueType  # 2
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    MODE_FIELD_NUMBER: builtins.int
+    TOPICS_PATTERN_FIELD_NUMBER: builtins.int
+    TOPICS_HASH_FIELD_NUMBER: builtins.int
+    PROPERTIES_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    namespace: builtins.str
+    mode: Global___CommandGetTopicsOfNamespace.Mode.ValueType
+    topics_pattern: builtins.str
+    topics_hash: builtins.str
+    @property
+    def properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        namespace: builtins.str | None = ...,
+        mode: Global___CommandGetTopicsOfNamespace.Mode.ValueType | None = ...,
+        topics_pattern: builtins.str | None = ...,
+        topics_hash: builtins.str | None = ...,
+        properties: collections.abc.Iterable[Global___KeyValue] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["mode", b"mode", "namespace", b"namespace", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["mode", b"mode", "namespace", b"namespace", "properties", b"properties", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern"]) -> None: ...
+
+Global___CommandGetTopicsOfNamespace: typing_extensions.TypeAlias = CommandGetTopicsOfNamespace
+
+@typing.final
+class CommandGetTopicsOfNamespaceResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TOPICS_FIELD_NUMBER: builtins.int
+    FILTERED_FIELD_NUMBER: builtins.int
+    TOPICS_HASH_FIELD_NUMBER: builtins.int
+    CHANGED_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    filtered: builtins.bool
+    topics_hash: builtins.str
+    changed: builtins.bool
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        topics: collections.abc.Iterable[builtins.str] | None = ...,
+        filtered: builtins.bool | None = ...,
+        topics_hash: builtins.str | None = ...,
+        changed: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["changed", b"changed", "filtered", b"filtered", "request_id", b"request_id", "topics_hash", b"topics_hash"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["changed", b"changed", "filtered", b"filtered", "request_id", b"request_id", "topics", b"topics", "topics_hash", b"topics_hash"]) -> None: ...
+
+Global___CommandGetTopicsOfNamespaceResponse: typing_extensions.TypeAlias = CommandGetTopicsOfNamespaceResponse
+
+@typing.final
+class CommandWatchTopicList(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    WATCHER_ID_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    TOPICS_PATTERN_FIELD_NUMBER: builtins.int
+    TOPICS_HASH_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    watcher_id: builtins.int
+    namespace: builtins.str
+    topics_pattern: builtins.str
+    topics_hash: builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        watcher_id: builtins.int | None = ...,
+        namespace: builtins.str | None = ...,
+        topics_pattern: builtins.str | None = ...,
+        topics_hash: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["namespace", b"namespace", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern", "watcher_id", b"watcher_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["namespace", b"namespace", "request_id", b"request_id", "topics_hash", b"topics_hash", "topics_pattern", b"topics_pattern", "watcher_id", b"watcher_id"]) -> None: ...
+
+Global___CommandWatchTopicList: typing_extensions.TypeAlias = CommandWatchTopicList
+
+@typing.final
+class CommandWatchTopicListSuccess(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    WATCHER_ID_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    TOPICS_HASH_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    watcher_id: builtins.int
+    topics_hash: builtins.str
+    @property
+    def topic(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        watcher_id: builtins.int | None = ...,
+        topic: collections.abc.Iterable[builtins.str] | None = ...,
+        topics_hash: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["request_id", b"request_id", "topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "topic", b"topic", "topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]) -> None: ...
+
+Global___CommandWatchTopicListSuccess: typing_extensions.TypeAlias = CommandWatchTopicListSuccess
+
+@typing.final
+class CommandWatchTopicUpdate(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WATCHER_ID_FIELD_NUMBER: builtins.int
+    NEW_TOPICS_FIELD_NUMBER: builtins.int
+    DELETED_TOPICS_FIELD_NUMBER: builtins.int
+    TOPICS_HASH_FIELD_NUMBER: builtins.int
+    watcher_id: builtins.int
+    topics_hash: builtins.str
+    @property
+    def new_topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def deleted_topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        watcher_id: builtins.int | None = ...,
+        new_topics: collections.abc.Iterable[builtins.str] | None = ...,
+        deleted_topics: collections.abc.Iterable[builtins.str] | None = ...,
+        topics_hash: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["deleted_topics", b"deleted_topics", "new_topics", b"new_topics", "topics_hash", b"topics_hash", "watcher_id", b"watcher_id"]) -> None: ...
+
+Global___CommandWatchTopicUpdate: typing_extensions.TypeAlias = CommandWatchTopicUpdate
+
+@typing.final
+class CommandWatchTopicListClose(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    WATCHER_ID_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    watcher_id: builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        watcher_id: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["request_id", b"request_id", "watcher_id", b"watcher_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "watcher_id", b"watcher_id"]) -> None: ...
+
+Global___CommandWatchTopicListClose: typing_extensions.TypeAlias = CommandWatchTopicListClose
+
+@typing.final
+class SegmentInfoProto(google.protobuf.message.Message):
+    """---- Scalable topics (5.0) ----"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEGMENT_ID_FIELD_NUMBER: builtins.int
+    HASH_START_FIELD_NUMBER: builtins.int
+    HASH_END_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    PARENT_IDS_FIELD_NUMBER: builtins.int
+    CHILD_IDS_FIELD_NUMBER: builtins.int
+    CREATED_AT_EPOCH_FIELD_NUMBER: builtins.int
+    SEALED_AT_EPOCH_FIELD_NUMBER: builtins.int
+    CREATED_AT_MS_FIELD_NUMBER: builtins.int
+    SEALED_AT_MS_FIELD_NUMBER: builtins.int
+    LEGACY_TOPIC_NAME_FIELD_NUMBER: builtins.int
+    ENTRY_BUCKET_SPLITS_FIELD_NUMBER: builtins.int
+    segment_id: builtins.int
+    hash_start: builtins.int
+    hash_end: builtins.int
+    state: Global___SegmentState.ValueType
+    created_at_epoch: builtins.int
+    sealed_at_epoch: builtins.int
+    created_at_ms: builtins.int
+    sealed_at_ms: builtins.int
+    legacy_topic_name: builtins.str
+    @property
+    def parent_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def child_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def entry_bucket_splits(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        segment_id: builtins.int | None = ...,
+        hash_start: builtins.int | None = ...,
+        hash_end: builtins.int | None = ...,
+        state: Global___SegmentState.ValueType | None = ...,
+        parent_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        child_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        created_at_epoch: builtins.int | None = ...,
+        sealed_at_epoch: builtins.int | None = ...,
+        created_at_ms: builtins.int | None = ...,
+        sealed_at_ms: builtins.int | None = ...,
+        legacy_topic_name: builtins.str | None = ...,
+        entry_bucket_splits: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["created_at_epoch", b"created_at_epoch", "created_at_ms", b"created_at_ms", "hash_end", b"hash_end", "hash_start", b"hash_start", "legacy_topic_name", b"legacy_topic_name", "sealed_at_epoch", b"sealed_at_epoch", "sealed_at_ms", b"sealed_at_ms", "segment_id", b"segment_id", "state", b"state"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["child_ids", b"child_ids", "created_at_epoch", b"created_at_epoch", "created_at_ms", b"created_at_ms", "entry_bucket_splits", b"entry_bucket_splits", "hash_end", b"hash_end", "hash_start", b"hash_start", "legacy_topic_name", b"legacy_topic_name", "parent_ids", b"parent_ids", "sealed_at_epoch", b"sealed_at_epoch", "sealed_at_ms", b"sealed_at_ms", "segment_id", b"segment_id", "state", b"state"]) -> None: ...
+
+Global___SegmentInfoProto: typing_extensions.TypeAlias = SegmentInfoProto
+
+@typing.final
+class SegmentBrokerAddress(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEGMENT_ID_FIELD_NUMBER: builtins.int
+    BROKER_URL_FIELD_NUMBER: builtins.int
+    BROKER_URL_TLS_FIELD_NUMBER: builtins.int
+    segment_id: builtins.int
+    broker_url: builtins.str
+    broker_url_tls: builtins.str
+    def __init__(
+        self,
+        *,
+        segment_id: builtins.int | None = ...,
+        broker_url: builtins.str | None = ...,
+        broker_url_tls: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["broker_url", b"broker_url", "broker_url_tls", b"broker_url_tls", "segment_id", b"segment_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["broker_url", b"broker_url", "broker_url_tls", b"broker_url_tls", "segment_id", b"segment_id"]) -> None: ...
+
+Global___SegmentBrokerAddress: typing_extensions.TypeAlias = SegmentBrokerAddress
+
+@typing.final
+class ScalableTopicDAG(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: builtins.int
+    SEGMENTS_FIELD_NUMBER: builtins.int
+    SEGMENT_BROKERS_FIELD_NUMBER: builtins.int
+    CONTROLLER_BROKER_URL_FIELD_NUMBER: builtins.int
+    CONTROLLER_BROKER_URL_TLS_FIELD_NUMBER: builtins.int
+    epoch: builtins.int
+    controller_broker_url: builtins.str
+    controller_broker_url_tls: builtins.str
+    @property
+    def segments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SegmentInfoProto]: ...
+    @property
+    def segment_brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SegmentBrokerAddress]: ...
+    def __init__(
+        self,
+        *,
+        epoch: builtins.int | None = ...,
+        segments: collections.abc.Iterable[Global___SegmentInfoProto] | None = ...,
+        segment_brokers: collections.abc.Iterable[Global___SegmentBrokerAddress] | None = ...,
+        controller_broker_url: builtins.str | None = ...,
+        controller_broker_url_tls: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["controller_broker_url", b"controller_broker_url", "controller_broker_url_tls", b"controller_broker_url_tls", "epoch", b"epoch"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["controller_broker_url", b"controller_broker_url", "controller_broker_url_tls", b"controller_broker_url_tls", "epoch", b"epoch", "segment_brokers", b"segment_brokers", "segments", b"segments"]) -> None: ...
+
+Global___ScalableTopicDAG: typing_extensions.TypeAlias = ScalableTopicDAG
+
+@typing.final
+class CommandScalableTopicLookup(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    CREATE_IF_MISSING_FIELD_NUMBER: builtins.int
+    session_id: builtins.int
+    topic: builtins.str
+    create_if_missing: builtins.bool
+    def __init__(
+        self,
+        *,
+        session_id: builtins.int | None = ...,
+        topic: builtins.str | None = ...,
+        create_if_missing: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["create_if_missing", b"create_if_missing", "session_id", b"session_id", "topic", b"topic"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["create_if_missing", b"create_if_missing", "session_id", b"session_id", "topic", b"topic"]) -> None: ...
+
+Global___CommandScalableTopicLookup: typing_extensions.TypeAlias = CommandScalableTopicLookup
+
+@typing.final
+class CommandScalableTopicUpdate(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    DAG_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    RESOLVED_TOPIC_NAME_FIELD_NUMBER: builtins.int
+    session_id: builtins.int
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    resolved_topic_name: builtins.str
+    @property
+    def dag(self) -> Global___ScalableTopicDAG: ...
+    def __init__(
+        self,
+        *,
+        session_id: builtins.int | None = ...,
+        dag: Global___ScalableTopicDAG | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+        resolved_topic_name: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["dag", b"dag", "error", b"error", "message", b"message", "resolved_topic_name", b"resolved_topic_name", "session_id", b"session_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["dag", b"dag", "error", b"error", "message", b"message", "resolved_topic_name", b"resolved_topic_name", "session_id", b"session_id"]) -> None: ...
+
+Global___CommandScalableTopicUpdate: typing_extensions.TypeAlias = CommandScalableTopicUpdate
+
+@typing.final
+class CommandScalableTopicClose(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    session_id: builtins.int
+    def __init__(
+        self,
+        *,
+        session_id: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["session_id", b"session_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["session_id", b"session_id"]) -> None: ...
+
+Global___CommandScalableTopicClose: typing_extensions.TypeAlias = CommandScalableTopicClose
+
+@typing.final
+class ScalableAssignedSegment(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEGMENT_ID_FIELD_NUMBER: builtins.int
+    HASH_START_FIELD_NUMBER: builtins.int
+    HASH_END_FIELD_NUMBER: builtins.int
+    SEGMENT_TOPIC_FIELD_NUMBER: builtins.int
+    BUCKET_RANGES_FIELD_NUMBER: builtins.int
+    segment_id: builtins.int
+    hash_start: builtins.int
+    hash_end: builtins.int
+    segment_topic: builtins.str
+    @property
+    def bucket_ranges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___IntRange]: ...
+    def __init__(
+        self,
+        *,
+        segment_id: builtins.int | None = ...,
+        hash_start: builtins.int | None = ...,
+        hash_end: builtins.int | None = ...,
+        segment_topic: builtins.str | None = ...,
+        bucket_ranges: collections.abc.Iterable[Global___IntRange] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["hash_end", b"hash_end", "hash_start", b"hash_start", "segment_id", b"segment_id", "segment_topic", b"segment_topic"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["bucket_ranges", b"bucket_ranges", "hash_end", b"hash_end", "hash_start", b"hash_start", "segment_id", b"segment_id", "segment_topic", b"segment_topic"]) -> None: ...
+
+Global___ScalableAssignedSegment: typing_extensions.TypeAlias = ScalableAssignedSegment
+
+@typing.final
+class ScalableConsumerAssignment(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LAYOUT_EPOCH_FIELD_NUMBER: builtins.int
+    SEGMENTS_FIELD_NUMBER: builtins.int
+    layout_epoch: builtins.int
+    @property
+    def segments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ScalableAssignedSegment]: ...
+    def __init__(
+        self,
+        *,
+        layout_epoch: builtins.int | None = ...,
+        segments: collections.abc.Iterable[Global___ScalableAssignedSegment] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["layout_epoch", b"layout_epoch"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["layout_epoch", b"layout_epoch", "segments", b"segments"]) -> None: ...
+
+Global___ScalableConsumerAssignment: typing_extensions.TypeAlias = ScalableConsumerAssignment
+
+@typing.final
+class CommandScalableTopicSubscribe(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: builtins.int
+    CONSUMER_NAME_FIELD_NUMBER: builtins.int
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    CONSUMER_TYPE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    topic: builtins.str
+    subscription: builtins.str
+    consumer_name: builtins.str
+    consumer_id: builtins.int
+    consumer_type: Global___ScalableConsumerType.ValueType
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        topic: builtins.str | None = ...,
+        subscription: builtins.str | None = ...,
+        consumer_name: builtins.str | None = ...,
+        consumer_id: builtins.int | None = ...,
+        consumer_type: Global___ScalableConsumerType.ValueType | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["consumer_id", b"consumer_id", "consumer_name", b"consumer_name", "consumer_type", b"consumer_type", "request_id", b"request_id", "subscription", b"subscription", "topic", b"topic"]) -> None: ...
+
+Global___CommandScalableTopicSubscribe: typing_extensions.TypeAlias = CommandScalableTopicSubscribe
+
+@typing.final
+class CommandScalableTopicSubscribeResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    ASSIGNMENT_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    @property
+    def assignment(self) -> Global___ScalableConsumerAssignment: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+        assignment: Global___ScalableConsumerAssignment | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["assignment", b"assignment", "error", b"error", "message", b"message", "request_id", b"request_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["assignment", b"assignment", "error", b"error", "message", b"message", "request_id", b"request_id"]) -> None: ...
+
+Global___CommandScalableTopicSubscribeResponse: typing_extensions.TypeAlias = CommandScalableTopicSubscribeResponse
+
+@typing.final
+class CommandScalableTopicAssignmentUpdate(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
+    ASSIGNMENT_FIELD_NUMBER: builtins.int
+    consumer_id: builtins.int
+    @property
+    def assignment(self) -> Global___ScalableConsumerAssignment: ...
+    def __init__(
+        self,
+        *,
+        consumer_id: builtins.int | None = ...,
+        assignment: Global___ScalableConsumerAssignment | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["assignment", b"assignment", "consumer_id", b"consumer_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["assignment", b"assignment", "consumer_id", b"consumer_id"]) -> None: ...
+
+Global___CommandScalableTopicAssignmentUpdate: typing_extensions.TypeAlias = CommandScalableTopicAssignmentUpdate
+
+@typing.final
+class CommandWatchScalableTopics(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WATCH_ID_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    PROPERTY_FILTERS_FIELD_NUMBER: builtins.int
+    CURRENT_HASH_FIELD_NUMBER: builtins.int
+    watch_id: builtins.int
+    namespace: builtins.str
+    current_hash: builtins.str
+    @property
+    def property_filters(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
+    def __init__(
+        self,
+        *,
+        watch_id: builtins.int | None = ...,
+        namespace: builtins.str | None = ...,
+        property_filters: collections.abc.Iterable[Global___KeyValue] | None = ...,
+        current_hash: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["current_hash", b"current_hash", "namespace", b"namespace", "watch_id", b"watch_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["current_hash", b"current_hash", "namespace", b"namespace", "property_filters", b"property_filters", "watch_id", b"watch_id"]) -> None: ...
+
+Global___CommandWatchScalableTopics: typing_extensions.TypeAlias = CommandWatchScalableTopics
+
+@typing.final
+class ScalableTopicsSnapshot(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: builtins.int
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        topics: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["topics", b"topics"]) -> None: ...
+
+Global___ScalableTopicsSnapshot: typing_extensions.TypeAlias = ScalableTopicsSnapshot
+
+@typing.final
+class ScalableTopicsDiff(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ADDED_FIELD_NUMBER: builtins.int
+    REMOVED_FIELD_NUMBER: builtins.int
+    @property
+    def added(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def removed(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        added: collections.abc.Iterable[builtins.str] | None = ...,
+        removed: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["added", b"added", "removed", b"removed"]) -> None: ...
+
+Global___ScalableTopicsDiff: typing_extensions.TypeAlias = ScalableTopicsDiff
+
+@typing.final
+class CommandWatchScalableTopicsUpdate(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WATCH_ID_FIELD_NUMBER: builtins.int
+    SNAPSHOT_FIELD_NUMBER: builtins.int
+    DIFF_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    watch_id: builtins.int
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    @property
+    def snapshot(self) -> Global___ScalableTopicsSnapshot: ...
+    @property
+    def diff(self) -> Global___ScalableTopicsDiff: ...
+    def __init__(
+        self,
+        *,
+        watch_id: builtins.int | None = ...,
+        snapshot: Global___ScalableTopicsSnapshot | None = ...,
+        diff: Global___ScalableTopicsDiff | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["diff", b"diff", "error", b"error", "event", b"event", "message", b"message", "snapshot", b"snapshot", "watch_id", b"watch_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["diff", b"diff", "error", b"error", "event", b"event", "message", b"message", "snapshot", b"snapshot", "watch_id", b"watch_id"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["snapshot", "diff"] | None: ...
+
+Global___CommandWatchScalableTopicsUpdate: typing_extensions.TypeAlias = CommandWatchScalableTopicsUpdate
+
+@typing.final
+class CommandWatchScalableTopicsClose(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WATCH_ID_FIELD_NUMBER: builtins.int
+    watch_id: builtins.int
+    def __init__(
+        self,
+        *,
+        watch_id: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["watch_id", b"watch_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["watch_id", b"watch_id"]) -> None: ...
+
+Global___CommandWatchScalableTopicsClose: typing_extensions.TypeAlias = CommandWatchScalableTopicsClose
+
+@typing.final
+class CommandWatchTcAssignments(google.protobuf.message.Message):
+    """---- Transaction coordinator assignments (5.0) ----"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WATCH_ID_FIELD_NUMBER: builtins.int
+    watch_id: builtins.int
+    def __init__(
+        self,
+        *,
+        watch_id: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["watch_id", b"watch_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["watch_id", b"watch_id"]) -> None: ...
+
+Global___CommandWatchTcAssignments: typing_extensions.TypeAlias = CommandWatchTcAssignments
+
+@typing.final
+class TcAssignment(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TC_ID_FIELD_NUMBER: builtins.int
+    BROKER_SERVICE_URL_FIELD_NUMBER: builtins.int
+    BROKER_SERVICE_URL_TLS_FIELD_NUMBER: builtins.int
+    tc_id: builtins.int
+    broker_service_url: builtins.str
+    broker_service_url_tls: builtins.str
+    def __init__(
+        self,
+        *,
+        tc_id: builtins.int | None = ...,
+        broker_service_url: builtins.str | None = ...,
+        broker_service_url_tls: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["broker_service_url", b"broker_service_url", "broker_service_url_tls", b"broker_service_url_tls", "tc_id", b"tc_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["broker_service_url", b"broker_service_url", "broker_service_url_tls", b"broker_service_url_tls", "tc_id", b"tc_id"]) -> None: ...
+
+Global___TcAssignment: typing_extensions.TypeAlias = TcAssignment
+
+@typing.final
+class TcAssignmentsSnapshot(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARALLELISM_FIELD_NUMBER: builtins.int
+    ASSIGNMENTS_FIELD_NUMBER: builtins.int
+    parallelism: builtins.int
+    @property
+    def assignments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TcAssignment]: ...
+    def __init__(
+        self,
+        *,
+        parallelism: builtins.int | None = ...,
+        assignments: collections.abc.Iterable[Global___TcAssignment] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["parallelism", b"parallelism"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["assignments", b"assignments", "parallelism", b"parallelism"]) -> None: ...
+
+Global___TcAssignmentsSnapshot: typing_extensions.TypeAlias = TcAssignmentsSnapshot
+
+@typing.final
+class CommandWatchTcAssignmentsUpdate(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WATCH_ID_FIELD_NUMBER: builtins.int
+    SNAPSHOT_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    watch_id: builtins.int
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    @property
+    def snapshot(self) -> Global___TcAssignmentsSnapshot: ...
+    def __init__(
+        self,
+        *,
+        watch_id: builtins.int | None = ...,
+        snapshot: Global___TcAssignmentsSnapshot | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error", "message", b"message", "snapshot", b"snapshot", "watch_id", b"watch_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "message", b"message", "snapshot", b"snapshot", "watch_id", b"watch_id"]) -> None: ...
+
+Global___CommandWatchTcAssignmentsUpdate: typing_extensions.TypeAlias = CommandWatchTcAssignmentsUpdate
+
+@typing.final
+class CommandWatchTcAssignmentsClose(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WATCH_ID_FIELD_NUMBER: builtins.int
+    watch_id: builtins.int
+    def __init__(
+        self,
+        *,
+        watch_id: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["watch_id", b"watch_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["watch_id", b"watch_id"]) -> None: ...
+
+Global___CommandWatchTcAssignmentsClose: typing_extensions.TypeAlias = CommandWatchTcAssignmentsClose
+
+@typing.final
+class CommandGetSchema(google.protobuf.message.Message):
+    """---- Schemas ----"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    topic: builtins.str
+    schema_version: builtins.bytes
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        topic: builtins.str | None = ...,
+        schema_version: builtins.bytes | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["request_id", b"request_id", "schema_version", b"schema_version", "topic", b"topic"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "schema_version", b"schema_version", "topic", b"topic"]) -> None: ...
+
+Global___CommandGetSchema: typing_extensions.TypeAlias = CommandGetSchema
+
+@typing.final
+class CommandGetSchemaResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    ERROR_CODE_FIELD_NUMBER: builtins.int
+    ERROR_MESSAGE_FIELD_NUMBER: builtins.int
+    SCHEMA_FIELD_NUMBER: builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    error_code: Global___ServerError.ValueType
+    error_message: builtins.str
+    schema_version: builtins.bytes
+    @property
+    def schema(self) -> Global___Schema: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        error_code: Global___ServerError.ValueType | None = ...,
+        error_message: builtins.str | None = ...,
+        schema: Global___Schema | None = ...,
+        schema_version: builtins.bytes | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error_code", b"error_code", "error_message", b"error_message", "request_id", b"request_id", "schema", b"schema", "schema_version", b"schema_version"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error_code", b"error_code", "error_message", b"error_message", "request_id", b"request_id", "schema", b"schema", "schema_version", b"schema_version"]) -> None: ...
+
+Global___CommandGetSchemaResponse: typing_extensions.TypeAlias = CommandGetSchemaResponse
+
+@typing.final
+class CommandGetOrCreateSchema(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    SCHEMA_FIELD_NUMBER: builtins.int
+    PRODUCERNAME_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    topic: builtins.str
+    producerName: builtins.str
+    @property
+    def schema(self) -> Global___Schema: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        topic: builtins.str | None = ...,
+        schema: Global___Schema | None = ...,
+        producerName: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["producerName", b"producerName", "request_id", b"request_id", "schema", b"schema", "topic", b"topic"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["producerName", b"producerName", "request_id", b"request_id", "schema", b"schema", "topic", b"topic"]) -> None: ...
+
+Global___CommandGetOrCreateSchema: typing_extensions.TypeAlias = CommandGetOrCreateSchema
+
+@typing.final
+class CommandGetOrCreateSchemaResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    ERROR_CODE_FIELD_NUMBER: builtins.int
+    ERROR_MESSAGE_FIELD_NUMBER: builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    error_code: Global___ServerError.ValueType
+    error_message: builtins.str
+    schema_version: builtins.bytes
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        error_code: Global___ServerError.ValueType | None = ...,
+        error_message: builtins.str | None = ...,
+        schema_version: builtins.bytes | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error_code", b"error_code", "error_message", b"error_message", "request_id", b"request_id", "schema_version", b"schema_version"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error_code", b"error_code", "error_message", b"error_message", "request_id", b"request_id", "schema_version", b"schema_version"]) -> None: ...
+
+Global___CommandGetOrCreateSchemaResponse: typing_extensions.TypeAlias = CommandGetOrCreateSchemaResponse
+
+@typing.final
+class CommandTcClientConnectRequest(google.protobuf.message.Message):
+    """---- Transactions ----"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TC_ID_FIELD_NUMBER: builtins.int
+    SCALABLE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    tc_id: builtins.int
+    scalable: builtins.bool
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        tc_id: builtins.int | None = ...,
+        scalable: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["request_id", b"request_id", "scalable", b"scalable", "tc_id", b"tc_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "scalable", b"scalable", "tc_id", b"tc_id"]) -> None: ...
+
+Global___CommandTcClientConnectRequest: typing_extensions.TypeAlias = CommandTcClientConnectRequest
+
+@typing.final
+class CommandTcClientConnectResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id"]) -> None: ...
+
+Global___CommandTcClientConnectResponse: typing_extensions.TypeAlias = CommandTcClientConnectResponse
+
+@typing.final
+class CommandNewTxn(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TXN_TTL_MILLIS_FIELD_NUMBER: builtins.int
+    TC_ID_FIELD_NUMBER: builtins.int
+    SCALABLE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    txn_ttl_millis: builtins.int
+    tc_id: builtins.int
+    scalable: builtins.bool
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        txn_ttl_millis: builtins.int | None = ...,
+        tc_id: builtins.int | None = ...,
+        scalable: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["request_id", b"request_id", "scalable", b"scalable", "tc_id", b"tc_id", "txn_ttl_millis", b"txn_ttl_millis"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "scalable", b"scalable", "tc_id", b"tc_id", "txn_ttl_millis", b"txn_ttl_millis"]) -> None: ...
+
+Global___CommandNewTxn: typing_extensions.TypeAlias = CommandNewTxn
+
+@typing.final
+class CommandNewTxnResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> None: ...
+
+Global___CommandNewTxnResponse: typing_extensions.TypeAlias = CommandNewTxnResponse
+
+@typing.final
+class CommandAddPartitionToTxn(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    PARTITIONS_FIELD_NUMBER: builtins.int
+    SCALABLE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    scalable: builtins.bool
+    @property
+    def partitions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        partitions: collections.abc.Iterable[builtins.str] | None = ...,
+        scalable: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["request_id", b"request_id", "scalable", b"scalable", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["partitions", b"partitions", "request_id", b"request_id", "scalable", b"scalable", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> None: ...
+
+Global___CommandAddPartitionToTxn: typing_extensions.TypeAlias = CommandAddPartitionToTxn
+
+@typing.final
+class CommandAddPartitionToTxnResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> None: ...
+
+Global___CommandAddPartitionToTxnResponse: typing_extensions.TypeAlias = CommandAddPartitionToTxnResponse
+
+@typing.final
+class Subscription(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    subscription: builtins.str
+    def __init__(
+        self,
+        *,
+        topic: builtins.str | None = ...,
+        subscription: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["subscription", b"subscription", "topic", b"topic"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["subscription", b"subscription", "topic", b"topic"]) -> None: ...
+
+Global___Subscription: typing_extensions.TypeAlias = Subscription
+
+@typing.final
+class CommandAddSubscriptionToTxn(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: builtins.int
+    SCALABLE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    scalable: builtins.bool
+    @property
+    def subscription(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Subscription]: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        subscription: collections.abc.Iterable[Global___Subscription] | None = ...,
+        scalable: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["request_id", b"request_id", "scalable", b"scalable", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "scalable", b"scalable", "subscription", b"subscription", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> None: ...
+
+Global___CommandAddSubscriptionToTxn: typing_extensions.TypeAlias = CommandAddSubscriptionToTxn
+
+@typing.final
+class CommandAddSubscriptionToTxnResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> None: ...
+
+Global___CommandAddSubscriptionToTxnResponse: typing_extensions.TypeAlias = CommandAddSubscriptionToTxnResponse
+
+@typing.final
+class CommandEndTxn(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    TXN_ACTION_FIELD_NUMBER: builtins.int
+    SCALABLE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    txn_action: Global___TxnAction.ValueType
+    scalable: builtins.bool
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        txn_action: Global___TxnAction.ValueType | None = ...,
+        scalable: builtins.bool | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["request_id", b"request_id", "scalable", b"scalable", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "scalable", b"scalable", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> None: ...
+
+Global___CommandEndTxn: typing_extensions.TypeAlias = CommandEndTxn
+
+@typing.final
+class CommandEndTxnResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> None: ...
+
+Global___CommandEndTxnResponse: typing_extensions.TypeAlias = CommandEndTxnResponse
+
+@typing.final
+class CommandEndTxnOnPartition(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    TOPIC_FIELD_NUMBER: builtins.int
+    TXN_ACTION_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_OF_LOW_WATERMARK_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    topic: builtins.str
+    txn_action: Global___TxnAction.ValueType
+    txnid_least_bits_of_low_watermark: builtins.int
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        topic: builtins.str | None = ...,
+        txn_action: Global___TxnAction.ValueType | None = ...,
+        txnid_least_bits_of_low_watermark: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["request_id", b"request_id", "topic", b"topic", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_least_bits_of_low_watermark", b"txnid_least_bits_of_low_watermark", "txnid_most_bits", b"txnid_most_bits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "topic", b"topic", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_least_bits_of_low_watermark", b"txnid_least_bits_of_low_watermark", "txnid_most_bits", b"txnid_most_bits"]) -> None: ...
+
+Global___CommandEndTxnOnPartition: typing_extensions.TypeAlias = CommandEndTxnOnPartition
+
+@typing.final
+class CommandEndTxnOnPartitionResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> None: ...
+
+Global___CommandEndTxnOnPartitionResponse: typing_extensions.TypeAlias = CommandEndTxnOnPartitionResponse
+
+@typing.final
+class CommandEndTxnOnSubscription(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: builtins.int
+    TXN_ACTION_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_OF_LOW_WATERMARK_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    txn_action: Global___TxnAction.ValueType
+    txnid_least_bits_of_low_watermark: builtins.int
+    @property
+    def subscription(self) -> Global___Subscription: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        subscription: Global___Subscription | None = ...,
+        txn_action: Global___TxnAction.ValueType | None = ...,
+        txnid_least_bits_of_low_watermark: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["request_id", b"request_id", "subscription", b"subscription", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_least_bits_of_low_watermark", b"txnid_least_bits_of_low_watermark", "txnid_most_bits", b"txnid_most_bits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "subscription", b"subscription", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_least_bits_of_low_watermark", b"txnid_least_bits_of_low_watermark", "txnid_most_bits", b"txnid_most_bits"]) -> None: ...
+
+Global___CommandEndTxnOnSubscription: typing_extensions.TypeAlias = CommandEndTxnOnSubscription
+
+@typing.final
+class CommandEndTxnOnSubscriptionResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    TXNID_LEAST_BITS_FIELD_NUMBER: builtins.int
+    TXNID_MOST_BITS_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    request_id: builtins.int
+    txnid_least_bits: builtins.int
+    txnid_most_bits: builtins.int
+    error: Global___ServerError.ValueType
+    message: builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: builtins.int | None = ...,
+        txnid_least_bits: builtins.int | None = ...,
+        txnid_most_bits: builtins.int | None = ...,
+        error: Global___ServerError.ValueType | None = ...,
+        message: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "message", b"message", "request_id", b"request_id", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]) -> None: ...
+
+Global___CommandEndTxnOnSubscriptionResponse: typing_extensions.TypeAlias = CommandEndTxnOnSubscriptionResponse
+
+@typing.final
+class BaseCommand(google.protobuf.message.Message):
+    """---- The command of a frame: exactly one sub-message, named by `type` ----"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _Type:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _TypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[BaseCommand._Type.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        CONNECT: BaseCommand._Type.ValueType  # 2
+        CONNECTED: BaseCommand._Type.ValueType  # 3
+        SUBSCRIBE: BaseCommand._Type.ValueType  # 4
+        PRODUCER: BaseCommand._Type.ValueType  # 5
+        SEND: BaseCommand._Type.ValueType  # 6
+        SEND_RECEIPT: BaseCommand._Type.ValueType  # 7
+        SEND_ERROR: BaseCommand._Type.ValueType  # 8
+        MESSAGE: BaseCommand._Type.ValueType  # 9
+        ACK: BaseCommand._Type.ValueType  # 10
+        FLOW: BaseCommand._Type.ValueType  # 11
+        UNSUBSCRIBE: BaseCommand._Type.ValueType  # 12
+        SUCCESS: BaseCommand._Type.ValueType  # 13
+        ERROR: BaseCommand._Type.ValueType  # 14
+        CLOSE_PRODUCER: BaseCommand._Type.ValueType  # 15
+        CLOSE_CONSUMER: BaseCommand._Type.ValueType  # 16
+        PRODUCER_SUCCESS: BaseCommand._Type.ValueType  # 17
+        PING: BaseCommand._Type.ValueType  # 18
+        PONG: BaseCommand._Type.ValueType  # 19
+        REDELIVER_UNACKNOWLEDGED_MESSAGES: BaseCommand._Type.ValueType  # 20
+        PARTITIONED_METADATA: BaseCommand._Type.ValueType  # 21
+        PARTITIONED_METADATA_RESPONSE: BaseCommand._Type.ValueType  # 22
+        LOOKUP: BaseCommand._Type.ValueType  # 23
+        LOOKUP_RESPONSE: BaseCommand._Type.ValueType  # 24
+        CONSUMER_STATS: BaseCommand._Type.ValueType  # 25
+        CONSUMER_STATS_RESPONSE: BaseCommand._Type.ValueType  # 26
+        REACHED_END_OF_TOPIC: BaseCommand._Type.ValueType  # 27
+        SEEK: BaseCommand._Type.ValueType  # 28
+        GET_LAST_MESSAGE_ID: BaseCommand._Type.ValueType  # 29
+        GET_LAST_MESSAGE_ID_RESPONSE: BaseCommand._Type.ValueType  # 30
+        ACTIVE_CONSUMER_CHANGE: BaseCommand._Type.ValueType  # 31
+        GET_TOPICS_OF_NAMESPACE: BaseCommand._Type.ValueType  # 32
+        GET_TOPICS_OF_NAMESPACE_RESPONSE: BaseCommand._Type.ValueType  # 33
+        GET_SCHEMA: BaseCommand._Type.ValueType  # 34
+        GET_SCHEMA_RESPONSE: BaseCommand._Type.ValueType  # 35
+        AUTH_CHALLENGE: BaseCommand._Type.ValueType  # 36
+        AUTH_RESPONSE: BaseCommand._Type.ValueType  # 37
+        ACK_RESPONSE: BaseCommand._Type.ValueType  # 38
+        GET_OR_CREATE_SCHEMA: BaseCommand._Type.ValueType  # 39
+        GET_OR_CREATE_SCHEMA_RESPONSE: BaseCommand._Type.ValueType  # 40
+        NEW_TXN: BaseCommand._Type.ValueType  # 50
+        NEW_TXN_RESPONSE: BaseCommand._Type.ValueType  # 51
+        ADD_PARTITION_TO_TXN: BaseCommand._Type.ValueType  # 52
+        ADD_PARTITION_TO_TXN_RESPONSE: BaseCommand._Type.ValueType  # 53
+        ADD_SUBSCRIPTION_TO_TXN: BaseCommand._Type.ValueType  # 54
+        ADD_SUBSCRIPTION_TO_TXN_RESPONSE: BaseCommand._Type.ValueType  # 55
+        END_TXN: BaseCommand._Type.ValueType  # 56
+        END_TXN_RESPONSE: BaseCommand._Type.ValueType  # 57
+        END_TXN_ON_PARTITION: BaseCommand._Type.ValueType  # 58
+        END_TXN_ON_PARTITION_RESPONSE: BaseCommand._Type.ValueType  # 59
+        END_TXN_ON_SUBSCRIPTION: BaseCommand._Type.ValueType  # 60
+        END_TXN_ON_SUBSCRIPTION_RESPONSE: BaseCommand._Type.ValueType  # 61
+        TC_CLIENT_CONNECT_REQUEST: BaseCommand._Type.ValueType  # 62
+        TC_CLIENT_CONNECT_RESPONSE: BaseCommand._Type.ValueType  # 63
+        WATCH_TOPIC_LIST: BaseCommand._Type.ValueType  # 64
+        WATCH_TOPIC_LIST_SUCCESS: BaseCommand._Type.ValueType  # 65
+        WATCH_TOPIC_UPDATE: BaseCommand._Type.ValueType  # 66
+        WATCH_TOPIC_LIST_CLOSE: BaseCommand._Type.ValueType  # 67
+        TOPIC_MIGRATED: BaseCommand._Type.ValueType  # 68
+        SCALABLE_TOPIC_LOOKUP: BaseCommand._Type.ValueType  # 70
+        SCALABLE_TOPIC_UPDATE: BaseCommand._Type.ValueType  # 71
+        SCALABLE_TOPIC_CLOSE: BaseCommand._Type.ValueType  # 72
+        SCALABLE_TOPIC_SUBSCRIBE: BaseCommand._Type.ValueType  # 73
+        SCALABLE_TOPIC_SUBSCRIBE_RESPONSE: BaseCommand._Type.ValueType  # 74
+        SCALABLE_TOPIC_ASSIGNMENT_UPDATE: BaseCommand._Type.ValueType  # 75
+        WATCH_SCALABLE_TOPICS: BaseCommand._Type.ValueType  # 76
+        WATCH_SCALABLE_TOPICS_UPDATE: BaseCommand._Type.ValueType  # 77
+        WATCH_SCALABLE_TOPICS_CLOSE: BaseCommand._Type.ValueType  # 78
+        WATCH_TC_ASSIGNMENTS: BaseCommand._Type.ValueType  # 79
+        WATCH_TC_ASSIGNMENTS_UPDATE: BaseCommand._Type.ValueType  # 80
+        WATCH_TC_ASSIGNMENTS_CLOSE: BaseCommand._Type.ValueType  # 81
+
+    class Type(_Type, metaclass=_TypeEnumTypeWrapper): ...
+    CONNECT: BaseCommand.Type.ValueType  # 2
+    CONNECTED: BaseCommand.Type.ValueType  # 3
+    SUBSCRIBE: BaseCommand.Type.ValueType  # 4
+    PRODUCER: BaseCommand.Type.ValueType  # 5
+    SEND: BaseCommand.Type.ValueType  # 6
+    SEND_RECEIPT: BaseCommand.Type.ValueType  # 7
+    SEND_ERROR: BaseCommand.Type.ValueType  # 8
+    MESSAGE: BaseCommand.Type.ValueType  # 9
+    ACK: BaseCommand.Type.ValueType  # 10
+    FLOW: BaseCommand.Type.ValueType  # 11
+    UNSUBSCRIBE: BaseCommand.Type.ValueType  # 12
+    SUCCESS: BaseCommand.Type.ValueType  # 13
+    ERROR: BaseCommand.Type.ValueType  # 14
+    CLOSE_PRODUCER: BaseCommand.Type.ValueType  # 15
+    CLOSE_CONSUMER: BaseCommand.Type.ValueType  # 16
+    PRODUCER_SUCCESS: BaseCommand.Type.ValueType  # 17
+    PING: BaseCommand.Type.ValueType  # 18
+    PONG: BaseCommand.Type.ValueType  # 19
+    REDELIVER_UNACKNOWLEDGED_MESSAGES: BaseCommand.Type.ValueType  # 20
+    PARTITIONED_METADATA: BaseCommand.Type.ValueType  # 21
+    PARTITIONED_METADATA_RESPONSE: BaseCommand.Type.ValueType  # 22
+    LOOKUP: BaseCommand.Type.ValueType  # 23
+    LOOKUP_RESPONSE: BaseCommand.Type.ValueType  # 24
+    CONSUMER_STATS: BaseCommand.Type.ValueType  # 25
+    CONSUMER_STATS_RESPONSE: BaseCommand.Type.ValueType  # 26
+    REACHED_END_OF_TOPIC: BaseCommand.Type.ValueType  # 27
+    SEEK: BaseCommand.Type.ValueType  # 28
+    GET_LAST_MESSAGE_ID: BaseCommand.Type.ValueType  # 29
+    GET_LAST_MESSAGE_ID_RESPONSE: BaseCommand.Type.ValueType  # 30
+    ACTIVE_CONSUMER_CHANGE: BaseCommand.Type.ValueType  # 31
+    GET_TOPICS_OF_NAMESPACE: BaseCommand.Type.ValueType  # 32
+    GET_TOPICS_OF_NAMESPACE_RESPONSE: BaseCommand.Type.ValueType  # 33
+    GET_SCHEMA: BaseCommand.Type.ValueType  # 34
+    GET_SCHEMA_RESPONSE: BaseCommand.Type.ValueType  # 35
+    AUTH_CHALLENGE: BaseCommand.Type.ValueType  # 36
+    AUTH_RESPONSE: BaseCommand.Type.ValueType  # 37
+    ACK_RESPONSE: BaseCommand.Type.ValueType  # 38
+    GET_OR_CREATE_SCHEMA: BaseCommand.Type.ValueType  # 39
+    GET_OR_CREATE_SCHEMA_RESPONSE: BaseCommand.Type.ValueType  # 40
+    NEW_TXN: BaseCommand.Type.ValueType  # 50
+    NEW_TXN_RESPONSE: BaseCommand.Type.ValueType  # 51
+    ADD_PARTITION_TO_TXN: BaseCommand.Type.ValueType  # 52
+    ADD_PARTITION_TO_TXN_RESPONSE: BaseCommand.Type.ValueType  # 53
+    ADD_SUBSCRIPTION_TO_TXN: BaseCommand.Type.ValueType  # 54
+    ADD_SUBSCRIPTION_TO_TXN_RESPONSE: BaseCommand.Type.ValueType  # 55
+    END_TXN: BaseCommand.Type.ValueType  # 56
+    END_TXN_RESPONSE: BaseCommand.Type.ValueType  # 57
+    END_TXN_ON_PARTITION: BaseCommand.Type.ValueType  # 58
+    END_TXN_ON_PARTITION_RESPONSE: BaseCommand.Type.ValueType  # 59
+    END_TXN_ON_SUBSCRIPTION: BaseCommand.Type.ValueType  # 60
+    END_TXN_ON_SUBSCRIPTION_RESPONSE: BaseCommand.Type.ValueType  # 61
+    TC_CLIENT_CONNECT_REQUEST: BaseCommand.Type.ValueType  # 62
+    TC_CLIENT_CONNECT_RESPONSE: BaseCommand.Type.ValueType  # 63
+    WATCH_TOPIC_LIST: BaseCommand.Type.ValueType  # 64
+    WATCH_TOPIC_LIST_SUCCESS: BaseCommand.Type.ValueType  # 65
+    WATCH_TOPIC_UPDATE: BaseCommand.Type.ValueType  # 66
+    WATCH_TOPIC_LIST_CLOSE: BaseCommand.Type.ValueType  # 67
+    TOPIC_MIGRATED: BaseCommand.Type.ValueType  # 68
+    SCALABLE_TOPIC_LOOKUP: BaseCommand.Type.ValueType  # 70
+    SCALABLE_TOPIC_UPDATE: BaseCommand.Type.ValueType  # 71
+    SCALABLE_TOPIC_CLOSE: BaseCommand.Type.ValueType  # 72
+    SCALABLE_TOPIC_SUBSCRIBE: BaseCommand.Type.ValueType  # 73
+    SCALABLE_TOPIC_SUBSCRIBE_RESPONSE: BaseCommand.Type.ValueType  # 74
+    SCALABLE_TOPIC_ASSIGNMENT_UPDATE: BaseCommand.Type.ValueType  # 75
+    WATCH_SCALABLE_TOPICS: BaseCommand.Type.ValueType  # 76
+    WATCH_SCALABLE_TOPICS_UPDATE: BaseCommand.Type.ValueType  # 77
+    WATCH_SCALABLE_TOPICS_CLOSE: BaseCommand.Type.ValueType  # 78
+    WATCH_TC_ASSIGNMENTS: BaseCommand.Type.ValueType  # 79
+    WATCH_TC_ASSIGNMENTS_UPDATE: BaseCommand.Type.ValueType  # 80
+    WATCH_TC_ASSIGNMENTS_CLOSE: BaseCommand.Type.ValueType  # 81
+
+    TYPE_FIELD_NUMBER: builtins.int
+    CONNECT_FIELD_NUMBER: builtins.int
+    CONNECTED_FIELD_NUMBER: builtins.int
+    SUBSCRIBE_FIELD_NUMBER: builtins.int
+    PRODUCER_FIELD_NUMBER: builtins.int
+    SEND_FIELD_NUMBER: builtins.int
+    SEND_RECEIPT_FIELD_NUMBER: builtins.int
+    SEND_ERROR_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    ACK_FIELD_NUMBER: builtins.int
+    FLOW_FIELD_NUMBER: builtins.int
+    UNSUBSCRIBE_FIELD_NUMBER: builtins.int
+    SUCCESS_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    CLOSE_PRODUCER_FIELD_NUMBER: builtins.int
+    CLOSE_CONSUMER_FIELD_NUMBER: builtins.int
+    PRODUCER_SUCCESS_FIELD_NUMBER: builtins.int
+    PING_FIELD_NUMBER: builtins.int
+    PONG_FIELD_NUMBER: builtins.int
+    REDELIVERUNACKNOWLEDGEDMESSAGES_FIELD_NUMBER: builtins.int
+    PARTITIONMETADATA_FIELD_NUMBER: builtins.int
+    PARTITIONMETADATARESPONSE_FIELD_NUMBER: builtins.int
+    LOOKUPTOPIC_FIELD_NUMBER: builtins.int
+    LOOKUPTOPICRESPONSE_FIELD_NUMBER: builtins.int
+    CONSUMERSTATS_FIELD_NUMBER: builtins.int
+    CONSUMERSTATSRESPONSE_FIELD_NUMBER: builtins.int
+    REACHEDENDOFTOPIC_FIELD_NUMBER: builtins.int
+    SEEK_FIELD_NUMBER: builtins.int
+    GETLASTMESSAGEID_FIELD_NUMBER: builtins.int
+    GETLASTMESSAGEIDRESPONSE_FIELD_NUMBER: builtins.int
+    ACTIVE_CONSUMER_CHANGE_FIELD_NUMBER: builtins.int
+    GETTOPICSOFNAMESPACE_FIELD_NUMBER: builtins.int
+    GETTOPICSOFNAMESPACERESPONSE_FIELD_NUMBER: builtins.int
+    GETSCHEMA_FIELD_NUMBER: builtins.int
+    GETSCHEMARESPONSE_FIELD_NUMBER: builtins.int
+    AUTHCHALLENGE_FIELD_NUMBER: builtins.int
+    AUTHRESPONSE_FIELD_NUMBER: builtins.int
+    ACKRESPONSE_FIELD_NUMBER: builtins.int
+    GETORCREATESCHEMA_FIELD_NUMBER: builtins.int
+    GETORCREATESCHEMARESPONSE_FIELD_NUMBER: builtins.int
+    NEWTXN_FIELD_NUMBER: builtins.int
+    NEWTXNRESPONSE_FIELD_NUMBER: builtins.int
+    ADDPARTITIONTOTXN_FIELD_NUMBER: builtins.int
+    ADDPARTITIONTOTXNRESPONSE_FIELD_NUMBER: builtins.int
+    ADDSUBSCRIPTIONTOTXN_FIELD_NUMBER: builtins.int
+    ADDSUBSCRIPTIONTOTXNRESPONSE_FIELD_NUMBER: builtins.int
+    ENDTXN_FIELD_NUMBER: builtins.int
+    ENDTXNRESPONSE_FIELD_NUMBER: builtins.int
+    ENDTXNONPARTITION_FIELD_NUMBER: builtins.int
+    ENDTXNONPARTITIONRESPONSE_FIELD_NUMBER: builtins.int
+    ENDTXNONSUBSCRIPTION_FIELD_NUMBER: builtins.int
+    ENDTXNONSUBSCRIPTIONRESPONSE_FIELD_NUMBER: builtins.int
+    TCCLIENTCONNECTREQUEST_FIELD_NUMBER: builtins.int
+    TCCLIENTCONNECTRESPONSE_FIELD_NUMBER: builtins.int
+    WATCHTOPICLIST_FIELD_NUMBER: builtins.int
+    WATCHTOPICLISTSUCCESS_FIELD_NUMBER: builtins.int
+    WATCHTOPICUPDATE_FIELD_NUMBER: builtins.int
+    WATCHTOPICLISTCLOSE_FIELD_NUMBER: builtins.int
+    TOPICMIGRATED_FIELD_NUMBER: builtins.int
+    SCALABLETOPICLOOKUP_FIELD_NUMBER: builtins.int
+    SCALABLETOPICUPDATE_FIELD_NUMBER: builtins.int
+    SCALABLETOPICCLOSE_FIELD_NUMBER: builtins.int
+    SCALABLETOPICSUBSCRIBE_FIELD_NUMBER: builtins.int
+    SCALABLETOPICSUBSCRIBERESPONSE_FIELD_NUMBER: builtins.int
+    SCALABLETOPICASSIGNMENTUPDATE_FIELD_NUMBER: builtins.int
+    WATCHSCALABLETOPICS_FIELD_NUMBER: builtins.int
+    WATCHSCALABLETOPICSUPDATE_FIELD_NUMBER: builtins.int
+    WATCHSCALABLETOPICSCLOSE_FIELD_NUMBER: builtins.int
+    WATCHTCASSIGNMENTS_FIELD_NUMBER: builtins.int
+    WATCHTCASSIGNMENTSUPDATE_FIELD_NUMBER: builtins.int
+    WATCHTCASSIGNMENTSCLOSE_FIELD_NUMBER: builtins.int
+    type: Global___BaseCommand.Type.ValueType
+    @property
+    def connect(self) -> Global___CommandConnect: ...
+    @property
+    def connected(self) -> Global___CommandConnected: ...
+    @property
+    def subscribe(self) -> Global___CommandSubscribe: ...
+    @property
+    def producer(self) -> Global___CommandProducer: ...
+    @property
+    def send(self) -> Global___CommandSend: ...
+    @property
+    def send_receipt(self) -> Global___CommandSendReceipt: ...
+    @property
+    def send_error(self) -> Global___CommandSendError: ...
+    @property
+    def message(self) -> Global___CommandMessage: ...
+    @property
+    def ack(self) -> Global___CommandAck: ...
+    @property
+    def flow(self) -> Global___CommandFlow: ...
+    @property
+    def unsubscribe(self) -> Global___CommandUnsubscribe: ...
+    @property
+    def success(self) -> Global___CommandSuccess: ...
+    @property
+    def error(self) -> Global___CommandError: ...
+    @property
+    def close_producer(self) -> Global___CommandCloseProducer: ...
+    @property
+    def close_consumer(self) -> Global___CommandCloseConsumer: ...
+    @property
+    def producer_success(self) -> Global___CommandProducerSuccess: ...
+    @property
+    def ping(self) -> Global___CommandPing: ...
+    @property
+    def pong(self) -> Global___CommandPong: ...
+    @property
+    def redeliverUnacknowledgedMessages(self) -> Global___CommandRedeliverUnacknowledgedMessages: ...
+    @property
+    def partitionMetadata(self) -> Global___CommandPartitionedTopicMetadata: ...
+    @property
+    def partitionMetadataResponse(self) -> Global___CommandPartitionedTopicMetadataResponse: ...
+    @property
+    def lookupTopic(self) -> Global___CommandLookupTopic: ...
+    @property
+    def lookupTopicResponse(self) -> Global___CommandLookupTopicResponse: ...
+    @property
+    def consumerStats(self) -> Global___CommandConsumerStats: ...
+    @property
+    def consumerStatsResponse(self) -> Global___CommandConsumerStatsResponse: ...
+    @property
+    def reachedEndOfTopic(self) -> Global___CommandReachedEndOfTopic: ...
+    @property
+    def seek(self) -> Global___CommandSeek: ...
+    @property
+    def getLastMessageId(self) -> Global___CommandGetLastMessageId: ...
+    @property
+    def getLastMessageIdResponse(self) -> Global___CommandGetLastMessageIdResponse: ...
+    @property
+    def active_consumer_change(self) -> Global___CommandActiveConsumerChange: ...
+    @property
+    def getTopicsOfNamespace(self) -> Global___CommandGetTopicsOfNamespace: ...
+    @property
+    def getTopicsOfNamespaceResponse(self) -> Global___CommandGetTopicsOfNamespaceResponse: ...
+    @property
+    def getSchema(self) -> Global___CommandGetSchema: ...
+    @property
+    def getSchemaResponse(self) -> Global___CommandGetSchemaResponse: ...
+    @property
+    def authChallenge(self) -> Global___CommandAuthChallenge: ...
+    @property
+    def authResponse(self) -> Global___CommandAuthResponse: ...
+    @property
+    def ackResponse(self) -> Global___CommandAckResponse: ...
+    @property
+    def getOrCreateSchema(self) -> Global___CommandGetOrCreateSchema: ...
+    @property
+    def getOrCreateSchemaResponse(self) -> Global___CommandGetOrCreateSchemaResponse: ...
+    @property
+    def newTxn(self) -> Global___CommandNewTxn: ...
+    @property
+    def newTxnResponse(self) -> Global___CommandNewTxnResponse: ...
+    @property
+    def addPartitionToTxn(self) -> Global___CommandAddPartitionToTxn: ...
+    @property
+    def addPartitionToTxnResponse(self) -> Global___CommandAddPartitionToTxnResponse: ...
+    @property
+    def addSubscriptionToTxn(self) -> Global___CommandAddSubscriptionToTxn: ...
+    @property
+    def addSubscriptionToTxnResponse(self) -> Global___CommandAddSubscriptionToTxnResponse: ...
+    @property
+    def endTxn(self) -> Global___CommandEndTxn: ...
+    @property
+    def endTxnResponse(self) -> Global___CommandEndTxnResponse: ...
+    @property
+    def endTxnOnPartition(self) -> Global___CommandEndTxnOnPartition: ...
+    @property
+    def endTxnOnPartitionResponse(self) -> Global___CommandEndTxnOnPartitionResponse: ...
+    @property
+    def endTxnOnSubscription(self) -> Global___CommandEndTxnOnSubscription: ...
+    @property
+    def endTxnOnSubscriptionResponse(self) -> Global___CommandEndTxnOnSubscriptionResponse: ...
+    @property
+    def tcClientConnectRequest(self) -> Global___CommandTcClientConnectRequest: ...
+    @property
+    def tcClientConnectResponse(self) -> Global___CommandTcClientConnectResponse: ...
+    @property
+    def watchTopicList(self) -> Global___CommandWatchTopicList: ...
+    @property
+    def watchTopicListSuccess(self) -> Global___CommandWatchTopicListSuccess: ...
+    @property
+    def watchTopicUpdate(self) -> Global___CommandWatchTopicUpdate: ...
+    @property
+    def watchTopicListClose(self) -> Global___CommandWatchTopicListClose: ...
+    @property
+    def topicMigrated(self) -> Global___CommandTopicMigrated: ...
+    @property
+    def scalableTopicLookup(self) -> Global___CommandScalableTopicLookup: ...
+    @property
+    def scalableTopicUpdate(self) -> Global___CommandScalableTopicUpdate: ...
+    @property
+    def scalableTopicClose(self) -> Global___CommandScalableTopicClose: ...
+    @property
+    def scalableTopicSubscribe(self) -> Global___CommandScalableTopicSubscribe: ...
+    @property
+    def scalableTopicSubscribeResponse(self) -> Global___CommandScalableTopicSubscribeResponse: ...
+    @property
+    def scalableTopicAssignmentUpdate(self) -> Global___CommandScalableTopicAssignmentUpdate: ...
+    @property
+    def watchScalableTopics(self) -> Global___CommandWatchScalableTopics: ...
+    @property
+    def watchScalableTopicsUpdate(self) -> Global___CommandWatchScalableTopicsUpdate: ...
+    @property
+    def watchScalableTopicsClose(self) -> Global___CommandWatchScalableTopicsClose: ...
+    @property
+    def watchTcAssignments(self) -> Global___CommandWatchTcAssignments: ...
+    @property
+    def watchTcAssignmentsUpdate(self) -> Global___CommandWatchTcAssignmentsUpdate: ...
+    @property
+    def watchTcAssignmentsClose(self) -> Global___CommandWatchTcAssignmentsClose: ...
+    def __init__(
+        self,
+        *,
+        type: Global___BaseCommand.Type.ValueType | None = ...,
+        connect: Global___CommandConnect | None = ...,
+        connected: Global___CommandConnected | None = ...,
+        subscribe: Global___CommandSubscribe | None = ...,
+        producer: Global___CommandProducer | None = ...,
+        send: Global___CommandSend | None = ...,
+        send_receipt: Global___CommandSendReceipt | None = ...,
+        send_error: Global___CommandSendError | None = ...,
+        message: Global___CommandMessage | None = ...,
+        ack: Global___CommandAck | None = ...,
+        flow: Global___CommandFlow | None = ...,
+        unsubscribe: Global___CommandUnsubscribe | None = ...,
+        success: Global___CommandSuccess | None = ...,
+        error: Global___CommandError | None = ...,
+        close_producer: Global___CommandCloseProducer | None = ...,
+        close_consumer: Global___CommandCloseConsumer | None = ...,
+        producer_success: Global___CommandProducerSuccess | None = ...,
+        ping: Global___CommandPing | None = ...,
+        pong: Global___CommandPong | None = ...,
+        redeliverUnacknowledgedMessages: Global___CommandRedeliverUnacknowledgedMessages | None = ...,
+        partitionMetadata: Global___CommandPartitionedTopicMetadata | None = ...,
+        partitionMetadataResponse: Global___CommandPartitionedTopicMetadataResponse | None = ...,
+        lookupTopic: Global___CommandLookupTopic | None = ...,
+        lookupTopicResponse: Global___CommandLookupTopicResponse | None = ...,
+        consumerStats: Global___CommandConsumerStats | None = ...,
+        consumerStatsResponse: Global___CommandConsumerStatsResponse | None = ...,
+        reachedEndOfTopic: Global___CommandReachedEndOfTopic | None = ...,
+        seek: Global___CommandSeek | None = ...,
+        getLastMessageId: Global___CommandGetLastMessageId | None = ...,
+        getLastMessageIdResponse: Global___CommandGetLastMessageIdResponse | None = ...,
+        active_consumer_change: Global___CommandActiveConsumerChange | None = ...,
+        getTopicsOfNamespace: Global___CommandGetTopicsOfNamespace | None = ...,
+        getTopicsOfNamespaceResponse: Global___CommandGetTopicsOfNamespaceResponse | None = ...,
+        getSchema: Global___CommandGetSchema | None = ...,
+        getSchemaResponse: Global___CommandGetSchemaResponse | None = ...,
+        authChallenge: Global___CommandAuthChallenge | None = ...,
+        authResponse: Global___CommandAuthResponse | None = ...,
+        ackResponse: Global___CommandAckResponse | None = ...,
+        getOrCreateSchema: Global___CommandGetOrCreateSchema | None = ...,
+        getOrCreateSchemaResponse: Global___CommandGetOrCreateSchemaResponse | None = ...,
+        newTxn: Global___CommandNewTxn | None = ...,
+        newTxnResponse: Global___CommandNewTxnResponse | None = ...,
+        addPartitionToTxn: Global___CommandAddPartitionToTxn | None = ...,
+        addPartitionToTxnResponse: Global___CommandAddPartitionToTxnResponse | None = ...,
+        addSubscriptionToTxn: Global___CommandAddSubscriptionToTxn | None = ...,
+        addSubscriptionToTxnResponse: Global___CommandAddSubscriptionToTxnResponse | None = ...,
+        endTxn: Global___CommandEndTxn | None = ...,
+        endTxnResponse: Global___CommandEndTxnResponse | None = ...,
+        endTxnOnPartition: Global___CommandEndTxnOnPartition | None = ...,
+        endTxnOnPartitionResponse: Global___CommandEndTxnOnPartitionResponse | None = ...,
+        endTxnOnSubscription: Global___CommandEndTxnOnSubscription | None = ...,
+        endTxnOnSubscriptionResponse: Global___CommandEndTxnOnSubscriptionResponse | None = ...,
+        tcClientConnectRequest: Global___CommandTcClientConnectRequest | None = ...,
+        tcClientConnectResponse: Global___CommandTcClientConnectResponse | None = ...,
+        watchTopicList: Global___CommandWatchTopicList | None = ...,
+        watchTopicListSuccess: Global___CommandWatchTopicListSuccess | None = ...,
+        watchTopicUpdate: Global___CommandWatchTopicUpdate | None = ...,
+        watchTopicListClose: Global___CommandWatchTopicListClose | None = ...,
+        topicMigrated: Global___CommandTopicMigrated | None = ...,
+        scalableTopicLookup: Global___CommandScalableTopicLookup | None = ...,
+        scalableTopicUpdate: Global___CommandScalableTopicUpdate | None = ...,
+        scalableTopicClose: Global___CommandScalableTopicClose | None = ...,
+        scalableTopicSubscribe: Global___CommandScalableTopicSubscribe | None = ...,
+        scalableTopicSubscribeResponse: Global___CommandScalableTopicSubscribeResponse | None = ...,
+        scalableTopicAssignmentUpdate: Global___CommandScalableTopicAssignmentUpdate | None = ...,
+        watchScalableTopics: Global___CommandWatchScalableTopics | None = ...,
+        watchScalableTopicsUpdate: Global___CommandWatchScalableTopicsUpdate | None = ...,
+        watchScalableTopicsClose: Global___CommandWatchScalableTopicsClose | None = ...,
+        watchTcAssignments: Global___CommandWatchTcAssignments | None = ...,
+        watchTcAssignmentsUpdate: Global___CommandWatchTcAssignmentsUpdate | None = ...,
+        watchTcAssignmentsClose: Global___CommandWatchTcAssignmentsClose | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "scalableTopicAssignmentUpdate", b"scalableTopicAssignmentUpdate", "scalableTopicClose", b"scalableTopicClose", "scalableTopicLookup", b"scalableTopicLookup", "scalableTopicSubscribe", b"scalableTopicSubscribe", "scalableTopicSubscribeResponse", b"scalableTopicSubscribeResponse", "scalableTopicUpdate", b"scalableTopicUpdate", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchScalableTopics", b"watchScalableTopics", "watchScalableTopicsClose", b"watchScalableTopicsClose", "watchScalableTopicsUpdate", b"watchScalableTopicsUpdate", "watchTcAssignments", b"watchTcAssignments", "watchTcAssignmentsClose", b"watchTcAssignmentsClose", "watchTcAssignmentsUpdate", b"watchTcAssignmentsUpdate", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ack", b"ack", "ackResponse", b"ackResponse", "active_consumer_change", b"active_consumer_change", "addPartitionToTxn", b"addPartitionToTxn", "addPartitionToTxnResponse", b"addPartitionToTxnResponse", "addSubscriptionToTxn", b"addSubscriptionToTxn", "addSubscriptionToTxnResponse", b"addSubscriptionToTxnResponse", "authChallenge", b"authChallenge", "authResponse", b"authResponse", "close_consumer", b"close_consumer", "close_producer", b"close_producer", "connect", b"connect", "connected", b"connected", "consumerStats", b"consumerStats", "consumerStatsResponse", b"consumerStatsResponse", "endTxn", b"endTxn", "endTxnOnPartition", b"endTxnOnPartition", "endTxnOnPartitionResponse", b"endTxnOnPartitionResponse", "endTxnOnSubscription", b"endTxnOnSubscription", "endTxnOnSubscriptionResponse", b"endTxnOnSubscriptionResponse", "endTxnResponse", b"endTxnResponse", "error", b"error", "flow", b"flow", "getLastMessageId", b"getLastMessageId", "getLastMessageIdResponse", b"getLastMessageIdResponse", "getOrCreateSchema", b"getOrCreateSchema", "getOrCreateSchemaResponse", b"getOrCreateSchemaResponse", "getSchema", b"getSchema", "getSchemaResponse", b"getSchemaResponse", "getTopicsOfNamespace", b"getTopicsOfNamespace", "getTopicsOfNamespaceResponse", b"getTopicsOfNamespaceResponse", "lookupTopic", b"lookupTopic", "lookupTopicResponse", b"lookupTopicResponse", "message", b"message", "newTxn", b"newTxn", "newTxnResponse", b"newTxnResponse", "partitionMetadata", b"partitionMetadata", "partitionMetadataResponse", b"partitionMetadataResponse", "ping", b"ping", "pong", b"pong", "producer", b"producer", "producer_success", b"producer_success", "reachedEndOfTopic", b"reachedEndOfTopic", "redeliverUnacknowledgedMessages", b"redeliverUnacknowledgedMessages", "scalableTopicAssignmentUpdate", b"scalableTopicAssignmentUpdate", "scalableTopicClose", b"scalableTopicClose", "scalableTopicLookup", b"scalableTopicLookup", "scalableTopicSubscribe", b"scalableTopicSubscribe", "scalableTopicSubscribeResponse", b"scalableTopicSubscribeResponse", "scalableTopicUpdate", b"scalableTopicUpdate", "seek", b"seek", "send", b"send", "send_error", b"send_error", "send_receipt", b"send_receipt", "subscribe", b"subscribe", "success", b"success", "tcClientConnectRequest", b"tcClientConnectRequest", "tcClientConnectResponse", b"tcClientConnectResponse", "topicMigrated", b"topicMigrated", "type", b"type", "unsubscribe", b"unsubscribe", "watchScalableTopics", b"watchScalableTopics", "watchScalableTopicsClose", b"watchScalableTopicsClose", "watchScalableTopicsUpdate", b"watchScalableTopicsUpdate", "watchTcAssignments", b"watchTcAssignments", "watchTcAssignmentsClose", b"watchTcAssignmentsClose", "watchTcAssignmentsUpdate", b"watchTcAssignmentsUpdate", "watchTopicList", b"watchTopicList", "watchTopicListClose", b"watchTopicListClose", "watchTopicListSuccess", b"watchTopicListSuccess", "watchTopicUpdate", b"watchTopicUpdate"]) -> None: ...
+
+Global___BaseCommand: typing_extensions.TypeAlias = BaseCommand
+
+@typing.final
+class ReplicatedSubscriptionsSnapshotRequest(google.protobuf.message.Message):
+    """---- Markers: payload of messages whose metadata has marker_type (replicated subscriptions) ----"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SNAPSHOT_ID_FIELD_NUMBER: builtins.int
+    SOURCE_CLUSTER_FIELD_NUMBER: builtins.int
+    snapshot_id: builtins.str
+    source_cluster: builtins.str
+    def __init__(
+        self,
+        *,
+        snapshot_id: builtins.str | None = ...,
+        source_cluster: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["snapshot_id", b"snapshot_id", "source_cluster", b"source_cluster"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["snapshot_id", b"snapshot_id", "source_cluster", b"source_cluster"]) -> None: ...
+
+Global___ReplicatedSubscriptionsSnapshotRequest: typing_extensions.TypeAlias = ReplicatedSubscriptionsSnapshotRequest
+
+@typing.final
+class ReplicatedSubscriptionsSnapshotResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SNAPSHOT_ID_FIELD_NUMBER: builtins.int
+    CLUSTER_FIELD_NUMBER: builtins.int
+    snapshot_id: builtins.str
+    @property
+    def cluster(self) -> Global___ClusterMessageId: ...
+    def __init__(
+        self,
+        *,
+        snapshot_id: builtins.str | None = ...,
+        cluster: Global___ClusterMessageId | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["cluster", b"cluster", "snapshot_id", b"snapshot_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "snapshot_id", b"snapshot_id"]) -> None: ...
+
+Global___ReplicatedSubscriptionsSnapshotResponse: typing_extensions.TypeAlias = ReplicatedSubscriptionsSnapshotResponse
+
+@typing.final
+class ReplicatedSubscriptionsSnapshot(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SNAPSHOT_ID_FIELD_NUMBER: builtins.int
+    LOCAL_MESSAGE_ID_FIELD_NUMBER: builtins.int
+    CLUSTERS_FIELD_NUMBER: builtins.int
+    snapshot_id: builtins.str
+    @property
+    def local_message_id(self) -> Global___MarkersMessageIdData: ...
+    @property
+    def clusters(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ClusterMessageId]: ...
+    def __init__(
+        self,
+        *,
+        snapshot_id: builtins.str | None = ...,
+        local_message_id: Global___MarkersMessageIdData | None = ...,
+        clusters: collections.abc.Iterable[Global___ClusterMessageId] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["local_message_id", b"local_message_id", "snapshot_id", b"snapshot_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["clusters", b"clusters", "local_message_id", b"local_message_id", "snapshot_id", b"snapshot_id"]) -> None: ...
+
+Global___ReplicatedSubscriptionsSnapshot: typing_extensions.TypeAlias = ReplicatedSubscriptionsSnapshot
+
+@typing.final
+class ReplicatedSubscriptionsUpdate(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SUBSCRIPTION_NAME_FIELD_NUMBER: builtins.int
+    CLUSTERS_FIELD_NUMBER: builtins.int
+    subscription_name: builtins.str
+    @property
+    def clusters(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ClusterMessageId]: ...
+    def __init__(
+        self,
+        *,
+        subscription_name: builtins.str | None = ...,
+        clusters: collections.abc.Iterable[Global___ClusterMessageId] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["subscription_name", b"subscription_name"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["clusters", b"clusters", "subscription_name", b"subscription_name"]) -> None: ...
+
+Global___ReplicatedSubscriptionsUpdate: typing_extensions.TypeAlias = ReplicatedSubscriptionsUpdate
+
+@typing.final
+class ClusterMessageId(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: builtins.int
+    MESSAGE_ID_FIELD_NUMBER: builtins.int
+    cluster: builtins.str
+    @property
+    def message_id(self) -> Global___MarkersMessageIdData: ...
+    def __init__(
+        self,
+        *,
+        cluster: builtins.str | None = ...,
+        message_id: Global___MarkersMessageIdData | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["cluster", b"cluster", "message_id", b"message_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "message_id", b"message_id"]) -> None: ...
+
+Global___ClusterMessageId: typing_extensions.TypeAlias = ClusterMessageId
+
+@typing.final
+class MarkersMessageIdData(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LEDGER_ID_FIELD_NUMBER: builtins.int
+    ENTRY_ID_FIELD_NUMBER: builtins.int
+    ledger_id: builtins.int
+    entry_id: builtins.int
+    def __init__(
+        self,
+        *,
+        ledger_id: builtins.int | None = ...,
+        entry_id: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["entry_id", b"entry_id", "ledger_id", b"ledger_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["entry_id", b"entry_id", "ledger_id", b"ledger_id"]) -> None: ...
+
+Global___MarkersMessageIdData: typing_extensions.TypeAlias = MarkersMessageIdData

@@ -1,0 +1,455 @@
+"""Write a capture of busy Pulsar connections: `python benchmarks/generate.py OUT.pcap --frames 1000000`.
+
+Each connection opens, creates a producer and a consumer for each of its topics, then publishes in bursts
+to one topic after another and consumes what it published:
+
+    client  SEND..                       ACK.. [FLOW]
+    broker         SEND_RECEIPT.. MESSAGE..
+
+A line of frames above is one write to the socket; a write is cut into segments of at most `MSS` bytes, so
+that most packets hold one or two frames and some frames span packets. Connections take turns at random.
+
+Ids, sequence numbers, permits, checksums of entries and TCP's counters are right. IP and TCP checksums
+are 0, as in a capture from a host that leaves them to its network card; readers do not verify them.
+The same arguments give the same bytes (with the same versions of the compression libraries). Memory is flat:
+entries come from a pool made once, and packets are written as they are made.
+"""
+
+import argparse
+import random
+import struct
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import cramjam
+import lz4.block
+import zstandard
+from crc32c import crc32c
+
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZLIB,
+    ZSTD,
+    BaseCommand,
+    CommandAck,
+    CommandSubscribe,
+    CompressionType,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
+
+PORT: Final = 6650
+MSS: Final = 1448
+"""Bytes of TCP payload in an Ethernet packet of 1500, with TCP's timestamp option."""
+
+TOPICS: Final = 200
+ENTRIES: Final = 2000
+"""Entries in the pool."""
+BATCHES: Final = 0.2
+"""Share of the entries that are batches."""
+BURSTS: Final = (1, 1, 2, 2, 3)
+"""Entries published at once; one of these numbers is drawn."""
+QUEUE: Final = 200
+"""Messages a consumer asks for; it asks again for half as many whenever it has taken half."""
+LEDGER: Final = 50_000
+"""Entries of a topic before its next ledger begins."""
+
+NO_SEQUENCE: Final = 2**64 - 1
+"""What the broker says for the highest sequence id of a single message."""
+
+PURE_ACKS: Final = 0.125
+"""Share of the writes that the peer acknowledges with an empty packet."""
+DUPLICATED: Final = 0.003
+SWAPPED: Final = 0.005
+START_US: Final = 1_767_225_600_000_000
+MEAN_GAP_US: Final = 20
+
+SYN: Final = 0x02
+PSH: Final = 0x08
+ACK: Final = 0x10
+
+CODECS: Final[dict[CompressionType, Callable[[bytes], bytes]]] = {
+    NONE: bytes,
+    LZ4: lambda data: bytes(lz4.block.compress(data, store_size=False)),
+    ZLIB: zlib.compress,
+    ZSTD: lambda data: zstandard.ZstdCompressor().compress(data),
+    SNAPPY: lambda data: bytes(cramjam.snappy.compress_raw(data)),
+}
+NAMES: Final = ("order", "price", "region", "status", "customer", "created", "amount", "sensor", "reading")
+
+_U32: Final = struct.Struct(">I")
+_FRAME: Final = struct.Struct(">II")
+_RECORD: Final = struct.Struct("<IIII")
+_IP_TCP: Final = struct.Struct(">HHHHBBH4s4s HHIIHHHH III")
+
+Write = tuple[bool, list[bytes]]
+"""One write to a socket: whether it goes to the broker, and its frames."""
+
+
+class Entry(NamedTuple):
+    """What a producer publishes: serialized metadata but for the producer's name, sequence ids and time."""
+
+    metadata: bytes
+    payload: bytes
+    messages: int
+
+
+class Topic:
+    """A topic with its producer and consumer, and how far they have come."""
+
+    def __init__(self, number: int, local: int) -> None:
+        self.name = f"persistent://public/default/topic-{number:03}"
+        self.id = local
+        self.producer_name = f"standalone-0-{number}"
+        self.ledger = 1000 + number
+        self.entry = -1
+        self.sequence = -1
+        self.taken = 0
+
+    def advance(self, messages: int) -> None:
+        """Move on to the next entry, which holds so many messages."""
+        self.sequence += messages
+        self.taken += messages
+        self.entry += 1
+        if self.entry == LEDGER:
+            self.ledger, self.entry = self.ledger + TOPICS, 0
+
+
+class Side:
+    """One end of a TCP connection: its address, and the sequence number of its next byte."""
+
+    def __init__(self, address: bytes, port: int, sequence: int) -> None:
+        self.address = address
+        self.mac = b"\x02\x42" + address
+        self.port = port
+        self.sequence = sequence
+        self.packets = 0
+
+
+class Link:
+    """A TCP connection: makes packets.
+
+    If `unreliable`, its packets may be duplicated and swapped once it has `settled`; `held` is one that
+    waits for the next to overtake it.
+    """
+
+    def __init__(self, index: int, rng: random.Random, *, unreliable: bool) -> None:
+        self.client = Side(bytes((10, 1, 0, 1 + index)), 40_000 + index, rng.getrandbits(32))
+        self.broker = Side(bytes((10, 0, 0, 1)), PORT, rng.getrandbits(32))
+        self.settled = False
+        self.unreliable = unreliable
+        self.held: bytes | None = None
+
+    def packet(self, to_broker: bool, time_us: int, data: bytes = b"", flags: int = ACK) -> bytes:
+        """The next packet of one side, as Ethernet carries it."""
+        side, peer = (self.client, self.broker) if to_broker else (self.broker, self.client)
+        side.packets += 1
+        clock = time_us // 1000 & 0xFFFFFFFF
+        headers = _IP_TCP.pack(
+            *(0x4500, 52 + len(data), side.packets & 0xFFFF, 0x4000, 64, 6, 0, side.address, peer.address),
+            *(side.port, peer.port, side.sequence, peer.sequence if flags & ACK else 0),
+            *(0x8000 | flags, 0xFFFF, 0, 0),
+            *(0x0101080A, clock, clock),  # two NOPs and the timestamp option
+        )
+        side.sequence = (side.sequence + len(data) + (flags >> 1 & 1)) & 0xFFFFFFFF
+        return b"".join((peer.mac, side.mac, b"\x08\x00", headers, data))
+
+
+class Capture:
+    """Writes packets to `out` as a classic pcap until it holds `frames` frames."""
+
+    def __init__(self, out: BinaryIO, frames: int, rng: random.Random) -> None:
+        self.out = out
+        self.missing = frames
+        self.packets = 0
+        self.time_us = START_US
+        self.rng = rng
+        self._random = rng.random
+        out.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262_144, 1))
+
+    def open(self, link: Link) -> None:
+        """Write the handshake."""
+        for to_broker, flags in ((True, SYN), (False, SYN | ACK), (True, ACK)):
+            self._pass(link, link.packet(to_broker, self.time_us, flags=flags))
+
+    def send(self, link: Link, to_broker: bool, frames: list[bytes]) -> None:
+        """Write frames in segments, and now and then an empty packet of the peer's."""
+        frames = frames[: self.missing]
+        self.missing -= len(frames)
+        data = b"".join(frames)
+        for at in range(0, len(data), MSS):
+            flags = ACK if at + MSS < len(data) else ACK | PSH
+            self._pass(link, link.packet(to_broker, self.time_us, data[at : at + MSS], flags))
+        if self._random() < PURE_ACKS:
+            self._pass(link, link.packet(not to_broker, self.time_us))
+
+    def _pass(self, link: Link, packet: bytes) -> None:
+        """Write a packet, once or twice, at once or after its successor."""
+        if link.held is not None:
+            self._record(packet)
+            self._record(link.held)
+            link.held = None
+            return
+        chance = self._random() if link.settled and link.unreliable else 1.0
+        if chance < SWAPPED:
+            link.held = packet
+            return
+        self._record(packet)
+        if chance < SWAPPED + DUPLICATED:
+            self._record(packet)
+
+    def _record(self, packet: bytes) -> None:
+        self.packets += 1
+        self.time_us += 1 + int(self._random() * 2 * MEAN_GAP_US)
+        seconds, micros = divmod(self.time_us, 1_000_000)
+        self.out.write(_RECORD.pack(seconds, micros, len(packet), len(packet)))
+        self.out.write(packet)
+
+    def close(self, links: list[Link]) -> None:
+        """Write what is still held."""
+        for link in links:
+            if link.held is not None:
+                self._record(link.held)
+
+
+class Client:
+    """What a client and the broker say to each other on one connection."""
+
+    def __init__(self, link: Link, topics: list[Topic], pool: list[Entry], capture: Capture) -> None:
+        self.link = link
+        self.topics = topics
+        self.pool = pool
+        self.capture = capture
+        self._choose = capture.rng.choice
+        self._send = BaseCommand(type=BaseCommand.SEND)
+        self._receipt = BaseCommand(type=BaseCommand.SEND_RECEIPT)
+        self._message = BaseCommand(type=BaseCommand.MESSAGE)
+        self._message.message.message_id.partition = -1
+
+    def conversation(self) -> Iterator[Write]:
+        """Everything that is said, without end."""
+        yield from self._connect()
+        for topic in self.topics:
+            yield from self._attach(topic)
+        self.link.settled = True
+        while True:
+            yield from self._burst(self._choose(self.topics))
+
+    def _connect(self) -> Iterator[Write]:
+        base = BaseCommand(type=BaseCommand.CONNECT)
+        base.connect.client_version = "Pulsar-Java-v4.0.8"
+        base.connect.protocol_version = 21
+        base.connect.auth_method_name = "none"
+        base.connect.feature_flags.supports_auth_refresh = True
+        yield True, [framed(base)]
+        base = BaseCommand(type=BaseCommand.CONNECTED)
+        base.connected.server_version = "Pulsar Server4.0.8"
+        base.connected.protocol_version = 21
+        base.connected.max_message_size = 5 * 1024 * 1024
+        yield False, [framed(base)]
+
+    def _attach(self, topic: Topic) -> Iterator[Write]:
+        """Create the topic's producer and its consumer, and give the consumer its first permits."""
+        request = 2 * topic.id
+        base = BaseCommand(type=BaseCommand.PRODUCER)
+        base.producer.topic = topic.name
+        base.producer.producer_id = topic.id
+        base.producer.request_id = request
+        yield True, [framed(base)]
+        base = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
+        base.producer_success.request_id = request
+        base.producer_success.producer_name = topic.producer_name
+        base.producer_success.schema_version = b""
+        yield False, [framed(base)]
+        base = BaseCommand(type=BaseCommand.SUBSCRIBE)
+        base.subscribe.topic = topic.name
+        base.subscribe.subscription = "benchmark"
+        base.subscribe.subType = CommandSubscribe.Shared
+        base.subscribe.consumer_id = topic.id
+        base.subscribe.request_id = request + 1
+        base.subscribe.consumer_name = f"consumer-{topic.id}"
+        yield True, [framed(base)]
+        base = BaseCommand(type=BaseCommand.SUCCESS)
+        base.success.request_id = request + 1
+        yield False, [framed(base)]
+        yield True, [flow(topic, QUEUE)]
+
+    def _burst(self, topic: Topic) -> Iterator[Write]:
+        """Publish some entries, have them confirmed and delivered, and acknowledge them."""
+        sends, receipts, messages, ids = [], [], [], []
+        for _ in range(self._choose(BURSTS)):
+            entry = self._choose(self.pool)
+            topic.advance(entry.messages)
+            body = self._body(topic, entry)
+            sends.append(self._sent(topic, entry, body))
+            receipts.append(self._confirmed(topic, entry))
+            messages.append(self._delivered(topic, body))
+            ids.append((topic.ledger, topic.entry))
+        yield True, sends
+        yield False, receipts
+        yield False, messages
+        answers = acknowledged(topic, ids, together=self.capture.rng.random() < 0.5)
+        if topic.taken >= QUEUE // 2:
+            answers.append(flow(topic, topic.taken))
+            topic.taken = 0
+        yield True, answers
+
+    def _body(self, topic: Topic, entry: Entry) -> bytes:
+        """An entry with its checksum; SEND carries the same bytes as MESSAGE."""
+        metadata = MessageMetadata(producer_name=topic.producer_name)
+        metadata.sequence_id = topic.sequence - entry.messages + 1
+        if entry.messages > 1:
+            metadata.highest_sequence_id = topic.sequence
+        metadata.publish_time = self.capture.time_us // 1000
+        head = metadata.SerializeToString() + entry.metadata  # serialized messages merge
+        covered = b"".join((_U32.pack(len(head)), head, entry.payload))
+        return b"".join((b"\x0e\x01", _U32.pack(crc32c(covered)), covered))
+
+    def _sent(self, topic: Topic, entry: Entry, body: bytes) -> bytes:
+        send = self._send.send
+        send.producer_id = topic.id
+        send.sequence_id = topic.sequence - entry.messages + 1
+        if entry.messages > 1:
+            send.num_messages = entry.messages
+            send.highest_sequence_id = topic.sequence
+        else:
+            send.ClearField("num_messages")
+            send.ClearField("highest_sequence_id")
+        return framed(self._send, body)
+
+    def _confirmed(self, topic: Topic, entry: Entry) -> bytes:
+        receipt = self._receipt.send_receipt
+        receipt.producer_id = topic.id
+        receipt.sequence_id = topic.sequence - entry.messages + 1
+        receipt.highest_sequence_id = topic.sequence if entry.messages > 1 else NO_SEQUENCE
+        receipt.message_id.ledgerId = topic.ledger
+        receipt.message_id.entryId = topic.entry
+        return framed(self._receipt)
+
+    def _delivered(self, topic: Topic, body: bytes) -> bytes:
+        message = self._message.message
+        message.consumer_id = topic.id
+        message.message_id.ledgerId = topic.ledger
+        message.message_id.entryId = topic.entry
+        return framed(self._message, body)
+
+
+def framed(base: BaseCommand, body: bytes = b"") -> bytes:
+    """A frame: the command, and the entry behind it."""
+    command = base.SerializeToString()
+    return b"".join((_FRAME.pack(4 + len(command) + len(body), len(command)), command, body))
+
+
+def flow(topic: Topic, permits: int) -> bytes:
+    """A FLOW frame."""
+    base = BaseCommand(type=BaseCommand.FLOW)
+    base.flow.consumer_id = topic.id
+    base.flow.messagePermits = permits
+    return framed(base)
+
+
+def acknowledged(topic: Topic, ids: list[tuple[int, int]], *, together: bool) -> list[bytes]:
+    """ACK frames for (ledger, entry) ids: one for all of them, or one for each."""
+    frames = []
+    for group in [ids] if together else [[one] for one in ids]:
+        base = BaseCommand(type=BaseCommand.ACK)
+        base.ack.consumer_id = topic.id
+        base.ack.ack_type = CommandAck.Individual
+        for ledger, entry in group:
+            base.ack.message_id.add(ledgerId=ledger, entryId=entry)
+        frames.append(framed(base))
+    return frames
+
+
+def make_entry(rng: random.Random) -> Entry:
+    """An entry of a random kind and size: a single message, or every fifth time a batch."""
+    if rng.random() < BATCHES:
+        return make_batch(rng)
+    metadata = MessageMetadata()
+    payload = make_payload(rng, min(16_000, int(rng.lognormvariate(6.05, 0.8))))
+    metadata.uncompressed_size = len(payload)
+    if rng.random() < 0.3:
+        metadata.partition_key = f"key-{rng.randrange(1000)}"
+    if rng.random() < 0.2:
+        metadata.properties.add(key="trace", value=f"{rng.getrandbits(64):016x}")
+    return Entry(metadata.SerializePartialToString(), payload, 1)
+
+
+def make_batch(rng: random.Random) -> Entry:
+    """A batch of 2-20 small messages in a random codec."""
+    count = rng.randint(2, 20)
+    parts = []
+    for _ in range(count):
+        payload = make_payload(rng, rng.randint(40, 200))
+        head = SingleMessageMetadata(payload_size=len(payload))
+        if rng.random() < 0.3:
+            head.partition_key = f"key-{rng.randrange(1000)}"
+        raw = head.SerializeToString()
+        parts += [_U32.pack(len(raw)), raw, payload]
+    plain = b"".join(parts)
+    codec = rng.choice(list(CODECS))
+    metadata = MessageMetadata(uncompressed_size=len(plain), num_messages_in_batch=count)
+    if codec != NONE:
+        metadata.compression = codec
+    return Entry(metadata.SerializePartialToString(), CODECS[codec](plain), count)
+
+
+def make_payload(rng: random.Random, size: int) -> bytes:
+    """About `size` bytes of JSON that compresses as records do."""
+    fields = []
+    while size > 0:
+        fields.append(f'"{rng.choice(NAMES)}":"{rng.getrandbits(40):x}"')
+        size -= len(fields[-1]) + 1
+    return f"{{{','.join(fields)}}}".encode()
+
+
+def generate(out: BinaryIO, frames: int, connections: int = 8, seed: int = 1, *, clean: bool = False) -> int:
+    """Write a capture of exactly `frames` frames to `out`; returns its number of packets.
+
+    Unless `clean`, some packets are duplicated and some are swapped with their connection's next.
+    """
+    rng = random.Random(seed)
+    pool = [make_entry(rng) for _ in range(ENTRIES)]
+    capture = Capture(out, frames, rng)
+    talks = []
+    for index in range(connections):
+        numbers = range(index, TOPICS, connections)
+        topics = [Topic(number, local) for local, number in enumerate(numbers)]
+        link = Link(index, rng, unreliable=not clean)
+        capture.open(link)
+        talks.append((link, Client(link, topics, pool, capture).conversation()))
+    while capture.missing:
+        link, conversation = rng.choice(talks)
+        to_broker, written = next(conversation)
+        capture.send(link, to_broker, written)
+    capture.close([link for link, _ in talks])
+    return capture.packets
+
+
+def main() -> None:
+    """Read the command line, write the capture, say on stderr what was written."""
+    parser = argparse.ArgumentParser(description="Write a capture of busy Pulsar connections.")
+    parser.add_argument("out", type=Path, help="file to write")
+    parser.add_argument("--frames", type=int, default=1_000_000)
+    parser.add_argument("--connections", type=int, default=8, help=f"1-{TOPICS}; they share {TOPICS} topics")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--clean", action="store_true", help="no duplicated and no swapped packets")
+    options = parser.parse_args()
+    if not 1 <= options.connections <= TOPICS or options.frames < 0:
+        parser.error(f"connections must be 1-{TOPICS}, frames 0 or more")
+    started = time.perf_counter()
+    with options.out.open("wb", buffering=1 << 20) as out:
+        packets = generate(out, options.frames, options.connections, options.seed, clean=options.clean)
+    seconds = time.perf_counter() - started
+    size = options.out.stat().st_size
+    print(f"{options.frames} frames, {packets} packets, {size} bytes in {seconds:.1f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

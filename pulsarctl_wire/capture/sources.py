@@ -1,0 +1,245 @@
+"""Sources: whatever holds Pulsar traffic, told apart by its content, as one stream of events.
+
+    capture file    pcap or pcapng, maybe compressed           -> packets -> TCP streams -> frames
+    hex dump        text that shows bytes, of packets or not   -> packets or frames
+    raw bytes       anything else: frames one after the other  -> frames
+
+Several sources continue each other, as rotated capture files do: a connection may begin in one and go
+on in the next.
+"""
+
+import errno
+import io
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO, Final, NamedTuple
+
+from pulsarctl_wire.capture import files
+from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.hexdump import looks_like_hexdump, parse_hexdump
+from pulsarctl_wire.capture.packets import RAW_IP, Dissector
+from pulsarctl_wire.capture.reassembly import Reassembler
+from pulsarctl_wire.errors import CaptureError, DamagedCapture
+from pulsarctl_wire.wire.commands import TO_BROKER
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame
+from pulsarctl_wire.wire.session import Knowledge, Session
+from pulsarctl_wire.wire.stream import FrameStream
+
+SNIFFED: Final = 4096
+MAX_HEXDUMP: Final = 256 * 1024 * 1024
+"""Characters of the largest hex dump that is read (it is read whole)."""
+
+_ETHERNET: Final = 1
+
+
+class Source(NamedTuple):
+    """An open source and what it is called in messages; `size` in bytes, 0 where it is not known."""
+
+    name: str
+    stream: BinaryIO
+    size: int = 0
+
+
+def open_source(path: str) -> Source:
+    """Open the file at `path`; raises CaptureError if that cannot be."""
+    try:
+        stream = open(path, "rb")  # noqa: SIM115 (the caller closes it)
+        status = os.fstat(stream.fileno())
+    except OSError as error:
+        raise CaptureError(f"{path}: {_explain(error)}") from error
+    return Source(path, stream, status.st_size if stat.S_ISREG(status.st_mode) else 0)
+
+
+def _explain(error: OSError) -> str:
+    hints = {
+        errno.EISDIR: "is a directory; name the capture files in it",
+        errno.ENOENT: "no such file",
+        errno.EACCES: "permission denied; try with the rights of the user who captured it",
+    }
+    return hints.get(error.errno or 0, error.strerror or str(error))
+
+
+class Decoder:
+    """Turns sources into events; what it counts on the way is there to be read at any time.
+
+    `max_frame_size` in bytes (length prefix included) fixes the limit above which frames are noted,
+    else it is 5 MiB + 10 KiB or what the broker announces. `join_chunks` False saves the memory for
+    the payloads of chunked messages. `link_answers` fills `knowledge.answers`. `tee`, if given, is
+    called with the number and content of every packet before its events are given.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_frame_size: int | None = None,
+        join_chunks: bool = True,
+        link_answers: bool = False,
+        tee: Callable[[int, RawPacket], None] | None = None,
+    ) -> None:
+        self.packets = 0
+        self.cut_packets = 0
+        self._limit = max_frame_size or MAX_FRAME_SIZE
+        self.knowledge = Knowledge(
+            join_chunks=join_chunks, link_answers=link_answers, fixed_limit=max_frame_size is not None
+        )
+        self._tee = tee
+        self._dissector = Dissector()
+        self.reassembler = Reassembler(self.knowledge, limit=self._limit)
+
+    def read(self, source: Source) -> Iterator[Event]:
+        """The events of `source`; end with `finish`.
+
+        Raises CaptureError if it cannot be read, DamagedCapture (once all before is given) where it
+        breaks off. Both name the source.
+        """
+        try:
+            yield from self._read(source.stream)
+        except CaptureError as error:
+            raise type(error)(f"{source.name}: {error}") from error
+        except OSError as error:
+            raise CaptureError(f"{source.name}: {_explain(error)}") from error
+
+    def finish(self) -> Iterator[Event]:
+        """Say that no more sources come; give the events that were waiting for more."""
+        return self.reassembler.close()
+
+    def packets_of(self, packets: Iterable[RawPacket]) -> Iterator[Event]:
+        """The events of packets, from wherever they come."""
+        segment, add, tee = self._dissector.segment, self.reassembler.add, self._tee
+        number = self.packets
+        for packet in packets:
+            number += 1
+            self.packets = number
+            if tee is not None:
+                tee(number, packet)
+            time_ns, link, data, length = packet
+            if len(data) < length:
+                self.cut_packets += 1
+            found = segment(link, data, length)
+            if found is not None:
+                events = add(found, time_ns, number)
+                if events:
+                    yield from events
+
+    def _read(self, stream: BinaryIO) -> Iterator[Event]:
+        stream, head = _peel(stream)
+        if not head:
+            raise CaptureError("is empty: no packets, no frames")
+        read = files.reader(stream)
+        if files.is_capture(head):
+            yield from self.packets_of(files.read_packets(head, read))
+        elif looks_like_hexdump(head):
+            yield from self._hexdump(head, read)
+        else:
+            yield from self._raw(head, read)
+
+    def _hexdump(self, head: bytes, read: files.Read) -> Iterator[Event]:
+        text = bytearray(head)
+        while chunk := read():
+            text += chunk
+            if len(text) > MAX_HEXDUMP:
+                raise CaptureError(f"a hex dump of more than {MAX_HEXDUMP} characters; split it")
+        dumps = parse_hexdump(text.decode("utf-8", errors="replace"))
+        kinds = {"ethernet": _ETHERNET, "ip": RAW_IP}
+        links = {kinds.get(dump.link) or self._sniff_link(dump.data) for dump in dumps}
+        if None in links:
+            yield from self._frames((dump.data, dump.time_ns) for dump in dumps)
+            return
+        yield from self.packets_of(
+            (dump.time_ns, kinds.get(dump.link) or min(links), dump.data, len(dump.data))  # type: ignore[type-var]
+            for dump in dumps
+        )
+
+    def _sniff_link(self, data: bytes) -> int | None:
+        """The link type under which bytes of unknown kind are a TCP packet; None if under none."""
+        for link in (_ETHERNET, RAW_IP):
+            if self._dissector.segment(link, data, len(data)) is not None:
+                return link
+        return None
+
+    def _raw(self, head: bytes, read: files.Read) -> Iterator[Event]:
+        def chunks() -> Iterator[tuple[bytes, None]]:
+            yield head, None
+            while chunk := read():
+                yield chunk, None
+
+        events = self._frames(chunks())
+        first = next(events, None)
+        if first is None or (not isinstance(first, Frame) and not self._is_frames(head)):
+            raise CaptureError(
+                "neither a capture (pcap, pcapng), nor a hex dump, nor Pulsar frames; "
+                "convert other captures with editcap, and cut other headers off raw bytes"
+            )
+        yield first
+        yield from events
+
+    def _is_frames(self, head: bytes) -> bool:
+        """Whether there is any frame in the first bytes of a source that does not begin with one."""
+        stream = FrameStream(Connection(0), True, from_start=False)
+        stream.certain = False
+        return any(isinstance(event, Frame) for event in [*stream.feed(head), *stream.close()])
+
+    def _frames(self, chunks: Iterable[tuple[bytes, int | None]]) -> Iterator[Event]:
+        """The frames of bytes without packets around them; the commands tell the direction of each."""
+        connection = Connection(self.reassembler.connections)
+        self.reassembler.connections += 1
+        stream = FrameStream(connection, True, limit=self._limit)
+        stream.certain = False
+        session = Session(connection, self.knowledge, (stream,))
+
+        def tracked(events: list[Event]) -> list[Event]:
+            for event in events:
+                if isinstance(event, Frame):
+                    event.to_broker = TO_BROKER.get(event.type, True)
+            session.track(events)
+            return events
+
+        for data, time_ns in chunks:
+            yield from tracked(stream.feed(data, time_ns))
+        yield from tracked(stream.close())
+
+
+def _peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
+    """Undo the compression of a source; give the stream to read on in and its first bytes."""
+    for _ in range(4):  # nobody compresses more often, but an attacker
+        head = _first_bytes(stream, 4)
+        if not head.startswith(files.COMPRESSED):
+            return stream, head + _rest_of_sniff(stream, head)
+        stream = files.decompress(_Unread(head, stream), head)
+    raise CaptureError("compressed more than three times")
+
+
+def _first_bytes(stream: BinaryIO, size: int) -> bytes:
+    head = b""
+    read = files.reader(stream)
+    while len(head) < size and (more := read()):
+        head += more
+    return head
+
+
+def _rest_of_sniff(stream: BinaryIO, head: bytes) -> bytes:
+    """More of a source whose kind four bytes do not tell (captures are told by those)."""
+    if files.is_capture(head) or len(head) >= SNIFFED or not head:
+        return b""
+    return _first_bytes(stream, SNIFFED - len(head))
+
+
+class _Unread(io.RawIOBase):
+    """A stream with bytes put back in front."""
+
+    def __init__(self, head: bytes, stream: BinaryIO) -> None:
+        self._head = head
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)  # type: ignore[call-overload]
+        if self._head:
+            data, self._head = self._head[: len(view)], self._head[len(view) :]
+        else:
+            data = getattr(self._stream, "read1", self._stream.read)(len(view))
+        view[: len(data)] = data
+        return len(data)

@@ -1,0 +1,52 @@
+"""The command `pwire`. One file per family of commands; each parses, calls the library, and renders."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from pulsarctl_wire import __version__
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.capture import capture
+from pulsarctl_wire.cli.decode import decode
+
+app = typer.Typer(
+    name="pwire",
+    help="See Apache Pulsar's binary protocol: decode captures, pipes, hex dumps and live traffic.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+app.command()(decode)
+app.command()(capture)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"pwire {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run `pwire`; Ctrl-C and a closed pipe end it quietly."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        code = console.EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # nobody reads any more; keep the interpreter from trying to flush once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = console.EXIT_PIPE
+    else:
+        code = 0
+    raise SystemExit(code)

@@ -1,0 +1,102 @@
+"""The terminal and the shell: exit codes, colours, one-line errors, text made safe to print.
+
+Exit codes, documented in docs/cli.md:
+
+    0    done
+    1    a bug in pwire (a traceback)
+    2    the command line is wrong: unknown option, bad value, bad expression
+    3    a source cannot be read, or is nothing that pwire reads
+    4    a source breaks off or is damaged: all before that was shown
+    5    an output file cannot be written
+    130  interrupted by Ctrl-C
+    141  the reader of a pipe has gone
+"""
+
+import os
+import re
+import sys
+from typing import Final, NoReturn
+
+EXIT_USAGE: Final = 2
+EXIT_SOURCE: Final = 3
+EXIT_DAMAGED: Final = 4
+EXIT_OUTPUT: Final = 5
+EXIT_INTERRUPTED: Final = 130
+EXIT_PIPE: Final = 141
+
+_CODES: Final = {
+    "dim": "2",
+    "bold": "1",
+    "red": "1;31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+}
+
+
+def complain(text: str) -> None:
+    """Say one line on stderr; control characters in it are escaped."""
+    sys.stdout.flush()
+    sys.stderr.write(f"pwire: {clean(text)}\n")
+    sys.stderr.flush()
+
+
+def fail(text: str, code: int) -> NoReturn:
+    """Say one line on stderr and end with exit code `code`."""
+    complain(text)
+    raise SystemExit(code)
+
+
+def use_colour(stream: object, wanted: bool = True) -> bool:
+    """Whether to colour what goes to `stream`: a terminal, not dumb, and NO_COLOR not set (no-color.org)."""
+    isatty = getattr(stream, "isatty", bool)
+    return bool(
+        wanted and isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
+
+
+class Paint:
+    """Wraps text in colours, or leaves it alone where there are to be none."""
+
+    def __init__(self, colour: bool) -> None:
+        self.colour = colour
+
+    def __call__(self, style: str, text: str) -> str:
+        """`text` in `style` (a key of the table above)."""
+        return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self.colour and text and style else text
+
+
+_UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
+
+
+def clean(text: str) -> str:
+    r"""`text` with everything that a terminal might act on as \xNN or \uNNNN; spaces and letters stay."""
+    return text if text.isprintable() else _UNSAFE.sub(_escape, text)
+
+
+def _escape(match: "re.Match[str]") -> str:
+    character = match[0]
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape", "surrogatepass").decode()
+
+
+def human_bytes(size: int) -> str:
+    """A number of bytes for people: 999 B, 1.2 kB, 5.2 MB."""
+    if size < 1000:
+        return f"{size} B"
+    for unit in ("kB", "MB", "GB"):
+        size_in_unit = size / {"kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
+        if size_in_unit < 999.95 or unit == "GB":
+            return f"{size_in_unit:.1f} {unit}"
+    raise AssertionError
+
+
+def human_time(nanoseconds: int) -> str:
+    """A span for people: 873 µs, 3.97 ms, 1.20 s."""
+    size = abs(nanoseconds)
+    if size < 1_000_000:
+        return f"{nanoseconds / 1e3:.3g} µs"
+    return f"{nanoseconds / 1e6:.2f} ms" if size < 1_000_000_000 else f"{nanoseconds / 1e9:.2f} s"

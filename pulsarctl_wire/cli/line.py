@@ -1,0 +1,279 @@
+"""`-o line`: one line a frame. Written for speed: plain strings, no layout engine.
+
+    16 10:43:05.622138 0 → SEND         public/default/orders producer=0 seq=0 "order 0" 99 B crc=ok
+    17 10:43:05.626109 0 ← SEND_RECEIPT public/default/orders producer=0 seq=0 id=45:0 33 B 3.97 ms after #16
+"""
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from pulsarctl_wire.cli.console import Paint, clean, human_bytes, human_time
+from pulsarctl_wire.record import without_tokens
+from pulsarctl_wire.wire.fields import SECRETS, as_text
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, KeySharedMode, MarkerType, MessageMetadata, Schema
+
+Column = tuple[str, Callable[[Any], str] | None, object]
+"""(label, how a value is shown or None if it is not, the value that is not worth showing)."""
+Plan = dict[FieldDescriptor, Column]
+
+_LABELS: Final = {
+    "producer_id": "producer",
+    "consumer_id": "consumer",
+    "sequence_id": "seq",
+    "highest_sequence_id": "highest",
+    "request_id": "req",
+    "message_id": "id",
+    "message_ids": "ids",
+    "messagePermits": "permits",
+    "producer_name": "name",
+    "consumer_name": "name",
+    "protocol_version": "v",
+    "num_messages": "n",
+    "txnid_most_bits": "txn_most",
+    "txnid_least_bits": "txn_least",
+    "auth_method_name": "auth",
+    "client_version": "",
+    "server_version": "",
+    "subType": "",
+    "ack_type": "",
+    "response": "",
+    "error": "",
+    "message": "",
+}
+_HIDDEN: Final = {"topic", "subscription", "metadata", "feature_flags", "properties", "subscription_properties"}
+_ALL_ONES: Final = 2**64 - 1
+_STYLES: Final = {
+    "red": ("ERROR", "SEND_ERROR"),
+    "green": ("SEND", "MESSAGE"),
+    "dim": ("PING", "PONG", "FLOW", "SEND_RECEIPT", "ACK", "ACK_RESPONSE"),
+    "magenta": ("CLOSE_PRODUCER", "CLOSE_CONSUMER", "TOPIC_MIGRATED", "REACHED_END_OF_TOPIC"),
+}
+_PREVIEW: Final = 32
+_MARKERS: Final = {value.number: value.name for value in MarkerType.DESCRIPTOR.values}
+CODECS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
+
+TIME_FORMATS: Final = ("utc", "local", "date", "epoch", "relative")
+
+
+class Clock:
+    """Texts of times: UTC or local time of day, the full date in UTC, epoch seconds, or seconds since the first."""
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+        self._second = -1
+        self._text = ""
+        self._first: int | None = None
+        self._zone = None if form == "local" else timezone.utc
+        self._pattern = "%Y-%m-%dT%H:%M:%S" if form == "date" else "%H:%M:%S"
+
+    def __call__(self, time_ns: int | None) -> str:
+        """`time_ns` (ns since the epoch) as text, to the microsecond; "-" if it is not known."""
+        if time_ns is None:
+            return "-"
+        if self._form == "relative":
+            if self._first is None:
+                self._first = time_ns
+            return f"{(time_ns - self._first) / 1e9:.6f}"
+        second, rest = divmod(time_ns, 1_000_000_000)
+        if self._form == "epoch":
+            return f"{second}.{rest:09d}"
+        if second != self._second:
+            self._second = second
+            try:
+                self._text = datetime.fromtimestamp(second, self._zone).strftime(self._pattern)
+            except (OverflowError, OSError, ValueError):
+                self._text = str(second)
+        return f"{self._text}.{rest // 1000:06d}"
+
+
+class LineRenderer:
+    """Renders events as lines, without line end."""
+
+    def __init__(self, paint: Paint, *, time_format: str = "utc", show_secrets: bool = False) -> None:
+        self._paint = paint
+        self._clock = Clock(time_format)
+        self._show_secrets = show_secrets
+        self._plans: dict[Descriptor, Plan] = {}
+        self._topics: dict[str | None, str] = {None: ""}
+        self._commands: dict[str, str] = {}
+        self._arrows = (paint("cyan", "←"), paint("yellow", "→"))
+        self._checksums = {
+            "valid": " crc=ok",
+            "absent": " " + paint("yellow", "crc=none"),
+            "invalid": " " + paint("red", "crc=BAD"),
+        }
+
+    def __call__(self, event: Event) -> str:
+        """The line of `event`."""
+        if isinstance(event, Frame):
+            return self.frame(event)
+        where = f"     - {self._clock(event.time_ns)} {event.connection.index} {self._arrows[event.to_broker]} "
+        if isinstance(event, Gap):
+            return f"{where}{self._paint('red', 'GAP')} {event.size} bytes were not captured"
+        return f"{where}{self._paint('red', 'MALFORMED')} {self._malformed(event)}"
+
+    def _malformed(self, event: Malformed) -> str:
+        raw, reason = event.raw, event.reason
+        if not self._show_secrets:
+            raw, reason = without_tokens(raw), without_tokens(reason.encode()).decode()
+        return f"{clean(reason)} | {event.size} bytes: {raw[:16].hex(' ')}{'…' if event.size > 16 else ''}"
+
+    def frame(self, frame: Frame) -> str:
+        """The line of a frame."""
+        name = frame.command
+        command = self._commands.get(name) or self._command(name)
+        topic = self._topics.get(frame.topic)
+        if topic is None:
+            topic = self._topic(frame.topic)
+        parts = [
+            f"{frame.number:6} {self._clock(frame.time_ns)} {frame.connection.index} "
+            f"{self._arrows[frame.to_broker]} {command}{topic}"
+        ]
+        if frame.subscription is not None:
+            parts.append(f" sub={clean(frame.subscription)}")
+        body = frame.body
+        if body is not None:
+            self._fields(body, parts)
+        metadata = frame.metadata
+        if metadata is not None:
+            self._entry(frame, metadata, parts)
+        parts.append(f" {human_bytes(len(frame.raw)) if frame.partial else human_bytes(frame.size)}")
+        if frame.checksum is not None:
+            parts.append(self._checksums[frame.checksum])
+            if frame.checksum == "invalid":
+                found = frame.parts
+                parts.append(f"({found.stored:08x}, bytes have {found.computed:08x})")
+        if frame.latency_ns is not None:
+            parts.append(f" {human_time(frame.latency_ns)}")
+        if frame.request is not None:
+            parts.append(f" after #{frame.request}")
+        if frame.answer is not None:
+            parts.append(f" answered by #{frame.answer}")
+        if frame.partial:
+            parts.append(self._paint("red", " PARTIAL"))
+        for note in frame.notes:
+            parts.append(self._paint("yellow", f" ! {clean(note)}"))
+        return "".join(parts)
+
+    def _command(self, name: str) -> str:
+        style = next((style for style, names in _STYLES.items() if name in names), "bold")
+        text = self._paint(style, name) + " " * max(12 - len(name), 0)
+        self._commands[name] = text
+        return text
+
+    def _topic(self, topic: str | None) -> str:
+        if len(self._topics) > 10_000:
+            self._topics = {None: ""}
+        text = " " + self._paint("blue", clean((topic or "").removeprefix("persistent://")))
+        self._topics[topic] = text
+        return text
+
+    # -- fields of the command
+
+    def _fields(self, body: Any, parts: list[str]) -> None:
+        plan = self._plans.get(body.DESCRIPTOR) or self._plan(body.DESCRIPTOR)
+        for field, value in body.ListFields():
+            label, show, boring = plan[field]
+            if show is not None and value != boring:
+                parts.append(f" {label}{show(value)}")
+
+    def _plan(self, descriptor: Descriptor) -> Plan:
+        plan = {field: self._column(field) for field in descriptor.fields}
+        self._plans[descriptor] = plan
+        return plan
+
+    def _column(self, field: FieldDescriptor) -> Column:
+        if field.name in _HIDDEN:
+            return "", None, None
+        label = _LABELS.get(field.name, field.name)
+        show = _shower(field, self._show_secrets)
+        if field.is_repeated:
+            one = show
+            show = lambda values: _several([one(value) for value in values])  # noqa: E731
+        boring = None if field.is_required or field.name == "partitions" else field.default_value
+        return f"{label}=" if label else "", show, _ALL_ONES if field.name == "highest_sequence_id" else boring
+
+    # -- the entry
+
+    def _entry(self, frame: Frame, metadata: MessageMetadata, parts: list[str]) -> None:
+        plain = True
+        if metadata.HasField("num_messages_in_batch"):
+            parts.append(f" batch={metadata.num_messages_in_batch}")
+            plain = False
+        if metadata.num_chunks_from_msg > 1:
+            parts.append(f" chunk={metadata.chunk_id + 1}/{metadata.num_chunks_from_msg}")
+            plain = False
+        if metadata.compression:
+            parts.append(f" {CODECS[metadata.compression]}")
+            plain = False
+        if metadata.encryption_keys:
+            parts.append(f" encrypted={_several([clean(as_text(key.key)) for key in metadata.encryption_keys])}")
+            plain = False
+        if metadata.HasField("marker_type"):
+            parts.append(f" marker={_MARKERS.get(metadata.marker_type, metadata.marker_type)}")
+        if metadata.HasField("partition_key"):
+            parts.append(f" key={_text(metadata.partition_key)}")
+        if metadata.null_value:
+            parts.append(" null")
+        elif plain and not frame.partial:
+            parts.append(f" {_preview(frame.raw[frame.payload_at : frame.payload_at + _PREVIEW + 1])}")
+
+
+def _shower(field: FieldDescriptor, show_secrets: bool) -> Callable[[Any], str]:
+    """How one value of `field` becomes text."""
+    if field.full_name in SECRETS and not show_secrets:
+        return lambda value: "[redacted]"
+    if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+        return _MESSAGES.get(field.message_type.name, lambda value: "{…}")
+    if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+        return {value.number: value.name for value in field.enum_type.values}.__getitem__
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return lambda value: value.hex() if len(value) <= 16 else f"{len(value)} bytes"
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return _text
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        return lambda value: "true" if value else "false"
+    return _unsigned if field.type == FieldDescriptor.TYPE_UINT64 else str
+
+
+def _unsigned(value: int) -> str:
+    return "-1" if value == _ALL_ONES else str(value)
+
+
+def _text(value: str | bytes) -> str:
+    text = clean(as_text(value))
+    return text if text and " " not in text else f'"{text}"'
+
+
+def _several(texts: list[str]) -> str:
+    return ",".join(texts) if len(texts) <= 3 else f"{texts[0]},…,{texts[-1]}({len(texts)})"
+
+
+def _message_id(value: Any) -> str:
+    text = f"{_unsigned(value.ledgerId)}:{_unsigned(value.entryId)}"
+    if value.partition >= 0:
+        text += f":{value.partition}"
+    if value.batch_index >= 0:
+        text += f"[{value.batch_index}]"
+    return f"{text}~" if value.ack_set else text  # ~: a part of the batch
+
+
+_MESSAGES: Final[dict[str, Callable[[Any], str]]] = {
+    "MessageIdData": _message_id,
+    "Schema": lambda schema: Schema.Type.Name(schema.type),
+    "KeySharedMeta": lambda meta: KeySharedMode.Name(meta.keySharedMode),
+    "AuthData": lambda data: f"{as_text(data.auth_method_name)}",
+    "Subscription": lambda value: f"{clean(as_text(value.topic))}/{clean(as_text(value.subscription))}",
+}
+
+
+def _preview(payload: bytes) -> str:
+    try:
+        text = payload[:_PREVIEW].decode()
+    except UnicodeDecodeError:
+        return f"0x{payload[:8].hex()}{'…' if len(payload) > 8 else ''}"
+    return f'"{clean(text)}{"…" if len(payload) > _PREVIEW else ""}"'

@@ -1,0 +1,169 @@
+"""Which events to show: by command, topic, connection, time, expression, or the first that is wrong."""
+
+import difflib
+import re
+from collections.abc import Callable
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from pulsarctl_wire.errors import FilterError
+from pulsarctl_wire.record import RECORD_NAMES, Record, Recorder
+from pulsarctl_wire.wire.commands import NAMES, NUMBERS
+from pulsarctl_wire.wire.frame import Event, Frame, Gap
+from pulsarctl_wire.wire.names import full_topic, without_partition
+
+Test = Callable[[Event], bool]
+
+_ERRORS: Final = {NUMBERS["ERROR"], NUMBERS["SEND_ERROR"]}
+
+
+def by_command(names: list[str]) -> Test:
+    """Frames whose command is one of `names`: any case, separated by commas, with * and ? as in a shell."""
+    patterns = [name.strip().upper() for text in names for name in text.split(",") if name.strip()]
+    numbers: set[int] = set()
+    for pattern in patterns:
+        found = {number for name, number in NUMBERS.items() if fnmatchcase(name, pattern)}
+        if not found:
+            near = difflib.get_close_matches(pattern, NUMBERS, 3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(NAMES.values())}"
+            raise FilterError(f"--command {pattern}: no such command; {hint}")
+        numbers |= found
+    return lambda event: isinstance(event, Frame) and event.type in numbers
+
+
+def by_topic(patterns: list[str]) -> Test:
+    """Frames about one of the topics: a name in any spelling, or a pattern with * and ?; partitions count."""
+    plain = {full_topic(pattern) for pattern in patterns if not re.search(r"[*?\[]", pattern)}
+    globs = [pattern for pattern in patterns if re.search(r"[*?\[]", pattern)]
+    globs = [pattern if "://" in pattern else f"*://*{pattern}" for pattern in globs]
+    known: dict[str, bool] = {}
+
+    def test(event: Event) -> bool:
+        topic = event.topic if isinstance(event, Frame) else None
+        if topic is None:
+            return False
+        if topic not in known:
+            if len(known) > 10_000:
+                known.clear()
+            known[topic] = bool({topic, without_partition(topic)} & plain) or any(
+                fnmatchcase(topic, pattern) for pattern in globs
+            )
+        return known[topic]
+
+    return test
+
+
+def by_connection(wanted: list[str]) -> Test:
+    """Events of the connections given by number, or by a part of "client:port-server:port"."""
+    numbers = {int(text) for text in wanted if text.isdecimal()}
+    parts = [text for text in wanted if not text.isdecimal()]
+    return lambda event: (
+        event.connection.index in numbers or any(part in str(event.connection) for part in parts)
+    )
+
+
+def by_time(text: str) -> Test:
+    """Events in the range "FROM..TO" (either may be left out).
+
+    Each is a time of ISO 8601 (UTC unless it says otherwise), seconds since the epoch, or +SECONDS
+    after the first event.
+    """
+    start, dots, stop = text.partition("..")
+    if not dots:
+        raise FilterError(f"--time-range {text}: give FROM..TO, as in 2026-11-20T10:00..2026-11-20T10:05 or +1..+2.5")
+    bounds = [_moment(start), _moment(stop)]
+    first: list[int] = []
+
+    def test(event: Event) -> bool:
+        if event.time_ns is None:
+            return False
+        if not first:
+            first.append(event.time_ns)
+        low, high = (
+            None if bound is None else bound[1] + (first[0] if bound[0] else 0) for bound in bounds
+        )
+        return (low is None or event.time_ns >= low) and (high is None or event.time_ns <= high)
+
+    return test
+
+
+def _moment(text: str) -> tuple[bool, int] | None:
+    """(whether it is relative, ns), of one end of a range."""
+    text = text.strip()
+    if not text:
+        return None
+    try:
+        if re.fullmatch(r"\+?\d+(\.\d+)?", text):
+            whole, _, fraction = text.lstrip("+").partition(".")
+            return text[0] == "+", int(whole) * 1_000_000_000 + int(f"{fraction:0<9}"[:9])
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError as error:
+        raise FilterError(f"--time-range: {text} is no time; use ISO 8601, epoch seconds or +seconds") from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return False, int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
+
+
+def is_wrong(event: Event) -> bool:
+    """Whether something is wrong: damage, a bad checksum, an error from the broker, anything noted as odd."""
+    if not isinstance(event, Frame):
+        return not isinstance(event, Gap) or event.size > 0
+    if event.checksum == "invalid" or event.partial or event.notes or event.type in _ERRORS:
+        return True
+    body: Any = event.body
+    if body is None:
+        return True
+    return any(
+        field.name in ("error", "error_code", "validation_error")
+        or (field.name == "response" and getattr(field.enum_type, "name", "") and value == _FAILED.get(event.type))
+        for field, value in body.ListFields()
+    )
+
+
+_FAILED: Final = {NUMBERS["LOOKUP_RESPONSE"]: 2, NUMBERS["PARTITIONED_METADATA_RESPONSE"]: 1}
+
+
+class Expression:
+    """A filter expression over the fields of a record (docs/json.md), in the language of rule-engine."""
+
+    def __init__(self, text: str, recorder: Recorder) -> None:
+        import rule_engine
+
+        self._recorder = recorder
+        self._error = rule_engine.errors.EngineError
+        context = rule_engine.Context(resolver=_resolve, default_value=None)
+        try:
+            self._rule = rule_engine.Rule(text, context=context)
+        except self._error as error:
+            raise FilterError(f"--filter {text}: {_explain(error)}; see docs/json.md for the fields") from error
+        unknown = set(context.symbols) - RECORD_NAMES
+        if unknown:
+            near = difflib.get_close_matches(min(unknown), RECORD_NAMES, 1)
+            hint = f"did you mean {near[0]}?" if near else "docs/json.md lists the fields"
+            raise FilterError(f"--filter {text}: there is no field {min(unknown)}; {hint}")
+        self.tried = 0
+        self.failed = 0
+        """Records on which the expression made no sense (an order between a text and a number)."""
+
+    def __call__(self, event: Event) -> bool:
+        """Whether the expression holds for the record of `event`."""
+        return self.matches(self._recorder(event))
+
+    def matches(self, record: Record) -> bool:
+        """Whether the expression holds for `record`."""
+        self.tried += 1
+        try:
+            return bool(self._rule.matches(record))
+        except self._error:
+            self.failed += 1
+            return False
+
+
+def _resolve(thing: Any, name: str) -> Any:
+    return thing.get(name) if isinstance(thing, dict) else None
+
+
+def _explain(error: Exception) -> str:
+    message = getattr(error, "message", "") or str(error)
+    return str(message).splitlines()[0].rstrip(".")

@@ -1,0 +1,200 @@
+"""Events as plain records: what `-o json` prints, filters ask and the tree shows. See docs/json.md.
+
+A record is a dict of JSON values; its names are fixed. Everything in it is derived from the event
+alone, so that a record can be made of any frame, wherever it came from.
+"""
+
+import re
+from base64 import b64decode
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from pulsarctl_wire.views import Content, show
+from pulsarctl_wire.wire import PulsarApi_pb2
+from pulsarctl_wire.wire.commands import BODIES
+from pulsarctl_wire.wire.fields import Walker, as_base64, as_text, oddities
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.payload import Message, open_entry
+from pulsarctl_wire.wire.PulsarApi_pb2 import MarkerType, Schema
+
+Record = dict[str, Any]
+
+RECORD_NAMES: Final = frozenset(
+    (
+        *("number", "time_ns", "connection", "to_broker", "packet", "client", "server"),
+        *("command", "total_size", "fields", "broker_entry_metadata", "checksum", "metadata", "messages"),
+        *("request", "answer", "latency_ns", "topic", "subscription", "partial", "notes"),
+        *("malformed", "size", "bytes", "gap"),
+    )
+)
+"""The names that records have at their top."""
+
+_TOKEN: Final = re.compile(rb"eyJ[\w-]{4,}\.[\w.-]+|(?i:authorization:)[^\r\n]+")
+_MARKER_PAYLOADS: Final = {
+    MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST: PulsarApi_pb2.ReplicatedSubscriptionsSnapshotRequest,
+    MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_RESPONSE: PulsarApi_pb2.ReplicatedSubscriptionsSnapshotResponse,
+    MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT: PulsarApi_pb2.ReplicatedSubscriptionsSnapshot,
+    MarkerType.REPLICATED_SUBSCRIPTION_UPDATE: PulsarApi_pb2.ReplicatedSubscriptionsUpdate,
+}
+
+
+class Recorder:
+    """Makes records of events.
+
+    `show_secrets` leaves credentials as they are. `schema` is what every payload is shown by, where
+    the user knows better than the capture. `answers` gives each record the key `answer`.
+    """
+
+    def __init__(
+        self, *, show_secrets: bool = False, schema: Schema | None = None, answers: bool = False
+    ) -> None:
+        self._walk = Walker(show_secrets=show_secrets)
+        self._show_secrets = show_secrets
+        self._schema = schema
+        self._answers = answers
+
+    def __call__(self, event: Event) -> Record:
+        """The record of `event`."""
+        if isinstance(event, Frame):
+            return self.frame(event)
+        record: Record = {"number": None, **_place(event)}
+        if isinstance(event, Gap):
+            record["gap"] = event.size
+        elif isinstance(event, Malformed):
+            raw = event.raw if self._show_secrets else without_tokens(event.raw)
+            reason = event.reason if self._show_secrets else without_tokens(event.reason.encode()).decode()
+            record |= {"malformed": reason, "size": event.size, "bytes": as_base64(raw)}
+        return record
+
+    def frame(self, frame: Frame) -> Record:
+        """The record of a frame."""
+        notes = list(frame.notes)
+        body = frame.body
+        metadata = frame.metadata
+        broker_entry = frame.broker_entry_metadata
+        record: Record = {
+            "number": frame.number,
+            **_place(frame),
+            "command": frame.command,
+            "total_size": frame.total_size,
+            "fields": self._fields(frame, body, notes),
+            "broker_entry_metadata": None if broker_entry is None else self._walk(broker_entry),
+            "checksum": frame.checksum,
+            "metadata": None if metadata is None else self._walk(metadata),
+            "messages": [] if metadata is None else self._messages(frame, notes),
+            "request": frame.request,
+            "latency_ns": frame.latency_ns,
+            "topic": frame.topic,
+            "subscription": frame.subscription,
+            "partial": frame.partial,
+            "notes": notes,
+        }
+        if metadata is not None:
+            notes += oddities(metadata, "MessageMetadata")
+        if frame.checksum == "invalid":
+            parts = frame.parts
+            notes.append(f"CRC32-C is {parts.stored:08x}, the bytes have {parts.computed:08x}")
+        if self._answers or frame.answer is not None:
+            record["answer"] = frame.answer
+        return record
+
+    def _fields(self, frame: Frame, body: Any, notes: list[str]) -> Record | None:
+        base = frame.base
+        if base is None:
+            return None
+        name = BODIES.get(frame.type)
+        if body is None:
+            notes.append(f"{frame.command} without its sub-message" if name else "a command type nobody knows")
+            return self._walk(base)
+        notes += oddities(body, body.DESCRIPTOR.name)
+        if len(base.ListFields()) != 2:
+            others = [field.name for field, _ in base.ListFields() if field.name not in ("type", name)]
+            notes += [f"the command also carries the sub-message {other}" for other in others]
+        return self._walk(body)
+
+    def _messages(self, frame: Frame, notes: list[str]) -> list[Record]:
+        entry = open_entry(frame)
+        notes += entry.notes
+        return [self._message(frame, message, notes) for message in entry.messages]
+
+    def _message(self, frame: Frame, message: Message, notes: list[str]) -> Record:
+        metadata = message.metadata
+        payload = message.payload
+        record: Record = {
+            "index": message.index,
+            "key": as_text(metadata.partition_key) if metadata.HasField("partition_key") else None,
+            "properties": {as_text(each.key): as_text(each.value) for each in metadata.properties},
+            "event_time": metadata.event_time if metadata.HasField("event_time") else None,
+            "size": None if payload is None else len(payload),
+            "payload": None,
+        }
+        if metadata.HasField("ordering_key"):
+            record["ordering_key"] = as_text(metadata.ordering_key)
+        if metadata.HasField("sequence_id"):
+            record["sequence_id"] = metadata.sequence_id
+        if message.skipped:
+            record["already_acked"] = True
+        if metadata.null_value:
+            record["null_value"] = True
+        elif payload is not None:
+            record["payload"] = self._payload(frame, metadata, payload, notes)
+        return record
+
+    def _payload(self, frame: Frame, metadata: Any, payload: bytes, notes: list[str]) -> Record:
+        entry = frame.metadata
+        assert entry is not None  # it has messages
+        if entry.encryption_keys:
+            keys = [as_text(key.key) for key in entry.encryption_keys]
+            return {"view": "encrypted", "value": payload.hex(), "keys": keys}
+        if entry.HasField("marker_type"):
+            return {"view": "marker", "value": self._marker(entry.marker_type, payload, notes)}
+        schema = self._schema or frame.schema
+        key = _key_bytes(metadata) if schema is not None else None
+        shown = show(Content(payload, schema, key))
+        if shown.note:
+            notes.append(shown.note)
+        return {"view": shown.view, "value": shown.value}
+
+    def _marker(self, kind: int, payload: bytes, notes: list[str]) -> Record:
+        known = MarkerType.DESCRIPTOR.values_by_number.get(kind)
+        value: Record = {"type": known.name if known else kind}
+        message = _MARKER_PAYLOADS.get(kind)
+        if message is not None:
+            try:
+                value |= self._walk(message.FromString(payload))
+            except DecodeError:
+                notes.append("the marker's payload does not parse")
+                value["payload"] = payload.hex()
+        return value
+
+
+def without_tokens(data: bytes) -> bytes:
+    """`data` with what looks like a credential (a JWT, an Authorization header) starred out, as long as before."""
+    return _TOKEN.sub(lambda match: b"*" * len(match[0]), data)
+
+
+def _place(event: Event) -> Record:
+    connection = event.connection
+    return {
+        "time_ns": event.time_ns,
+        "connection": connection.index,
+        "to_broker": event.to_broker,
+        "packet": event.packet,
+        "client": connection.client,
+        "server": connection.server,
+    }
+
+
+def _key_bytes(metadata: Any) -> bytes | None:
+    """The key of a message as its producer gave it (binary keys travel as base64 text)."""
+    if not metadata.HasField("partition_key"):
+        return None
+    key = metadata.partition_key
+    data: bytes = key if isinstance(key, bytes) else key.encode()
+    if metadata.partition_key_b64_encoded:
+        try:
+            return b64decode(data, validate=True)
+        except ValueError:
+            return data
+    return data

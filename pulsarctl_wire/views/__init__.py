@@ -1,0 +1,52 @@
+"""Payload views: an application's bytes as something a person can read.
+
+    from pulsarctl_wire.views import Content, parse_schema, show
+
+    show(Content(b"hello"))                               # Shown("text", "hello")
+    show(Content(payload, parse_schema("avro:user.avsc")))  # Shown("avro", {"id": 7, ...})
+
+Every view scores a payload with its schema and the best one shows it. Without a schema that is
+text or hexadecimal digits: nothing is guessed. To add a view, write a module with ``score`` and
+``show`` and add it to VIEWS.
+
+Payload and schema are untrusted: `show` raises nothing, goes no deeper and builds no more than
+the limits in ``content.py``. What a schema's type needs beyond the standard library is imported
+when the first such schema comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pulsarctl_wire.views import avro, hex_view, json_view, keyvalue, primitives, protobuf, text
+from pulsarctl_wire.views.content import Content, Shown, View, reason
+from pulsarctl_wire.views.schemas import parse_schema
+from pulsarctl_wire.wire import PulsarApi_pb2
+
+__all__ = ["VIEWS", "Content", "Shown", "View", "parse_schema", "show"]
+
+VIEWS: tuple[View, ...] = (text, hex_view, json_view, avro, protobuf, keyvalue, primitives)
+"""All views; of equal scores the first wins."""
+
+
+def show(content: Content) -> Shown:
+    """``content`` by the view with the highest score; never raises.
+
+    When that view fails, the payload is shown as if it had no schema, as text or hexadecimal
+    digits, and a note says why.
+    """
+    best, high = VIEWS[0], -1.0
+    for view in VIEWS:
+        score = view.score(content)
+        if score > high:
+            best, high = view, score
+    try:
+        return best.show(content)
+    except Exception as error:  # hostile bytes find ways to fail that no list foresees
+        return replace(show(Content(content.payload)), note=_why(content, error))
+
+
+def _why(content: Content, error: Exception) -> str:
+    # Without a schema the views are text and hex, which fail for want of memory at most.
+    kind = PulsarApi_pb2.Schema.Type.Name(content.schema.type) if content.schema else "missing"
+    return f"Not shown by its {kind} schema: {reason(error)}."

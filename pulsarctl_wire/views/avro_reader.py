@@ -1,0 +1,198 @@
+"""Reading Avro's binary encoding, within limits (Avro 1.11 specification, "Binary Encoding").
+
+A compiled schema is a `Read`: a callable that takes the next value off a cursor. Scalars are
+functions, containers small classes that hold their parts' Reads; a recursive schema is a Record
+that reaches itself.
+
+    int, long       zigzag varint           record          its fields' values, in order
+    float, double   little-endian           array, map      blocks: count, items ... count 0;
+    bytes, string   long size, bytes                        -count is followed by the size in bytes
+    fixed           bytes                   union, enum     index as long, then the branch's value
+
+The payload cannot make it build more than MAX_VALUES values (what was read so far is kept then)
+nor go deeper than MAX_DEPTH, whatever the schema: items without bytes and records that contain
+themselves cost nothing on the wire.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import TypeAlias, TypeVar
+
+from pulsarctl_wire.views.content import MAX_DEPTH, MAX_VALUES, Json
+from pulsarctl_wire.views.values import base64_text, double, lenient_text, single
+
+Part = TypeVar("Part")
+
+_FLOAT = struct.Struct("<f")
+_DOUBLE = struct.Struct("<d")
+_INT64 = (1 << 64) - 1
+
+
+class Cursor:
+    """A place in a payload, and how much may still be built from it.
+
+    Attributes:
+        at: index of the next byte.
+        left: values that may still be built; negative once reading was cut short.
+    """
+
+    __slots__ = ("at", "data", "depth", "left")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+        self.left = MAX_VALUES
+        self.depth = 0
+
+    def take(self, size: int) -> bytes:
+        """The next ``size`` bytes; ValueError when there are fewer."""
+        end = self.at + size
+        if size < 0 or end > len(self.data):
+            raise ValueError(f"{size} bytes wanted at byte {self.at} of {len(self.data)}")
+        taken = self.data[self.at : end]
+        self.at = end
+        return taken
+
+    def long(self) -> int:
+        """A zigzag varint of at most ten bytes; ValueError when it does not end."""
+        number = shift = 0
+        for at in range(self.at, min(self.at + 10, len(self.data))):
+            byte = self.data[at]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                self.at = at + 1
+                number &= _INT64
+                return (number >> 1) ^ -(number & 1)
+            shift += 7
+        raise ValueError(f"no complete number at byte {self.at} of {len(self.data)}")
+
+    def spend(self) -> bool:
+        """Count one value; False when it must not be built."""
+        self.left -= 1
+        return self.left >= 0
+
+    def enter(self) -> None:
+        """Go one level down; ValueError beyond MAX_DEPTH."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ValueError(f"values are nested deeper than {MAX_DEPTH} levels")
+
+    def leave(self) -> None:
+        """Come one level up."""
+        self.depth -= 1
+
+
+Read: TypeAlias = Callable[[Cursor], Json]
+
+
+def read_null(cursor: Cursor) -> None:
+    """No bytes."""
+
+
+def read_boolean(cursor: Cursor) -> bool:
+    """One byte; ValueError unless it is 0 or 1, the surest sign of a wrong schema."""
+    byte = cursor.take(1)[0]
+    if byte > 1:
+        raise ValueError(f"a boolean of {byte} at byte {cursor.at - 1}")
+    return byte == 1
+
+
+def read_float(cursor: Cursor) -> float | str:
+    """Four bytes."""
+    return single(_FLOAT.unpack(cursor.take(4))[0])
+
+
+def read_double(cursor: Cursor) -> float | str:
+    """Eight bytes."""
+    return double(_DOUBLE.unpack(cursor.take(8))[0])
+
+
+def read_raw(cursor: Cursor) -> bytes:
+    """A size and that many bytes."""
+    return cursor.take(cursor.long())
+
+
+def read_bytes(cursor: Cursor) -> str:
+    """A size and that many bytes, in base64."""
+    return base64_text(read_raw(cursor))
+
+
+def read_string(cursor: Cursor) -> str:
+    """A size and that many bytes of UTF-8."""
+    return lenient_text(read_raw(cursor))
+
+
+def raw_fixed(size: int) -> Callable[[Cursor], bytes]:
+    """Reads ``size`` bytes."""
+    return lambda cursor: cursor.take(size)
+
+
+def converted(read: Callable[[Cursor], Part], convert: Callable[[Part], Json]) -> Read:
+    """Reads a value and shows it by ``convert``: logical types."""
+    return lambda cursor: convert(read(cursor))
+
+
+def _chosen(cursor: Cursor, options: list[Part]) -> Part:
+    index = cursor.long()
+    if not 0 <= index < len(options):
+        raise ValueError(f"choice {index} of {len(options)} before byte {cursor.at}")
+    return options[index]
+
+
+def enumeration(symbols: list[str]) -> Read:
+    """Reads an index into ``symbols``."""
+    return lambda cursor: _chosen(cursor, symbols)
+
+
+def union(branches: list[Read]) -> Read:
+    """Reads an index, then the value of that branch; which branch it was is not shown."""
+    return lambda cursor: _chosen(cursor, branches)(cursor)
+
+
+def _items(cursor: Cursor) -> Iterator[None]:
+    """One turn for every item of an array's or a map's blocks, as long as the budget lasts."""
+    cursor.enter()
+    while count := cursor.long():
+        if count < 0:
+            cursor.long()  # the block's size in bytes, for readers that skip it
+        for _ in range(abs(count)):
+            if not cursor.spend():
+                return
+            yield
+    cursor.leave()
+
+
+def array(items: Read) -> Read:
+    """Reads blocks of items as a list."""
+    return lambda cursor: [items(cursor) for _ in _items(cursor)]
+
+
+def mapping(values: Read) -> Read:
+    """Reads blocks of string keys with their values as an object."""
+    return lambda cursor: {read_string(cursor): values(cursor) for _ in _items(cursor)}
+
+
+class Record:
+    """Reads fields in the schema's order as an object.
+
+    Attributes:
+        fields: names with their Reads; filled in after the Record exists, so that they can refer to it.
+    """
+
+    __slots__ = ("fields",)
+
+    def __init__(self) -> None:
+        self.fields: list[tuple[str, Read]] = []
+
+    def __call__(self, cursor: Cursor) -> Json:
+        """Read all fields, or as many as the budget allows."""
+        cursor.enter()
+        values: dict[str, Json] = {}
+        for name, read in self.fields:
+            if not cursor.spend():
+                break
+            values[name] = read(cursor)
+        cursor.leave()
+        return values

@@ -1,0 +1,80 @@
+"""What goes into a view, what comes out, and the limits that every view keeps.
+
+Payloads and schemas are untrusted. A few bytes can ask for very much (a block of 2^60 nulls, a
+schema whose one long name is repeated by every item), so what a view builds is limited here by
+counts, and not by how long the payload is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from pulsarctl_wire.wire import PulsarApi_pb2
+
+MAX_VALUES = 100_000
+"""Values (scalars, items, fields) built from one payload."""
+MAX_DEPTH = 64
+"""Lists and objects inside one another; orjson writes no more than 254."""
+MAX_NAME = 256
+"""Characters of a name that a schema makes every item repeat: field names and enum symbols."""
+MAX_REASON = 160
+"""Characters of an error's text in a note."""
+
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """One message's payload and what is known about it.
+
+    Attributes:
+        payload: the application's bytes: decompressed, decrypted, out of its batch.
+        schema: the schema seen for the topic, or given by the user; None when there is none.
+        key: the message key's bytes with base64 undone, for KeyValue in SEPARATED encoding;
+            None when the message has no key.
+    """
+
+    payload: bytes
+    schema: PulsarApi_pb2.Schema | None = None
+    key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A payload made readable.
+
+    Attributes:
+        view: "text", "hex", "json", "avro", "protobuf", "keyvalue" or the schema's primitive type
+            in lower case ("int64", "localdate"); inside a keyvalue also "null".
+        value: what orjson can write: integers lie between -2^63 and 2^64-1, NaN and infinities
+            are strings, bytes are base64 strings.
+        note: one short sentence when something better was wanted or something was cut.
+    """
+
+    view: str
+    value: Json
+    note: str | None = None
+
+
+class View(Protocol):
+    """What each module in the VIEWS tuple offers."""
+
+    def score(self, content: Content) -> float:
+        """How well this view fits: 1 its schema asks for it, 0 not at all. Raises nothing."""
+
+    def show(self, content: Content) -> Shown:
+        """Show ``content``; raises ValueError (or what a hostile payload provokes) if it cannot."""
+
+
+def reason(error: Exception) -> str:
+    """An error as a part of a note: one line, printable, at most MAX_REASON characters."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    text = str(error) if isinstance(error, ValueError) else type(error).__name__
+    return quoted(text, MAX_REASON)[1:-1]
+
+
+def quoted(name: object, limit: int = MAX_NAME // 4) -> str:
+    """A name out of untrusted bytes, in quotes, cut at ``limit`` and safe on a terminal."""
+    return ascii(str(name)[:limit])

@@ -1,0 +1,68 @@
+"""JSON, where the topic's schema is Json: the payload itself, parsed.
+
+The schema's data (an Avro record) is not needed to read it. Numbers keep their value: integers
+beyond 64 bits, and floats beyond a double's range, are shown as the digits that were sent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+from pulsarctl_wire.views.content import MAX_DEPTH, MAX_VALUES, Content, Json, Shown
+from pulsarctl_wire.wire import PulsarApi_pb2
+
+_JSON = PulsarApi_pb2.Schema.Json
+_INT64_DIGITS = 20  # of 2^64-1; Python needs quadratic time for a million of them
+
+
+def _integer(digits: str) -> int | str:
+    if len(digits) > _INT64_DIGITS:
+        return digits
+    number = int(digits)
+    return number if -(1 << 63) <= number < 1 << 64 else digits
+
+
+def _float(digits: str) -> float | str:
+    number = float(digits)
+    return number if math.isfinite(number) else digits
+
+
+# Python clients write NaN and Infinity bare: they stay readable as the strings "NaN", "Infinity".
+_decode = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=str).decode
+
+
+def score(content: Content) -> float:
+    """1 for the Json schema, else 0: nothing is taken for JSON without one."""
+    return 1.0 if content.schema is not None and content.schema.type == _JSON else 0.0
+
+
+def show(content: Content) -> Shown:
+    """The parsed payload; ValueError when it is not JSON, too deep or holds too many values."""
+    payload = content.payload
+    openings = payload.count(b"[") + payload.count(b"{")
+    # Counted before parsing, so commas inside strings count too: the error is on the safe side.
+    if openings + payload.count(b",") >= MAX_VALUES:
+        raise ValueError(f"it may hold more than {MAX_VALUES} values")
+    value: Json = _decode(payload.decode())
+    # Only these two can have become something that cannot be written as JSON again.
+    if openings > MAX_DEPTH or b"\\ud" in payload or b"\\uD" in payload:
+        value = _tamed(value, MAX_DEPTH)
+    return Shown("json", value)
+
+
+def _tamed(value: Json, depth: int) -> Json:
+    """``value`` with lone surrogates spelled out; ValueError if it is deeper than ``depth``."""
+    if isinstance(value, str):
+        return _without_surrogates(value)
+    if not isinstance(value, list | dict):
+        return value
+    if not depth:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, list):
+        return [_tamed(item, depth - 1) for item in value]
+    return {_without_surrogates(name): _tamed(item, depth - 1) for name, item in value.items()}
+
+
+def _without_surrogates(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

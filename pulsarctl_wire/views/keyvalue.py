@@ -1,0 +1,127 @@
+"""KeyValue: a key and a value, each with a schema of its own.
+
+The schema's data holds both schemas' data, its properties tell the rest (written by the Java
+client's KeyValueSchemaInfo; a length of -1 means null):
+
+    schema data   u32 length, key schema's data, u32 length, value schema's data
+    properties    {key,value}.schema.type     SchemaType names such as STRING, AVRO, KEY_VALUE
+                  {key,value}.schema.properties   a JSON object of strings
+                  kv.encoding.type            INLINE (also when absent) or SEPARATED
+
+    INLINE        payload = u32 length, key, u32 length, value
+    SEPARATED     payload = value; the key is the message's key
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pulsarctl_wire.views.cache import SchemaCache, schema_json
+from pulsarctl_wire.views.content import Content, Json, Shown, quoted
+from pulsarctl_wire.wire import PulsarApi_pb2
+
+_KEY_VALUE = PulsarApi_pb2.Schema.KeyValue
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A compiled KeyValue schema."""
+
+    separated: bool
+    key: PulsarApi_pb2.Schema
+    value: PulsarApi_pb2.Schema
+
+
+def score(content: Content) -> float:
+    """1 for the KeyValue schema, else 0."""
+    return 1.0 if content.schema is not None and content.schema.type == _KEY_VALUE else 0.0
+
+
+def show(content: Content) -> Shown:
+    """``{"key": {"view", "value"}, "value": {"view", "value"}}``, each by its own schema.
+
+    A null key or value, and a separated key the message does not have, has the view "null".
+    ValueError when the schema or the lengths in an inline payload are wrong.
+    """
+    assert content.schema is not None, "score() was 0"
+    pair = _pairs(content.schema)
+    separate = (content.key, content.payload)
+    key, value = separate if pair.separated else _split(content.payload, "the payload")
+    notes: list[str] = []
+    parts: dict[str, Json] = {
+        "key": _part("Key", key, pair.key, notes),
+        "value": _part("Value", value, pair.value, notes),
+    }
+    return Shown("keyvalue", parts, " ".join(notes) or None)
+
+
+def _part(name: str, raw: bytes | None, schema: PulsarApi_pb2.Schema, notes: list[str]) -> Json:
+    if raw is None:
+        return {"view": "null", "value": None}
+    # Imported here because the package imports this module: a part may have any view, this too.
+    from pulsarctl_wire.views import show as show_any
+
+    shown = show_any(Content(raw, schema))
+    if shown.note:
+        notes.append(f"{name}: {shown.note}")
+    return {"view": shown.view, "value": shown.value}
+
+
+def _split(raw: bytes, what: str) -> tuple[bytes | None, bytes | None]:
+    """Key and value behind their lengths; None for a length of -1."""
+    halves: list[bytes | None] = []
+    at = 0
+    for _ in range(2):
+        size = int.from_bytes(raw[at : at + 4], "big", signed=True)
+        at += 4
+        if size < -1 or at + max(size, 0) > len(raw):
+            raise ValueError(f"{what} has {max(len(raw) - at, 0)} bytes for a key or value of {size}")
+        halves.append(None if size == -1 else raw[at : at + size])
+        at += max(size, 0)
+    if at < len(raw):
+        raise ValueError(f"{what} has {len(raw) - at} bytes left over behind key and value")
+    return halves[0], halves[1]
+
+
+def _compile(schema: PulsarApi_pb2.Schema) -> _Pair:
+    properties = {entry.key: entry.value for entry in schema.properties}
+    key, value = _split(schema.schema_data, "the schema")
+    encoding = properties.get("kv.encoding.type") or "INLINE"
+    if encoding not in ("INLINE", "SEPARATED"):
+        raise ValueError(f"the schema has the unknown encoding {quoted(encoding)}")
+    return _Pair(encoding == "SEPARATED", _half("key", key, properties), _half("value", value, properties))
+
+
+_pairs = SchemaCache(_compile)
+
+
+def _half(half: str, schema_data: bytes | None, properties: dict[str, str]) -> PulsarApi_pb2.Schema:
+    """The schema of a key or a value.
+
+    Nested KeyValue schemas need no limit of depth: each level escapes the properties of those
+    below as a JSON string once more, which doubles their length.
+    """
+    what = f"the schema's property {half}.schema.properties"
+    own = schema_json(properties.get(f"{half}.schema.properties") or "{}", what)
+    if not isinstance(own, dict):
+        raise ValueError(f"{what} is not a JSON object")
+    return PulsarApi_pb2.Schema(
+        name=half,
+        schema_data=schema_data or b"",
+        type=_type(properties.get(f"{half}.schema.type", "BYTES")),
+        properties=[
+            PulsarApi_pb2.KeyValue(key=name, value=text)
+            for name, text in own.items()
+            if isinstance(text, str)
+        ],
+    )
+
+
+def _type(name: str) -> Any:
+    """The type Java calls KEY_VALUE or BOOLEAN; names the protocol has no type for mean bytes."""
+    plain = name.replace("_", "").lower()
+    return _TYPES.get("bool" if plain == "boolean" else plain, _TYPES["none"])
+
+
+_TYPES = {name.lower(): number for name, number in PulsarApi_pb2.Schema.Type.items()}
