@@ -9,9 +9,10 @@ from base64 import b64decode
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as ProtoMessage
 
 from pulsarctl_wire.views import Content, show
-from pulsarctl_wire.wire import PulsarApi_pb2
+from pulsarctl_wire.wire import PulsarApi_pb2 as proto
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.fields import Walker, as_base64, as_text, oddities
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
@@ -31,11 +32,11 @@ RECORD_NAMES: Final = frozenset(
 """The names that records have at their top."""
 
 _TOKEN: Final = re.compile(rb"eyJ[\w-]{4,}\.[\w.-]+|(?i:authorization:)[^\r\n]+")
-_MARKER_PAYLOADS: Final = {
-    MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST: PulsarApi_pb2.ReplicatedSubscriptionsSnapshotRequest,
-    MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_RESPONSE: PulsarApi_pb2.ReplicatedSubscriptionsSnapshotResponse,
-    MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT: PulsarApi_pb2.ReplicatedSubscriptionsSnapshot,
-    MarkerType.REPLICATED_SUBSCRIPTION_UPDATE: PulsarApi_pb2.ReplicatedSubscriptionsUpdate,
+_MARKER_PAYLOADS: Final[dict[int, type[ProtoMessage]]] = {
+    MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST: proto.ReplicatedSubscriptionsSnapshotRequest,
+    MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_RESPONSE: proto.ReplicatedSubscriptionsSnapshotResponse,
+    MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT: proto.ReplicatedSubscriptionsSnapshot,
+    MarkerType.REPLICATED_SUBSCRIPTION_UPDATE: proto.ReplicatedSubscriptionsUpdate,
 }
 
 
@@ -70,19 +71,25 @@ class Recorder:
     def frame(self, frame: Frame) -> Record:
         """The record of a frame."""
         notes = list(frame.notes)
-        body = frame.body
         metadata = frame.metadata
+        walked = self._walk(metadata) if metadata is not None else None
         broker_entry = frame.broker_entry_metadata
+        connection = frame.connection
         record: Record = {
             "number": frame.number,
-            **_place(frame),
+            "time_ns": frame.time_ns,
+            "connection": connection.index,
+            "to_broker": frame.to_broker,
+            "packet": frame.packet,
+            "client": connection.client,
+            "server": connection.server,
             "command": frame.command,
             "total_size": frame.total_size,
-            "fields": self._fields(frame, body, notes),
+            "fields": self._fields(frame, notes),
             "broker_entry_metadata": None if broker_entry is None else self._walk(broker_entry),
             "checksum": frame.checksum,
-            "metadata": None if metadata is None else self._walk(metadata),
-            "messages": [] if metadata is None else self._messages(frame, notes),
+            "metadata": walked,
+            "messages": [] if walked is None else self._messages(frame, walked, notes),
             "request": frame.request,
             "latency_ns": frame.latency_ns,
             "topic": frame.topic,
@@ -90,7 +97,7 @@ class Recorder:
             "partial": frame.partial,
             "notes": notes,
         }
-        if metadata is not None:
+        if metadata is not None and self._walk.is_odd(metadata):
             notes += oddities(metadata, "MessageMetadata")
         if frame.checksum == "invalid":
             parts = frame.parts
@@ -99,46 +106,58 @@ class Recorder:
             record["answer"] = frame.answer
         return record
 
-    def _fields(self, frame: Frame, body: Any, notes: list[str]) -> Record | None:
+    def _fields(self, frame: Frame, notes: list[str]) -> Record | None:
         base = frame.base
         if base is None:
             return None
-        name = BODIES.get(frame.type)
-        if body is None:
-            notes.append(f"{frame.command} without its sub-message" if name else "a command type nobody knows")
-            return self._walk(base)
-        notes += oddities(body, body.DESCRIPTOR.name)
-        if len(base.ListFields()) != 2:
-            others = [field.name for field, _ in base.ListFields() if field.name not in ("type", name)]
-            notes += [f"the command also carries the sub-message {other}" for other in others]
+        present = base.ListFields()
+        if len(present) == 2 and present[1][0].number == frame.type:
+            body = present[1][1]
+        else:
+            body = frame.body
+            names = [field.name for field, _ in present if field.name not in ("type", BODIES.get(frame.type))]
+            if frame.type not in BODIES:
+                notes.append("a command type nobody knows")
+            elif body is None:
+                notes.append(f"{frame.command} without its sub-message")
+            notes += [f"the command also carries the sub-message {name}" for name in names]
+            if body is None:
+                return self._walk(base)
+        if self._walk.is_odd(body):
+            notes += oddities(body, body.DESCRIPTOR.name)
         return self._walk(body)
 
-    def _messages(self, frame: Frame, notes: list[str]) -> list[Record]:
+    def _messages(self, frame: Frame, walked: Record, notes: list[str]) -> list[Record]:
         entry = open_entry(frame)
-        notes += entry.notes
-        return [self._message(frame, message, notes) for message in entry.messages]
+        if entry.notes:
+            notes += entry.notes
+        return [
+            self._message(
+                frame, message, walked if message.index is None else self._walk(message.metadata), notes
+            )
+            for message in entry.messages
+        ]
 
-    def _message(self, frame: Frame, message: Message, notes: list[str]) -> Record:
-        metadata = message.metadata
+    def _message(self, frame: Frame, message: Message, walked: Record, notes: list[str]) -> Record:
         payload = message.payload
+        properties = walked.get("properties")
         record: Record = {
             "index": message.index,
-            "key": as_text(metadata.partition_key) if metadata.HasField("partition_key") else None,
-            "properties": {as_text(each.key): as_text(each.value) for each in metadata.properties},
-            "event_time": metadata.event_time if metadata.HasField("event_time") else None,
+            "key": walked.get("partition_key"),
+            "properties": {each["key"]: each["value"] for each in properties} if properties else {},
+            "event_time": walked.get("event_time"),
             "size": None if payload is None else len(payload),
             "payload": None,
+            "sequence_id": walked.get("sequence_id"),
         }
-        if metadata.HasField("ordering_key"):
-            record["ordering_key"] = as_text(metadata.ordering_key)
-        if metadata.HasField("sequence_id"):
-            record["sequence_id"] = metadata.sequence_id
+        if "ordering_key" in walked:
+            record["ordering_key"] = as_text(message.metadata.ordering_key)
         if message.skipped:
             record["already_acked"] = True
-        if metadata.null_value:
+        if walked.get("null_value"):
             record["null_value"] = True
         elif payload is not None:
-            record["payload"] = self._payload(frame, metadata, payload, notes)
+            record["payload"] = self._payload(frame, message.metadata, payload, notes)
         return record
 
     def _payload(self, frame: Frame, metadata: Any, payload: bytes, notes: list[str]) -> Record:
@@ -170,7 +189,7 @@ class Recorder:
 
 
 def without_tokens(data: bytes) -> bytes:
-    """`data` with what looks like a credential (a JWT, an Authorization header) starred out, as long as before."""
+    """`data` with what looks like a credential (a JWT, an Authorization header) starred out, as long."""
     return _TOKEN.sub(lambda match: b"*" * len(match[0]), data)
 
 

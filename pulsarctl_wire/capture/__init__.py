@@ -11,7 +11,9 @@ from pulsarctl_wire.wire.frame import Event, Frame
 __all__ = ["Decoder", "Source", "open_source", "read_events", "read_frames"]
 
 
-def read_events(*sources: str | PathLike[str] | BinaryIO, max_frame_size: int | None = None) -> Iterator[Event]:
+def read_events(
+    *sources: str | PathLike[str] | BinaryIO, max_frame_size: int | None = None
+) -> Iterator[Event]:
     """The frames, malformed stretches and gaps of captures, hex dumps or raw frames, in order of capture.
 
     `sources` are paths or binary streams; several continue each other, as rotated files do. Raises
@@ -34,7 +36,9 @@ def read_events(*sources: str | PathLike[str] | BinaryIO, max_frame_size: int | 
         raise damage
 
 
-def read_frames(*sources: str | PathLike[str] | BinaryIO, max_frame_size: int | None = None) -> Iterator[Frame]:
+def read_frames(
+    *sources: str | PathLike[str] | BinaryIO, max_frame_size: int | None = None
+) -> Iterator[Frame]:
     """The frames of captures, hex dumps or raw frames: `read_events` without what is no frame."""
     for event in read_events(*sources, max_frame_size=max_frame_size):
         if isinstance(event, Frame):

@@ -82,7 +82,9 @@ def read_packets(head: bytes, read: Read) -> Iterator[RawPacket]:
         return _pcapng(head, read)
     if head[:4] in _PCAP_MAGICS and len(head) >= 24:
         return _pcap(head, read)
-    raise CaptureError("no pcap or pcapng file" if head[:4] not in _PCAP_MAGICS else "cut inside the file header")
+    raise CaptureError(
+        "no pcap or pcapng file" if head[:4] not in _PCAP_MAGICS else "cut inside the file header"
+    )
 
 
 def _pcap(data: bytes, read: Read) -> Iterator[RawPacket]:
@@ -148,7 +150,9 @@ def _pcapng(data: bytes, read: Read) -> Iterator[RawPacket]:
                 elif kind in (_ENHANCED_PACKET, _SIMPLE_PACKET, _OLD_PACKET):
                     yield _block_packet(kind, body, order, interfaces)
             except (struct.error, IndexError) as error:
-                raise DamagedCapture("a packet block that makes no sense: the file is damaged there") from error
+                raise DamagedCapture(
+                    "a packet block that makes no sense: the file is damaged there"
+                ) from error
         more = read()
         if not more:
             if at < end:

@@ -9,8 +9,7 @@ Sources: RFC 791, 8200 (IP), 9293 (TCP), 4303 (ESP is not looked into), IEEE 802
 """
 
 import struct
-from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 Segment = tuple[bytes, int, int, int, bytes, int]
 """(key, sequence number, acknowledgement number, flags, payload, missing).
@@ -27,7 +26,7 @@ _RAW: Final = {12, 14, 101, 228, 229}
 RAW_IP: Final = 101
 
 _TAGS: Final = {0x8100, 0x88A8, 0x9100, 0x9200}
-_IPV4, _IPV6 = 0x0800, 0x86DD
+_IP_TYPES: Final = {0x0800, 0x86DD}
 _WRAPPED_TYPES: Final = {0x8847, 0x8848, 0x8864, 0x6558}  # MPLS, PPPoE, transparent Ethernet
 _TCP, _UDP, _FRAGMENT = 6, 17, 44
 _WRAPPED_PROTOCOLS: Final = {4, 41, 47}  # IP in IP, IPv6 in IP, GRE
@@ -52,7 +51,7 @@ class Dissector:
         self._datagrams: dict[bytes, _Datagram] = {}
 
     def segment(self, link: int, data: bytes, length: int) -> Segment | None:
-        """The TCP segment in a packet of link type `link`, `length` bytes on the wire; None if there is none."""
+        """The TCP segment in a packet of link type `link` and `length` bytes on the wire, or None."""
         try:
             found = self._link(link, data, length)
         except (struct.error, IndexError):  # headers cut by the snap length
@@ -76,7 +75,7 @@ class Dissector:
             return self._unwrap(link, data)
         while kind in _TAGS:
             kind, at = _u16_at(data, at + 2)[0], at + 4
-        if kind == _IPV4 or kind == _IPV6:
+        if kind in _IP_TYPES:
             return self._ip(data, at, length)
         return self._unwrap(link, data) if kind in _WRAPPED_TYPES else None
 
@@ -117,7 +116,7 @@ class Dissector:
                 word = _u16_at(data, next_at + 2)[0]
                 key = addresses + data[next_at + 4 : next_at + 8] + data[next_at : next_at + 1]
                 whole = self._fragment(key, word & 0xFFF8, bool(word & 1), data[next_at + 8 : stop])
-                return whole and self._transport(addresses, data[next_at], whole, 0, len(whole)) or None
+                return (whole and self._transport(addresses, data[next_at], whole, 0, len(whole))) or None
             else:
                 return self._tunnel(protocol, data, at, next_at)
 
@@ -130,7 +129,14 @@ class Dissector:
         if start < at + 20 or start > stop:
             return None
         payload = data[start:stop]
-        return addresses + data[at : at + 4], sequence, acknowledged, flags, payload, stop - start - len(payload)
+        return (
+            addresses + data[at : at + 4],
+            sequence,
+            acknowledged,
+            flags,
+            payload,
+            stop - start - len(payload),
+        )
 
     def _tunnel(self, protocol: int, data: bytes, ip_at: int, at: int) -> Segment | None:
         if protocol in _WRAPPED_PROTOCOLS or (
@@ -180,27 +186,24 @@ class _Datagram:
         return bytes(whole) if len(whole) >= self._size else None
 
 
-_scapy_layers: dict[int, Callable[[bytes], object]] = {}
-
-
 def innermost_ip(link: int, data: bytes) -> bytes:
     """The innermost IP packet that scapy finds in a packet of link type `link`; b"" if it finds none."""
     from scapy.config import conf
-    from scapy.layers import gre, inet, inet6, l2, vxlan  # noqa: F401  (binds the layers to each other)
-    from scapy.packet import Packet
+    from scapy.contrib import geneve, mpls  # noqa: F401  (importing binds the layers to each other)
+    from scapy.layers import inet, inet6, l2, ppp, vxlan  # noqa: F401
 
-    layer = inet.IP if link == RAW_IP and data[:1] < b"\x50" else inet6.IPv6
-    if link != RAW_IP:
-        layer = conf.l2types.num2layer.get(link)
-        if layer is None:
-            return b""
+    layer: Any = conf.l2types.num2layer.get(link)
+    if link == RAW_IP:
+        layer = inet.IP if data[:1] < b"\x50" else inet6.IPv6
+    if layer is None:
+        return b""
     try:
-        packet: Packet = layer(data)
+        packet = layer(data)
         inner = b""
         while packet and packet.payload is not None and packet.name != "NoPayload":
             if packet.name in ("IP", "IPv6"):
                 inner = bytes(packet.original)
             packet = packet.payload
-    except Exception:  # noqa: BLE001
+    except Exception:
         return b""
     return inner

@@ -13,14 +13,14 @@ import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.hexdump import looks_like_hexdump, parse_hexdump
 from pulsarctl_wire.capture.packets import RAW_IP, Dissector
 from pulsarctl_wire.capture.reassembly import Reassembler
-from pulsarctl_wire.errors import CaptureError, DamagedCapture
+from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame
 from pulsarctl_wire.wire.session import Knowledge, Session
@@ -142,21 +142,23 @@ class Decoder:
                 raise CaptureError(f"a hex dump of more than {MAX_HEXDUMP} characters; split it")
         dumps = parse_hexdump(text.decode("utf-8", errors="replace"))
         kinds = {"ethernet": _ETHERNET, "ip": RAW_IP}
-        links = {kinds.get(dump.link) or self._sniff_link(dump.data) for dump in dumps}
-        if None in links:
+        links = [kinds.get(dump.link) or self._sniff_link(dump.data) for dump in dumps]
+        if files.is_capture(dumps[0].data):  # somebody dumped a capture file
+            yield from self.packets_of(files.read_packets(dumps[0].data, bytes))
+        elif 0 in links:
             yield from self._frames((dump.data, dump.time_ns) for dump in dumps)
-            return
-        yield from self.packets_of(
-            (dump.time_ns, kinds.get(dump.link) or min(links), dump.data, len(dump.data))  # type: ignore[type-var]
-            for dump in dumps
-        )
+        else:
+            yield from self.packets_of(
+                (dump.time_ns, link, dump.data, len(dump.data))
+                for dump, link in zip(dumps, links, strict=True)
+            )
 
-    def _sniff_link(self, data: bytes) -> int | None:
-        """The link type under which bytes of unknown kind are a TCP packet; None if under none."""
+    def _sniff_link(self, data: bytes) -> int:
+        """The link type under which bytes of unknown kind are a TCP packet; 0 if under none."""
         for link in (_ETHERNET, RAW_IP):
             if self._dissector.segment(link, data, len(data)) is not None:
                 return link
-        return None
+        return 0
 
     def _raw(self, head: bytes, read: files.Read) -> Iterator[Event]:
         def chunks() -> Iterator[tuple[bytes, None]]:
@@ -206,7 +208,7 @@ def _peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
         head = _first_bytes(stream, 4)
         if not head.startswith(files.COMPRESSED):
             return stream, head + _rest_of_sniff(stream, head)
-        stream = files.decompress(_Unread(head, stream), head)
+        stream = files.decompress(cast(BinaryIO, _Unread(head, stream)), head)
     raise CaptureError("compressed more than three times")
 
 
@@ -235,8 +237,8 @@ class _Unread(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(buffer)  # type: ignore[call-overload]
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)
         if self._head:
             data, self._head = self._head[: len(view)], self._head[len(view) :]
         else:

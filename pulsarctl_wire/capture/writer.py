@@ -34,7 +34,12 @@ class PcapngWriter:
             self._block(_INTERFACE, struct.pack("<HHI", link, 0, 0) + _NANOSECONDS)
         stamp = (time_ns or 0) & 2**64 - 1
         head = struct.pack(
-            "<IIIII", self._interfaces[link], stamp >> 32, stamp & 0xFFFFFFFF, len(data), max(length, len(data))
+            "<IIIII",
+            self._interfaces[link],
+            stamp >> 32,
+            stamp & 0xFFFFFFFF,
+            len(data),
+            max(length, len(data)),
         )
         self._block(_PACKET, head + data)
         self.count += 1

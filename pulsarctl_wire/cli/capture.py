@@ -10,14 +10,24 @@ from pulsarctl_wire.cli import console
 
 
 def capture(
-    interface: Annotated[str, typer.Option("-i", "--interface", metavar="NAME", help="The interface, as in 'lo' or 'eth0'.")],
-    write: Annotated[str, typer.Option("-w", "--write", metavar="FILE", help="The pcapng file; - is stdout.")],
+    interface: Annotated[
+        str, typer.Option("-i", "--interface", metavar="NAME", help="The interface, as in 'lo' or 'eth0'.")
+    ],
+    write: Annotated[
+        str, typer.Option("-w", "--write", metavar="FILE", help="The pcapng file; - is stdout.")
+    ],
     capture_filter: Annotated[
-        str | None, typer.Option("-f", "--capture-filter", metavar="BPF", help="Packets to take, as in 'tcp port 6650'.")
+        str | None,
+        typer.Option("-f", "--capture-filter", metavar="BPF", help="Packets to take, as in 'tcp port 6650'."),
     ] = None,
-    count: Annotated[int | None, typer.Option("-c", "--count", metavar="N", min=1, help="Stop after N packets.")] = None,
+    count: Annotated[
+        int | None, typer.Option("-c", "--count", metavar="N", min=1, help="Stop after N packets.")
+    ] = None,
     duration: Annotated[
-        float | None, typer.Option("--duration", metavar="SECONDS", min=0, help="Stop with the first packet after this time.")
+        float | None,
+        typer.Option(
+            "--duration", metavar="SECONDS", min=0, help="Stop with the first packet after this time."
+        ),
     ] = None,
 ) -> None:
     """Capture the packets of an interface until Ctrl-C; decode them later, here or in Wireshark."""

@@ -52,9 +52,7 @@ def fail(text: str, code: int) -> NoReturn:
 def use_colour(stream: object, wanted: bool = True) -> bool:
     """Whether to colour what goes to `stream`: a terminal, not dumb, and NO_COLOR not set (no-color.org)."""
     isatty = getattr(stream, "isatty", bool)
-    return bool(
-        wanted and isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    )
+    return bool(wanted and isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
 
 
 class Paint:

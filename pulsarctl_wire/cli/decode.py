@@ -55,64 +55,151 @@ def decode(
             show_default=False,
         ),
     ] = None,
-    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the output.", rich_help_panel=SHOW)] = Output.line,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the closing summary alone.", rich_help_panel=SHOW)] = False,
+    output: Annotated[
+        Output, typer.Option("-o", "--output", help="Form of the output.", rich_help_panel=SHOW)
+    ] = Output.line,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="Print the closing summary alone.", rich_help_panel=SHOW)
+    ] = False,
     filter_: Annotated[
         str | None,
-        typer.Option("-f", "--filter", metavar="EXPR", help="An expression over the JSON fields: 'command == \"SEND\" and total_size > 1000'.", rich_help_panel=SELECT),
+        typer.Option(
+            "-f",
+            "--filter",
+            metavar="EXPR",
+            help="An expression over the JSON fields: 'command == \"SEND\" and total_size > 1000'.",
+            rich_help_panel=SELECT,
+        ),
     ] = None,
     command: Annotated[
         list[str] | None,
-        typer.Option("--command", metavar="NAME", help="Commands such as SEND,MESSAGE or 'LOOKUP*'.", rich_help_panel=SELECT),
+        typer.Option(
+            "--command",
+            metavar="NAME",
+            help="Commands such as SEND,MESSAGE or 'LOOKUP*'.",
+            rich_help_panel=SELECT,
+        ),
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="TOPIC", help="A topic in any spelling, or a pattern with *.", rich_help_panel=SELECT),
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="A topic in any spelling, or a pattern with *.",
+            rich_help_panel=SELECT,
+        ),
     ] = None,
     connection: Annotated[
         list[str] | None,
-        typer.Option("--connection", metavar="N|ADDRESS", help="A connection's number, or part of its addresses.", rich_help_panel=SELECT),
+        typer.Option(
+            "--connection",
+            metavar="N|ADDRESS",
+            help="A connection's number, or part of its addresses.",
+            rich_help_panel=SELECT,
+        ),
     ] = None,
     time_range: Annotated[
         str | None,
-        typer.Option("--time-range", metavar="FROM..TO", help="ISO 8601, epoch seconds, or +seconds from the first event.", rich_help_panel=SELECT),
+        typer.Option(
+            "--time-range",
+            metavar="FROM..TO",
+            help="ISO 8601, epoch seconds, or +seconds from the first event.",
+            rich_help_panel=SELECT,
+        ),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("-c", "--count", metavar="N", min=1, help="Stop after N.", rich_help_panel=SELECT)
+        int | None,
+        typer.Option("-c", "--count", metavar="N", min=1, help="Stop after N.", rich_help_panel=SELECT),
     ] = None,
     first_error: Annotated[
         bool,
-        typer.Option("--first-error", help="Show the first thing that is wrong (damage, bad checksum, an error from the broker) and stop.", rich_help_panel=SELECT),
+        typer.Option(
+            "--first-error",
+            help="Show the first thing that is wrong (damage, bad checksum, a broker's error) and stop.",
+            rich_help_panel=SELECT,
+        ),
     ] = False,
     two_pass: Annotated[
-        bool, typer.Option("-2", "--two-pass", help="Read twice, so that requests name their answers too.", rich_help_panel=READ)
+        bool,
+        typer.Option(
+            "-2",
+            "--two-pass",
+            help="Read twice, so that requests name their answers too.",
+            rich_help_panel=READ,
+        ),
     ] = False,
     interface: Annotated[
-        str | None, typer.Option("-i", "--interface", metavar="NAME", help="Decode a live interface.", rich_help_panel=READ)
+        str | None,
+        typer.Option(
+            "-i", "--interface", metavar="NAME", help="Decode a live interface.", rich_help_panel=READ
+        ),
     ] = None,
     capture_filter: Annotated[
-        str | None, typer.Option("--capture-filter", metavar="BPF", help="With -i: packets to take, as in 'tcp port 6650'.", rich_help_panel=READ)
+        str | None,
+        typer.Option(
+            "--capture-filter",
+            metavar="BPF",
+            help="With -i: packets to take, as in 'tcp port 6650'.",
+            rich_help_panel=READ,
+        ),
     ] = None,
     schema: Annotated[
         str | None,
-        typer.Option("--schema", metavar="TYPE[:FILE]", help="Show payloads by this schema: json, string, avro:user.avsc, protobuf:set.desc:pkg.Message, ….", rich_help_panel=SHOW),
+        typer.Option(
+            "--schema",
+            metavar="TYPE[:FILE]",
+            help="Show payloads by this schema: json, string, avro:user.avsc, protobuf:set.desc:pkg.Message.",
+            rich_help_panel=SHOW,
+        ),
     ] = None,
     max_frame_size: Annotated[
         int | None,
-        typer.Option("--max-frame-size", metavar="BYTES", min=16, help="Largest legal frame, whatever the broker announces.", show_default="5 MiB + 10 KiB", rich_help_panel=READ),
+        typer.Option(
+            "--max-frame-size",
+            metavar="BYTES",
+            min=16,
+            help="Largest legal frame, whatever the broker announces.",
+            show_default="5 MiB + 10 KiB",
+            rich_help_panel=READ,
+        ),
     ] = None,
     write: Annotated[
-        str | None, typer.Option("-w", "--write", metavar="FILE", help="Write the packets of the shown frames as pcapng.", rich_help_panel=SHOW)
+        str | None,
+        typer.Option(
+            "-w",
+            "--write",
+            metavar="FILE",
+            help="Write the packets of the shown frames as pcapng.",
+            rich_help_panel=SHOW,
+        ),
     ] = None,
-    time_format: Annotated[TimeFormat, typer.Option("-t", "--time", help="Times as UTC or local time of day, UTC date, epoch or relative.", rich_help_panel=SHOW)] = TimeFormat.utc,
-    show_secrets: Annotated[bool, typer.Option("--show-secrets", help="Do not redact credentials.", rich_help_panel=SHOW)] = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).", rich_help_panel=SHOW)] = False,
+    time_format: Annotated[
+        TimeFormat,
+        typer.Option(
+            "-t",
+            "--time",
+            help="Times as UTC or local time of day, UTC date, epoch or relative.",
+            rich_help_panel=SHOW,
+        ),
+    ] = TimeFormat.utc,
+    show_secrets: Annotated[
+        bool, typer.Option("--show-secrets", help="Do not redact credentials.", rich_help_panel=SHOW)
+    ] = False,
+    no_color: Annotated[
+        bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).", rich_help_panel=SHOW)
+    ] = False,
 ) -> None:
     """Decode captured Pulsar traffic: captures, hex dumps, raw frames, pipes, live interfaces."""
     if not sources and not interface:
-        console.fail("decode: name a SOURCE (a file, or - for stdin), or an interface with -i; see pwire decode --help", console.EXIT_USAGE)
+        console.fail(
+            "decode: name a SOURCE (a file, or - for stdin) or an interface (-i); see pwire decode --help",
+            console.EXIT_USAGE,
+        )
     if interface and (sources or two_pass):
-        console.fail("decode: a live interface goes with no other source, and can be read only once (-2)", console.EXIT_USAGE)
+        console.fail(
+            "decode: a live interface goes with no other source, and can be read only once (-2)",
+            console.EXIT_USAGE,
+        )
     job = _Job(
         sources=sources or [],
         interface=interface,
@@ -193,7 +280,13 @@ class _Job:
             self.tests.append(select.is_wrong)
 
     def prepare(
-        self, output: Output, time_format: str, schema: str | None, show_secrets: bool, filter_: str | None, write: str | None
+        self,
+        output: Output,
+        time_format: str,
+        schema: str | None,
+        show_secrets: bool,
+        filter_: str | None,
+        write: str | None,
     ) -> None:
         """Make the renderer, the expression and the writer."""
         from pulsarctl_wire.errors import FilterError
@@ -217,7 +310,9 @@ class _Job:
                 console.fail(str(error), console.EXIT_USAGE)
             self.tests.append(self.expression)
         if not self.quiet:
-            self.render = _renderer(output, recorder, time_format, show_secrets, console.use_colour(sys.stdout, self.colour))
+            self.render = _renderer(
+                output, recorder, time_format, show_secrets, console.use_colour(sys.stdout, self.colour)
+            )
         self.join_chunks = filter_ is not None or (not self.quiet and output in (Output.json, Output.tree))
         if write is not None:
             self.writer = self._open_writer(write)
@@ -272,7 +367,7 @@ class _Job:
         import shutil
         import tempfile
 
-        file = self.stack.enter_context(tempfile.NamedTemporaryFile(prefix="pwire-"))
+        file = self.stack.enter_context(tempfile.NamedTemporaryFile(prefix="pwire-"))  # noqa: SIM115
         shutil.copyfileobj(sys.stdin.buffer, file)
         file.flush()
         return file.name
@@ -306,7 +401,9 @@ class _Job:
 
         if self.interface:
             try:
-                yield from decoder.packets_of(live_packets(self.interface, self.capture_filter, self.out.flush))
+                yield from decoder.packets_of(
+                    live_packets(self.interface, self.capture_filter, self.out.flush)
+                )
             except CaptureError as error:
                 console.fail(str(error), console.EXIT_SOURCE)
         for path in self.sources:
@@ -314,7 +411,7 @@ class _Job:
                 source = Source("stdin", sys.stdin.buffer) if path == "-" else open_source(path)
                 with source.stream if path != "-" else ExitStack():
                     yield from decoder.read(self._watched(source))
-            except CaptureError as error:
+            except CaptureError as error:  # noqa: PERF203 (a source, not a frame)
                 self.out.flush()
                 self.code = console.EXIT_DAMAGED if isinstance(error, DamagedCapture) else console.EXIT_SOURCE
                 if say:
@@ -324,7 +421,11 @@ class _Job:
     def _watched(self, source: "Source") -> "Source":
         """`source` read with a progress bar if it is large, and with what is ready shown before each wait."""
         progress = None
-        if source.size > _PROGRESS_BYTES and console.use_colour(sys.stderr, self.colour) and not sys.stdout.isatty():
+        if (
+            source.size > _PROGRESS_BYTES
+            and console.use_colour(sys.stderr, self.colour)
+            and not sys.stdout.isatty()
+        ):
             progress = _Progress(source, self.stack)
         return source._replace(stream=_Watched(source.stream, self.out.flush, progress))  # type: ignore[arg-type]
 
@@ -335,9 +436,13 @@ class _Job:
         for line in summary.lines(decoder, paint):
             sys.stderr.write(line + "\n")
         if self.expression is not None and self.expression.failed == self.expression.tried > 0:
-            console.complain("--filter: the expression made sense for no frame (an order between a text and a number?)")
+            console.complain(
+                "--filter: the expression made sense for no frame (an order between a text and a number?)"
+            )
         if self.writer is not None and self.writer.lost:
-            console.complain(f"--write: {self.writer.lost} packets had passed too long ago and were not written")
+            console.complain(
+                f"--write: {self.writer.lost} packets had passed too long ago and were not written"
+            )
 
 
 class _Watched(io.RawIOBase):
@@ -367,7 +472,9 @@ class _Progress:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self._bar = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False))
+        self._bar = stack.enter_context(
+            Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+        )
         self._task = self._bar.add_task(console.clean(source.name), total=source.size)
         self._next = 0.0
 
@@ -400,7 +507,9 @@ def _renderer(output: Output, recorder: Any, time_format: str, show_secrets: boo
 
         from pulsarctl_wire.cli.tree import TreeRenderer
 
-        render = TreeRenderer(line, recorder, colour=colour, width=shutil.get_terminal_size((120, 40)).columns)
+        render = TreeRenderer(
+            line, recorder, colour=colour, width=shutil.get_terminal_size((120, 40)).columns
+        )
     elif output is Output.hex:
         from pulsarctl_wire.cli.hexview import HexRenderer
 

@@ -67,8 +67,6 @@ class HexRenderer:
             )
         if part.stop > stop:
             yield f"            … {part.stop - stop} bytes more"
-        if part.start == part.stop:
-            yield f"  {self._paint('dim', f'{part.start:08x}')}  {'':<{3 * _WIDTH + _WIDTH}}   {clean(part.label)}"
 
 
 def frame_parts(frame: Frame) -> Iterator[Part]:
@@ -106,7 +104,9 @@ def frame_parts(frame: Frame) -> Iterator[Part]:
         yield Part(at, len(raw), parts.problem or f"payload, {len(raw) - at} bytes")
 
 
-def _message(raw: bytes, at: int, stop: int, descriptor: Descriptor, prefix: str, depth: int = 0) -> Iterator[Part]:
+def _message(
+    raw: bytes, at: int, stop: int, descriptor: Descriptor, prefix: str, depth: int = 0
+) -> Iterator[Part]:
     """The fields of an encoded protobuf message; what does not decode is one part."""
     while at < stop:
         tag, value_at = _varint(raw, at, stop)

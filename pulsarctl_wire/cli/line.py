@@ -1,7 +1,7 @@
 """`-o line`: one line a frame. Written for speed: plain strings, no layout engine.
 
-    16 10:43:05.622138 0 → SEND         public/default/orders producer=0 seq=0 "order 0" 99 B crc=ok
-    17 10:43:05.626109 0 ← SEND_RECEIPT public/default/orders producer=0 seq=0 id=45:0 33 B 3.97 ms after #16
+16 10:43:05.622138 0 → SEND         public/default/orders producer=0 seq=0 "order 0" 99 B crc=ok
+17 10:43:05.626109 0 ← SEND_RECEIPT public/default/orders producer=0 seq=0 id=45:0 33 B 3.97 ms after #16
 """
 
 from collections.abc import Callable
@@ -14,7 +14,13 @@ from pulsarctl_wire.cli.console import Paint, clean, human_bytes, human_time
 from pulsarctl_wire.record import without_tokens
 from pulsarctl_wire.wire.fields import SECRETS, as_text
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, KeySharedMode, MarkerType, MessageMetadata, Schema
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    CompressionType,
+    KeySharedMode,
+    MarkerType,
+    MessageMetadata,
+    Schema,
+)
 
 Column = tuple[str, Callable[[Any], str] | None, object]
 """(label, how a value is shown or None if it is not, the value that is not worth showing)."""
@@ -44,7 +50,14 @@ _LABELS: Final = {
     "error": "",
     "message": "",
 }
-_HIDDEN: Final = {"topic", "subscription", "metadata", "feature_flags", "properties", "subscription_properties"}
+_HIDDEN: Final = {
+    "topic",
+    "subscription",
+    "metadata",
+    "feature_flags",
+    "properties",
+    "subscription_properties",
+}
 _ALL_ONES: Final = 2**64 - 1
 _STYLES: Final = {
     "red": ("ERROR", "SEND_ERROR"),
@@ -60,10 +73,12 @@ TIME_FORMATS: Final = ("utc", "local", "date", "epoch", "relative")
 
 
 class Clock:
-    """Texts of times: UTC or local time of day, the full date in UTC, epoch seconds, or seconds since the first."""
+    """Texts of times: time of day (UTC or local), date in UTC, epoch seconds, or seconds since the first."""
 
     def __init__(self, form: str) -> None:
         self._form = form
+        self._time_ns: int | None = None
+        self._whole = "-"
         self._second = -1
         self._text = ""
         self._first: int | None = None
@@ -72,8 +87,12 @@ class Clock:
 
     def __call__(self, time_ns: int | None) -> str:
         """`time_ns` (ns since the epoch) as text, to the microsecond; "-" if it is not known."""
-        if time_ns is None:
-            return "-"
+        if time_ns != self._time_ns:  # the frames of a packet share their time
+            self._time_ns = time_ns
+            self._whole = "-" if time_ns is None else self._format(time_ns)
+        return self._whole
+
+    def _format(self, time_ns: int) -> str:
         if self._form == "relative":
             if self._first is None:
                 self._first = time_ns
@@ -99,7 +118,7 @@ class LineRenderer:
         self._show_secrets = show_secrets
         self._plans: dict[Descriptor, Plan] = {}
         self._topics: dict[str | None, str] = {None: ""}
-        self._commands: dict[str, str] = {}
+        self._commands: dict[int, str] = {}
         self._arrows = (paint("cyan", "←"), paint("yellow", "→"))
         self._checksums = {
             "valid": " crc=ok",
@@ -111,7 +130,9 @@ class LineRenderer:
         """The line of `event`."""
         if isinstance(event, Frame):
             return self.frame(event)
-        where = f"     - {self._clock(event.time_ns)} {event.connection.index} {self._arrows[event.to_broker]} "
+        where = (
+            f"     - {self._clock(event.time_ns)} {event.connection.index} {self._arrows[event.to_broker]} "
+        )
         if isinstance(event, Gap):
             return f"{where}{self._paint('red', 'GAP')} {event.size} bytes were not captured"
         return f"{where}{self._paint('red', 'MALFORMED')} {self._malformed(event)}"
@@ -124,8 +145,7 @@ class LineRenderer:
 
     def frame(self, frame: Frame) -> str:
         """The line of a frame."""
-        name = frame.command
-        command = self._commands.get(name) or self._command(name)
+        command = self._commands.get(frame.type) or self._command(frame.type, frame.command)
         topic = self._topics.get(frame.topic)
         if topic is None:
             topic = self._topic(frame.topic)
@@ -135,13 +155,16 @@ class LineRenderer:
         ]
         if frame.subscription is not None:
             parts.append(f" sub={clean(frame.subscription)}")
-        body = frame.body
-        if body is not None:
-            self._fields(body, parts)
+        base = frame.base
+        if base is not None:
+            for field, value in base.ListFields():
+                if field.number == frame.type:
+                    self._fields(value, parts)
         metadata = frame.metadata
         if metadata is not None:
             self._entry(frame, metadata, parts)
-        parts.append(f" {human_bytes(len(frame.raw)) if frame.partial else human_bytes(frame.size)}")
+        size = len(frame.raw)
+        parts.append(f" {size} B" if size < 1000 else f" {human_bytes(size)}")
         if frame.checksum is not None:
             parts.append(self._checksums[frame.checksum])
             if frame.checksum == "invalid":
@@ -155,14 +178,14 @@ class LineRenderer:
             parts.append(f" answered by #{frame.answer}")
         if frame.partial:
             parts.append(self._paint("red", " PARTIAL"))
-        for note in frame.notes:
-            parts.append(self._paint("yellow", f" ! {clean(note)}"))
+        if frame.notes:
+            parts += [self._paint("yellow", f" ! {clean(note)}") for note in frame.notes]
         return "".join(parts)
 
-    def _command(self, name: str) -> str:
+    def _command(self, number: int, name: str) -> str:
         style = next((style for style, names in _STYLES.items() if name in names), "bold")
         text = self._paint(style, name) + " " * max(12 - len(name), 0)
-        self._commands[name] = text
+        self._commands[number] = text
         return text
 
     def _topic(self, topic: str | None) -> str:
@@ -195,7 +218,11 @@ class LineRenderer:
             one = show
             show = lambda values: _several([one(value) for value in values])  # noqa: E731
         boring = None if field.is_required or field.name == "partitions" else field.default_value
-        return f"{label}=" if label else "", show, _ALL_ONES if field.name == "highest_sequence_id" else boring
+        return (
+            f"{label}=" if label else "",
+            show,
+            _ALL_ONES if field.name == "highest_sequence_id" else boring,
+        )
 
     # -- the entry
 
@@ -211,7 +238,9 @@ class LineRenderer:
             parts.append(f" {CODECS[metadata.compression]}")
             plain = False
         if metadata.encryption_keys:
-            parts.append(f" encrypted={_several([clean(as_text(key.key)) for key in metadata.encryption_keys])}")
+            parts.append(
+                f" encrypted={_several([clean(as_text(key.key)) for key in metadata.encryption_keys])}"
+            )
             plain = False
         if metadata.HasField("marker_type"):
             parts.append(f" marker={_MARKERS.get(metadata.marker_type, metadata.marker_type)}")
@@ -223,7 +252,7 @@ class LineRenderer:
             parts.append(f" {_preview(frame.raw[frame.payload_at : frame.payload_at + _PREVIEW + 1])}")
 
 
-def _shower(field: FieldDescriptor, show_secrets: bool) -> Callable[[Any], str]:
+def _shower(field: Any, show_secrets: bool) -> Callable[[Any], str]:
     """How one value of `field` becomes text."""
     if field.full_name in SECRETS and not show_secrets:
         return lambda value: "[redacted]"

@@ -71,7 +71,9 @@ def by_time(text: str) -> Test:
     """
     start, dots, stop = text.partition("..")
     if not dots:
-        raise FilterError(f"--time-range {text}: give FROM..TO, as in 2026-11-20T10:00..2026-11-20T10:05 or +1..+2.5")
+        raise FilterError(
+            f"--time-range {text}: give FROM..TO, as in 2026-11-20T10:00..2026-11-20T10:05 or +1..+2.5"
+        )
     bounds = [_moment(start), _moment(stop)]
     first: list[int] = []
 
@@ -80,9 +82,7 @@ def by_time(text: str) -> Test:
             return False
         if not first:
             first.append(event.time_ns)
-        low, high = (
-            None if bound is None else bound[1] + (first[0] if bound[0] else 0) for bound in bounds
-        )
+        low, high = (None if bound is None else bound[1] + (first[0] if bound[0] else 0) for bound in bounds)
         return (low is None or event.time_ns >= low) and (high is None or event.time_ns <= high)
 
     return test
@@ -99,7 +99,9 @@ def _moment(text: str) -> tuple[bool, int] | None:
             return text[0] == "+", int(whole) * 1_000_000_000 + int(f"{fraction:0<9}"[:9])
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError as error:
-        raise FilterError(f"--time-range: {text} is no time; use ISO 8601, epoch seconds or +seconds") from error
+        raise FilterError(
+            f"--time-range: {text} is no time; use ISO 8601, epoch seconds or +seconds"
+        ) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
     return False, int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
@@ -116,7 +118,11 @@ def is_wrong(event: Event) -> bool:
         return True
     return any(
         field.name in ("error", "error_code", "validation_error")
-        or (field.name == "response" and getattr(field.enum_type, "name", "") and value == _FAILED.get(event.type))
+        or (
+            field.name == "response"
+            and getattr(field.enum_type, "name", "")
+            and value == _FAILED.get(event.type)
+        )
         for field, value in body.ListFields()
     )
 
@@ -136,7 +142,9 @@ class Expression:
         try:
             self._rule = rule_engine.Rule(text, context=context)
         except self._error as error:
-            raise FilterError(f"--filter {text}: {_explain(error)}; see docs/json.md for the fields") from error
+            raise FilterError(
+                f"--filter {text}: {_explain(error)}; see docs/json.md for the fields"
+            ) from error
         unknown = set(context.symbols) - RECORD_NAMES
         if unknown:
             near = difflib.get_close_matches(min(unknown), RECORD_NAMES, 1)

@@ -76,10 +76,18 @@ class Summary:
     def lines(self, decoder: Decoder, paint: Paint) -> Iterator[str]:
         """The summary as lines."""
         total = sum(self.commands.values())
-        span = "" if self.first_ns is None or self.last_ns is None else f" in {_seconds(self.last_ns - self.first_ns)}"
+        span = (
+            ""
+            if self.first_ns is None or self.last_ns is None
+            else f" in {_seconds(self.last_ns - self.first_ns)}"
+        )
         connections = f"{len(self.pulsar)} connections" if len(self.pulsar) != 1 else "1 connection"
         others = decoder.reassembler.connections - len(self.pulsar)
-        other = f" (and {others} without Pulsar frames{_named(decoder.reassembler.other_traffic)})" if others else ""
+        other = (
+            f" (and {others} without Pulsar frames{_named(decoder.reassembler.other_traffic)})"
+            if others
+            else ""
+        )
         packets = f"{decoder.packets} packets, " if decoder.packets else ""
         yield paint("bold", f"{packets}{connections}{other}, {total} frames{span}, {human_bytes(self.bytes)}")
         if self.commands:
@@ -95,7 +103,9 @@ class Summary:
                 + f", {self.checksums.get('absent', 0)} absent"
             )
         damage = [
-            f"{self.malformed} malformed ({self.malformed_bytes} bytes{_named(self.protocols)})" if self.malformed else "",
+            f"{self.malformed} malformed ({self.malformed_bytes} bytes{_named(self.protocols)})"
+            if self.malformed
+            else "",
             f"{self.gaps} gaps ({self.gap_bytes} bytes)" if self.gaps else "",
             f"{self.partial} partial frames" if self.partial else "",
             f"{decoder.cut_packets} packets cut by the snap length" if decoder.cut_packets else "",

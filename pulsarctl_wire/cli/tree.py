@@ -15,7 +15,17 @@ from pulsarctl_wire.wire.frame import Event, Frame
 _SHOWN: Final = 2_000
 """Characters of a value that are shown; JSON has them all."""
 
-_PLAIN: Final = {"command", "number", "packet", "connection", "client", "server", "to_broker", "time_ns", "notes"}
+_PLAIN: Final = {
+    "command",
+    "number",
+    "packet",
+    "connection",
+    "client",
+    "server",
+    "to_broker",
+    "time_ns",
+    "notes",
+}
 
 
 class TreeRenderer:
@@ -95,6 +105,12 @@ class TreeRenderer:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = value if isinstance(value, str) else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = (
+        value
+        if isinstance(value, str)
+        else ", ".join(map(str, value))
+        if isinstance(value, list)
+        else str(value)
+    )
     rest = len(text) - _SHOWN
     return clean(text[:_SHOWN]) + (f"… and {rest} characters more" if rest > 0 else "")

@@ -25,8 +25,8 @@ from pulsarctl_wire.wire import PulsarApi_pb2
 
 __all__ = ["VIEWS", "Content", "Shown", "View", "parse_schema", "show"]
 
-VIEWS: tuple[View, ...] = (text, hex_view, json_view, avro, protobuf, keyvalue, primitives)
-"""All views; of equal scores the first wins."""
+VIEWS: tuple[View, ...] = (json_view, avro, protobuf, keyvalue, primitives, text, hex_view)
+"""All views; of equal scores the first wins. Text comes late: it looks at every byte."""
 
 
 def show(content: Content) -> Shown:
@@ -40,6 +40,8 @@ def show(content: Content) -> Shown:
         score = view.score(content)
         if score > high:
             best, high = view, score
+            if score >= 1.0:
+                break
     try:
         return best.show(content)
     except Exception as error:  # hostile bytes find ways to fail that no list foresees
@@ -47,6 +49,8 @@ def show(content: Content) -> Shown:
 
 
 def _why(content: Content, error: Exception) -> str:
-    # Without a schema the views are text and hex, which fail for want of memory at most.
-    kind = PulsarApi_pb2.Schema.Type.Name(content.schema.type) if content.schema else "missing"
+    # Without a schema the views are text and hex, which can fail for want of memory only.
+    if content.schema is None:
+        return f"Not shown: {reason(error)}."
+    kind = PulsarApi_pb2.Schema.Type.Name(content.schema.type)
     return f"Not shown by its {kind} schema: {reason(error)}."

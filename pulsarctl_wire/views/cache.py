@@ -34,7 +34,7 @@ class _Refused:
 
 
 class SchemaCache(Generic[Compiled]):
-    """The compiled forms of the schemas used last, found by the schemas' bytes.
+    """The compiled forms of the schemas used last, found by the schemas' bytes; for one thread.
 
     Args:
         compile_schema: makes the compiled form; whatever it raises refuses the schema.
@@ -80,7 +80,7 @@ class SchemaCache(Generic[Compiled]):
 def schema_json(text: bytes | str, what: str = "the schema") -> Any:
     """The JSON in a schema; ValueError, with ``what`` it should have been, when it is none.
 
-    orjson refuses what Python's own parser lets through: deep nesting and lone surrogates.
+    orjson also refuses deep nesting, lone surrogates and integers of many digits.
     """
     import orjson  # takes longer to import than all views together
 

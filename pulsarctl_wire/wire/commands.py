@@ -36,7 +36,7 @@ _FROM_BROKER: Final = {
 
 # END_TXN_ON_* travel from a broker to another one, which is the broker of that connection.
 TO_BROKER: Final[dict[int, bool]] = {
-    number: name not in _FROM_BROKER and not name.endswith("_RESPONSE") or name == "AUTH_RESPONSE"
+    number: (name not in _FROM_BROKER and not name.endswith("_RESPONSE")) or name == "AUTH_RESPONSE"
     for number, name in NAMES.items()
     if name not in _EITHER_WAY
 }

@@ -9,7 +9,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message as ProtoMessage
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -31,8 +31,8 @@ REFRESH: Final = b"PulsarAuthRefresh"
 _ALL_ONES: Final = 2**64 - 1
 
 Convert = Callable[[Any], Any]
-Plan = dict[FieldDescriptor, tuple[str, Convert | None, bool]]
-"""A message's fields -> (name, conversion or None, whether it is repeated)."""
+Plan = dict[Any, tuple[str, Convert | None, bool]]
+"""A message's field descriptors -> (name, conversion or None, whether it is repeated)."""
 
 
 def as_text(value: str | bytes) -> str:
@@ -59,7 +59,7 @@ class Walker:
 
     def __init__(self, *, show_secrets: bool = False) -> None:
         self._show_secrets = show_secrets
-        self._plans: dict[Descriptor, Plan] = {}
+        self._plans: dict[Any, Plan] = {}
 
     def __call__(self, message: ProtoMessage) -> dict[str, Any]:
         """The fields that are present in `message`, in the order of their numbers."""
@@ -71,18 +71,20 @@ class Walker:
                 values[name] = list(value) if convert is None else [convert(item) for item in value]
             else:
                 values[name] = value if convert is None else convert(value)
-        unknown = UnknownFieldSet(message)  # type: ignore[no-untyped-call]
-        if len(unknown):
-            for each in unknown:
-                values[f"unknown_field_{each.field_number}"] = _unknown_value(each.data)
+        for number, data in unknown_fields(message):
+            values[f"unknown_field_{number}"] = data if isinstance(data, int) else _unknown_text(data)
         return values
 
-    def _plan(self, descriptor: Descriptor) -> Plan:
+    def is_odd(self, message: ProtoMessage) -> bool:
+        """Whether `oddities` would have something to say of `message`."""
+        return not message.IsInitialized() or bool(len(UnknownFieldSet(message)))
+
+    def _plan(self, descriptor: Any) -> Plan:
         plan = {field: (field.name, self._convert(field), field.is_repeated) for field in descriptor.fields}
         self._plans[descriptor] = plan
         return plan
 
-    def _convert(self, field: FieldDescriptor) -> Convert | None:
+    def _convert(self, field: Any) -> Convert | None:
         if field.full_name in SECRETS and not self._show_secrets:
             return _redacted
         if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
@@ -96,10 +98,14 @@ class Walker:
         return _unsigned if field.type == FieldDescriptor.TYPE_UINT64 else None
 
 
-def _unknown_value(data: Any) -> Any:
-    if isinstance(data, bytes):
-        return as_base64(data)
-    return data if isinstance(data, int) else str(data)
+def _unknown_text(data: Any) -> str:
+    return as_base64(data) if isinstance(data, bytes) else str(data)
+
+
+def unknown_fields(message: ProtoMessage) -> list[tuple[int, Any]]:
+    """The (number, value) of the fields of `message` that its schema does not have."""
+    unknown: Any = UnknownFieldSet(message)
+    return [(each.field_number, each.data) for each in unknown] if len(unknown) else []
 
 
 def secret_values(message: ProtoMessage) -> Iterator[bytes]:
@@ -117,7 +123,7 @@ def secret_values(message: ProtoMessage) -> Iterator[bytes]:
 def oddities(message: ProtoMessage, where: str) -> Iterator[str]:
     """What is wrong with `message`: required fields that are missing, fields the schema does not have."""
     if not message.IsInitialized():
-        missing = ", ".join(message.FindInitializationErrors())
+        missing = ", ".join(getattr(message, "FindInitializationErrors")())  # noqa: B009 (no stub has it)
         yield f"{where} lacks {missing}"
-    for each in UnknownFieldSet(message):  # type: ignore[no-untyped-call]
-        yield f"{where} has the unknown field {each.field_number}"
+    for number, _ in unknown_fields(message):
+        yield f"{where} has the unknown field {number}"

@@ -21,10 +21,10 @@ from typing import Final
 
 from crc32c import crc32c
 from google.protobuf.message import DecodeError, EncodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pulsarctl_wire.errors import LocalProtocolError
-from pulsarctl_wire.wire.commands import BODIES, PAYLOAD_TYPES, command_name
+from pulsarctl_wire.wire.commands import BODIES, command_name
+from pulsarctl_wire.wire.fields import unknown_fields
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata, Schema
 
 MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
@@ -77,7 +77,8 @@ class Frame:
     type, base    the command's number and the parsed BaseCommand (None: the command itself is cut)
     checksum      "valid", "invalid", "absent"; None for commands without payload, or when cut
     metadata      MessageMetadata of SEND and MESSAGE; None if there is none or it does not parse
-    payload_at    where in `raw` the payload begins
+    payload_at    where in `raw` the payload begins; 0 if there is none
+    broker_entry  whether the broker put its own metadata in front of the entry
     topic, subscription   full topic name and subscription, where ids could be resolved; else None
     request, latency_ns   for an answer: number of the request's frame, ns since it
     answer        for a request: number of the answer's frame, where already known
@@ -87,6 +88,7 @@ class Frame:
     __slots__ = (
         "answer",
         "base",
+        "broker_entry",
         "checksum",
         "connection",
         "joined",
@@ -134,6 +136,7 @@ class Frame:
         self.checksum: str | None = None
         self.metadata: MessageMetadata | None = None
         self.payload_at = 0
+        self.broker_entry = False
         self.topic: str | None = None
         self.subscription: str | None = None
         self.request: int | None = None
@@ -186,8 +189,7 @@ class Frame:
     @property
     def broker_entry_metadata(self) -> BrokerEntryMetadata | None:
         """What the broker prefixed to the entry (PIP-70); None if nothing, or not parseable."""
-        at = 8 + self.command_size
-        if self.type not in PAYLOAD_TYPES or self.raw[at : at + 2] != MAGIC_BROKER_ENTRY:
+        if not self.broker_entry:
             return None
         start, stop = self.parts.broker_entry
         try:
@@ -338,6 +340,7 @@ def read_entry(frame: Frame, at: int) -> None:
     else:
         parts = locate(raw, at)
         problem = parts.problem
+        frame.broker_entry = parts.broker_entry != (0, 0)
         start, payload_at = parts.metadata
         if parts.stored is None:
             frame.checksum = "absent"
@@ -359,8 +362,8 @@ def read_entry(frame: Frame, at: int) -> None:
 
 def unknown_type(base: BaseCommand) -> int | None:
     """The number of a command type the schema does not have; None if no type is there at all."""
-    numbers = [field.data for field in UnknownFieldSet(base) if field.field_number == 1]  # type: ignore[no-untyped-call]
-    return numbers[-1] if numbers and isinstance(numbers[-1], int) else None
+    types = [data for number, data in unknown_fields(base) if number == 1]
+    return types[-1] if types and isinstance(types[-1], int) else None
 
 
 def build_frame(

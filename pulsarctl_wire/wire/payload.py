@@ -11,6 +11,8 @@ its bytes, chunks by `ChunkJoiner.MAX_BYTES` over all messages that wait for mor
 
 import struct
 import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -29,7 +31,8 @@ MAX_PAYLOAD: Final = 64 * 1024 * 1024
 _u32_at: Final = struct.Struct(">I").unpack_from
 
 
-class Message(NamedTuple):
+@dataclass(slots=True)
+class Message:
     """One application message of an entry.
 
     `index` is its place in the batch, None outside of one; `metadata` its SingleMessageMetadata in a
@@ -120,14 +123,14 @@ def decompress(codec: int, data: bytes, size: int) -> bytes:
 
     Raises PayloadError if it is not of that codec, not of that size, or larger than `MAX_PAYLOAD`.
     """
-    name = CompressionType.DESCRIPTOR.values_by_number[codec].name  # type: ignore[attr-defined]
+    name = CompressionType.DESCRIPTOR.values_by_number[codec].name
     if size > MAX_PAYLOAD:
         raise PayloadError(f"{name} payload of {size} bytes: more than {MAX_PAYLOAD} are not decompressed")
     try:
         whole = _CODECS[codec](data, size)
     except PayloadError:
         raise
-    except Exception as error:  # noqa: BLE001 (each codec has errors of its own)
+    except Exception as error:
         raise PayloadError(f"the payload does not decompress as {name}: {_first_line(error)}") from error
     if len(whole) != size:
         more = "or more " if len(whole) > size else ""
@@ -167,7 +170,7 @@ def _snappy(data: bytes, size: int) -> bytes:
     return bytes(cramjam.snappy.decompress_raw(data))
 
 
-_CODECS: Final = {
+_CODECS: Final[dict[int, Callable[[bytes, int], bytes]]] = {
     CompressionType.LZ4: _lz4,
     CompressionType.ZLIB: _zlib,
     CompressionType.ZSTD: _zstd,

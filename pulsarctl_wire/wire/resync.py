@@ -11,9 +11,9 @@ import struct
 from typing import Final
 
 from google.protobuf.message import DecodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pulsarctl_wire.wire.commands import BODIES, PAYLOAD_TYPES, TO_BROKER
+from pulsarctl_wire.wire.fields import unknown_fields
 from pulsarctl_wire.wire.frame import locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
@@ -66,9 +66,9 @@ def _sane(command: bytes, behind: int, to_broker: bool | None) -> bool:
     if (behind > 4) != (number in PAYLOAD_TYPES) or not base.IsInitialized():
         return False
     body = BODIES[number]
-    if not base.HasField(body) or len(UnknownFieldSet(base)):  # type: ignore[arg-type, no-untyped-call]
+    if not base.HasField(body) or unknown_fields(base):  # type: ignore[arg-type]
         return False
-    return not len(UnknownFieldSet(getattr(base, body)))  # type: ignore[no-untyped-call]
+    return not unknown_fields(getattr(base, body))
 
 
 def judge(data: bytes, at: int, to_broker: bool | None, limit: int) -> int:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from pulsarctl_wire.wire.commands import ANSWERS, BODIES, NUMBERS, REQUESTS, TO_BROKER
+from pulsarctl_wire.wire.commands import ANSWERS, BODIES, NUMBERS, REQUESTS
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import FRAME_PADDING, Connection, Event, Frame
 from pulsarctl_wire.wire.names import full_topic, without_partition
@@ -79,7 +79,9 @@ class Knowledge:
     whole. `answers`, if asked for, holds the number of each request's answer at the request's number.
     """
 
-    def __init__(self, *, join_chunks: bool = True, link_answers: bool = False, fixed_limit: bool = False) -> None:
+    def __init__(
+        self, *, join_chunks: bool = True, link_answers: bool = False, fixed_limit: bool = False
+    ) -> None:
         self.frames = 0
         self.schemas = Schemas()
         self.chunks = ChunkJoiner(keep=join_chunks)
@@ -169,14 +171,14 @@ class Session:
 
     def _answer_send(self, frame: Frame, key: tuple[int, int]) -> None:
         asked = self._sends.get(key)
-        if asked.__class__ is deque:
-            first = asked.popleft()  # type: ignore[union-attr]
+        if isinstance(asked, deque):
+            first = asked.popleft()
             if not asked:
                 del self._sends[key]
             self._answered(frame, first)
         elif asked is not None:
             del self._sends[key]
-            self._answered(frame, asked)  # type: ignore[arg-type]
+            self._answered(frame, asked)
 
     def _message(self, frame: Frame) -> None:
         consumer = frame.base.message.consumer_id  # type: ignore[union-attr]
@@ -309,8 +311,8 @@ def _bound(table: dict[Any, Any], size: int) -> None:
 
 
 _FIELDS: Final = {
-    number: frozenset(BaseCommand.DESCRIPTOR.fields_by_number[number].message_type.fields_by_name)
-    for number in BODIES
+    number: frozenset(getattr(BaseCommand(), body).DESCRIPTOR.fields_by_name)
+    for number, body in BODIES.items()
 }
 _PRODUCER, _SUBSCRIBE, _PRODUCER_SUCCESS, _ERROR = 5, 4, 17, 14
 _AUTH_CHALLENGE, _AUTH_RESPONSE = 36, 37

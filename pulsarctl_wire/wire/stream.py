@@ -410,7 +410,7 @@ class FrameStream:
                 self._lost_reason = f"not Pulsar: {what}"
 
     def _cut(self, raw: bytes, at: int, events: list[Event]) -> int:
-        """Give the frame that begins with `raw` and is cut there; and the stream offset where it would end."""
+        """Give the frame that begins with `raw` and is cut there; return the offset where it would end."""
         offset = self._offset + at
         if len(raw) < 8:
             self._mark_lost("too few bytes to tell what begins here", offset)
@@ -429,7 +429,7 @@ class FrameStream:
         if at < self._older:
             frame.packets = self._packets
         events.append(frame)
-        return offset + total + 4
+        return int(offset + total + 4)
 
 
 def _type_of(base: BaseCommand) -> int | None:

@@ -8,8 +8,6 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from view_samples import JAVA_AVRO, JAVA_ORDER, schema
 
 from pulsarctl_wire.views import Content, Shown, show
@@ -237,7 +235,7 @@ def test_a_cut_leaves_later_fields_out() -> None:
     assert shown.note == "Cut after 100000 values."
 
 
-@given(st.integers(0, len(JAVA_AVRO[2]) - 1))
+@pytest.mark.parametrize("size", range(len(JAVA_AVRO[2])))
 def test_every_truncation_of_a_real_payload_is_noticed(size: int) -> None:
     shown = show(Content(JAVA_AVRO[2][:size], schema("Avro", JAVA_ORDER)))
     assert shown.view != "avro"

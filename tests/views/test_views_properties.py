@@ -147,6 +147,7 @@ def test_without_schema_the_payload_can_be_told_from_what_is_shown(payload: byte
     st.integers(-(2**63), 2**63 - 1),
     st.sampled_from(["int64", "date", "time", "timestamp", "localdate", "localtime"]),
 )
+@settings(max_examples=300, deadline=None)
 def test_any_number_is_a_date_or_stays_a_number(number: int, type_name: str) -> None:
     shown = check(Content(number.to_bytes(8, "big", signed=True), parse_schema(type_name)))
     assert shown.view == type_name
