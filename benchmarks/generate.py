@@ -74,7 +74,7 @@ SYN: Final = 0x02
 PSH: Final = 0x08
 ACK: Final = 0x10
 
-CODECS: Final[dict[CompressionType, Callable[[bytes], bytes]]] = {
+CODECS: Final["dict[CompressionType.ValueType, Callable[[bytes], bytes]]"] = {
     NONE: bytes,
     LZ4: lambda data: bytes(lz4.block.compress(data, store_size=False)),
     ZLIB: zlib.compress,
