@@ -34,6 +34,8 @@ _WRAPPED_PORTS: Final = {4789, 8472, 6081}  # VXLAN (twice), Geneve
 _EXTENSIONS: Final = {0, 43, 60, 135}  # hop by hop, routing, destination options, mobility
 _AUTHENTICATION: Final = 51
 
+_usual_at: Final = struct.Struct(">12xHBxH2xHxB2x12sIIBB").unpack_from
+_USUAL_HEADERS: Final = 54  # bytes of Ethernet, IPv4 and TCP headers without options
 _u16_at: Final = struct.Struct(">H").unpack_from
 _ipv4_at: Final = struct.Struct(">BxHHHxB").unpack_from
 _tcp_at: Final = struct.Struct(">IIBB").unpack_from
@@ -52,6 +54,14 @@ class Dissector:
 
     def segment(self, link: int, data: bytes, length: int) -> Segment | None:
         """The TCP segment in a packet of link type `link` and `length` bytes on the wire, or None."""
+        if link == _ETHERNET and len(data) >= _USUAL_HEADERS:
+            # what nearly every packet is: IPv4 without options or fragments, at once
+            kind, first, size, fragment, protocol, key, sequence, acknowledged, header, flags = _usual_at(data)
+            if kind == 0x0800 and first == 0x45 and protocol == _TCP and size and not fragment & 0x3FFF:
+                start, stop = 34 + (header >> 4) * 4, 14 + size
+                if 54 <= start <= stop:
+                    payload = data[start:stop]
+                    return key, sequence, acknowledged, flags, payload, stop - start - len(payload)
         try:
             found = self._link(link, data, length)
         except (struct.error, IndexError):  # headers cut by the snap length

@@ -33,6 +33,7 @@ MAX_CONNECTIONS: Final = 65_536
 LINGER: Final = 1_024
 
 _MASK: Final = 0xFFFFFFFF
+_ENDING: Final = FIN | RST
 _HALF: Final = 0x80000000
 _PULSAR_PORTS: Final = {port.to_bytes(2, "big") for port in (6650, 6651)}
 _OTHER_TRAFFIC: Final = {"HTTP", "SSH"}  # TLS is not: Pulsar may be in it
@@ -105,8 +106,8 @@ class Reassembler:
     def add(self, segment: Segment, time_ns: int | None, packet: int) -> list[Event]:
         """Take the segment of packet number `packet`; give the events that it completes."""
         key, sequence, acknowledged, flags, payload, missing = segment
-        events: list[Event] = []
         half = self._halves.get(key)
+        events: list[Event] = []
         if half is None or flags & SYN:
             half = self._open(key, sequence, flags, events)
         tcp = half.tcp
@@ -114,18 +115,18 @@ class Reassembler:
         if payload or missing:
             if sequence == half.next & _MASK and half.begun and not (missing or half.early or half.closed):
                 half.next += len(payload)  # the usual case: the very next bytes
-                events += half.stream.feed(payload, time_ns, packet)
+                fed = half.stream.feed(payload, time_ns, packet)
+                events = events + fed if events else fed
             else:
                 self._take(half, sequence, payload, missing, time_ns, packet, events)
         elif not half.begun:
             half.begun = True
             half.next = sequence
-        if flags & (FIN | RST):
+        if flags & _ENDING:
             self._finish(half, sequence + len(payload) + missing, flags, events)
-        if flags & ACK:
-            other = half.other
-            if 0 < (acknowledged - other.next) & _MASK < _HALF and other.begun and not other.closed:
-                self._acknowledge(other, acknowledged, events)
+        other = half.other
+        if 0 < (acknowledged - other.next) & _MASK < _HALF and flags & ACK and other.begun and not other.closed:
+            self._acknowledge(other, acknowledged, events)
         if events:
             if not tcp.certain:
                 _learn_direction(tcp, events)

@@ -14,6 +14,7 @@ direction alone, or of hostile traffic, makes them forget their oldest rows, not
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.wire.commands import ANSWERS, BODIES, NUMBERS, REQUESTS
@@ -21,11 +22,12 @@ from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import FRAME_PADDING, Connection, Event, Frame
 from pulsarctl_wire.wire.names import full_topic, without_partition
 from pulsarctl_wire.wire.payload import ChunkJoiner
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, Schema
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, Schema
 from pulsarctl_wire.wire.stream import FrameStream
 
 MAX_PENDING: Final = 65_536
 """Unanswered requests, producers or consumers that a session remembers."""
+_SEARCHED: Final = 2_048
 MAX_TOPICS: Final = 16_384
 MAX_VERSIONS: Final = 64
 
@@ -44,6 +46,10 @@ class _Asked(NamedTuple):
     topic: str | None
     subscription: str | None = None
     body: Any = None
+
+
+_Sent = tuple[int, int | None, str | None, int]
+"""A SEND that waits for its receipt: frame number, time in ns, topic, highest sequence id or 0."""
 
 
 class Schemas:
@@ -108,8 +114,7 @@ class Session:
         self._streams = tuple(streams)
         self._producers: dict[int, str] = {}
         self._consumers: dict[int, tuple[str, str]] = {}
-        self._sends: dict[tuple[int, int], _Asked | deque[_Asked]] = {}
-        self._highest: dict[tuple[int, int], int] = {}
+        self._sends: dict[tuple[int, int], _Sent | deque[_Sent]] = {}
         self._asked: dict[tuple[str, int], _Asked] = {}
         self._handshake: _Asked | None = None
         self._challenge: _Asked | None = None
@@ -137,7 +142,7 @@ class Session:
         producer = body.producer_id
         topic = frame.topic = self._producers.get(producer)
         key = producer, body.sequence_id
-        asked = _Asked(frame.number, frame.time_ns, 6, topic)
+        asked = frame.number, frame.time_ns, topic, body.highest_sequence_id
         before = self._sends.get(key)
         if before is None:
             self._sends[key] = asked
@@ -147,12 +152,9 @@ class Session:
             before.append(asked)
         else:
             self._sends[key] = deque((before, asked), maxlen=1024)
-        highest = body.highest_sequence_id
-        if highest:
-            # a SEND_ERROR names the highest sequence id of a batch, not the lowest
-            self._highest[producer, highest] = body.sequence_id
-            _bound(self._highest, MAX_PENDING)
-        self._entry(frame, producer)
+        metadata = frame.metadata
+        if metadata is not None and (metadata.num_chunks_from_msg > 1 or self._knowledge.schemas):
+            self._entry(frame, metadata, producer)
 
     def _receipt(self, frame: Frame) -> None:
         body = frame.base.send_receipt  # type: ignore[union-attr]
@@ -166,36 +168,54 @@ class Session:
         frame.topic = self._producers.get(producer)
         key = producer, body.sequence_id
         if key not in self._sends:
-            key = producer, self._highest.get(key, body.sequence_id)
+            # it names the highest sequence id of a batch, not the lowest; batches that wait are few
+            for waiting, asked in islice(reversed(self._sends.items()), _SEARCHED):
+                if waiting[0] == producer and not isinstance(asked, deque) and asked[3] == body.sequence_id:
+                    key = waiting
+                    break
         self._answer_send(frame, key)
 
     def _answer_send(self, frame: Frame, key: tuple[int, int]) -> None:
-        asked = self._sends.get(key)
+        asked = self._sends.pop(key, None)
+        if asked is None:
+            return
         if isinstance(asked, deque):
-            first = asked.popleft()
-            if not asked:
-                del self._sends[key]
-            self._answered(frame, first)
-        elif asked is not None:
-            del self._sends[key]
-            self._answered(frame, asked)
+            rest = asked
+            asked = rest.popleft()
+            if rest:
+                self._sends[key] = rest
+        frame.request = asked[0]
+        if frame.time_ns is not None and asked[1] is not None:
+            frame.latency_ns = frame.time_ns - asked[1]
+        if self._knowledge.answers is not None:
+            self._knowledge.link(asked[0], frame.number)
 
     def _message(self, frame: Frame) -> None:
         consumer = frame.base.message.consumer_id  # type: ignore[union-attr]
         known = self._consumers.get(consumer)
         if known is not None:
             frame.topic, frame.subscription = known
-        self._entry(frame, consumer)
-
-    def _entry(self, frame: Frame, owner: int) -> None:
-        """The entry of a SEND or MESSAGE: its schema, and its message if that came in chunks."""
         metadata = frame.metadata
-        if metadata is None or frame.partial:
+        if metadata is not None and (metadata.num_chunks_from_msg > 1 or self._knowledge.schemas):
+            self._entry(frame, metadata, consumer)
+
+    def _entry(self, frame: Frame, metadata: MessageMetadata, owner: int) -> None:
+        """The entry of a SEND or MESSAGE: its schema, and its message if that came in chunks."""
+        if frame.partial:
             return
         if metadata.num_chunks_from_msg > 1:
             self._knowledge.chunks.add(frame, metadata, owner)
         if self._knowledge.schemas:
             frame.schema = self._knowledge.schemas.find(frame.topic, metadata.schema_version)
+
+    def _ack(self, frame: Frame) -> None:
+        body = frame.base.ack  # type: ignore[union-attr]
+        if body.HasField("request_id"):
+            self._request(frame)
+            return
+        known = self._consumers.get(body.consumer_id)
+        if known is not None:
+            frame.topic, frame.subscription = known
 
     def _of_consumer(self, frame: Frame) -> None:
         known = self._consumers.get(getattr(frame.base, BODIES[frame.type]).consumer_id)
@@ -305,9 +325,10 @@ class Session:
 
 
 def _bound(table: dict[Any, Any], size: int) -> None:
-    """Forget the oldest rows of a table that has more than `size`."""
-    while len(table) > size:
-        del table[next(iter(table))]
+    """Forget the older half of a table that has more than `size` rows."""
+    if len(table) > size:
+        for key in list(islice(table, len(table) // 2)):
+            del table[key]
 
 
 _FIELDS: Final = {
@@ -331,6 +352,7 @@ _RULES: Final[dict[int, Callable[[Session, Frame], None]]] = {
     NUMBERS["SEND_RECEIPT"]: Session._receipt,
     NUMBERS["SEND_ERROR"]: Session._send_error,
     NUMBERS["MESSAGE"]: Session._message,
+    NUMBERS["ACK"]: Session._ack,
     NUMBERS["CONNECT"]: Session._connect,
     NUMBERS["AUTH_RESPONSE"]: Session._connect,
     NUMBERS["CONNECTED"]: Session._connected,

@@ -58,7 +58,7 @@ class FrameStream:
     by searching. `limit` is the largest legal frame in bytes, length prefix included; the session
     raises it when the broker announces more. `to_broker` may be a guess, then `certain` is False and
     no frame is refused for its direction. `protocol` names the other protocol this direction turned
-    out to speak, if it did; `frames` counts its whole frames.
+    out to speak, if it did.
     """
 
     def __init__(
@@ -73,9 +73,7 @@ class FrameStream:
         self.to_broker = to_broker
         self.limit = limit
         self.certain = True
-        self.frames = 0
         self.protocol = ""
-        self._fresh = True  # nothing recognised yet: it may still be another protocol
         self._offset = 0  # in the stream, of the first buffered byte
         self._buffer = bytearray()
         self._older = 0  # bytes buffered before the ones just fed
@@ -86,6 +84,8 @@ class FrameStream:
         self._approved = 0  # TOTAL_SIZE of the large frame that is waited for
         self._skip = 0
         self._searching = False
+        self._seen_frame = False
+        self._fresh = True  # nothing recognised yet: it may still be another protocol
         self._mark_lost("", 0)
         self._fresh = True
         if not from_start:
@@ -109,7 +109,10 @@ class FrameStream:
         else:
             self._packets = [packet]
         events: list[Event] = []
-        self._keep(data, self._run(data, events))
+        at = self._frames(data, 0, events) if self._in_step() else 0
+        if at < len(data):
+            at = self._run(data, at, events)
+        self._keep(data, at)
         return events
 
     def gap(self, size: int, time_ns: int | None = None, packet: int = 0) -> list[Event]:
@@ -136,9 +139,8 @@ class FrameStream:
 
     # -- the states
 
-    def _run(self, data: bytes, events: list[Event], ended: bool = False) -> int:
-        """Take `data`, which begins at `_offset`, as far as it goes; give how far that is."""
-        at = 0
+    def _run(self, data: bytes, at: int, events: list[Event], ended: bool = False) -> int:
+        """Take `data`, which begins at `_offset`, from `at` on as far as it goes; give how far that is."""
         while at < len(data):
             if self._skip:
                 skipped = min(self._skip, len(data) - at)
@@ -170,7 +172,10 @@ class FrameStream:
     def _keep(self, data: bytes, taken: int) -> None:
         """Keep what is left of `data` once `taken` bytes are done with."""
         self._offset += taken
-        if taken:
+        if taken == len(data):
+            if self._buffer:
+                self._buffer = bytearray()
+        elif taken:
             self._buffer = bytearray(data[taken:])
             self._packets = self._packets[-1:]
         elif not self._buffer:
@@ -180,13 +185,15 @@ class FrameStream:
         """The frames that `data[at:]` begins with; give where they end. Every frame passes here."""
         end = len(data)
         limit = min(self.limit, KEPT_FRAME) - 4
+        older, approved, offset = self._older, self._approved, self._offset
+        connection, to_broker = self.connection, self.to_broker
+        time_ns, packet = self._time_ns, self._packet
         while end - at >= 8:
             total, size = _header_at(data, at)
             stop = at + 4 + total
             if size + 4 > total or size < 2 or total > limit:
-                if total != self._approved:
+                if total != approved:
                     return self._doubt(data, at, total, size, events)
-                limit = total
             if stop > end:
                 if end - at < 8 + size:
                     self._need = 8 + size
@@ -207,30 +214,21 @@ class FrameStream:
             if number is None:
                 self._refuse("the command has no type", at, stop)
                 return at
-            frame = Frame(
-                raw,
-                base,
-                number,
-                self.connection,
-                self.to_broker,
-                self._offset + at,
-                self._time_ns,
-                self._packet,
-            )
+            frame = Frame(raw, base, number, connection, to_broker, offset + at, time_ns, packet)
             if number == 6 or number == 9:  # PAYLOAD_TYPES, spelled out for speed
                 read_entry(frame, 8 + size)
             elif size + 4 != total:
                 frame.note(f"{total - 4 - size} bytes behind the command")
-            if at < self._older:
+            if at < older:
                 frame.packets = self._packets
-            if total == self._approved:
+            if approved:
                 frame.note(f"frame of {total + 4} bytes, over the limit of {self.limit}")
-                self._approved = 0
-                limit = min(self.limit, KEPT_FRAME) - 4
+                self._approved = approved = 0
             events.append(frame)
-            self._fresh = False
-            self.frames += 1
             at = stop
+            if not self._seen_frame:
+                self._seen_frame = True
+                self._fresh = False
         self._need = 8
         return at
 
@@ -390,7 +388,7 @@ class FrameStream:
         """
         data = bytes(self._buffer)
         self._older = len(data)
-        at = self._run(data, events, ended=True)
+        at = self._run(data, 0, events, ended=True)
         frame_end = self._offset + len(data) + self._skip if self._skip else -1
         if at < len(data):
             frame_end = self._cut(data[at:], at, events)
@@ -404,7 +402,7 @@ class FrameStream:
 
     def _name_lost(self) -> None:
         """A stream without any frame may be one of another protocol, joined in its middle."""
-        if not (self.protocol or self.frames):
+        if not (self.protocol or self._seen_frame):
             self.protocol, what = foreign.recognise(bytes(self._lost_head))
             if what:
                 self._lost_reason = f"not Pulsar: {what}"
