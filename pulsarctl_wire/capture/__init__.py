@@ -25,13 +25,15 @@ def read_events(
     for given in sources:
         source = open_source(fspath(given)) if isinstance(given, (str, PathLike)) else Source("stream", given)
         try:
-            yield from decoder.read(source)
+            for events in decoder.read(source):
+                yield from events
         except DamagedCapture as error:
             damage = error
         finally:
             if isinstance(given, (str, PathLike)):
                 source.stream.close()
-    yield from decoder.finish()
+    for events in decoder.finish():
+        yield from events
     if damage is not None:
         raise damage
 

@@ -20,6 +20,8 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Final
 
+from crc32c import crc32c
+
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment
 from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame
@@ -89,16 +91,20 @@ class Reassembler:
     """Takes the TCP segments of a capture and gives the events of all its connections, in order.
 
     Frames come numbered and with what their sessions know of them. `limit` is the largest legal frame
-    in bytes; `knowledge` is what the sessions share.
+    in bytes; `knowledge` is what the sessions share. `share` (part, parts) makes it follow only its
+    part of the connections, where several processes divide the work.
     """
 
-    def __init__(self, knowledge: Knowledge, *, limit: int = MAX_FRAME_SIZE) -> None:
+    def __init__(
+        self, knowledge: Knowledge, *, limit: int = MAX_FRAME_SIZE, share: tuple[int, int] = (0, 1)
+    ) -> None:
         self.connections = 0
         """TCP connections seen so far."""
         self.other_traffic: Counter[str] = Counter()
         """Connections by the other protocol that both of their sides speak."""
         self._knowledge = knowledge
         self._limit = limit
+        self._share = share
         self._halves: dict[bytes, _Half] = {}
         self._ended: deque[_Tcp] = deque()
         self._servers: set[bytes] = set()
@@ -107,16 +113,18 @@ class Reassembler:
         """Take the segment of packet number `packet`; give the events that it completes."""
         key, sequence, acknowledged, flags, payload, missing = segment
         half = self._halves.get(key)
+        before: list[Event] = []  # of connections that this segment ends
         events: list[Event] = []
         if half is None or flags & SYN:
-            half = self._open(key, sequence, flags, events)
+            half = self._open(key, sequence, flags, before)
+            if half is None:
+                return before
         tcp = half.tcp
         tcp.last_packet = packet
         if payload or missing:
             if sequence == half.next & _MASK and half.begun and not (missing or half.early or half.closed):
                 half.next += len(payload)  # the usual case: the very next bytes
-                fed = half.stream.feed(payload, time_ns, packet)
-                events = events + fed if events else fed
+                events = half.stream.feed(payload, time_ns, packet)
             else:
                 self._take(half, sequence, payload, missing, time_ns, packet, events)
         elif not half.begun:
@@ -125,24 +133,32 @@ class Reassembler:
         if flags & _ENDING:
             self._finish(half, sequence + len(payload) + missing, flags, events)
         other = half.other
-        if 0 < (acknowledged - other.next) & _MASK < _HALF and flags & ACK and other.begun and not other.closed:
+        if (
+            0 < (acknowledged - other.next) & _MASK < _HALF
+            and flags & ACK
+            and other.begun
+            and not other.closed
+        ):
             self._acknowledge(other, acknowledged, events)
         if events:
             if not tcp.certain:
                 _learn_direction(tcp, events)
             tcp.session.track(events)
-        return events
+        return before + events if before else events
 
-    def close(self) -> Iterator[Event]:
-        """End all connections, as the capture ends; give the events that are left."""
+    def close(self) -> Iterator[list[Event]]:
+        """End all connections, as the capture ends; give the events that are left, by connection."""
         for tcp in dict.fromkeys(half.tcp for half in self._halves.values()):
-            yield from self._close(tcp)
+            yield self._close(tcp)
         self._halves.clear()
 
     # -- opening
 
-    def _open(self, key: bytes, sequence: int, flags: int, events: list[Event]) -> _Half:
-        """The half that a segment belongs to which is the first one seen, or has SYN set."""
+    def _open(self, key: bytes, sequence: int, flags: int, events: list[Event]) -> _Half | None:
+        """The half that a segment belongs to which is the first one seen, or has SYN set.
+
+        None if the connection is somebody else's to follow (see `share`).
+        """
         half = self._halves.get(key)
         if half is not None:
             if not half.begun:
@@ -154,6 +170,9 @@ class Reassembler:
         addresses, ports = key[:-4], key[-4:]
         middle = len(addresses) // 2
         back = addresses[middle:] + addresses[:middle] + ports[2:] + ports[:2]
+        part, parts = self._share
+        if parts > 1 and crc32c(min(key, back) + max(key, back)) % parts != part:
+            return None
         opened = bool(flags & SYN)
         to_broker = not flags & ACK if opened else self._guess(key, back)
         ends = _address(addresses[:middle], ports[:2]), _address(addresses[middle:], ports[2:])
@@ -216,7 +235,7 @@ class Reassembler:
 
     def _acknowledge(self, half: _Half, acknowledged: int, events: list[Event]) -> None:
         """The peer has bytes of this half that were not seen: late in the capture, or missing in it."""
-        if half.fin >= 0:
+        if half.fin >= 0 or half.closed:
             return  # the hole is before a FIN: that is found when the connection ends
         if half.hole_at != half.next:
             half.hole_at = half.next

@@ -66,7 +66,8 @@ class Decoder:
     `max_frame_size` in bytes (length prefix included) fixes the limit above which frames are noted,
     else it is 5 MiB + 10 KiB or what the broker announces. `join_chunks` False saves the memory for
     the payloads of chunked messages. `link_answers` fills `knowledge.answers`. `tee`, if given, is
-    called with the number and content of every packet before its events are given.
+    called with the number and content of every packet before its events are given. `share` is as in
+    `Reassembler`.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Decoder:
         join_chunks: bool = True,
         link_answers: bool = False,
         tee: Callable[[int, RawPacket], None] | None = None,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
         self.packets = 0
         self.cut_packets = 0
@@ -85,10 +87,10 @@ class Decoder:
         )
         self._tee = tee
         self._dissector = Dissector()
-        self.reassembler = Reassembler(self.knowledge, limit=self._limit)
+        self.reassembler = Reassembler(self.knowledge, limit=self._limit, share=share)
 
-    def read(self, source: Source) -> Iterator[Event]:
-        """The events of `source`; end with `finish`.
+    def read(self, source: Source) -> Iterator[list[Event]]:
+        """The events of `source`, a few at a time; end with `finish`.
 
         Raises CaptureError if it cannot be read, DamagedCapture (once all before is given) where it
         breaks off. Both name the source.
@@ -100,12 +102,12 @@ class Decoder:
         except OSError as error:
             raise CaptureError(f"{source.name}: {_explain(error)}") from error
 
-    def finish(self) -> Iterator[Event]:
+    def finish(self) -> Iterator[list[Event]]:
         """Say that no more sources come; give the events that were waiting for more."""
         return self.reassembler.close()
 
-    def packets_of(self, packets: Iterable[RawPacket]) -> Iterator[Event]:
-        """The events of packets, from wherever they come."""
+    def read_packets(self, packets: Iterable[RawPacket]) -> Iterator[list[Event]]:
+        """The events of packets, from wherever they come, a few at a time."""
         segment, add, tee = self._dissector.segment, self.reassembler.add, self._tee
         number = self.packets
         for packet in packets:
@@ -120,21 +122,21 @@ class Decoder:
             if found is not None:
                 events = add(found, time_ns, number)
                 if events:
-                    yield from events
+                    yield events
 
-    def _read(self, stream: BinaryIO) -> Iterator[Event]:
+    def _read(self, stream: BinaryIO) -> Iterator[list[Event]]:
         stream, head = _peel(stream)
         if not head:
             raise CaptureError("is empty: no packets, no frames")
         read = files.reader(stream)
         if files.is_capture(head):
-            yield from self.packets_of(files.read_packets(head, read))
+            yield from self.read_packets(files.read_packets(head, read))
         elif looks_like_hexdump(head):
             yield from self._hexdump(head, read)
         else:
             yield from self._raw(head, read)
 
-    def _hexdump(self, head: bytes, read: files.Read) -> Iterator[Event]:
+    def _hexdump(self, head: bytes, read: files.Read) -> Iterator[list[Event]]:
         text = bytearray(head)
         while chunk := read():
             text += chunk
@@ -144,11 +146,11 @@ class Decoder:
         kinds = {"ethernet": _ETHERNET, "ip": RAW_IP}
         links = [kinds.get(dump.link) or self._sniff_link(dump.data) for dump in dumps]
         if files.is_capture(dumps[0].data):  # somebody dumped a capture file
-            yield from self.packets_of(files.read_packets(dumps[0].data, bytes))
+            yield from self.read_packets(files.read_packets(dumps[0].data, bytes))
         elif 0 in links:
             yield from self._frames((dump.data, dump.time_ns) for dump in dumps)
         else:
-            yield from self.packets_of(
+            yield from self.read_packets(
                 (dump.time_ns, link, dump.data, len(dump.data))
                 for dump, link in zip(dumps, links, strict=True)
             )
@@ -160,21 +162,21 @@ class Decoder:
                 return link
         return 0
 
-    def _raw(self, head: bytes, read: files.Read) -> Iterator[Event]:
+    def _raw(self, head: bytes, read: files.Read) -> Iterator[list[Event]]:
         def chunks() -> Iterator[tuple[bytes, None]]:
             yield head, None
             while chunk := read():
                 yield chunk, None
 
-        events = self._frames(chunks())
-        first = next(events, None)
-        if first is None or (not isinstance(first, Frame) and not self._is_frames(head)):
+        batches = self._frames(chunks())
+        first = next(filter(None, batches), None)
+        if first is None or (not isinstance(first[0], Frame) and not self._is_frames(head)):
             raise CaptureError(
                 "neither a capture (pcap, pcapng), nor a hex dump, nor Pulsar frames; "
                 "convert other captures with editcap, and cut other headers off raw bytes"
             )
         yield first
-        yield from events
+        yield from batches
 
     def _is_frames(self, head: bytes) -> bool:
         """Whether there is any frame in the first bytes of a source that does not begin with one."""
@@ -182,7 +184,7 @@ class Decoder:
         stream.certain = False
         return any(isinstance(event, Frame) for event in [*stream.feed(head), *stream.close()])
 
-    def _frames(self, chunks: Iterable[tuple[bytes, int | None]]) -> Iterator[Event]:
+    def _frames(self, chunks: Iterable[tuple[bytes, int | None]]) -> Iterator[list[Event]]:
         """The frames of bytes without packets around them; the commands tell the direction of each."""
         connection = Connection(self.reassembler.connections)
         self.reassembler.connections += 1
@@ -198,8 +200,8 @@ class Decoder:
             return events
 
         for data, time_ns in chunks:
-            yield from tracked(stream.feed(data, time_ns))
-        yield from tracked(stream.close())
+            yield tracked(stream.feed(data, time_ns))
+        yield tracked(stream.close())
 
 
 def _peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:

@@ -5,118 +5,138 @@ from collections.abc import Iterator
 
 from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.cli.console import Paint, human_bytes
-from pulsarctl_wire.wire.commands import PAYLOAD_TYPES, command_name
-from pulsarctl_wire.wire.frame import Event, Frame, Gap
+from pulsarctl_wire.wire.commands import command_name
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 
 
 class Summary:
-    """Counts events. `add` is called for each of them, so it does little."""
+    """Counts events; several can be added up."""
 
     def __init__(self) -> None:
-        self.commands: dict[int, int] = {}
-        self.partial = 0
-        self.checksums: dict[str | None, int] = {}
-        self.sent = 0
-        self.delivered = 0
-        self.malformed = 0
-        self.malformed_bytes = 0
+        self.commands: Counter[int] = Counter()
+        self.checksums: Counter[str | None] = Counter()
         self.protocols: Counter[str] = Counter()
-        self.gaps = 0
-        self.gap_bytes = 0
-        self.frames = 0
-        self.bytes = 0
-        self.pulsar: set[int] = set()
+        self.other_traffic: Counter[str] = Counter()
+        self.totals: Counter[str] = Counter()
+        """Of bytes, partial, sent, delivered, malformed(_bytes), gaps, gap_bytes, pulsar, connections."""
+        self.packets = 0
+        self.cut_packets = 0
         self.first_ns: int | None = None
         self.last_ns: int | None = None
-        self._connection = -1
+        self._seen: set[int] = set()
 
-    def add(self, event: Event) -> None:
-        """Count an event."""
-        if event.__class__ is not Frame:
-            self._add_damage(event)
-            return
-        time_ns = event.time_ns
-        if time_ns is not None:
-            if self.first_ns is None:
-                self.first_ns = time_ns
-            self.last_ns = time_ns
-        index = event.connection.index
-        if index != self._connection:
-            self._connection = index
-            self.pulsar.add(index)
-        if event.partial:
-            self.partial += 1
-            return
-        self.bytes += len(event.raw)
-        number = event.type
-        self.commands[number] = self.commands.get(number, 0) + 1
-        if number in PAYLOAD_TYPES:
-            self.checksums[event.checksum] = self.checksums.get(event.checksum, 0) + 1
-            metadata = event.metadata
-            if metadata is None:
-                return
-            count = metadata.num_messages_in_batch
-            if metadata.num_chunks_from_msg > 1:
-                count = int(event.joined is not None)
-            if number == 6:
-                self.sent += count
-            else:
-                self.delivered += count
+    def add(self, events: list[Event]) -> None:
+        """Count `events`. All frames pass here, so that it does little for each."""
+        commands, totals = self.commands, self.totals
+        index = -1
+        size = 0
+        for event in events:
+            if event.__class__ is not Frame:
+                self._add_damage(event)
+                continue
+            if event.connection.index != index:
+                index = event.connection.index
+                self._seen.add(index)
+            if event.partial:
+                totals["partial"] += 1
+                continue
+            size += len(event.raw)
+            number = event.type
+            commands[number] += 1
+            if number == 6 or number == 9:  # SEND, MESSAGE
+                self.checksums[event.checksum] += 1
+                metadata = event.metadata
+                if metadata is not None:
+                    count = metadata.num_messages_in_batch
+                    if metadata.num_chunks_from_msg > 1:
+                        count = int(event.joined is not None)
+                    totals["sent" if number == 6 else "delivered"] += count
+        if size:
+            totals["bytes"] += size
+            self._span(events[0].time_ns, events[-1].time_ns)
+
+    def _span(self, first: int | None, last: int | None) -> None:
+        if first is not None and (self.first_ns is None or first < self.first_ns):
+            self.first_ns = first
+        if last is not None and (self.last_ns is None or last > self.last_ns):
+            self.last_ns = last
 
     def _add_damage(self, event: Event) -> None:
         if isinstance(event, Gap):
-            self.gaps += 1
-            self.gap_bytes += event.size
-        elif not isinstance(event, Frame):
-            self.malformed += 1
-            self.malformed_bytes += event.size
+            self.totals["gaps"] += 1
+            self.totals["gap_bytes"] += event.size
+        elif isinstance(event, Malformed):
+            self.totals["malformed"] += 1
+            self.totals["malformed_bytes"] += event.size
             if event.protocol:
                 self.protocols[event.protocol] += 1
 
-    def lines(self, decoder: Decoder, paint: Paint) -> Iterator[str]:
+    def finish(self, decoder: Decoder) -> None:
+        """Take over what the decoder has counted itself."""
+        self.packets = decoder.packets
+        self.cut_packets = decoder.cut_packets
+        self.other_traffic = decoder.reassembler.other_traffic
+        self.totals["connections"] = decoder.reassembler.connections
+        self.totals["pulsar"] = len(self._seen)
+
+    def merge(self, other: "Summary") -> None:
+        """Add the counts of `other`, made of other connections of the same packets."""
+        for mine, theirs in (
+            (self.commands, other.commands),
+            (self.checksums, other.checksums),
+            (self.protocols, other.protocols),
+            (self.other_traffic, other.other_traffic),
+            (self.totals, other.totals),
+        ):
+            mine.update(theirs)  # type: ignore[arg-type]
+        self._span(other.first_ns, other.last_ns)
+
+    def lines(self, paint: Paint) -> Iterator[str]:
         """The summary as lines."""
-        total = sum(self.commands.values())
-        span = (
-            ""
-            if self.first_ns is None or self.last_ns is None
-            else f" in {_seconds(self.last_ns - self.first_ns)}"
+        totals = self.totals
+        span = ""
+        if self.first_ns is not None and self.last_ns is not None:
+            span = f" in {(self.last_ns - self.first_ns) / 1e9:.3f} s"
+        others = totals["connections"] - totals["pulsar"]
+        other = f" (and {others} without Pulsar frames{_named(self.other_traffic)})" if others else ""
+        packets = f"{_count(self.packets, 'packet')}, " if self.packets else ""
+        yield paint(
+            "bold",
+            f"{packets}{_count(totals['pulsar'], 'connection')}{other}, "
+            f"{_count(sum(self.commands.values()), 'frame')}{span}, {human_bytes(totals['bytes'])}",
         )
-        connections = f"{len(self.pulsar)} connections" if len(self.pulsar) != 1 else "1 connection"
-        others = decoder.reassembler.connections - len(self.pulsar)
-        other = (
-            f" (and {others} without Pulsar frames{_named(decoder.reassembler.other_traffic)})"
-            if others
-            else ""
-        )
-        packets = f"{decoder.packets} packets, " if decoder.packets else ""
-        yield paint("bold", f"{packets}{connections}{other}, {total} frames{span}, {human_bytes(self.bytes)}")
         if self.commands:
             ranked = sorted(self.commands.items(), key=lambda item: (-item[1], command_name(item[0])))
             yield "  commands   " + ", ".join(f"{command_name(number)} {count}" for number, count in ranked)
-        if self.sent or self.delivered:
-            yield f"  messages   {self.sent} sent, {self.delivered} delivered"
+        if totals["sent"] or totals["delivered"]:
+            yield f"  messages   {totals['sent']} sent, {totals['delivered']} delivered"
         if self.checksums:
-            invalid = self.checksums.get("invalid", 0)
+            invalid = self.checksums["invalid"]
             yield (
-                f"  checksums  {self.checksums.get('valid', 0)} valid, "
+                f"  checksums  {self.checksums['valid']} valid, "
                 + paint("red" if invalid else "", f"{invalid} invalid")
-                + f", {self.checksums.get('absent', 0)} absent"
+                + f", {self.checksums['absent']} absent"
             )
-        damage = [
-            f"{self.malformed} malformed ({self.malformed_bytes} bytes{_named(self.protocols)})"
-            if self.malformed
-            else "",
-            f"{self.gaps} gaps ({self.gap_bytes} bytes)" if self.gaps else "",
-            f"{self.partial} partial frames" if self.partial else "",
-            f"{decoder.cut_packets} packets cut by the snap length" if decoder.cut_packets else "",
-        ]
-        if any(damage):
-            yield "  damage     " + paint("yellow", ", ".join(filter(None, damage)))
+        damage = ", ".join(self._damage())
+        if damage:
+            yield f"  damage     {paint('yellow', damage)}"
+
+    def _damage(self) -> Iterator[str]:
+        totals = self.totals
+        if totals["malformed"]:
+            size = totals["malformed_bytes"]
+            yield f"{totals['malformed']} malformed ({size} bytes{_named(self.protocols)})"
+        if totals["gaps"]:
+            yield f"{_count(totals['gaps'], 'gap')} ({totals['gap_bytes']} bytes)"
+        if totals["partial"]:
+            yield _count(totals["partial"], "partial frame")
+        if self.cut_packets:
+            yield f"{_count(self.cut_packets, 'packet')} cut by the snap length"
 
 
 def _named(counts: Counter[str]) -> str:
     return f": {', '.join(f'{name} {count}' for name, count in counts.most_common())}" if counts else ""
 
 
-def _seconds(nanoseconds: int) -> str:
-    return f"{nanoseconds / 1e9:.3f} s"
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"

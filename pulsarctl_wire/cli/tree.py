@@ -31,7 +31,7 @@ _PLAIN: Final = {
 class TreeRenderer:
     """Renders events as trees, headed by their lines."""
 
-    def __init__(self, line: LineRenderer, recorder: Recorder, *, colour: bool, width: int) -> None:
+    def __init__(self, line: LineRenderer, recorder: Recorder, *, colour: bool) -> None:
         self._line = line
         self._recorder = recorder
         self._console = Console(
@@ -39,7 +39,6 @@ class TreeRenderer:
             force_terminal=colour,
             no_color=not colour,
             color_system="standard" if colour else None,
-            width=width,
             highlight=False,
             emoji=False,
             legacy_windows=False,

@@ -191,9 +191,8 @@ class FrameStream:
         while end - at >= 8:
             total, size = _header_at(data, at)
             stop = at + 4 + total
-            if size + 4 > total or size < 2 or total > limit:
-                if total != approved:
-                    return self._doubt(data, at, total, size, events)
+            if (total > limit or size + 4 > total or size < 2) and total != approved:
+                return self._doubt(data, at, total, size, events)
             if stop > end:
                 if end - at < 8 + size:
                     self._need = 8 + size

@@ -1,0 +1,345 @@
+"""One run of `pwire decode`: options become tests, a renderer and a writer; sources become output."""
+
+import gc
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, BinaryIO, Final, cast
+
+from pulsarctl_wire.capture.live import live_packets
+from pulsarctl_wire.capture.sources import Decoder, Source, open_source
+from pulsarctl_wire.capture.writer import EventWriter
+from pulsarctl_wire.cli import console, select, twin
+from pulsarctl_wire.cli.line import LineRenderer
+from pulsarctl_wire.cli.summary import Summary
+from pulsarctl_wire.errors import CaptureError, DamagedCapture, FilterError
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.wire.frame import Event, Frame
+
+Render = Callable[[Event], bytes]
+
+_PROGRESS_BYTES: Final = 50_000_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line of `decode`, named as its options are; docs/cli.md says what they mean."""
+
+    sources: list[str]
+    output: str
+    quiet: bool
+    expression: str | None
+    commands: list[str]
+    topics: list[str]
+    connections: list[str]
+    time_range: str | None
+    count: int | None
+    first_error: bool
+    two_pass: bool
+    interface: str | None
+    capture_filter: str | None
+    schema: str | None
+    max_frame_size: int | None
+    write: str | None
+    time_format: str
+    show_secrets: bool
+    colour: bool
+    jobs: int
+
+
+class DecodeJob:
+    """One run. Construction raises FilterError for a selection that makes no sense; `run` does the rest."""
+
+    def __init__(self, options: Options, stack: ExitStack) -> None:
+        self.options = options
+        self.stack = stack
+        self.sources = options.sources
+        self.out = sys.stdout.buffer
+        self.summary = Summary()
+        self.answers: Any = None
+        self.twin: twin.Twin | None = None
+        self.code = 0
+        recorder = Recorder(
+            show_secrets=options.show_secrets, schema=self._schema(), answers=options.two_pass
+        )
+        self.expression = select.Expression(options.expression, recorder) if options.expression else None
+        self.tests = self._tests()
+        self.render = None if options.quiet else _renderer(options, recorder)
+        self.writer = None if options.write is None else self._writer(options.write)
+        # the payloads of chunked messages are worth their memory only where messages are shown
+        self.join_chunks = bool(options.expression) or (
+            not options.quiet and options.output in ("json", "tree")
+        )
+
+    # -- before
+
+    def _schema(self) -> Any:
+        if self.options.schema is None:
+            return None
+        from pulsarctl_wire.views import parse_schema
+
+        try:
+            return parse_schema(self.options.schema)
+        except ValueError as error:
+            raise FilterError(f"--schema {error}") from error
+
+    def _tests(self) -> list[select.Test]:
+        """The selecting options as tests, the cheap ones first."""
+        options = self.options
+        tests: list[select.Test] = []
+        if options.commands:
+            tests.append(select.by_command(options.commands))
+        if options.connections:
+            tests.append(select.by_connection(options.connections))
+        if options.topics:
+            tests.append(select.by_topic(options.topics))
+        if options.time_range:
+            tests.append(select.by_time(options.time_range))
+        if options.first_error:
+            tests.append(select.is_wrong)
+        if self.expression is not None:
+            tests.append(self.expression)
+        return tests
+
+    def _writer(self, path: str) -> EventWriter:
+        try:
+            return EventWriter(self.stack.enter_context(open(path, "wb")))
+        except OSError as error:
+            console.fail(f"--write {path}: {error.strerror}", console.EXIT_OUTPUT)
+
+    # -- the run
+
+    def run(self) -> int:
+        """Decode; give the exit code."""
+        # frames come and go by the hundred thousand and hold no cycles: collecting them is wasted time
+        gc.freeze()
+        gc.set_threshold(100_000, 20, 100)
+        try:
+            if self.options.two_pass:
+                self._first_pass()
+            if (
+                self.options.jobs > 1
+                and self.options.count is None
+                and self.writer is None
+                and twin.pays(self.sources)
+            ):
+                self.twin = twin.Twin()
+            if self.twin is not None and self.twin.is_twin:
+                self.twin.run(self._decode)
+            self._decode()
+            self.out.flush()
+        except KeyboardInterrupt:
+            self.code = 0 if self.options.interface else console.EXIT_INTERRUPTED
+            self.out.flush()
+        finally:
+            if self.twin is not None:
+                self.twin.part()
+        self._report()
+        return self.code
+
+    def _can_share(self) -> bool:
+        return self.options.jobs > 1 and self.options.count is None and self.writer is None
+
+    def _first_pass(self) -> None:
+        self.sources = [self._spool() if source == "-" else source for source in self.sources]
+        decoder = self._decoder(link_answers=True)
+        for _ in self._batches(decoder, say=False):
+            pass
+        self.answers = decoder.knowledge.answers
+
+    def _spool(self) -> str:
+        """Copy stdin to a file, to read it twice; give the file's path."""
+        import shutil
+        import tempfile
+
+        file = self.stack.enter_context(tempfile.NamedTemporaryFile(prefix="pwire-"))  # noqa: SIM115
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.flush()
+        return file.name
+
+    def _decoder(self, *, link_answers: bool = False, share: tuple[int, int] = (0, 1)) -> Decoder:
+        return Decoder(
+            max_frame_size=self.options.max_frame_size,
+            join_chunks=self.join_chunks and not link_answers,
+            link_answers=link_answers,
+            tee=self.writer.see if self.writer and not link_answers else None,
+            share=share,
+        )
+
+    def _decode(self) -> None:
+        """Decode and show, in both processes if there are two."""
+        is_twin = self.twin is not None and self.twin.is_twin
+        counts_only = self.render is None and self.writer is None
+        decoder = self._decoder(share=(int(is_twin), 2 if self.twin and counts_only else 1))
+        batches = self._batches(decoder, say=not is_twin)
+        if counts_only:
+            for events in batches:
+                self.summary.add(events)
+        elif self.twin is None:
+            self._show(batches)
+        else:
+            self._show_in_turns(batches, self.twin)
+        self.summary.finish(decoder)
+        if self.twin is not None and counts_only:
+            if is_twin:
+                twin.send_object(self.twin, self.summary)
+            else:
+                self.summary.merge(twin.receive_object(self.twin))
+
+    def _show(self, batches: Iterator[list[Event]]) -> None:
+        left = self.options.count if self.options.count is not None else -1
+        for events in batches:
+            self.summary.add(events)
+            for event in self._chosen(events):
+                if self.render is not None:
+                    self.out.write(self.render(event))
+                if self.writer is not None:
+                    self.writer.take(event)
+                left -= 1
+                if left == 0:
+                    return
+
+    def _show_in_turns(self, batches: Iterator[list[Event]], other: twin.Twin) -> None:
+        """Render every other block; write all of them, or send the own ones if this is the twin."""
+        render = self.render
+        assert render is not None
+        mine = not other.is_twin
+        size = 0
+        lines: list[bytes] = []
+        for events in chain(batches, [None]):
+            if events is not None:
+                self.summary.add(events)
+                size += len(events)
+                if mine:
+                    lines += [render(event) for event in self._chosen(events)]
+            if events is None or size >= twin.BLOCK:
+                size = 0
+                if not other.is_twin:
+                    self.out.write(b"".join(lines) if mine else other.receive())
+                elif mine:
+                    other.send(b"".join(lines))
+                lines.clear()
+                mine = not mine
+
+    def _chosen(self, events: list[Event]) -> list[Event]:
+        """The events that pass all tests; after a first pass requests know their answers."""
+        if self.answers is not None:
+            for event in events:
+                if isinstance(event, Frame) and event.number < len(self.answers):
+                    event.answer = self.answers[event.number] or None
+        for test in self.tests:
+            events = [event for event in events if test(event)]
+        return events
+
+    def _batches(self, decoder: Decoder, *, say: bool) -> Iterator[list[Event]]:
+        """The events of all sources; what is wrong with a source is said, and sets the exit code."""
+        if self.options.interface:
+            try:
+                packets = live_packets(self.options.interface, self.options.capture_filter, self.out.flush)
+                yield from decoder.read_packets(packets)
+            except CaptureError as error:
+                console.fail(str(error), console.EXIT_SOURCE)
+        for path in self.sources:
+            try:
+                source = Source("stdin", sys.stdin.buffer) if path == "-" else open_source(path)
+                with source.stream if path != "-" else ExitStack():
+                    yield from decoder.read(self._watched(source, say))
+            except CaptureError as error:  # noqa: PERF203 (a source, not a frame)
+                self.code = console.EXIT_DAMAGED if isinstance(error, DamagedCapture) else console.EXIT_SOURCE
+                if say:
+                    self.out.flush()
+                    console.complain(str(error))
+        yield from decoder.finish()
+
+    def _watched(self, source: Source, bar: bool) -> Source:
+        """`source` read with a progress bar if it is large, and with what is ready shown before each wait."""
+        progress = None
+        if (
+            bar
+            and source.size > _PROGRESS_BYTES
+            and console.use_colour(sys.stderr, self.options.colour)
+            and not sys.stdout.isatty()
+        ):
+            progress = _Progress(source, self.stack)
+        return source._replace(stream=cast(BinaryIO, _Watched(source.stream, self.out.flush, progress)))
+
+    # -- after
+
+    def _report(self) -> None:
+        paint = console.Paint(console.use_colour(sys.stderr, self.options.colour))
+        for line in self.summary.lines(paint):
+            sys.stderr.write(line + "\n")
+        if (
+            self.expression is not None
+            and self.twin is None
+            and self.expression.failed == self.expression.tried > 0
+        ):
+            console.complain("--filter: no frame has what the expression compares (text with a number?)")
+        if self.writer is not None and self.writer.lost:
+            console.complain(
+                f"--write: {self.writer.lost} packets had passed too long ago and were not written"
+            )
+
+
+class _Watched(io.RawIOBase):
+    """A source's stream: before each read what is ready is shown, and the progress bar moves."""
+
+    def __init__(self, stream: BinaryIO, flush: Callable[[], object], progress: "_Progress | None") -> None:
+        self._read = getattr(stream, "read1", stream.read)
+        self._flush = flush
+        self._progress = progress
+
+    def read1(self, size: int = -1) -> bytes:
+        """The next bytes, as soon as there are some."""
+        self._flush()
+        data: bytes = self._read(size)
+        if self._progress is not None:
+            self._progress.add(len(data))
+        return data
+
+    read = read1
+
+
+class _Progress:
+    """A progress bar on stderr, moved a few times a second."""
+
+    def __init__(self, source: Source, stack: ExitStack) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self._bar = stack.enter_context(
+            Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+        )
+        self._task = self._bar.add_task(console.clean(source.name), total=source.size)
+        self._next = 0.0
+
+    def add(self, size: int) -> None:
+        """`size` more bytes were read."""
+        self._bar.update(self._task, advance=size)
+        if time.monotonic() > self._next:
+            self._next = time.monotonic() + 0.2
+            self._bar.refresh()
+
+
+def _renderer(options: Options, recorder: Recorder) -> Render:
+    if options.output == "json":
+        from pulsarctl_wire.cli.jsonl import json_line
+
+        return lambda event: json_line(recorder(event))
+    paint = console.Paint(console.use_colour(sys.stdout, options.colour))
+    line = LineRenderer(paint, time_format=options.time_format, show_secrets=options.show_secrets)
+    render: Callable[[Event], str] = line
+    if options.output == "tree":
+        from pulsarctl_wire.cli.tree import TreeRenderer
+
+        render = TreeRenderer(line, recorder, colour=paint.colour)
+    elif options.output == "hex":
+        from pulsarctl_wire.cli.hexview import HexRenderer
+
+        render = HexRenderer(line, paint, show_secrets=options.show_secrets)
+    return lambda event: render(event).encode("utf-8", "backslashreplace") + b"\n"
