@@ -56,9 +56,7 @@ class Dissector:
         """The TCP segment in a packet of link type `link` and `length` bytes on the wire, or None."""
         if link == _ETHERNET and len(data) >= _USUAL_HEADERS:
             # what nearly every packet is: IPv4 without options or fragments, at once
-            kind, first, size, fragment, protocol, key, sequence, acknowledged, header, flags = _usual_at(
-                data
-            )
+            kind, first, size, fragment, protocol, key, sequence, acked, header, flags = _usual_at(data)
             if kind == 0x0800 and first == 0x45 and protocol == _TCP and size and not fragment & 0x3FFF:
                 start, stop = 34 + (header >> 4) * 4, 14 + size
                 if 54 <= start <= stop:

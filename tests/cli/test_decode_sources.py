@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,12 @@ from pwire_run import SAMPLES, Pcap, decode, pwire
 from pulsarctl_wire.cli.console import EXIT_DAMAGED, EXIT_OUTPUT, EXIT_SOURCE, EXIT_USAGE
 
 SIMPLE = (SAMPLES / "python-simple.pcap").read_bytes()
-ALL = decode("python-simple.pcap").out
+
+
+@cache
+def _simple_lines() -> bytes:
+    """What is shown of the whole sample."""
+    return decode("python-simple.pcap").out
 
 
 # -- one source that cannot be read
@@ -88,15 +94,13 @@ def test_control_characters_in_a_file_name_do_not_reach_the_terminal() -> None:
 
 def _shown_before(cut: int) -> bytes:
     """The lines of the frames whose packets are whole in the first `cut` bytes of the sample."""
-    at, number, whole = 24, 0, 0
+    at, whole = 24, 0
     for packet in Pcap.read("python-simple.pcap").packets:
         at += 16 + len(packet[3])
-        number += 1
-        if at <= cut:
-            whole = number
+        whole += at <= cut
     records = decode("-o", "json", "python-simple.pcap").records
     count = sum(record["packet"] <= whole for record in records)
-    return b"".join(ALL.splitlines(keepends=True)[:count])
+    return b"".join(_simple_lines().splitlines(keepends=True)[:count])
 
 
 @pytest.mark.parametrize("cut", [40, 100, 1111, 2500, 4000, 8000, len(SIMPLE) - 1])
@@ -154,7 +158,7 @@ def test_the_others_are_shown_when_one_is_bad() -> None:
     assert run.code == EXIT_SOURCE
     assert run.complaints == ["pwire: no-such-file.pcap: no such file"]
     assert len(run.lines) == 50 + 48
-    assert run.out.startswith(ALL)
+    assert run.out.startswith(_simple_lines())
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -186,7 +190,7 @@ def test_rotated_files_continue_each_other(at: int, tmp_path: Path) -> None:
     second.write_bytes(simple._replace(packets=simple.packets[at:]).file)
     run = decode(first, second)
     assert run.code == 0
-    assert run.out == ALL
+    assert run.out == _simple_lines()
 
 
 def test_a_frame_may_begin_in_one_file_and_end_in_the_next(tmp_path: Path) -> None:
@@ -213,7 +217,7 @@ def test_the_span_of_captures_in_the_wrong_order_is_positive() -> None:
 def test_stdin_is_read_like_a_file() -> None:
     run = decode("-", stdin=SIMPLE)
     assert run.code == 0
-    assert run.out == ALL
+    assert run.out == _simple_lines()
     assert run.err == decode("python-simple.pcap").err
 
 
@@ -229,7 +233,7 @@ def test_stdin_is_read_like_a_file() -> None:
 def test_compression_is_undone(content: bytes) -> None:
     run = decode("-", stdin=content)
     assert run.code == 0
-    assert run.out == ALL
+    assert run.out == _simple_lines()
 
 
 def test_stdin_twice_in_two_passes() -> None:
@@ -285,7 +289,7 @@ def test_a_hex_dump_of_frames(form: str) -> None:
 def test_a_capture_shown_as_hex_is_still_a_capture() -> None:
     run = decode("-", stdin=SIMPLE.hex().encode())
     assert run.code == 0
-    assert run.out == ALL
+    assert run.out == _simple_lines()
 
 
 # -- the command line
