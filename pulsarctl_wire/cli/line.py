@@ -295,7 +295,7 @@ _MESSAGES: Final[dict[str, Callable[[Any], str]]] = {
     "MessageIdData": _message_id,
     "Schema": lambda schema: Schema.Type.Name(schema.type),
     "KeySharedMeta": lambda meta: KeySharedMode.Name(meta.keySharedMode),
-    "AuthData": lambda data: f"{as_text(data.auth_method_name)}",
+    "AuthData": lambda data: clean(as_text(data.auth_method_name)),
     "Subscription": lambda value: f"{clean(as_text(value.topic))}/{clean(as_text(value.subscription))}",
 }
 

@@ -81,7 +81,7 @@ class FrameStream:
         self._packets: list[int] = []  # that the buffered bytes came in
         self._time_ns: int | None = None
         self._packet = 0
-        self._approved = 0  # TOTAL_SIZE of the large frame that is waited for
+        self._approved = -1  # TOTAL_SIZE of the large frame that is waited for
         self._skip = 0
         self._searching = False
         self._seen_frame = False
@@ -220,9 +220,9 @@ class FrameStream:
                 frame.note(f"{total - 4 - size} bytes behind the command")
             if at < older:
                 frame.packets = self._packets
-            if approved:
+            if total == approved:
                 frame.note(f"frame of {total + 4} bytes, over the limit of {self.limit}")
-                self._approved = approved = 0
+                self._approved = approved = -1
             events.append(frame)
             at = stop
             if not self._seen_frame:
@@ -266,9 +266,9 @@ class FrameStream:
         if len(data) - at < foreign.ENOUGH:
             self._need = foreign.ENOUGH
             return at
-        self.protocol, what = foreign.recognise(data[at : at + 100])
+        self.protocol, _ = foreign.recognise(data[at : at + foreign.ENOUGH])
         if self.protocol:
-            self._mark_lost(f"not Pulsar: {what}", self._offset + at)
+            self._mark_lost("", self._offset + at)  # it gets its name when it ends
             return at
         length, what = foreign.proxy_header(data[at:])
         if not length:
@@ -388,6 +388,9 @@ class FrameStream:
         data = bytes(self._buffer)
         self._older = len(data)
         at = self._run(data, 0, events, ended=True)
+        while at < len(data) and not self._is_cut_frame(data, at):
+            self._refuse("too few bytes to tell what begins here", at, 0)
+            at = self._run(data, at, events, ended=True)
         frame_end = self._offset + len(data) + self._skip if self._skip else -1
         if at < len(data):
             frame_end = self._cut(data[at:], at, events)
@@ -396,25 +399,28 @@ class FrameStream:
             self._report_lost(events)
         self._offset += len(data)
         self._buffer = bytearray()
-        self._need = self._skip = self._approved = 0
+        self._need = self._skip = 0
+        self._approved = -1
         return frame_end
 
     def _name_lost(self) -> None:
-        """A stream without any frame may be one of another protocol, joined in its middle."""
-        if not (self.protocol or self._seen_frame):
+        """Say what another protocol's stream begins with; one joined in its middle is recognised only here."""
+        if self.protocol or not self._seen_frame:
             self.protocol, what = foreign.recognise(bytes(self._lost_head))
             if what:
                 self._lost_reason = f"not Pulsar: {what}"
 
+    def _is_cut_frame(self, data: bytes, at: int) -> bool:
+        """Whether what is left at `data[at:]` is the beginning of a frame: its sizes, and a sane command."""
+        if len(data) - at < 8:
+            return False
+        total, size = _header_at(data, at)
+        fits = 2 <= size <= total - 4 and (total + 4 <= self.limit or total == self._approved)
+        return fits and (len(data) - at < 8 + size or _parses(data[at + 8 : at + 8 + size]))
+
     def _cut(self, raw: bytes, at: int, events: list[Event]) -> int:
         """Give the frame that begins with `raw` and is cut there; return the offset where it would end."""
         offset = self._offset + at
-        if len(raw) < 8:
-            self._mark_lost("too few bytes to tell what begins here", offset)
-            self._pass_over(raw)
-            self._name_lost()
-            self._report_lost(events)
-            return -1
         total, size = _header_at(raw)
         base = _parse_command(raw[8 : 8 + size]) if len(raw) >= 8 + size else None
         number = -1 if base is None else _type_of(base) or 0

@@ -183,8 +183,12 @@ def decode(segments: Iterable[Segment], into: Reassembler | None = None) -> list
     events: list[Event] = []
     for number, segment in enumerate(segments, 1):
         events += into.add(segment, START_NS + number * 1000, number)
-    events += into.close()
-    return events
+    return events + closed(into)
+
+
+def closed(reassembler: Reassembler) -> list[Event]:
+    """The events that are left when the capture ends."""
+    return [event for events in reassembler.close() for event in events]
 
 
 def frames_of(events: Iterable[Event]) -> list[Frame]:

@@ -1,0 +1,391 @@
+"""Which frames `pwire decode` shows: each selecting option on real captures, with counts checked by hand."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+from pwire_run import Pcap, decode
+
+from pulsarctl_wire.wire.commands import NUMBERS, REQUESTS
+from pulsarctl_wire.wire.frame import build_frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CompressionType, MessageMetadata
+
+
+def _commands(*args: str) -> Counter[str]:
+    return Counter(line.split()[4] for line in decode(*args).lines)
+
+
+# -- by command
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--command", "SEND"], {"SEND": 10}),
+        (["--command", "send,Message"], {"SEND": 10, "MESSAGE": 10}),
+        (["--command", "SEND", "--command", "ACK"], {"SEND": 10, "ACK": 1}),
+        (["--command", "LOOKUP*"], {"LOOKUP": 2, "LOOKUP_RESPONSE": 2}),
+        (["--command", "*_SUCCESS, SUCC*"], {"PRODUCER_SUCCESS": 1, "SUCCESS": 3}),
+        (["--command", "?END"], {"SEND": 10}),
+        (["--command", "CONNECT"], {"CONNECT": 1}),
+        (["--command", "NEW_TXN"], {}),
+    ],
+)
+def test_by_command(args: list[str], expected: dict[str, int]) -> None:
+    assert _commands(*args, "python-simple.pcap") == expected
+
+
+# -- by topic
+
+CLICKS = "python-partitioned-clicks"
+
+
+@pytest.mark.parametrize(
+    ("topics", "count"),
+    [
+        ([CLICKS], 110),  # all but CONNECT and CONNECTED: the partitions belong to the topic
+        ([f"public/default/{CLICKS}"], 110),
+        ([f"persistent://public/default/{CLICKS}"], 110),
+        ([f"non-persistent://public/default/{CLICKS}"], 0),
+        ([f"{CLICKS}-partition-0"], 32),
+        ([f"{CLICKS}-partition-2"], 17),
+        ([f"{CLICKS}-partition-1", f"public/default/{CLICKS}-partition-3"], 29 + 26),
+        (["*-partition-*"], 104),
+        ([f"public/default/{CLICKS}-partition-[02]"], 32 + 17),
+        (["persistent://public/*/*clicks"], 6),
+        (["clicks"], 0),
+        (["*clicks"], 6),
+    ],
+)
+def test_by_topic(topics: list[str], count: int) -> None:
+    options = [word for topic in topics for word in ("--topic", topic)]
+    run = decode(*options, "python-partitioned.pcap")
+    assert run.code == 0
+    assert len(run.lines) == count
+
+
+def test_a_topic_has_its_requests_answers_and_ids_resolved() -> None:
+    # 6 of the frames of a partition say its name, the rest was resolved: 24 are SEND, receipt and so on
+    by_topic = decode("-o", "json", "--topic", f"{CLICKS}-partition-0", "python-partitioned.pcap").records
+    assert {record["topic"] for record in by_topic} == {f"persistent://public/default/{CLICKS}-partition-0"}
+    assert Counter(record["command"] for record in by_topic) == {
+        "LOOKUP": 2,
+        "LOOKUP_RESPONSE": 2,
+        "SUBSCRIBE": 1,
+        "SUCCESS": 3,
+        "FLOW": 1,
+        "PRODUCER": 1,
+        "PRODUCER_SUCCESS": 1,
+        "SEND": 6,
+        "SEND_RECEIPT": 6,
+        "MESSAGE": 6,
+        "ACK": 1,
+        "CLOSE_CONSUMER": 1,
+        "CLOSE_PRODUCER": 1,
+    }
+    assert {record["subscription"] for record in by_topic if record["command"] in ("MESSAGE", "ACK")} == {
+        "counter"
+    }
+
+
+# -- by connection
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count"),
+    [
+        (["0"], 87),
+        (["1"], 16),
+        (["2"], 43),
+        (["0", "2"], 130),
+        (["7"], 0),
+        ([":8650"], 146),
+        (["127.0.0.1"], 146),
+        (["10.0.0.1"], 0),
+    ],
+)
+def test_by_connection(wanted: list[str], count: int) -> None:
+    options = [word for each in wanted for word in ("--connection", each)]
+    assert len(decode(*options, "errors.pcap").lines) == count
+
+
+def test_by_the_clients_port() -> None:
+    records = decode("-o", "json", "errors.pcap").records
+    client = next(record["client"] for record in records if record["connection"] == 2)
+    run = decode("-o", "json", "--connection", client, "errors.pcap")
+    assert run.records == [record for record in records if record["connection"] == 2]
+
+
+def test_damage_belongs_to_its_connection_too() -> None:
+    everything = decode("snaplen96.pcap").lines
+    assert decode("--connection", "0", "snaplen96.pcap").lines == everything
+
+
+# -- by time
+
+
+@pytest.mark.parametrize(
+    ("span", "count"),
+    [
+        ("2026-11-20T17:43:05.65..2026-11-20T17:43:05.96", 10),
+        ("2026-11-20T17:43:05.650..", 11),
+        ("2026-11-20T17:43:05.650Z..", 11),
+        ("2026-11-20T18:43:05.650+01:00..", 11),
+        ("2026-11-20T17:43:05.960290..2026-11-20T17:43:05.960290", 1),  # both ends belong to it
+        ("2026-11-20..2026-11-21", 50),
+        ("2026-11-20T17:43..2026-11-20T17:44", 50),
+        ("..2026-11-20T17:43:05.600", 5),
+        ("..1795196585.6", 5),
+        ("1795196585.6..1795196585.61", 2),
+        ("1795196586..", 0),
+        ("+0.05..+0.06", 8),
+        ("..+0.003", 5),
+        ("+0.3..", 4),
+        ("..", 50),
+    ],
+)
+def test_by_time(span: str, count: int) -> None:
+    run = decode("--time-range", span, "python-simple.pcap")
+    assert run.code == 0
+    assert len(run.lines) == count
+
+
+def test_relative_times_count_from_the_first_event_of_the_capture() -> None:
+    # the first SEND comes 24.9 ms after the first frame, the third at 33.7 ms
+    run = decode("--command", "SEND", "--time-range", "..+0.03", "python-simple.pcap")
+    assert [line.split()[0] for line in run.lines] == ["16", "18"]
+
+
+def test_relative_times_are_shown_from_the_first_event_of_the_capture() -> None:
+    run = decode("--command", "SEND", "--count", "1", "--time", "relative", "python-simple.pcap")
+    assert run.lines[0].split()[1] == "0.024937"
+
+
+def test_raw_frames_have_no_time_to_select_by() -> None:
+    base = BaseCommand(type=BaseCommand.PING)
+    base.ping.SetInParent()
+    run = decode("--time-range", "..", "-", stdin=build_frame(base))
+    assert run.code == 0
+    assert run.lines == []
+
+
+# -- by count, and what is wrong
+
+
+def test_count_stops_after_so_many_shown() -> None:
+    everything = decode("python-simple.pcap").lines
+    assert decode("--count", "3", "python-simple.pcap").lines == everything[:3]
+    sends = decode("-c", "4", "--command", "SEND", "python-simple.pcap").lines
+    assert sends == [line for line in everything if " SEND " in line][:4]
+    assert decode("-c", "1000", "python-simple.pcap").lines == everything
+
+
+def test_count_reads_no_further() -> None:
+    run = decode("-c", "1", "python-simple.pcap", "no-such-file.pcap")
+    assert run.code == 0
+    assert "no-such-file" not in run.err
+
+
+@pytest.mark.parametrize(
+    ("sample", "said"),
+    [
+        ("errors.pcap", r" 17 \S+ 0 ← ERROR .* ConsumerBusy "),
+        ("auth-token.pcap", r" 42 \S+ 2 ← ERROR .* AuthenticationError "),
+        ("corrupt-in-transit.pcap", r" 19 \S+ 3 → SEND .* crc=BAD"),
+        ("chunks-out-of-order.pcap", r" 19 \S+ 1 → SEND .* chunk=3/3 .* without chunk 1"),
+        ("snaplen96.pcap", r" 1 \S+ 0 → .* PARTIAL"),
+        ("http-client-on-binary-port.pcap", r" - \S+ 0 → MALFORMED not Pulsar: HTTP: GET"),
+    ],
+)
+def test_the_first_error(sample: str, said: str) -> None:
+    run = decode("--first-error", sample)
+    assert run.code == 0
+    assert len(run.lines) == 1
+    assert re.search(said, run.lines[0])
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "python-simple.pcap",
+        "java-encrypted.pcap",
+        "java-batch-zlib.pcap",
+        "no-checksum.pcap",
+        "mixed.pcapng.gz",
+    ],
+)
+def test_nothing_is_wrong(sample: str) -> None:
+    assert decode("--first-error", sample).lines == []
+
+
+def test_a_hole_is_wrong() -> None:
+    lossy = Pcap.read("python-simple.pcap").without([22])  # the packet of the first SEND
+    run = decode("--first-error", "-", stdin=lossy.file)
+    assert re.search(r" - \S+ 0 → GAP 103 bytes were not captured", run.lines[0])
+
+
+def test_the_first_error_of_some_frames() -> None:
+    run = decode("--first-error", "--connection", "2", "errors.pcap")
+    assert re.search(r" 102 \S+ 2 ← ERROR .* ProducerFenced ", run.lines[0])
+    run = decode("--first-error", "--command", "SEND_ERROR", "errors.pcap")
+    assert " NotAllowedError " in run.lines[0]
+    run = decode("--first-error", "--command", "PARTITIONED*", "errors.pcap")
+    assert " Failed TopicNotFound " in run.lines[0]
+
+
+def _send(metadata: dict[str, Any], payload: bytes) -> bytes:
+    base = BaseCommand(type=BaseCommand.SEND)
+    base.send.producer_id = base.send.sequence_id = 0
+    fields = {"producer_name": "p", "sequence_id": 0, "publish_time": 1, **metadata}
+    return build_frame(base, MessageMetadata(**fields), payload)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "payload"),
+    [
+        ({"compression": CompressionType.LZ4, "uncompressed_size": 30}, b"no LZ4 block at all"),
+        ({"num_messages_in_batch": 3}, b"\xff\xff\xff\xff"),
+    ],
+    ids=["does not decompress", "no batch"],
+)
+def test_a_payload_that_cannot_be_read_is_wrong(metadata: dict[str, Any], payload: bytes) -> None:
+    frames = _send({}, b"fine") + _send(metadata, payload)
+    run = decode("--first-error", "-o", "json", "-", stdin=frames)
+    assert [record["number"] for record in run.records] == [2]
+    assert run.records[0]["notes"]
+
+
+# -- by expression
+
+
+@pytest.mark.parametrize(
+    ("sample", "expression", "count"),
+    [
+        ("python-simple.pcap", 'command == "SEND" and total_size > 100', 5),
+        ("python-simple.pcap", "latency_ns != null and latency_ns > 4000000", 3),
+        ("python-simple.pcap", "latency_ns > 4000000", 3),  # null is not greater than anything
+        ("python-simple.pcap", 'topic =~ ".*orders.*"', 48),
+        ("python-simple.pcap", 'topic =~~ "orders$"', 48),
+        ("python-simple.pcap", 'checksum == "valid"', 20),
+        ("python-simple.pcap", "to_broker", 21),
+        ("python-simple.pcap", "not to_broker", 29),
+        ("python-simple.pcap", "fields.producer_id == 0", 22),
+        ("python-simple.pcap", 'fields["producer_id"] == 0', 22),
+        ("python-simple.pcap", 'metadata.partition_key == "customer-1"', 6),
+        ("python-simple.pcap", 'subscription == "billing" and command == "ACK"', 1),
+        ("python-simple.pcap", "number >= 16 and number <= 20", 5),
+        ("python-simple.pcap", 'command in ["SEND", "ACK"]', 11),
+        ("python-simple.pcap", '$any([m.key == "customer-1" for m in messages])', 6),
+        ("python-simple.pcap", '$any([m.payload.value =~~ "^order 3" for m in messages])', 2),
+        ("python-simple.pcap", '$any([m.properties.n == "3" for m in messages])', 2),
+        ("java-batch-zlib.pcap", "messages.length == 12", 20),
+        ("java-batch-zlib.pcap", "$any([m.size > 130 for m in messages])", 20),
+        ("java-batch-zlib.pcap", 'metadata.compression == "ZLIB"', 8),
+        ("java-batchindexack.pcap", "$any([m.already_acked for m in messages])", 3),
+        ("errors.pcap", "fields.error != null", 10),
+        ("errors.pcap", "fields.message_id.ledgerId == 128", 2),
+        ("no-checksum.pcap", 'checksum == "absent"', 6),
+        ("snaplen96.pcap", "malformed != null", 9),
+        ("snaplen96.pcap", "gap != null", 84),
+        ("snaplen96.pcap", "gap > 1000", 4),
+        ("snaplen96.pcap", "partial", 75),
+        ("chunks-out-of-order.pcap", "notes.length > 0", 8),
+        ("chunks-out-of-order.pcap", '$any([note =~~ "without chunk 0" for note in notes])', 6),
+        ("mixed.pcapng.gz", 'connection == 1 and command == "SEND"', 3),
+    ],
+)
+def test_by_expression(sample: str, expression: str, count: int) -> None:
+    run = decode("-o", "json", "--filter", expression, sample)
+    assert run.complaints == []
+    assert run.code == 0
+    assert len(run.records) == count
+
+
+def test_an_expression_that_never_made_sense_is_told() -> None:
+    run = decode("--filter", "command > 3", "python-simple.pcap")
+    assert run.lines == []
+    assert len(run.complaints) == 1
+    assert run.complaints[0].startswith("pwire: --filter: ")
+
+
+def test_options_narrow_each_other() -> None:
+    run = decode(
+        *("--command", "SEND,MESSAGE", "--topic", f"{CLICKS}-partition-1", "--connection", "0"),
+        *(
+            "--time-range",
+            "2026-11-20T17:39:58.400..",
+            "--filter",
+            "to_broker",
+            "--count",
+            "2",
+            "python-partitioned.pcap",
+        ),
+    )
+    assert [line.split()[0] for line in run.lines] == ["70", "76"]
+
+
+# -- requests and answers
+
+
+def _answers(sample: str) -> list[dict[str, Any]]:
+    return decode("-2", "-o", "json", sample).records
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "python-simple.pcap",
+        "python-partitioned.pcap",
+        "errors.pcap",
+        "auth-token.pcap",
+        "java-keyshared.pcap",
+    ],
+)
+def test_two_passes_name_the_answers(sample: str) -> None:
+    records = [record for record in _answers(sample) if record["number"] is not None]
+    by_number = {record["number"]: record for record in records}
+    assert list(by_number) == list(range(1, len(records) + 1))
+    answered = [record for record in records if record["answer"] is not None]
+    assert answered
+    for record in answered:
+        answer = by_number[record["answer"]]
+        assert answer["request"] == record["number"]
+        assert answer["connection"] == record["connection"]
+        assert answer["to_broker"] is not record["to_broker"]
+        assert answer["latency_ns"] == answer["time_ns"] - record["time_ns"] >= 0
+        assert answer["topic"] == record["topic"]
+    # a request may be answered twice (a producer that waits for its turn): then the last answer counts
+    asked = {record["request"] for record in records if record["request"] is not None}
+    assert asked == {record["number"] for record in answered}
+
+
+def test_every_request_of_a_closed_session_has_its_answer() -> None:
+    requests = {number for number in REQUESTS if number != NUMBERS["ACK"]} | {NUMBERS["SEND"]}
+    for record in _answers("python-partitioned.pcap"):
+        if record["to_broker"] and NUMBERS[record["command"]] in requests:
+            assert record["answer"] is not None
+
+
+def test_one_pass_has_no_answers_but_the_same_requests() -> None:
+    once = decode("-o", "json", "errors.pcap").records
+    assert not any("answer" in record for record in once)
+    for record in (twice := _answers("errors.pcap")):
+        del record["answer"]
+    assert twice == once
+
+
+def test_two_passes_in_lines_and_filters() -> None:
+    lines = decode("-2", "python-simple.pcap").lines
+    assert lines[0].endswith(" answered by #2")
+    assert lines[15].endswith(" answered by #17")
+    assert sum("answered by #" in line for line in lines) == 19
+    assert len(decode("-2", "--filter", "answer != null", "python-simple.pcap").lines) == 19
+    assert decode("--filter", "answer != null", "python-simple.pcap").lines == []
+
+
+def test_two_passes_keep_to_the_selection() -> None:
+    (record,) = decode("-2", "-o", "json", "--command", "SEND", "-c", "1", "python-simple.pcap").records
+    assert record["answer"] == 17

@@ -1,0 +1,166 @@
+"""`pwire decode --write`: the packets of the chosen frames, as pcapng that other tools read."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pwire_run import SAMPLES, Pcap, decode
+
+from pulsarctl_wire.capture.files import read_packets
+
+TSHARK = shutil.which("tshark")
+
+CHOICES = [
+    ("python-simple.pcap", []),
+    ("python-simple.pcap", ["--command", "SEND"]),
+    ("python-simple.pcap", ["--command", "SEND,SEND_RECEIPT", "--count", "5"]),
+    ("java-batch-zlib.pcap", ["--command", "MESSAGE"]),
+    ("errors.pcap", ["--connection", "2", "--command", "*ERROR"]),
+    ("errors.pcap", ["--filter", "total_size > 300"]),
+    ("nano.pcap", ["--time-range", "+0.05.."]),
+    ("ipv6.pcap", ["--command", "ACK"]),
+    ("linktype-sll2.pcap", ["--command", "MESSAGE"]),
+    ("mixed.pcapng.gz", ["--topic", "mixed-chat"]),
+    ("corrupt-in-transit.pcap", ["--first-error"]),
+]
+IDS = [" ".join([sample, *options]) for sample, options in CHOICES]
+
+
+def _written(path: Path) -> list[tuple[int | None, int, bytes, int]]:
+    return list(read_packets(path.read_bytes(), bytes))
+
+
+def _of_a_frame(record: dict[str, Any]) -> list[Any]:
+    """What a frame says by itself, without what its session knows."""
+    names = ("time_ns", "to_broker", "client", "server", "command", "total_size", "fields", "metadata")
+    return [record[name] for name in (*names, "checksum", "broker_entry_metadata", "partial")]
+
+
+@pytest.mark.parametrize(("sample", "options"), CHOICES, ids=IDS)
+def test_the_chosen_frames_can_be_read_again(sample: str, options: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "chosen.pcapng"
+    chosen = decode(*options, "-o", "json", "--write", path, sample)
+    assert chosen.code == 0
+    assert chosen.records
+    again = [_of_a_frame(record) for record in decode("-o", "json", path).records if record["number"]]
+    assert [one for one in again if one in map(_of_a_frame, chosen.records)] == [
+        _of_a_frame(record) for record in chosen.records
+    ]
+
+
+@pytest.mark.parametrize(("sample", "options"), CHOICES, ids=IDS)
+def test_only_the_packets_of_the_chosen_frames_are_written(
+    sample: str, options: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "chosen.pcapng"
+    chosen = decode(*options, "-o", "json", "--write", path, sample)
+    packets = {record["packet"] for record in chosen.records}
+    assert len(_written(path)) == len(packets)  # in these captures no chosen frame has two packets
+
+
+def test_the_packets_are_the_captured_ones(tmp_path: Path) -> None:
+    path = tmp_path / "chosen.pcapng"
+    assert decode("-q", "--write", path, "nano.pcap").code == 0
+    captured = {
+        (seconds * 10**9 + nanoseconds, data, length)
+        for seconds, nanoseconds, length, data in Pcap.read("nano.pcap").packets
+    }
+    written = {(time_ns, data, length) for time_ns, _, data, length in _written(path)}
+    assert written
+    assert written < captured  # handshakes and bare acknowledgements hold no frames
+
+
+def test_a_frame_of_several_packets_is_written_whole(tmp_path: Path) -> None:
+    """The first SEND of the sample, sent in three segments."""
+    simple = Pcap.read("python-simple.pcap")
+    seconds, fraction, _, packet = simple.packets[21]
+    pieces = []
+    for start, stop in ((0, 9), (9, 50), (50, 103)):
+        piece = bytearray(packet[:66] + packet[66 + start : 66 + stop])
+        piece[16:18] = (len(piece) - 14).to_bytes(2, "big")  # the length of the IP packet
+        sequence = int.from_bytes(piece[38:42], "big") + start
+        piece[38:42] = (sequence % 2**32).to_bytes(4, "big")
+        pieces.append((seconds, fraction, len(piece), bytes(piece)))
+    split = simple._replace(packets=[*simple.packets[:21], *pieces, *simple.packets[22:]])
+
+    path = tmp_path / "chosen.pcapng"
+    run = decode("--command", "SEND", "-c", "1", "-o", "json", "--write", path, "-", stdin=split.file)
+    assert [data for _, _, data, _ in _written(path)] == [data for *_, data in pieces]
+    (record,) = decode("-o", "json", path).records
+    assert _of_a_frame(record) == _of_a_frame(run.records[0])
+
+
+def test_damage_can_be_written_too(tmp_path: Path) -> None:
+    path = tmp_path / "damage.pcapng"
+    run = decode("--filter", "partial", "-o", "json", "--write", path, "snaplen96.pcap")
+    assert len(_written(path)) == len({record["packet"] for record in run.records})
+    assert {(len(data), length > 96) for _, _, data, length in _written(path)} == {(96, True)}
+
+
+def test_several_link_types_in_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "both.pcapng"
+    run = decode(
+        "--command", "SEND", "-o", "json", "--write", path, "linktype-sll2.pcap", "python-simple.pcap"
+    )
+    assert {link for _, link, _, _ in _written(path)} == {276, 1}
+    assert len(decode("--command", "SEND", path).lines) == len(run.records) == 20
+
+
+def test_nothing_chosen_is_an_empty_capture(tmp_path: Path) -> None:
+    path = tmp_path / "none.pcapng"
+    assert decode("--command", "NEW_TXN", "--write", path, "python-simple.pcap").code == 0
+    assert _written(path) == []
+    assert decode(path).code == 0
+
+
+def test_a_wrong_option_writes_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "chosen.pcapng"
+    assert decode("--filter", "no_such_field", "--write", path, "python-simple.pcap").code == 2
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("spelling", ["same", "symlink", "other"])
+def test_a_source_is_not_overwritten(spelling: str, tmp_path: Path) -> None:
+    source = tmp_path / "source.pcap"
+    shutil.copy(SAMPLES / "nano.pcap", source)
+    target = source
+    if spelling == "symlink":
+        target = tmp_path / "link.pcapng"
+        target.symlink_to(source)
+    elif spelling == "other":
+        (tmp_path / "folder").mkdir()
+        target = tmp_path / "folder" / ".." / "source.pcap"
+    run = decode("--command", "SEND", "--write", target, source)
+    assert source.read_bytes() == (SAMPLES / "nano.pcap").read_bytes()
+    assert run.code != 0
+    assert "--write" in run.complaints[0]
+
+
+def test_credentials_are_in_the_packets_but_nowhere_else(tmp_path: Path) -> None:
+    """--write copies packets as they are: who passes the file on passes the tokens on."""
+    path = tmp_path / "chosen.pcapng"
+    run = decode("--command", "CONNECT", "-c", "1", "--write", path, "auth-token.pcap")
+    assert b"eyJ" in path.read_bytes()
+    assert b"eyJ" not in run.out
+
+
+@pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
+@pytest.mark.parametrize(("sample", "options"), [CHOICES[0], CHOICES[7], CHOICES[8], CHOICES[9]])
+def test_tshark_reads_it(sample: str, options: list[str], tmp_path: Path) -> None:
+    assert TSHARK is not None
+    path = tmp_path / "chosen.pcapng"
+    chosen = decode(*options, "-o", "json", "--write", path, sample)
+    fields = ["-T", "fields", "-e", "frame.time_epoch", "-e", "tcp.len"]
+    done = subprocess.run(
+        [TSHARK, "-n", "-r", path, *fields], capture_output=True, text=True, check=True, timeout=60
+    )
+    complaints = [line for line in done.stderr.splitlines() if "root" not in line]
+    assert complaints == []
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    times = {record["packet"]: record["time_ns"] for record in chosen.records}
+    assert [row[0].replace(".", "") for row in rows] == [str(time_ns) for time_ns in times.values()]
+    assert all(int(row[1]) > 0 for row in rows)
