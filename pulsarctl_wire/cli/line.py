@@ -12,6 +12,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from pulsarctl_wire.cli.console import Paint, clean, human_bytes, human_time
 from pulsarctl_wire.record import without_tokens
+from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.fields import SECRETS, as_text
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -66,6 +67,8 @@ _STYLES: Final = {
     "magenta": ("CLOSE_PRODUCER", "CLOSE_CONSUMER", "TOPIC_MIGRATED", "REACHED_END_OF_TOPIC"),
 }
 _PREVIEW: Final = 32
+_LONGEST: Final = 300
+"""Characters of a text that are shown."""
 _MARKERS: Final = {value.number: value.name for value in MarkerType.DESCRIPTOR.values}
 CODECS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
 
@@ -157,9 +160,9 @@ class LineRenderer:
             parts.append(f" sub={clean(frame.subscription)}")
         base = frame.base
         if base is not None:
-            for field, value in base.ListFields():
-                if field.number == frame.type:
-                    self._fields(value, parts)
+            body = BODIES.get(frame.type)
+            if body is not None:
+                self._fields(getattr(base, body), parts)
         metadata = frame.metadata
         if metadata is not None:
             self._entry(frame, metadata, parts)
@@ -201,7 +204,7 @@ class LineRenderer:
         plan = self._plans.get(body.DESCRIPTOR) or self._plan(body.DESCRIPTOR)
         for field, value in body.ListFields():
             label, show, boring = plan[field]
-            if show is not None and value != boring:
+            if show is not None and (boring is None or value != boring):
                 parts.append(f" {label}{show(value)}")
 
     def _plan(self, descriptor: Descriptor) -> Plan:
@@ -274,7 +277,9 @@ def _unsigned(value: int) -> str:
 
 
 def _text(value: str | bytes) -> str:
-    text = clean(as_text(value))
+    text = clean(as_text(value[:_LONGEST]))
+    if len(value) > _LONGEST:
+        text += "…"
     return text if text and " " not in text else f'"{text}"'
 
 
@@ -283,9 +288,10 @@ def _several(texts: list[str]) -> str:
 
 
 def _message_id(value: Any) -> str:
-    text = f"{_unsigned(value.ledgerId)}:{_unsigned(value.entryId)}"
-    if value.partition >= 0:
-        text += f":{value.partition}"
+    ledger, entry, partition = value.ledgerId, value.entryId, value.partition
+    text = f"{ledger}:{entry}" if ledger != _ALL_ONES else f"-1:{_unsigned(entry)}"
+    if partition >= 0:
+        text += f":{partition}"
     if value.batch_index >= 0:
         text += f"[{value.batch_index}]"
     return f"{text}~" if value.ack_set else text  # ~: a part of the batch

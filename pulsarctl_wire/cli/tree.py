@@ -15,6 +15,9 @@ from pulsarctl_wire.wire.frame import Event, Frame
 _SHOWN: Final = 2_000
 """Characters of a value that are shown; JSON has them all."""
 
+_WIDTH: Final = 100_000
+"""Columns: the terminal may wrap lines, the tree does not."""
+
 _PLAIN: Final = {
     "command",
     "number",
@@ -39,6 +42,7 @@ class TreeRenderer:
             force_terminal=colour,
             no_color=not colour,
             color_system="standard" if colour else None,
+            width=_WIDTH,
             highlight=False,
             emoji=False,
             legacy_windows=False,

@@ -32,6 +32,26 @@ CANDIDATE_SPAN: Final = 10
 """Bytes from where a frame begins to the end of what `CANDIDATE` looks at."""
 
 
+COMMAND_HEAD: Final = 4
+"""Bytes of the longest head that `begins_command` looks at."""
+
+
+def _head(number: int) -> bytes:
+    base = BaseCommand(type=number)  # type: ignore[arg-type]
+    getattr(base, BODIES[number]).SetInParent()
+    return base.SerializePartialToString()[:-1]  # without the length of the empty sub-message
+
+
+_HEADS: Final = {_head(number): number for number in BODIES}
+"""What a command begins with: the field `type`, then the tag of its sub-message."""
+
+
+def begins_command(data: bytes, at: int, to_broker: bool | None) -> bool:
+    """Whether the bytes at `data[at:]` are the head of a known command that may go this way."""
+    number = _HEADS.get(data[at : at + 3], _HEADS.get(data[at : at + 4]))
+    return number is not None and (to_broker is None or TO_BROKER.get(number, to_broker) is to_broker)
+
+
 def judge_command(data: bytes, at: int, to_broker: bool | None, limit: int) -> int:
     """Whether a frame's header and command at `data[at:]` are sane.
 

@@ -241,19 +241,25 @@ class FrameStream:
             problem = f"TOTAL_SIZE {total} and COMMAND_SIZE {size} do not fit together"
             self._refuse(problem, at, at + 4 + total)
             return at
-        head = resync.judge_command(data, at, self._direction(), total + 4)
-        if head < 0:
-            self._need = -head - at
-        elif head == 0:
+        if len(data) - at < 8 + resync.COMMAND_HEAD:
+            self._need = 8 + resync.COMMAND_HEAD
+        elif not resync.begins_command(data, at + 8, self._direction()):
             self._refuse(f"TOTAL_SIZE {total} is over the limit of {self.limit} bytes", at, 0)
-        elif total + 4 > KEPT_FRAME:
-            # a real frame, larger than is kept: give its beginning, pass over the rest
-            self._cut(data[at : at + 8 + size], at, events)
-            self._skip = total - 4 - size
-            return at + 8 + size
-        else:
+        elif total + 4 <= KEPT_FRAME:
             self._approved = total
+        else:
+            return self._pass_over_frame(data, at, total, size, events)
         return at
+
+    def _pass_over_frame(self, data: bytes, at: int, total: int, size: int, events: list[Event]) -> int:
+        """A real frame, larger than is kept: give its command, pass over the rest."""
+        shown = 8 + size if size <= resync.LARGEST_COMMAND else 8
+        if len(data) - at < shown:
+            self._need = shown
+            return at
+        self._cut(data[at : at + shown], at, events)
+        self._skip = total + 4 - shown
+        return at + shown
 
     def _direction(self) -> bool | None:
         return self.to_broker if self.certain else None
@@ -415,7 +421,9 @@ class FrameStream:
         if len(data) - at < 8:
             return False
         total, size = _header_at(data, at)
-        fits = 2 <= size <= total - 4 and (total + 4 <= self.limit or total == self._approved)
+        fits = 2 <= size <= total - 4
+        if total + 4 > self.limit and total != self._approved:
+            fits = fits and resync.begins_command(data, at + 8, self._direction())
         return fits and (len(data) - at < 8 + size or _parses(data[at + 8 : at + 8 + size]))
 
     def _cut(self, raw: bytes, at: int, events: list[Event]) -> int:

@@ -227,14 +227,14 @@ class Seen(NamedTuple):
 
 def story(events: Iterable[Event]) -> dict[bool, list[Seen]]:
     """The frames of each direction in order, with the requests that they answer."""
-    frames = frames_of(events)
+    frames = [event for event in events if isinstance(event, Frame)]
     place: dict[int, tuple[bool, int]] = {}
     counts = {True: 0, False: 0}
     for frame in frames:
         place[frame.number] = (frame.to_broker, counts[frame.to_broker])
         counts[frame.to_broker] += 1
     told: dict[bool, list[Seen]] = {True: [], False: []}
-    for frame in frames:
+    for frame in frames_of(frames):
         request = None if frame.request is None else place[frame.request]
         told[frame.to_broker].append(Seen(frame.type, frame.raw, frame.offset, frame.topic, request))
     return told

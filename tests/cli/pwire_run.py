@@ -30,12 +30,12 @@ class Run(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        return self.out.decode().splitlines()
+        return self.out.decode().split("\n")[:-1]
 
     @property
     def records(self) -> list[dict[str, Any]]:
         """The lines of `-o json`."""
-        return [json.loads(line) for line in self.out.splitlines()]
+        return [json.loads(line) for line in self.lines]
 
     @property
     def complaints(self) -> list[str]:

@@ -25,7 +25,7 @@ CHOICES = [
     ("ipv6.pcap", ["--command", "ACK"]),
     ("linktype-sll2.pcap", ["--command", "MESSAGE"]),
     ("mixed.pcapng.gz", ["--topic", "mixed-chat"]),
-    ("corrupt-in-transit.pcap", ["--first-error"]),
+    ("corrupt-in-transit.pcap", ["--command", "SEND"]),
 ]
 IDS = [" ".join([sample, *options]) for sample, options in CHOICES]
 
@@ -108,6 +108,14 @@ def test_several_link_types_in_one_file(tmp_path: Path) -> None:
     )
     assert {link for _, link, _, _ in _written(path)} == {276, 1}
     assert len(decode("--command", "SEND", path).lines) == len(run.records) == 20
+
+
+def test_a_frame_with_a_bad_checksum_can_be_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.pcapng"
+    chosen = decode("--first-error", "-o", "json", "--write", path, "corrupt-in-transit.pcap").records
+    assert [record["checksum"] for record in chosen] == ["invalid"]
+    again = decode("-o", "json", path).records
+    assert [record.get("checksum") for record in again] == ["invalid"]
 
 
 def test_nothing_chosen_is_an_empty_capture(tmp_path: Path) -> None:

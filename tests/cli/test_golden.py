@@ -1,0 +1,106 @@
+"""What `pwire decode` prints for each sample capture, byte by byte: tests/golden/SAMPLE.FORM.
+
+After a wanted change of the output rewrite all of it, and read the difference before you commit it:
+
+    PWIRE_REWRITE_GOLDEN=1 pytest tests/cli/test_golden.py
+
+`line` and `summary` (stderr) are kept for every sample; `jsonl`, `tree` and `hex` for some, of some of them
+for chosen commands only: see OPTIONS.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pwire_run import SAMPLES, decode
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+REWRITE = bool(os.environ.get("PWIRE_REWRITE_GOLDEN"))
+
+NAMES = sorted(path.name for path in SAMPLES.iterdir() if ".pcap" in path.name)
+
+OPTIONS: dict[str, dict[str, list[str]]] = {
+    "jsonl": {
+        "auth-token.pcap": [],
+        "chunks-out-of-order.pcap": [],
+        "corrupt-in-transit.pcap": [],
+        "errors.pcap": [
+            "--filter",
+            'fields["error"] != null or command in ["PRODUCER", "PING", "SEND_RECEIPT"]',
+        ],
+        "http-client-on-binary-port.pcap": [],
+        "java-batch-zlib.pcap": ["--command", "MESSAGE"],
+        "java-batchindexack.pcap": ["--command", "ACK*,MESSAGE"],
+        "java-brokerentry.pcap": [],
+        "java-encrypted.pcap": [],
+        "java-keyshared.pcap": ["--command", "SUBSCRIBE,MESSAGE"],
+        "java-keyvalue-protobuf.pcap": ["--command", "PRODUCER,GET_SCHEMA*,MESSAGE"],
+        "java-simple.pcap": [],
+        "mixed.pcapng.gz": [],
+        "no-checksum.pcap": [],
+        "python-schemas.pcap": ["--command", "SUBSCRIBE,SEND"],
+        "python-simple.pcap": ["--two-pass"],
+        "snaplen96.pcap": [],
+    },
+    "tree": {
+        "corrupt-in-transit.pcap": [],
+        "java-batch-zlib.pcap": ["--command", "MESSAGE", "--count", "5"],
+        "java-brokerentry.pcap": ["--two-pass"],
+        "java-encrypted.pcap": ["--command", "SEND"],
+        "java-keyvalue-protobuf.pcap": ["--command", "PRODUCER,MESSAGE"],
+        "snaplen96.pcap": ["--count", "20"],
+    },
+    "hex": {
+        "corrupt-in-transit.pcap": [],
+        "java-brokerentry.pcap": ["--command", "CONNECT*,LOOKUP*,SEND,MESSAGE"],
+        "no-checksum.pcap": [],
+        "snaplen96.pcap": ["--count", "20"],
+    },
+    "line": {
+        **{name: [] for name in NAMES},
+        "python-partitioned.pcap": ["--two-pass"],
+        "nano.pcap": ["--time", "epoch"],
+        "no-checksum.pcap": ["--time", "relative"],
+    },
+    "summary": {name: ["--quiet"] for name in NAMES},
+}
+
+CASES = [(name, form) for form, options in OPTIONS.items() for name in sorted(options)]
+
+
+def _file(name: str, form: str) -> Path:
+    return GOLDEN / f"{name}.{form}"
+
+
+@pytest.mark.parametrize(("name", "form"), CASES, ids=[f"{form}-{name}" for name, form in CASES])
+def test_output_is_golden(name: str, form: str) -> None:
+    output = {"jsonl": "json", "summary": "line"}.get(form, form)
+    run = decode("-o", output, *OPTIONS[form][name], name)
+    assert run.code == 0
+    shown = run.err.encode() if form == "summary" else run.out
+    if REWRITE:
+        _file(name, form).write_bytes(shown)
+    assert shown.decode().splitlines() == _file(name, form).read_bytes().decode().splitlines()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_form_sums_up_alike(name: str) -> None:
+    summary = decode("-q", name).err
+    for form in ("line", "json"):
+        assert decode("-o", form, name).err == summary
+
+
+def test_nothing_else_is_golden() -> None:
+    expected = {_file(name, form) for name, form in CASES}
+    if REWRITE:
+        for path in set(GOLDEN.iterdir()) - expected:
+            path.unlink()
+    assert set(GOLDEN.iterdir()) == expected
+
+
+def test_samples_and_goldens_stay_small() -> None:
+    """They are in every clone: 600 kB of samples, 1.5 MB of goldens."""
+    assert sum(path.stat().st_size for path in SAMPLES.iterdir()) < 600_000
+    assert sum(path.stat().st_size for path in GOLDEN.iterdir()) < 1_500_000
