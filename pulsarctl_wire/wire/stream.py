@@ -257,6 +257,9 @@ class FrameStream:
         if len(data) - at < shown:
             self._need = shown
             return at
+        if not _parses(data[at + 8 : at + shown]):
+            self._refuse(_UNPARSEABLE, at, 0)
+            return at
         self._cut(data[at : at + shown], at, events)
         self._skip = total + 4 - shown
         return at + shown
@@ -410,7 +413,7 @@ class FrameStream:
         return frame_end
 
     def _name_lost(self) -> None:
-        """Say what another protocol's stream begins with; one joined in its middle is recognised only here."""
+        """Say what another protocol's stream begins with; one joined midway is recognised only here."""
         if self.protocol or not self._seen_frame:
             self.protocol, what = foreign.recognise(bytes(self._lost_head))
             if what:

@@ -26,7 +26,6 @@ from segments import (
     placed,
     raws,
     reassembler,
-    receipt,
     send,
     slices,
     story,

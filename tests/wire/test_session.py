@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 import pytest
+from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +29,11 @@ JAVA_ID: Final = 2**62 + 12345
 V0, V1 = bytes(8), bytes(7) + b"\x01"
 
 
+def body_type(name: str) -> Any:
+    """The descriptor of the sub-message of command `name`."""
+    return BaseCommand.DESCRIPTOR.fields_by_number[NUMBERS[name]].message_type
+
+
 def filled(message: Any, fields: dict[str, Any]) -> Any:
     """Set `fields` of a protobuf message, and its other required fields to something."""
     values: dict[str, Any] = {}
@@ -43,7 +49,7 @@ def filled(message: Any, fields: dict[str, Any]) -> Any:
 
 def something(field: Any) -> Any:
     if field.message_type is not None:
-        return filled(field.message_type._concrete_class(), {})
+        return filled(GetMessageClass(field.message_type)(), {})
     if field.enum_type is not None:
         return field.enum_type.values[0].number
     return {field.TYPE_STRING: "x", field.TYPE_BYTES: b"x"}.get(field.type, 1)
@@ -169,7 +175,7 @@ PAIRS: Final = [(request, answer) for request, answers in ANSWERED_BY.items() fo
 
 def about(name: str) -> tuple[dict[str, Any], str | None, str | None]:
     """Fields for a request of topic `t`: by name or by id 7; what its frame should then say."""
-    fields = BaseCommand.DESCRIPTOR.fields_by_number[NUMBERS[name]].message_type.fields_by_name
+    fields = body_type(name).fields_by_name
     given: dict[str, Any] = {"consumer_id": 7} if "consumer_id" in fields else {}
     if "subscription" in fields and name in ("SUBSCRIBE", "SCALABLE_TOPIC_SUBSCRIBE"):
         return {**given, "topic": "t", "subscription": "sub"}, TOPIC, "sub"
@@ -923,13 +929,13 @@ def test_a_command_without_its_sub_message_breaks_nothing(name: str, from_broker
     assert talk.broker(command("PRODUCER_SUCCESS", request_id=5)).request == 1
 
 
-UINT64: Final = BaseCommand.DESCRIPTOR.fields_by_number[6].message_type.fields_by_name["producer_id"].type
-
-
 def with_ids(name: str, owner: int, number: int) -> BaseCommand:
     """The command `name`; its ids of producers, consumers and the like are `owner`, all others `number`."""
-    body = BaseCommand.DESCRIPTOR.fields_by_number[NUMBERS[name]].message_type
-    ids = [field.name for field in body.fields if field.name.endswith("_id") and field.type == UINT64]
+    ids = [
+        field.name
+        for field in body_type(name).fields
+        if field.name.endswith("_id") and field.type == field.TYPE_UINT64
+    ]
     return command(
         name, **{field: number if field in ("request_id", "sequence_id") else owner for field in ids}
     )
