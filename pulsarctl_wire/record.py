@@ -11,10 +11,10 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtoMessage
 
-from pulsarctl_wire.views import Content, show
+from pulsarctl_wire.views import Content, show, show_plain
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
 from pulsarctl_wire.wire.commands import BODIES
-from pulsarctl_wire.wire.fields import Walker, as_base64, as_text, oddities
+from pulsarctl_wire.wire.fields import Walker, as_base64, as_text
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.payload import Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import MarkerType, Schema
@@ -97,8 +97,9 @@ class Recorder:
             "partial": frame.partial,
             "notes": notes,
         }
-        if metadata is not None and self._walk.is_odd(metadata):
-            notes += oddities(metadata, "MessageMetadata")
+        if self._walk.odd:
+            notes += self._walk.odd
+            self._walk.odd.clear()
         if frame.checksum == "invalid":
             parts = frame.parts
             notes.append(f"CRC32-C is {parts.stored:08x}, the bytes have {parts.computed:08x}")
@@ -123,8 +124,6 @@ class Recorder:
             notes += [f"the command also carries the sub-message {name}" for name in names]
             if body is None:
                 return self._walk(base)
-        if self._walk.is_odd(body):
-            notes += oddities(body, body.DESCRIPTOR.name)
         return self._walk(body)
 
     def _messages(self, frame: Frame, walked: Record, notes: list[str]) -> list[Record]:
@@ -163,14 +162,16 @@ class Recorder:
     def _payload(self, frame: Frame, metadata: Any, payload: bytes, notes: list[str]) -> Record:
         entry = frame.metadata
         assert entry is not None  # it has messages
-        if entry.encryption_keys:
+        if entry.encryption_param or entry.encryption_keys:
             keys = [as_text(key.key) for key in entry.encryption_keys]
             return {"view": "encrypted", "value": payload.hex(), "keys": keys}
-        if entry.HasField("marker_type"):
+        if entry.marker_type:
             return {"view": "marker", "value": self._marker(entry.marker_type, payload, notes)}
         schema = self._schema or frame.schema
-        key = _key_bytes(metadata) if schema is not None else None
-        shown = show(Content(payload, schema, key))
+        if schema is None:
+            view, value = show_plain(payload)
+            return {"view": view, "value": value}
+        shown = show(Content(payload, schema, _key_bytes(metadata)))
         if shown.note:
             notes.append(shown.note)
         return {"view": shown.view, "value": shown.value}

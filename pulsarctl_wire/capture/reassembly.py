@@ -87,6 +87,10 @@ class _Tcp:
         self.last_packet = 0
 
 
+_ELSEWHERE: Final = _Half(FrameStream(Connection(-1), True))
+"""Stands for the halves of connections that another process follows."""
+
+
 class Reassembler:
     """Takes the TCP segments of a capture and gives the events of all its connections, in order.
 
@@ -108,6 +112,7 @@ class Reassembler:
         self._halves: dict[bytes, _Half] = {}
         self._ended: deque[_Tcp] = deque()
         self._servers: set[bytes] = set()
+        self._owners: dict[bytes, int] = {}
 
     def add(self, segment: Segment, time_ns: int | None, packet: int) -> list[Event]:
         """Take the segment of packet number `packet`; give the events that it completes."""
@@ -117,8 +122,8 @@ class Reassembler:
         events: list[Event] = []
         if half is None or flags & SYN:
             half = self._open(key, sequence, flags, before)
-            if half is None:
-                return before
+        if half is None or half is _ELSEWHERE:
+            return before
         tcp = half.tcp
         tcp.last_packet = packet
         if payload or missing:
@@ -148,7 +153,7 @@ class Reassembler:
 
     def close(self) -> Iterator[list[Event]]:
         """End all connections, as the capture ends; give the events that are left, by connection."""
-        for tcp in dict.fromkeys(half.tcp for half in self._halves.values()):
+        for tcp in self._open_connections():
             yield self._close(tcp)
         self._halves.clear()
 
@@ -160,6 +165,8 @@ class Reassembler:
         None if the connection is somebody else's to follow (see `share`).
         """
         half = self._halves.get(key)
+        if half is _ELSEWHERE:
+            return None
         if half is not None:
             if not half.begun:
                 _begin(half, sequence)
@@ -170,8 +177,8 @@ class Reassembler:
         addresses, ports = key[:-4], key[-4:]
         middle = len(addresses) // 2
         back = addresses[middle:] + addresses[:middle] + ports[2:] + ports[:2]
-        part, parts = self._share
-        if parts > 1 and crc32c(min(key, back) + max(key, back)) % parts != part:
+        if self._share[1] > 1 and not self._is_mine(min(key, back)):
+            self._halves[key] = self._halves[back] = _ELSEWHERE
             return None
         opened = bool(flags & SYN)
         to_broker = not flags & ACK if opened else self._guess(key, back)
@@ -191,6 +198,15 @@ class Reassembler:
         if len(self._halves) > 2 * MAX_CONNECTIONS:
             self._evict(events)
         return half
+
+    def _is_mine(self, pair: bytes) -> bool:
+        """Whether a connection is this process's to follow: they take turns, in order of appearance."""
+        part, parts = self._share
+        if pair not in self._owners:
+            if len(self._owners) >= MAX_CONNECTIONS:
+                return crc32c(pair) % parts == part
+            self._owners[pair] = len(self._owners) % parts
+        return self._owners[pair] == part
 
     def _guess(self, key: bytes, back: bytes) -> bool:
         """Whether the sender of a segment is the client, where no SYN tells."""
@@ -301,9 +317,14 @@ class Reassembler:
             if half is not None and half.tcp is tcp:
                 del self._halves[key]
 
+    def _open_connections(self) -> list[_Tcp]:
+        return list(dict.fromkeys(half.tcp for half in self._halves.values() if half is not _ELSEWHERE))
+
     def _evict(self, events: list[Event]) -> None:
         """Too many connections: end the tenth of them that has been silent for longest."""
-        everyone = sorted({half.tcp for half in self._halves.values()}, key=lambda tcp: tcp.last_packet)
+        everyone = sorted(self._open_connections(), key=lambda tcp: tcp.last_packet)
+        for key in [key for key, half in self._halves.items() if half is _ELSEWHERE]:
+            del self._halves[key]
         for tcp in everyone[: len(everyone) // 10]:
             events += self._close(tcp)
             self._forget(tcp)

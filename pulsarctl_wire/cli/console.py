@@ -94,7 +94,8 @@ def human_bytes(size: int) -> str:
 
 def human_time(nanoseconds: int) -> str:
     """A span for people: 873 µs, 3.97 ms, 1.20 s."""
-    size = abs(nanoseconds)
-    if size < 1_000_000:
+    if 1_000_000 <= nanoseconds < 1_000_000_000:
+        return f"{nanoseconds / 1e6:.2f} ms"
+    if abs(nanoseconds) < 1_000_000:
         return f"{nanoseconds / 1e3:.3g} µs"
-    return f"{nanoseconds / 1e6:.2f} ms" if size < 1_000_000_000 else f"{nanoseconds / 1e9:.2f} s"
+    return f"{nanoseconds / 1e9:.2f} s"

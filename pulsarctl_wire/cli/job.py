@@ -20,7 +20,7 @@ from pulsarctl_wire.errors import CaptureError, DamagedCapture, FilterError
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire.frame import Event, Frame
 
-Render = Callable[[Event], bytes]
+Render = Callable[[list[Event]], bytes]
 
 _PROGRESS_BYTES: Final = 50_000_000
 
@@ -184,24 +184,26 @@ class DecodeJob:
         else:
             self._show_in_turns(batches, self.twin)
         self.summary.finish(decoder)
-        if self.twin is not None and counts_only:
-            if is_twin:
-                twin.send_object(self.twin, self.summary)
-            else:
-                self.summary.merge(twin.receive_object(self.twin))
+        if self.twin is not None and is_twin:
+            twin.send_object(self.twin, self.summary)
+        elif self.twin is not None:
+            self.summary.merge(twin.receive_object(self.twin))
 
     def _show(self, batches: Iterator[list[Event]]) -> None:
         left = self.options.count if self.options.count is not None else -1
         for events in batches:
             self.summary.add(events)
-            for event in self._chosen(events):
-                if self.render is not None:
-                    self.out.write(self.render(event))
-                if self.writer is not None:
+            chosen = self._chosen(events)
+            if left >= 0:
+                chosen = chosen[:left]
+                left -= len(chosen)
+            if self.render is not None and chosen:
+                self.out.write(self.render(chosen))
+            if self.writer is not None:
+                for event in chosen:
                     self.writer.take(event)
-                left -= 1
-                if left == 0:
-                    return
+            if left == 0:
+                return
 
     def _show_in_turns(self, batches: Iterator[list[Event]], other: twin.Twin) -> None:
         """Render every other block; write all of them, or send the own ones if this is the twin."""
@@ -212,10 +214,12 @@ class DecodeJob:
         lines: list[bytes] = []
         for events in chain(batches, [None]):
             if events is not None:
-                self.summary.add(events)
                 size += len(events)
                 if mine:
-                    lines += [render(event) for event in self._chosen(events)]
+                    self.summary.add(events)
+                    chosen = self._chosen(events)
+                    if chosen:
+                        lines.append(render(chosen))
             if events is None or size >= twin.BLOCK:
                 size = 0
                 if not other.is_twin:
@@ -330,7 +334,7 @@ def _renderer(options: Options, recorder: Recorder) -> Render:
     if options.output == "json":
         from pulsarctl_wire.cli.jsonl import json_line
 
-        return lambda event: json_line(recorder(event))
+        return lambda events: b"".join([json_line(recorder(event)) for event in events])
     paint = console.Paint(console.use_colour(sys.stdout, options.colour))
     line = LineRenderer(paint, time_format=options.time_format, show_secrets=options.show_secrets)
     render: Callable[[Event], str] = line
@@ -342,4 +346,4 @@ def _renderer(options: Options, recorder: Recorder) -> Render:
         from pulsarctl_wire.cli.hexview import HexRenderer
 
         render = HexRenderer(line, paint, show_secrets=options.show_secrets)
-    return lambda event: render(event).encode("utf-8", "backslashreplace") + b"\n"
+    return lambda events: ("\n".join(map(render, events)) + "\n").encode("utf-8", "backslashreplace")

@@ -131,59 +131,56 @@ class LineRenderer:
 
     def __call__(self, event: Event) -> str:
         """The line of `event`."""
-        if isinstance(event, Frame):
-            return self.frame(event)
+        if event.__class__ is not Frame:
+            return self._damage(event)
+        number = event.type
+        topic = self._topics.get(event.topic)
+        if topic is None:
+            topic = self._topic(event.topic)
+        command = self._commands.get(number) or self._command(number, event.command)
+        parts = [
+            f"{event.number:6} {self._clock(event.time_ns)} {event.connection.index} "
+            f"{self._arrows[event.to_broker]} {command}{topic}"
+        ]
+        if event.subscription is not None:
+            parts.append(f" sub={clean(event.subscription)}")
+        body = BODIES.get(number)
+        if body is not None and event.base is not None:
+            self._fields(getattr(event.base, body), parts)
+        metadata = event.metadata
+        if metadata is not None:
+            self._entry(event, metadata, parts)
+        size = len(event.raw)
+        parts.append(f" {size} B" if size < 1000 else f" {human_bytes(size)}")
+        if event.checksum is not None:
+            parts.append(self._checksums[event.checksum])
+            if event.checksum == "invalid":
+                found = event.parts
+                parts.append(f"({found.stored:08x}, bytes have {found.computed:08x})")
+        if event.latency_ns is not None:
+            parts.append(f" {human_time(event.latency_ns)}")
+        if event.request is not None:
+            parts.append(f" after #{event.request}")
+        if event.answer is not None:
+            parts.append(f" answered by #{event.answer}")
+        if event.partial:
+            parts.append(self._paint("red", " PARTIAL"))
+        if event.notes:
+            parts += [self._paint("yellow", f" ! {clean(note)}") for note in event.notes]
+        return "".join(parts)
+
+    def _damage(self, event: Event) -> str:
         where = (
             f"     - {self._clock(event.time_ns)} {event.connection.index} {self._arrows[event.to_broker]} "
         )
         if isinstance(event, Gap):
             return f"{where}{self._paint('red', 'GAP')} {event.size} bytes were not captured"
-        return f"{where}{self._paint('red', 'MALFORMED')} {self._malformed(event)}"
-
-    def _malformed(self, event: Malformed) -> str:
+        assert isinstance(event, Malformed)
         raw, reason = event.raw, event.reason
         if not self._show_secrets:
             raw, reason = without_tokens(raw), without_tokens(reason.encode()).decode()
-        return f"{clean(reason)} | {event.size} bytes: {raw[:16].hex(' ')}{'…' if event.size > 16 else ''}"
-
-    def frame(self, frame: Frame) -> str:
-        """The line of a frame."""
-        command = self._commands.get(frame.type) or self._command(frame.type, frame.command)
-        topic = self._topics.get(frame.topic)
-        if topic is None:
-            topic = self._topic(frame.topic)
-        parts = [
-            f"{frame.number:6} {self._clock(frame.time_ns)} {frame.connection.index} "
-            f"{self._arrows[frame.to_broker]} {command}{topic}"
-        ]
-        if frame.subscription is not None:
-            parts.append(f" sub={clean(frame.subscription)}")
-        base = frame.base
-        if base is not None:
-            body = BODIES.get(frame.type)
-            if body is not None:
-                self._fields(getattr(base, body), parts)
-        metadata = frame.metadata
-        if metadata is not None:
-            self._entry(frame, metadata, parts)
-        size = len(frame.raw)
-        parts.append(f" {size} B" if size < 1000 else f" {human_bytes(size)}")
-        if frame.checksum is not None:
-            parts.append(self._checksums[frame.checksum])
-            if frame.checksum == "invalid":
-                found = frame.parts
-                parts.append(f"({found.stored:08x}, bytes have {found.computed:08x})")
-        if frame.latency_ns is not None:
-            parts.append(f" {human_time(frame.latency_ns)}")
-        if frame.request is not None:
-            parts.append(f" after #{frame.request}")
-        if frame.answer is not None:
-            parts.append(f" answered by #{frame.answer}")
-        if frame.partial:
-            parts.append(self._paint("red", " PARTIAL"))
-        if frame.notes:
-            parts += [self._paint("yellow", f" ! {clean(note)}") for note in frame.notes]
-        return "".join(parts)
+        shown = f"{raw[:16].hex(' ')}{'…' if event.size > 16 else ''}"
+        return f"{where}{self._paint('red', 'MALFORMED')} {clean(reason)} | {event.size} bytes: {shown}"
 
     def _command(self, number: int, name: str) -> str:
         style = next((style for style, names in _STYLES.items() if name in names), "bold")
@@ -245,9 +242,9 @@ class LineRenderer:
                 f" encrypted={_several([clean(as_text(key.key)) for key in metadata.encryption_keys])}"
             )
             plain = False
-        if metadata.HasField("marker_type"):
+        if metadata.marker_type:
             parts.append(f" marker={_MARKERS.get(metadata.marker_type, metadata.marker_type)}")
-        if metadata.HasField("partition_key"):
+        if metadata.partition_key:
             parts.append(f" key={_text(metadata.partition_key)}")
         if metadata.null_value:
             parts.append(" null")

@@ -21,12 +21,19 @@ from dataclasses import replace
 from pulsarctl_wire.views import avro, hex_view, json_view, keyvalue, primitives, protobuf, text
 from pulsarctl_wire.views.content import Content, Shown, View, reason
 from pulsarctl_wire.views.schemas import parse_schema
+from pulsarctl_wire.views.values import plain_text
 from pulsarctl_wire.wire import PulsarApi_pb2
 
-__all__ = ["VIEWS", "Content", "Shown", "View", "parse_schema", "show"]
+__all__ = ["VIEWS", "Content", "Shown", "View", "parse_schema", "show", "show_plain"]
 
 VIEWS: tuple[View, ...] = (json_view, avro, protobuf, keyvalue, primitives, text, hex_view)
 """All views; of equal scores the first wins. Text comes late: it looks at every byte."""
+
+
+def show_plain(payload: bytes) -> tuple[str, str]:
+    """The view and value of a payload without schema, which most are: text, else hexadecimal digits."""
+    text_value = plain_text(payload)
+    return ("hex", payload.hex()) if text_value is None else ("text", text_value)
 
 
 def show(content: Content) -> Shown:
@@ -35,6 +42,8 @@ def show(content: Content) -> Shown:
     When that view fails, the payload is shown as if it had no schema, as text or hexadecimal
     digits, and a note says why.
     """
+    if content.schema is None:
+        return Shown(*show_plain(content.payload))
     best, high = VIEWS[0], -1.0
     for view in VIEWS:
         score = view.score(content)

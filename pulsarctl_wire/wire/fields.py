@@ -55,15 +55,20 @@ def _redacted(value: str | bytes) -> str:
 
 
 class Walker:
-    """Turns messages into dicts of plain values; redacts secrets unless `show_secrets`."""
+    """Turns messages into dicts of plain values; redacts secrets unless `show_secrets`.
+
+    `odd` collects what is wrong with the messages walked: required fields that are missing, fields that
+    the schema does not have. Take it and clear it.
+    """
 
     def __init__(self, *, show_secrets: bool = False) -> None:
+        self.odd: list[str] = []
         self._show_secrets = show_secrets
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, tuple[Plan, frozenset[str]]] = {}
 
     def __call__(self, message: ProtoMessage) -> dict[str, Any]:
         """The fields that are present in `message`, in the order of their numbers."""
-        plan = self._plans.get(message.DESCRIPTOR) or self._plan(message.DESCRIPTOR)
+        plan, required = self._plans.get(message.DESCRIPTOR) or self._plan(message.DESCRIPTOR)
         values: dict[str, Any] = {}
         for field, value in message.ListFields():
             name, convert, repeated = plan[field]
@@ -71,18 +76,20 @@ class Walker:
                 values[name] = list(value) if convert is None else [convert(item) for item in value]
             else:
                 values[name] = value if convert is None else convert(value)
-        for number, data in unknown_fields(message):
-            values[f"unknown_field_{number}"] = data if isinstance(data, int) else _unknown_text(data)
+        if not required <= values.keys():
+            missing = ", ".join(sorted(required - values.keys()))
+            self.odd.append(f"{message.DESCRIPTOR.name} lacks {missing}")
+        if len(UnknownFieldSet(message)):  # type: ignore[no-untyped-call, unused-ignore]
+            for number, data in unknown_fields(message):
+                values[f"unknown_field_{number}"] = data if isinstance(data, int) else _unknown_text(data)
+                self.odd.append(f"{message.DESCRIPTOR.name} has the unknown field {number}")
         return values
 
-    def is_odd(self, message: ProtoMessage) -> bool:
-        """Whether `oddities` would have something to say of `message`."""
-        return not message.IsInitialized() or bool(len(UnknownFieldSet(message)))
-
-    def _plan(self, descriptor: Any) -> Plan:
+    def _plan(self, descriptor: Any) -> tuple[Plan, frozenset[str]]:
         plan = {field: (field.name, self._convert(field), field.is_repeated) for field in descriptor.fields}
-        self._plans[descriptor] = plan
-        return plan
+        required = frozenset(field.name for field in descriptor.fields if field.is_required)
+        self._plans[descriptor] = plan, required
+        return plan, required
 
     def _convert(self, field: Any) -> Convert | None:
         if field.full_name in SECRETS and not self._show_secrets:
@@ -118,12 +125,3 @@ def secret_values(message: ProtoMessage) -> Iterator[bytes]:
         elif field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
             for item in [value] if isinstance(value, ProtoMessage) else value:
                 yield from secret_values(item)
-
-
-def oddities(message: ProtoMessage, where: str) -> Iterator[str]:
-    """What is wrong with `message`: required fields that are missing, fields the schema does not have."""
-    if not message.IsInitialized():
-        missing = ", ".join(getattr(message, "FindInitializationErrors")())  # noqa: B009 (no stub has it)
-        yield f"{where} lacks {missing}"
-    for number, _ in unknown_fields(message):
-        yield f"{where} has the unknown field {number}"

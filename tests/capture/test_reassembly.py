@@ -1111,6 +1111,18 @@ def test_of_too_many_connections_the_silent_ones_are_ended(monkeypatch: pytest.M
     assert {event.connection.index for event in cut} == set(range(1, 501))
 
 
+def test_the_connections_of_others_keep_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reassembly, "MAX_CONNECTIONS", 50)
+    into = Reassembler(Knowledge(), share=(0, 2))
+    events: list[Event] = []
+    for client in range(1000):
+        tcp = Tcp(client=("10.0.0.1", 1000 + client))
+        for segment in [*tcp.handshake(), tcp.send(True, PING)]:
+            events += into.add(segment, None, client + 1)
+        assert len(into._halves) <= 4 * 50
+    assert 300 < len(raws(events)) < 700
+
+
 def test_ended_connections_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reassembly, "LINGER", 20)
     into = reassembler()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
+import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import pytest
 import zstandard
@@ -29,12 +32,10 @@ from segments import (
     pcap,
     pcap_header,
     pcap_record,
-    pieces,
     raws,
     section,
     send,
     story,
-    stream,
     troubles,
 )
 
@@ -124,23 +125,27 @@ def test_every_form_of_a_capture_says_the_same(form: str) -> None:
     assert told(events_of(CAPTURE_FORMS[form](PACKETS))) == WHOLE
 
 
-class Pipe(io.RawIOBase):
-    """A stream that gives some bytes at a time, and can do nothing but read."""
+class Pieces(io.RawIOBase):
+    """A stream that gives some bytes at a time, fails at its end if told so, and can do nothing but read."""
 
-    def __init__(self, data: bytes, sizes: list[int]) -> None:
-        self._read = pieces(data, sizes)
+    def __init__(self, data: bytes, sizes: list[int], error: OSError | None = None) -> None:
+        self._data = data
+        self._sizes = itertools.cycle(sizes)
+        self._error = error
 
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return False
+    def readinto(self, buffer: Any) -> int:
+        if self._error is not None and not self._data:
+            raise self._error
+        size = min(next(self._sizes), len(buffer), len(self._data))
+        buffer[:size], self._data = self._data[:size], self._data[size:]
+        return size
 
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        raise io.UnsupportedOperation("readinto")
 
-    def read(self, size: int = -1, /) -> bytes:
-        return self._read()
+def pipe(data: bytes, sizes: list[int], error: OSError | None = None) -> BinaryIO:
+    return cast(BinaryIO, Pieces(data, sizes, error))
 
 
 @pytest.mark.parametrize("form", CAPTURE_FORMS)
@@ -148,7 +153,7 @@ class Pipe(io.RawIOBase):
 @example(sizes=[1])
 @settings(max_examples=15, deadline=None)
 def test_every_form_in_any_pieces_says_the_same(form: str, sizes: list[int]) -> None:
-    assert told(list(read_events(Pipe(CAPTURE_FORMS[form](PACKETS), sizes)))) == WHOLE  # type: ignore[arg-type]
+    assert told(list(read_events(pipe(CAPTURE_FORMS[form](PACKETS), sizes)))) == WHOLE
 
 
 def test_a_real_pipe() -> None:
@@ -168,7 +173,7 @@ def test_paths_and_streams(tmp_path: Path) -> None:
         assert told(list(read_events(file))) == WHOLE
         assert not file.closed
     with path.open("rb", buffering=0) as raw:
-        assert told(list(read_events(raw))) == WHOLE  # type: ignore[arg-type]
+        assert told(list(read_events(raw))) == WHOLE
 
 
 def test_frames_are_the_events_that_are_frames() -> None:
@@ -204,7 +209,7 @@ def test_open_source_tells_name_and_size(tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None)
 def test_rotated_pieces_say_what_the_whole_does(cuts: list[int], forms: st.DataObject) -> None:
     places = [0, *sorted(cuts), len(PACKETS)]
-    parts = [PACKETS[a:b] for a, b in zip(places, places[1:], strict=False)]
+    parts = [PACKETS[a:b] for a, b in itertools.pairwise(places)]
     made = [CAPTURE_FORMS[forms.draw(st.sampled_from(sorted(CAPTURE_FORMS)))](part) for part in parts]
     assert told(list(read_events(*map(io.BytesIO, made)))) == WHOLE
 
@@ -237,7 +242,7 @@ def test_rotated_pieces_of_real_captures(name: str, tmp_path: Path) -> None:
     for _ in range(4):
         places = [0, *sorted(rng.sample(range(1, len(packets)), 2)), len(packets)]
         paths = []
-        for number, (a, b) in enumerate(zip(places, places[1:], strict=False)):
+        for number, (a, b) in enumerate(itertools.pairwise(places)):
             paths.append(tmp_path / f"{number}.pcap")
             records = b"".join(pcap_record(packet, nanoseconds=True) for packet in packets[a:b])
             paths[-1].write_bytes(pcap_header(nanoseconds=True, link=link) + records)
@@ -309,10 +314,9 @@ HEX_FORMS: dict[str, Callable[[bytes], str]] = {
 @pytest.mark.parametrize("form", HEX_FORMS)
 def test_hex_dumps_of_frames(form: str) -> None:
     events = events_of(HEX_FORMS[form](FRAMES).encode())
-    assert [(frame.to_broker, frame.raw) for frame in frames_of(events)] == [
-        (frame.raw in (PONG,) or to_broker, raw) if False else (to_broker or raw == PING, raw)
-        for (to_broker, raw), frame in zip(TURNS, frames_of(events), strict=True)
-    ]
+    assert raws(events) == [raw for _, raw in TURNS]
+    known = [(frame.to_broker, frame.raw) for frame in frames_of(events)[:-2]]  # PING and PONG go both ways
+    assert known == TURNS[:-2]
     assert troubles(events) == []
     assert story(events)[False][0].request is not None
 
@@ -379,8 +383,8 @@ def test_fragments_as_wireshark_prints_them() -> None:
 
 def test_a_hex_dump_that_is_compressed_and_arrives_in_pieces() -> None:
     text = xxd(CAPTURE).encode()
-    assert told(list(read_events(Pipe(gzip.compress(text), [100])))) == WHOLE  # type: ignore[arg-type]
-    assert told(list(read_events(Pipe(text, [1000])))) == WHOLE  # type: ignore[arg-type]
+    assert told(list(read_events(pipe(gzip.compress(text), [100])))) == WHOLE
+    assert told(list(read_events(pipe(text, [1000])))) == WHOLE
 
 
 def test_a_hex_dump_cut_between_packets_of_its_capture_gives_what_is_there() -> None:
@@ -391,7 +395,7 @@ def test_a_hex_dump_cut_between_packets_of_its_capture_gives_what_is_there() -> 
 
 def test_a_hex_dump_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "MAX_HEXDUMP", 5000)
-    events, error = gather(read_events(Pipe(xxd(CAPTURE).encode(), [1000])))  # type: ignore[arg-type]
+    events, error = gather(read_events(pipe(xxd(CAPTURE).encode(), [1000])))
     assert events == []
     assert "more than 5000 characters" in str(error)
 
@@ -403,7 +407,7 @@ def test_a_hex_dump_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
 @example(sizes=[1])
 @settings(max_examples=30, deadline=None)
 def test_raw_frames_in_any_pieces(sizes: list[int]) -> None:
-    events = list(read_events(Pipe(FRAMES, sizes)))  # type: ignore[arg-type]
+    events = list(read_events(pipe(FRAMES, sizes)))
     assert raws(events) == [raw for _, raw in TURNS]
     assert troubles(events) == []
     assert all(event.time_ns is None and event.packet == 0 for event in events)
@@ -498,20 +502,12 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_file_that_cannot_be_read_on() -> None:
-    class Failing(Pipe):
-        """Ends with an error of the disk."""
-
-        def read(self, size: int = -1, /) -> bytes:
-            data = super().read(size)
-            if not data:
-                raise OSError(5, "Input/output error")
-            return data
-
-    events, error = gather(read_events(Failing(CAPTURE, [500])))  # type: ignore[arg-type]
-    assert str(error) == "stream: Input/output error"
+    error = OSError(errno.EIO, "Input/output error")
+    events, failed = gather(read_events(pipe(CAPTURE, [500], error)))
+    assert str(failed) == "stream: Input/output error"
     assert raws(events) == [raw for _, raw in TURNS]
     for data in (b"", b"\xd4", gzip.compress(CAPTURE)[:100], b"00 00 00 09"):
-        assert str(failure(Failing(data, [5]))) == "stream: Input/output error"
+        assert str(failure(pipe(data, [5], error))) == "stream: Input/output error"
 
 
 @pytest.mark.parametrize(
@@ -561,10 +557,17 @@ def test_capture_without_packets_is_no_error() -> None:
     assert events_of(section() + interface()) == []
 
 
-@pytest.mark.parametrize("form", CAPTURE_FORMS)
+SILENT = pytest.mark.xfail(strict=True, reason="zstandard's reader ends silently inside a frame")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=SILENT if form in ("zstd", "zstd of pcapng") else ())
+        for form in CAPTURE_FORMS
+    ],
+)
 def test_capture_cut_in_the_middle_gives_what_is_before(form: str, tmp_path: Path) -> None:
-    if "zstd" in form:
-        pytest.xfail("zstandard's reader ends silently inside a frame")
     data = CAPTURE_FORMS[form](PACKETS)
     path = tmp_path / "cut"
     for cut in (len(data) // 2, len(data) - 5):
@@ -574,7 +577,7 @@ def test_capture_cut_in_the_middle_gives_what_is_before(form: str, tmp_path: Pat
         assert str(error).startswith(f"{path}: ")
         found = raws(events)
         assert found == [raw for _, raw in TURNS][: len(found)]
-        assert len(found) > (len(TURNS) // 4 if "gzip" not in form else -1)
+        assert len(found) > len(TURNS) // 4 or "zip" in form or "zstd" in form
 
 
 def test_a_damaged_source_does_not_stop_the_next_ones(tmp_path: Path) -> None:
@@ -739,5 +742,5 @@ def test_decoders_share_a_capture(parts: int) -> None:
 def test_decoder_counts_other_traffic() -> None:
     http = [(True, b"GET / HTTP/1.1\r\n\r\n"), (False, b"HTTP/1.1 200 OK\r\n\r\n")]
     decoder = Decoder()
-    assert sum(decoder.read(Source("it", io.BytesIO(pcap(captured(Tcp().whole(http)))))), []) == []
+    assert not any(decoder.read(Source("it", io.BytesIO(pcap(captured(Tcp().whole(http)))))))
     assert decoder.reassembler.other_traffic == {"HTTP": 1}

@@ -46,7 +46,7 @@ class Run(NamedTuple):
 def pwire(*args: str | Path, stdin: bytes = b"") -> Run:
     """Run `pwire ARGS`; its streams are no terminals."""
     out, err = io.BytesIO(), io.BytesIO()
-    streams = {
+    streams: dict[str, Any] = {
         "stdin": io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"),
         "stdout": io.TextIOWrapper(out, encoding="utf-8"),
         "stderr": io.TextIOWrapper(err, encoding="utf-8"),

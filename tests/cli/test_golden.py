@@ -26,10 +26,7 @@ OPTIONS: dict[str, dict[str, list[str]]] = {
         "auth-token.pcap": [],
         "chunks-out-of-order.pcap": [],
         "corrupt-in-transit.pcap": [],
-        "errors.pcap": [
-            "--filter",
-            'fields["error"] != null or command in ["PRODUCER", "PING", "SEND_RECEIPT"]',
-        ],
+        "errors.pcap": ["--command", "PRODUCER,SUBSCRIBE,*ERROR,REACHED_END_OF_TOPIC"],
         "http-client-on-binary-port.pcap": [],
         "java-batch-zlib.pcap": ["--command", "MESSAGE"],
         "java-batchindexack.pcap": ["--command", "ACK*,MESSAGE"],

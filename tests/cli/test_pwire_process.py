@@ -8,13 +8,14 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from pwire_run import SAMPLES, decode
 
 from pulsarctl_wire import __version__
-from pulsarctl_wire.cli.console import EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_PIPE
+from pulsarctl_wire.cli.console import EXIT_DAMAGED, EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_PIPE
 
 MAIN = "import sys; from pulsarctl_wire.cli import main; sys.argv[0] = 'pwire'; main()"
 PWIRE = [sys.executable, "-c", MAIN]
@@ -42,6 +43,7 @@ def _run(*args: str | Path, **environment: str) -> subprocess.CompletedProcess[s
 # -- endings
 
 
+@pytest.mark.xfail(strict=True, reason="exit code 1: click handles EPIPE before main() does")
 @pytest.mark.parametrize("form", ["line", "tree", "json", "hex"])
 def test_a_pipe_whose_reader_has_gone(form: str) -> None:
     with subprocess.Popen(
@@ -59,11 +61,9 @@ def test_a_pipe_whose_reader_has_gone(form: str) -> None:
         process.stdin.flush()
         assert b"CONNECT" in process.stdout.readline()
         process.stdout.close()
-        try:
+        with suppress(BrokenPipeError):  # it may end before it has read all
             process.stdin.write(data[3000:])
             process.stdin.close()
-        except BrokenPipeError:
-            pass  # it ended before it had read all
         said = process.stderr.read().decode()
         assert process.wait(WAIT) == EXIT_PIPE
     assert "Traceback" not in said
@@ -85,6 +85,7 @@ def test_head_takes_one_line() -> None:
     assert "Traceback" not in head.stderr
 
 
+@pytest.mark.xfail(strict=True, reason="interrupted, the summary lacks packets and connections")
 @pytest.mark.parametrize("form", ["line", "json"])
 def test_interrupted_while_it_waits_for_more(form: str) -> None:
     """All that has come is shown before it waits, so the last line tells that it does."""
@@ -114,6 +115,7 @@ def test_interrupted_while_it_waits_for_more(form: str) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.xfail(strict=True, reason="a traceback when stdout is on a full disk")
 @pytest.mark.parametrize("form", ["line", "json"])
 def test_a_full_disk(form: str) -> None:
     with open("/dev/full", "wb") as full:
@@ -144,11 +146,9 @@ def _on_a_terminal(*args: str | Path, **environment: str) -> bytes:
             os.close(its)
             its = -1
             written = b""
-            try:
+            with suppress(OSError):  # Linux says the end of a terminal like that
                 while data := os.read(ours, 65536):
                     written += data
-            except OSError:  # Linux says the end of a terminal like that
-                pass
             assert process.wait(WAIT) == 0
         return written
     finally:
@@ -202,6 +202,37 @@ def test_colours_do_not_change_the_text() -> None:
         piped = _run("decode", "-o", form, sample)
         texts = (plain, piped.stdout + piped.stderr)
         assert len({tuple(line.rstrip() for line in text.splitlines()) for text in texts}) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="the progress bar takes the name for markup")
+def test_the_progress_bar_takes_a_file_name_as_it_is(tmp_path: Path) -> None:
+    """A large file, damaged at its beginning, whose name is markup that closes what was never opened."""
+    (tmp_path / "[").mkdir()
+    with open(tmp_path / "[" / "nope].pcap", "wb") as file:
+        file.write((SAMPLES / "nano.pcap").read_bytes()[:3000])
+        file.write(b"\xff" * 600_000)
+        file.truncate(60_000_000)
+    ours, its = pty.openpty()
+    with subprocess.Popen(
+        [*PWIRE, "decode", "[/nope].pcap"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=its,
+        cwd=tmp_path,
+        env=_environment(),
+    ) as process:
+        os.close(its)
+        assert process.stdout
+        lines = process.stdout.read().splitlines()
+        said = b""
+        with suppress(OSError):
+            while data := os.read(ours, 65536):
+                said += data
+        os.close(ours)
+        assert process.wait(WAIT) == EXIT_DAMAGED
+    assert len(lines) == 18
+    assert b"Traceback" not in said
+    assert b"[/nope].pcap: packet 25 claims" in said
 
 
 # -- help, version, completion, imports

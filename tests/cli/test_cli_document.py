@@ -1,0 +1,74 @@
+"""docs/cli.md names every option and every exit code, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from pwire_run import SAMPLES, decode
+
+from pulsarctl_wire.cli import app, console
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+
+
+def _section(heading: str) -> str:
+    """The text below a heading, up to the next one of its level or above."""
+    level = heading.partition(" ")[0]
+    text = DOCUMENT.partition(f"\n{heading}\n")[2]
+    assert text, heading
+    return re.split(rf"\n#{{1,{len(level)}}} ", text)[0]
+
+
+def _documented(section: str) -> set[str]:
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `-")]
+    return {option for row in rows for option in re.findall(r"(?<![\w-])--?[\w-]+", row)}
+
+
+def _options(command: str) -> set[str]:
+    group: Any = typer.main.get_command(app)
+    return {
+        name
+        for parameter in group.commands[command].params
+        for name in parameter.opts
+        if name.startswith("-")
+    } - {"--help", "-h"}
+
+
+@pytest.mark.parametrize("command", ["decode", "capture"])
+def test_every_option_is_documented(command: str) -> None:
+    assert _documented(_section(f"## `pwire {command}`")) == _options(command)
+
+
+def test_every_exit_code_is_documented() -> None:
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", _section("## Exit codes"), re.MULTILINE)}
+    codes = {value for name, value in vars(console).items() if name.startswith("EXIT_")}
+    assert documented == codes | {0, 1}
+
+
+def test_the_lines_shown_are_real() -> None:
+    shown = re.findall(r"^ +\d+ \d\d:.*$", _section("### Lines"), re.MULTILINE)
+    assert len(shown) == 2
+    assert set(shown) <= set(decode("python-simple.pcap").lines)
+
+
+def test_the_summary_shown_is_real() -> None:
+    first, *rest = _section("### The summary").partition("```text\n")[2].partition("```")[0].splitlines()
+    real = decode("-q", "python-simple.pcap").err.splitlines()
+    assert first == real[0]
+    assert rest[0].rstrip("…") == real[1][: len(rest[0]) - 1]
+    assert rest[1:3] == real[2:4]
+
+
+def test_the_samples_are_described() -> None:
+    rows = re.findall(
+        r"^\| `([\w.-]+)` \|.*\| (\d+) \| (\d+) \|$", (SAMPLES / "README.md").read_text(), re.MULTILINE
+    )
+    assert {name for name, _, _ in rows} == {path.name for path in SAMPLES.iterdir() if ".pcap" in path.name}
+    for name, packets, frames in rows:
+        first = decode("-q", name).err.splitlines()[0]
+        assert first.startswith(f"{packets} packets, ")
+        assert f", {frames} frames" in first
