@@ -1,6 +1,5 @@
 """The command `pwire`. One file per family of commands; each parses, calls the library, and renders."""
 
-import os
 import sys
 from typing import Annotated
 
@@ -42,11 +41,6 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
-        code = console.EXIT_INTERRUPTED
+        raise SystemExit(console.EXIT_INTERRUPTED) from None
     except BrokenPipeError:
-        # nobody reads any more; keep the interpreter from trying to flush once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = console.EXIT_PIPE
-    else:
-        code = 0
-    raise SystemExit(code)
+        console.end_of_pipe()

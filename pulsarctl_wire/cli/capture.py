@@ -51,6 +51,8 @@ def capture(
             pass
         except CaptureError as error:
             console.fail(str(error), console.EXIT_SOURCE)
+        except BrokenPipeError:
+            console.end_of_pipe()
         except OSError as error:
             console.fail(f"--write {write}: {error.strerror}", console.EXIT_OUTPUT)
     sys.stderr.write(f"{writer.count} packets captured\n")

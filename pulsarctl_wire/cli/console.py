@@ -49,6 +49,13 @@ def fail(text: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
+def end_of_pipe() -> NoReturn:
+    """End quietly, for nobody reads our output any more."""
+    # keep the interpreter from trying to flush once more
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(EXIT_PIPE)
+
+
 def use_colour(stream: object, wanted: bool = True) -> bool:
     """Whether to colour what goes to `stream`: a terminal, not dumb, and NO_COLOR not set (no-color.org)."""
     isatty = getattr(stream, "isatty", bool)

@@ -215,10 +215,13 @@ def decode(
         colour=not no_color,
         jobs=jobs,
     )
-    with ExitStack() as stack:
-        try:
-            job = DecodeJob(options, stack)
-        except FilterError as error:
-            console.fail(str(error), console.EXIT_USAGE)
-        code = job.run()
+    try:
+        with ExitStack() as stack:
+            code = DecodeJob(options, stack).run()
+    except FilterError as error:
+        console.fail(str(error), console.EXIT_USAGE)
+    except BrokenPipeError:
+        console.end_of_pipe()
+    except OSError as error:
+        console.fail(f"the output cannot be written: {error.strerror}", console.EXIT_OUTPUT)
     raise SystemExit(code)

@@ -187,7 +187,7 @@ class DecodeJob:
         if self.twin is not None and is_twin:
             twin.send_object(self.twin, self.summary)
         elif self.twin is not None:
-            self.summary.merge(twin.receive_object(self.twin))
+            self.summary.merge(twin.receive_object(self.twin), same_connections=not counts_only)
 
     def _show(self, batches: Iterator[list[Event]]) -> None:
         left = self.options.count if self.options.count is not None else -1
@@ -283,7 +283,9 @@ class DecodeJob:
             and self.expression.failed == self.expression.tried > 0
         ):
             console.complain("--filter: no frame has what the expression compares (text with a number?)")
-        if self.writer is not None and self.writer.lost:
+        if self.writer is not None and not self.summary.packets:
+            console.complain("--write: the source has no packets, only frames; nothing was written")
+        elif self.writer is not None and self.writer.lost:
             console.complain(
                 f"--write: {self.writer.lost} packets had passed too long ago and were not written"
             )

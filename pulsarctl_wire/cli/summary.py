@@ -18,8 +18,9 @@ class Summary:
         self.protocols: Counter[str] = Counter()
         self.other_traffic: Counter[str] = Counter()
         self.totals: Counter[str] = Counter()
-        """Of bytes, partial, sent, delivered, malformed(_bytes), gaps, gap_bytes, pulsar, connections."""
+        """Of bytes, partial, sent, delivered, malformed, malformed_bytes, gaps, gap_bytes."""
         self.packets = 0
+        self.connections = 0
         self.cut_packets = 0
         self.first_ns: int | None = None
         self.last_ns: int | None = None
@@ -75,21 +76,25 @@ class Summary:
         """Take over what the decoder has counted itself."""
         self.packets = decoder.packets
         self.cut_packets = decoder.cut_packets
+        self.connections = decoder.reassembler.connections
         self.other_traffic = decoder.reassembler.other_traffic
-        self.totals["connections"] = decoder.reassembler.connections
-        self.totals["pulsar"] = len(self._seen)
 
-    def merge(self, other: "Summary") -> None:
-        """Add the counts of `other`, made of other connections of the same packets."""
-        for mine, theirs in (
-            (self.commands, other.commands),
-            (self.checksums, other.checksums),
-            (self.protocols, other.protocols),
-            (self.other_traffic, other.other_traffic),
-            (self.totals, other.totals),
-        ):
-            mine.update(theirs)  # type: ignore[arg-type]
+    def merge(self, other: "Summary", *, same_connections: bool) -> None:
+        """Add the counts of `other`, made of other events of the same packets.
+
+        Those were of the same connections, or of others that it has numbered for itself.
+        """
+        self.commands.update(other.commands)
+        self.checksums.update(other.checksums)
+        self.protocols.update(other.protocols)
+        self.totals.update(other.totals)
         self._span(other.first_ns, other.last_ns)
+        if same_connections:
+            self._seen |= other._seen
+        else:
+            self._seen |= {-1 - index for index in other._seen}
+            self.connections += other.connections
+            self.other_traffic.update(other.other_traffic)
 
     def lines(self, paint: Paint) -> Iterator[str]:
         """The summary as lines."""
@@ -97,12 +102,12 @@ class Summary:
         span = ""
         if self.first_ns is not None and self.last_ns is not None:
             span = f" in {(self.last_ns - self.first_ns) / 1e9:.3f} s"
-        others = totals["connections"] - totals["pulsar"]
+        others = self.connections - len(self._seen)
         other = f" (and {others} without Pulsar frames{_named(self.other_traffic)})" if others else ""
         packets = f"{_count(self.packets, 'packet')}, " if self.packets else ""
         yield paint(
             "bold",
-            f"{packets}{_count(totals['pulsar'], 'connection')}{other}, "
+            f"{packets}{_count(len(self._seen), 'connection')}{other}, "
             f"{_count(sum(self.commands.values()), 'frame')}{span}, {human_bytes(totals['bytes'])}",
         )
         if self.commands:

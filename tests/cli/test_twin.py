@@ -1,0 +1,76 @@
+"""Two processes give what one gives, to the byte, and count the same."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
+FILES = ["java-batch-zlib.pcap", "auth-token.pcap", "mixed.pcapng.gz", "errors.pcap", "snaplen96.pcap"]
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the second process needs fork")
+
+# small captures and small blocks, so that a second process is started and takes turns often
+SCRIPT = """
+import sys
+from pulsarctl_wire.cli import main, twin
+twin.WORTH_IT, twin.BLOCK = 0, 7
+twin.os.sched_getaffinity = lambda pid: {0, 1}
+main()
+"""
+
+
+def run(jobs: int, *arguments: str) -> tuple[str, str, int]:
+    command = [sys.executable, "-c", SCRIPT, "decode", "--jobs", str(jobs), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return result.stdout, result.stderr, result.returncode
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-q"],
+        ["-o", "line"],
+        ["-o", "json"],
+        ["-o", "json", "-2"],
+        ["-o", "tree", "--command", "SEND,MESSAGE"],
+        ["-o", "hex", "--connection", "1"],
+        ["--filter", 'command == "LOOKUP"'],
+    ],
+    ids=" ".join,
+)
+def test_two_processes_give_what_one_gives(options: list[str]) -> None:
+    files = [str(SAMPLES / name) for name in FILES]
+    out, said, code = run(1, *options, *files)
+    assert code == 0
+    assert "frames" in said
+    assert (out, said, code) == run(2, *options, *files)
+
+
+def test_damage_is_said_once(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.pcap"
+    cut.write_bytes((SAMPLES / "java-simple.pcap").read_bytes()[:-10])
+    alone = run(1, str(cut))
+    assert alone[2] == 4
+    assert alone[1].count("the file ends in the middle of packet") == 1
+    assert run(2, str(cut)) == alone
+
+
+def test_a_closed_pipe_ends_both_quietly() -> None:
+    command = [
+        sys.executable,
+        "-c",
+        SCRIPT,
+        "decode",
+        "-o",
+        "json",
+        *[str(SAMPLES / name) for name in FILES] * 20,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b'{"number":1,')
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+        assert process.wait() == 141
