@@ -547,7 +547,7 @@ heads = st.sampled_from(
 
 
 @given(link=links, head=heads, rest=st.binary(max_size=120), more=st.integers(0, 2000))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_random_bytes_raise_nothing(link: int, head: bytes, rest: bytes, more: int) -> None:
     data = head + rest
     dissector = Dissector()
@@ -567,7 +567,7 @@ def test_random_bytes_raise_nothing(link: int, head: bytes, rest: bytes, more: i
     name=st.sampled_from(sorted(TUNNELS)),
     changes=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_mutated_packets_raise_nothing(name: str, changes: list[tuple[int, int]]) -> None:
     link, packet, _ = TUNNELS[name]
     data = bytearray(bytes(packet))

@@ -43,7 +43,6 @@ def _run(*args: str | Path, **environment: str) -> subprocess.CompletedProcess[s
 # -- endings
 
 
-@pytest.mark.xfail(strict=True, reason="exit code 1: click handles EPIPE before main() does")
 @pytest.mark.parametrize("form", ["line", "tree", "json", "hex"])
 def test_a_pipe_whose_reader_has_gone(form: str) -> None:
     with subprocess.Popen(
