@@ -48,8 +48,8 @@ class _Half:
     """One direction of a TCP connection. Sequence numbers are not wrapped here."""
 
     __slots__ = (
-        *("acknowledged", "begun", "closed", "early", "early_bytes", "fin", "hole_at"),
-        *("next", "other", "patience", "stream", "tcp"),
+        *("acknowledged", "begun", "closed", "early", "early_bytes", "ended", "fin", "held", "hole_at"),
+        *("next", "other", "patience", "stream", "syn", "tcp"),
     )
     other: "_Half"
     tcp: "_Tcp"
@@ -64,7 +64,10 @@ class _Half:
         self.hole_at = -1  # where `patience` was last renewed
         self.patience = PATIENCE
         self.fin = -1
-        self.closed = False
+        self.syn: int | None = None
+        self.closed = False  # no more bytes are taken
+        self.ended = False  # its stream was closed
+        self.held: list[Event] = []  # its last events, while it depends on the other half what to do
 
     def unwrap(self, sequence: int) -> int:
         """The number nearest to `next` that has these 32 bits."""
@@ -74,7 +77,7 @@ class _Half:
 class _Tcp:
     """A TCP connection: the half it was first seen by (that knows the other) and its session."""
 
-    __slots__ = ("certain", "ended", "half", "keys", "last_packet", "session", "syn")
+    __slots__ = ("certain", "ended", "half", "keys", "last_packet", "session")
 
     def __init__(self, keys: tuple[bytes, bytes], session: Session, half: _Half, certain: bool) -> None:
         self.keys = keys
@@ -82,7 +85,6 @@ class _Tcp:
         self.half = half
         self.certain = certain  # which side is the broker
         half.stream.certain = half.other.stream.certain = certain
-        self.syn: int | None = None
         self.ended = False
         self.last_packet = 0
 
@@ -121,15 +123,19 @@ class Reassembler:
         before: list[Event] = []  # of connections that this segment ends
         events: list[Event] = []
         if half is None or flags & SYN:
-            half = self._open(key, sequence, flags, before)
+            half = self._open(key, sequence, flags, packet, before)
         if half is None or half is _ELSEWHERE:
             return before
         tcp = half.tcp
         tcp.last_packet = packet
+        if flags & SYN:
+            sequence += 1  # it counts as one byte; what it carries comes behind it
         if payload or missing:
             if sequence == half.next & _MASK and half.begun and not (missing or half.early or half.closed):
                 half.next += len(payload)  # the usual case: the very next bytes
                 events = half.stream.feed(payload, time_ns, packet)
+                if half.fin >= 0:
+                    self._check_end(half, events)
             else:
                 self._take(half, sequence, payload, missing, time_ns, packet, events)
         elif not half.begun:
@@ -141,7 +147,6 @@ class Reassembler:
         if (
             0 < (acknowledged - other.next) & _MASK < _HALF
             and flags & ACK
-            and other.begun
             and not other.closed
         ):
             self._acknowledge(other, acknowledged, events)
@@ -159,7 +164,9 @@ class Reassembler:
 
     # -- opening
 
-    def _open(self, key: bytes, sequence: int, flags: int, events: list[Event]) -> _Half | None:
+    def _open(
+        self, key: bytes, sequence: int, flags: int, packet: int, events: list[Event]
+    ) -> _Half | None:
         """The half that a segment belongs to which is the first one seen, or has SYN set.
 
         None if the connection is somebody else's to follow (see `share`).
@@ -168,10 +175,8 @@ class Reassembler:
         if half is _ELSEWHERE:
             return None
         if half is not None:
-            if not half.begun:
+            if half.syn == sequence or (half.syn is None and half.next in (0, sequence + 1)):
                 _begin(half, sequence)
-                return half
-            if flags & ACK or half.tcp.syn in (None, sequence):
                 return half
             events += self._close(half.tcp)
         addresses, ports = key[:-4], key[-4:]
@@ -190,6 +195,7 @@ class Reassembler:
         half.other, other.other = other, half
         streams = (half.stream, other.stream) if to_broker else (other.stream, half.stream)
         half.tcp = other.tcp = _Tcp((key, back), Session(connection, self._knowledge, streams), half, opened)
+        half.tcp.last_packet = packet
         self._halves[key], self._halves[back] = half, other
         if opened:
             _begin(half, sequence)
@@ -245,28 +251,38 @@ class Reassembler:
         else:
             heapq.heappush(half.early, (at, packet, payload, missing, time_ns))
             half.early_bytes += len(payload) + _EARLY_COST
-            if half.early_bytes > MAX_EARLY:
+            while half.early_bytes > MAX_EARLY:
                 _give_up(half, half.early[0][0], packet, time_ns, events)
         self._check_end(half, events)
 
     def _acknowledge(self, half: _Half, acknowledged: int, events: list[Event]) -> None:
         """The peer has bytes of this half that were not seen: late in the capture, or missing in it."""
-        if half.fin >= 0 or half.closed:
-            return  # the hole is before a FIN: that is found when the connection ends
+        upto = half.unwrap(acknowledged)
+        if not half.begun:
+            if half.tcp.certain:  # its SYN was lost: this is where its bytes begin
+                half.begun = True
+                half.next = upto
+            return
+        if half.fin >= 0:
+            upto = min(upto, half.fin)
+        if upto <= half.next:
+            return
         if half.hole_at != half.next:
             half.hole_at = half.next
             half.patience = PATIENCE
-        half.acknowledged = max(half.acknowledged, half.unwrap(acknowledged))
+        half.acknowledged = max(half.acknowledged, upto)
         half.patience -= 1
         if half.patience <= 0:
             _give_up(half, half.acknowledged, half.tcp.last_packet, None, events)
             half.hole_at = -1
+            self._check_end(half, events)
 
     # -- ends
 
     def _finish(self, half: _Half, sequence: int, flags: int, events: list[Event]) -> None:
         if flags & RST:
-            events += self._end_halves(half.tcp)
+            if not half.begun or abs(half.unwrap(sequence) - half.next) <= MAX_EARLY:
+                events += self._end_halves(half.tcp)
         elif half.begun and not half.closed:
             half.fin = half.unwrap(sequence)
             self._check_end(half, events)
@@ -297,11 +313,13 @@ class Reassembler:
         """End a stream. Where both sides speak the same other protocol it is other traffic: only counted."""
         left = half.stream.close()
         protocol = half.stream.protocol
-        if protocol in _OTHER_TRAFFIC and half.other.stream.protocol == protocol:
-            if half.other.closed:
-                self.other_traffic[protocol] += 1
-            return
-        events += left
+        if protocol in _OTHER_TRAFFIC and not half.other.ended:
+            half.held = left  # what the other side speaks is not known yet
+        elif protocol in _OTHER_TRAFFIC and half.other.stream.protocol == protocol:
+            self.other_traffic[protocol] += 1
+        else:
+            events += half.other.held + left
+        half.ended = True
 
     def _close(self, tcp: _Tcp) -> list[Event]:
         """End a connection and forget it; give its last events, as `add` does."""
@@ -332,15 +350,15 @@ class Reassembler:
 
 def _begin(half: _Half, sequence: int) -> None:
     """A SYN was seen: the bytes begin behind it."""
-    half.begun = True
-    half.next = sequence + 1
-    if half.tcp.syn is None:
-        half.tcp.syn = sequence
+    half.syn = sequence
+    if not half.begun:
+        half.begun = True
+        half.next = sequence + 1
 
 
 def _deliver(half: _Half, early: _Early, packet: int, time_ns: int | None, events: list[Event]) -> None:
     """Give the stream the bytes of a segment that it does not have; they begin at `next` or before."""
-    at, _, payload, missing, _ = early
+    at, source, payload, missing, _ = early
     seen = half.next - at
     if seen >= len(payload) + missing:
         return
@@ -348,7 +366,7 @@ def _deliver(half: _Half, early: _Early, packet: int, time_ns: int | None, event
         missing -= seen - len(payload)
     payload = payload[seen:]
     if payload:
-        events += half.stream.feed(payload, time_ns, packet)
+        events += half.stream.feed(payload, time_ns, packet, source)
     if missing:
         events += half.stream.gap(missing, time_ns, packet)
     half.next += len(payload) + missing
@@ -377,7 +395,7 @@ def _flush(half: _Half, events: list[Event]) -> None:
     """Give the stream all that is left of a half, holes as gaps."""
     while half.early:
         _give_up(half, half.early[0][0], 0, None, events)
-    end = max(half.acknowledged, half.fin)
+    end = half.fin if half.fin >= 0 else half.acknowledged
     if half.begun and end > half.next:
         _give_up(half, end, half.tcp.last_packet, None, events)
 

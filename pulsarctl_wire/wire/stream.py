@@ -41,6 +41,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 KEPT_FRAME: Final = 64 * 1024 * 1024
 """Bytes of the largest frame kept whole, however large frames are said to be."""
 
+_MOST_PACKETS: Final = 65_536  # that a malformed stretch names
 _FREE_EFFORT: Final = 16 * 1024 * 1024
 _EFFORT_PER_BYTE: Final = 8
 
@@ -78,7 +79,8 @@ class FrameStream:
         self._buffer = bytearray()
         self._older = 0  # bytes buffered before the ones just fed
         self._need = 0  # bytes the buffer must have before there is anything to do
-        self._packets: list[int] = []  # that the buffered bytes came in
+        self._sources: list[tuple[int, int]] = []  # (end in the stream, packet) of what is buffered
+        self._source = 0
         self._time_ns: int | None = None
         self._packet = 0
         self._approved = -1  # TOTAL_SIZE of the large frame that is waited for
@@ -93,21 +95,27 @@ class FrameStream:
 
     # -- what goes in
 
-    def feed(self, data: bytes, time_ns: int | None = None, packet: int = 0) -> list[Event]:
-        """Take the next bytes, captured at `time_ns` in packet `packet`; give the events they complete."""
+    def feed(
+        self, data: bytes, time_ns: int | None = None, packet: int = 0, source: int | None = None
+    ) -> list[Event]:
+        """Take the next bytes; give the events that they complete.
+
+        They are available since `time_ns`, by packet `packet`; `source` is the packet that holds them,
+        if that is another one (they came early and had to wait).
+        """
         self._time_ns = time_ns
         self._packet = packet
+        self._source = packet if source is None else source
         buffer = self._buffer
         self._older = len(buffer)
         if buffer:
             buffer += data
-            if self._packets[-1] != packet:
-                self._packets.append(packet)
+            self._sources.append((self._offset + len(buffer), self._source))
             if len(buffer) < self._need:
                 return []
             data = bytes(buffer)
-        else:
-            self._packets = [packet]
+        elif self._sources:
+            self._sources.clear()
         events: list[Event] = []
         at = self._frames(data, 0, events) if self._in_step() else 0
         if at < len(data):
@@ -175,9 +183,12 @@ class FrameStream:
         if taken == len(data):
             if self._buffer:
                 self._buffer = bytearray()
-        elif taken:
+            return
+        if not self._sources:
+            self._sources.append((self._offset - taken + len(data), self._source))
+        if taken:
             self._buffer = bytearray(data[taken:])
-            self._packets = self._packets[-1:]
+            self._sources = [source for source in self._sources if source[0] > self._offset]
         elif not self._buffer:
             self._buffer = bytearray(data)
 
@@ -187,7 +198,7 @@ class FrameStream:
         limit = min(self.limit, KEPT_FRAME) - 4
         older, approved, offset = self._older, self._approved, self._offset
         connection, to_broker = self.connection, self.to_broker
-        time_ns, packet = self._time_ns, self._packet
+        time_ns, packet, source = self._time_ns, self._packet, self._source
         while end - at >= 8:
             total, size = _header_at(data, at)
             stop = at + 4 + total
@@ -218,8 +229,8 @@ class FrameStream:
                 read_entry(frame, 8 + size)
             elif size + 4 != total:
                 frame.note(f"{total - 4 - size} bytes behind the command")
-            if at < older:
-                frame.packets = self._packets
+            if at < older or source != packet:
+                frame.packets = self._packets_of(offset + at, offset + stop)
             if total == approved:
                 frame.note(f"frame of {total + 4} bytes, over the limit of {self.limit}")
                 self._approved = approved = -1
@@ -312,10 +323,25 @@ class FrameStream:
         self._lost_at = offset
         self._lost_size = 0
         self._lost_head = bytearray()
+        self._lost_packets: list[int] = []
         self._lost_stamp = (self._time_ns, self._packet)
         self._fresh = False
 
+    def _packets_of(self, start: int, stop: int) -> list[int]:
+        """The packets that hold the bytes from stream offset `start` up to `stop`."""
+        packets: list[int] = []
+        for end, packet in self._sources:
+            if end > start and packet not in packets[-1:]:
+                packets.append(packet)
+            if end >= stop:
+                return packets
+        return packets if self._sources else [self._source]
+
     def _pass_over(self, data: bytes) -> None:
+        if data and len(self._lost_packets) < _MOST_PACKETS:
+            start = self._lost_at + self._lost_size
+            found = self._packets_of(start, start + len(data))
+            self._lost_packets += found[found[:1] == self._lost_packets[-1:] :]
         self._lost_size += len(data)
         room = Malformed.KEPT - len(self._lost_head)
         if room > 0:
@@ -334,26 +360,24 @@ class FrameStream:
         self._searching = False
         if not self._lost_size:
             return
-        time_ns, packet = self._lost_stamp
-        events.append(
-            Malformed(
-                self._lost_reason,
-                bytes(self._lost_head),
-                self._lost_size,
-                self.connection,
-                self.to_broker,
-                self._lost_at,
-                time_ns,
-                packet,
-                self.protocol,
-            )
+        lost = Malformed(
+            self._lost_reason,
+            bytes(self._lost_head),
+            self._lost_size,
+            self.connection,
+            self.to_broker,
+            self._lost_at,
+            *self._lost_stamp,
+            self.protocol,
         )
+        lost.packets = self._lost_packets
+        events.append(lost)
 
     def _search(self, data: bytes, ended: bool) -> int:
         """Where in `data` a frame surely begins; -1 if nowhere yet (then `_need` says what to wait for)."""
         if self._resume_at >= self._offset:
             at = self._resume_at - self._offset
-            verdict = resync.judge(data, at, self._direction(), self.limit)
+            verdict = resync.judge(data, at, self._direction(), self.limit, any_checksum=True)
             if verdict > 0:
                 return at
             if verdict < 0 and not ended:
@@ -440,8 +464,7 @@ class FrameStream:
         frame.note(f"cut: {len(raw)} of {total + 4} bytes")
         if number in PAYLOAD_TYPES:
             read_entry(frame, 8 + size)
-        if at < self._older:
-            frame.packets = self._packets
+        frame.packets = self._packets_of(offset, offset + len(raw))
         events.append(frame)
         return int(offset + total + 4)
 
