@@ -31,7 +31,8 @@ RECORD_NAMES: Final = frozenset(
 )
 """The names that records have at their top."""
 
-_TOKEN: Final = re.compile(rb"eyJ[\w-]{4,}\.[\w.-]+|(?i:authorization:)[^\r\n]+")
+_TOKEN: Final = re.compile(rb"eyJ[\w-]{4,}[\w.-]*|(?i:authorization:)[^\r\n]+")
+_TOKEN_PART: Final = re.compile(rb"[A-Za-z0-9_.-]{8,}")
 _MARKER_PAYLOADS: Final[dict[int, type[ProtoMessage]]] = {
     MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST: proto.ReplicatedSubscriptionsSnapshotRequest,
     MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_RESPONSE: proto.ReplicatedSubscriptionsSnapshotResponse,
@@ -63,8 +64,7 @@ class Recorder:
         if isinstance(event, Gap):
             record["gap"] = event.size
         elif isinstance(event, Malformed):
-            raw = event.raw if self._show_secrets else without_tokens(event.raw)
-            reason = event.reason if self._show_secrets else without_tokens(event.reason.encode()).decode()
+            raw, reason = (event.raw, event.reason) if self._show_secrets else redacted(event)
             record |= {"malformed": reason, "size": event.size, "bytes": as_base64(raw)}
         return record
 
@@ -165,7 +165,7 @@ class Recorder:
         if entry.encryption_param or entry.encryption_keys:
             keys = [as_text(key.key) for key in entry.encryption_keys]
             return {"view": "encrypted", "value": payload.hex(), "keys": keys}
-        if entry.marker_type:
+        if entry.HasField("marker_type"):
             return {"view": "marker", "value": self._marker(entry.marker_type, payload, notes)}
         schema = self._schema or frame.schema
         if schema is None:
@@ -192,6 +192,18 @@ class Recorder:
 def without_tokens(data: bytes) -> bytes:
     """`data` with what looks like a credential (a JWT, an Authorization header) starred out, as long."""
     return _TOKEN.sub(lambda match: b"*" * len(match[0]), data)
+
+
+def redacted(event: Malformed) -> tuple[bytes, str]:
+    """Bytes and reason of a malformed stretch without credentials.
+
+    What a client sent may be the rest of a frame that began with its token: there every long word goes,
+    unless the stretch is known to be another protocol.
+    """
+    raw = without_tokens(event.raw)
+    if event.to_broker and not event.protocol:
+        raw = _TOKEN_PART.sub(lambda match: b"*" * len(match[0]), raw)
+    return raw, without_tokens(event.reason.encode()).decode()
 
 
 def _place(event: Event) -> Record:

@@ -6,11 +6,10 @@ has arrived. Sources: the libpcap file format (pcap-savefile) and the PCAP Next 
 """
 
 import gzip
-import io
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Final, NamedTuple, cast
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import zstandard
 
@@ -47,9 +46,40 @@ def decompress(stream: BinaryIO, head: bytes) -> BinaryIO:
     if head.startswith(_GZIP_MAGIC):
         return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
     if head.startswith(_ZSTD_MAGIC):
-        reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
-        return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, reader), CHUNK))
+        return cast(BinaryIO, _Zstandard(stream))
     return stream
+
+
+class _Zstandard:
+    """Reads zstd frames one after the other, and knows when the last one is not whole."""
+
+    _STEP: Final = 2048  # compressed bytes; they may become 128 KiB for each four of them
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._read = getattr(stream, "read1", stream.read)
+        self._rest = b""
+        self._frame: Any = None
+
+    def read1(self, size: int = -1) -> bytes:
+        """The next bytes; b"" at the end. Raises EOFError where a frame is cut."""
+        while True:
+            if not self._rest:
+                self._rest = self._read(CHUNK)
+            if not self._rest:
+                if self._frame is not None:
+                    raise EOFError("the last frame is not complete")
+                return b""
+            if self._frame is None:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+            step, self._rest = self._rest[: self._STEP], self._rest[self._STEP :]
+            data: bytes = self._frame.decompress(step)
+            if self._frame.eof:
+                self._rest = self._frame.unused_data + self._rest
+                self._frame = None
+            if data:
+                return data
+
+    read = read1
 
 
 def reader(stream: BinaryIO) -> Read:

@@ -295,7 +295,7 @@ class _Packet:
             self.settle(self._row.number, None)
         data = bytes(self.data)
         if self.from_tcpdump:
-            return Dumped(data, self.time_ns, _link(data))
+            return Dumped(data, self.time_ns, link_of(data))
         return Dumped(data, None, "")
 
     def settle(self, number: int, until: int | None) -> None:
@@ -403,8 +403,8 @@ def _time_stamp(line: str, default: int | None) -> int | None:
     return whole * 10**9 + int(fraction.ljust(9, "0"))
 
 
-def _link(data: bytes) -> str:
-    """Tell -x from -xx: the text looks the same, and only the packet shows whether a link header leads it."""
+def link_of(data: bytes) -> str:
+    """What a packet's bytes begin with: "ethernet", "ip" or "" (tcpdump -x and -xx look alike)."""
     kind = data[12:14]
     if kind in _ETHERTYPES or (kind in _IP_TYPES and _is_ip(data[14:], _IP_TYPES[kind])):
         return "ethernet"

@@ -13,6 +13,7 @@ _LARGEST = 256 * 1024  # bytes; segments that the interface is to cut arrive who
 
 def interface_names() -> list[str]:
     """The interfaces of this machine."""
+    import scapy.arch  # noqa: F401  (it finds the interfaces)
     from scapy.interfaces import get_if_list
 
     return list(get_if_list())

@@ -21,7 +21,7 @@ Segment = tuple[bytes, int, int, int, bytes, int]
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 
 _ETHERNET, _COOKED, _COOKED2 = 1, 113, 276
-_LOOPBACKS: Final = {0, 108, 109}  # a family of four bytes, in whose order does not matter
+_LOOPBACKS: Final = {0: 4, 108: 4, 109: 12}  # bytes of the header before the IP packet
 _RAW: Final = {12, 14, 101, 228, 229}
 RAW_IP: Final = 101
 
@@ -39,6 +39,8 @@ _USUAL_HEADERS: Final = 54  # bytes of Ethernet, IPv4 and TCP headers without op
 _u16_at: Final = struct.Struct(">H").unpack_from
 _ipv4_at: Final = struct.Struct(">BxHHHxB").unpack_from
 _tcp_at: Final = struct.Struct(">IIBB").unpack_from
+
+_LARGEST_DATAGRAM: Final = 65_535 - 60  # bytes behind the largest header
 
 MAX_DATAGRAMS: Final = 256
 """IP datagrams whose fragments are kept at a time; of more, the oldest are given up."""
@@ -80,7 +82,7 @@ class Dissector:
         elif link in _RAW:
             return self._ip(data, 0, length)
         elif link in _LOOPBACKS:
-            return self._ip(data, 4, length)
+            return self._ip(data, _LOOPBACKS[link], length)
         else:
             return self._unwrap(link, data)
         while kind in _TAGS:
@@ -104,7 +106,9 @@ class Dissector:
             whole = self._fragment(key, offset, more, data[at + header : stop])
             if whole is None:
                 return None
-            return self._transport(data[at + 12 : at + 20], protocol, whole, 0, len(whole))
+            size = (header + len(whole)).to_bytes(2, "big")
+            head = data[at : at + 2] + size + data[at + 4 : at + 6] + bytes(2) + data[at + 8 : at + header]
+            return self._ip(head + whole, 0, header + len(whole))
         if protocol != _TCP:
             return self._tunnel(protocol, data, at, at + header)
         return self._tcp(data[at + 12 : at + 20], data, at + header, stop)
@@ -126,12 +130,13 @@ class Dissector:
                 word = _u16_at(data, next_at + 2)[0]
                 key = addresses + data[next_at + 4 : next_at + 8] + data[next_at : next_at + 1]
                 whole = self._fragment(key, word & 0xFFF8, bool(word & 1), data[next_at + 8 : stop])
-                return (whole and self._transport(addresses, data[next_at], whole, 0, len(whole))) or None
+                if whole is None:
+                    return None
+                size = len(whole).to_bytes(2, "big")
+                head = data[at : at + 4] + size + data[next_at : next_at + 1] + data[at + 7 : at + 40]
+                return self._ipv6(head + whole, 0, 40 + len(whole))
             else:
                 return self._tunnel(protocol, data, at, next_at)
-
-    def _transport(self, addresses: bytes, protocol: int, data: bytes, at: int, stop: int) -> Segment | None:
-        return self._tcp(addresses, data, at, stop) if protocol == _TCP else None
 
     def _tcp(self, addresses: bytes, data: bytes, at: int, stop: int) -> Segment | None:
         sequence, acknowledged, header, flags = _tcp_at(data, at + 4)
@@ -176,14 +181,18 @@ class Dissector:
 
 
 class _Datagram:
-    """The fragments of one IP datagram seen so far; at most 64 KiB, as the offsets allow."""
+    """The fragments of one IP datagram seen so far; no more than the 64 KiB that it can have."""
 
     def __init__(self) -> None:
         self._parts: dict[int, bytes] = {}
         self._size = -1
+        self._bytes = 0
 
     def add(self, offset: int, more: bool, data: bytes) -> bytes | None:
-        self._parts.setdefault(offset, data)
+        """Add a fragment; give the whole once nothing is missing."""
+        if offset not in self._parts and self._bytes + len(data) <= _LARGEST_DATAGRAM:
+            self._parts[offset] = data
+            self._bytes += len(data)
         if not more:
             self._size = offset + len(data)
         if self._size < 0:

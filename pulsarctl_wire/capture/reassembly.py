@@ -144,11 +144,7 @@ class Reassembler:
         if flags & _ENDING:
             self._finish(half, sequence + len(payload) + missing, flags, events)
         other = half.other
-        if (
-            0 < (acknowledged - other.next) & _MASK < _HALF
-            and flags & ACK
-            and not other.closed
-        ):
+        if 0 < (acknowledged - other.next) & _MASK < _HALF and flags & ACK and not other.closed:
             self._acknowledge(other, acknowledged, events)
         if events:
             if not tcp.certain:
@@ -164,9 +160,7 @@ class Reassembler:
 
     # -- opening
 
-    def _open(
-        self, key: bytes, sequence: int, flags: int, packet: int, events: list[Event]
-    ) -> _Half | None:
+    def _open(self, key: bytes, sequence: int, flags: int, packet: int, events: list[Event]) -> _Half | None:
         """The half that a segment belongs to which is the first one seen, or has SYN set.
 
         None if the connection is somebody else's to follow (see `share`).

@@ -13,14 +13,15 @@ import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.files import RawPacket
-from pulsarctl_wire.capture.hexdump import looks_like_hexdump, parse_hexdump
+from pulsarctl_wire.capture.hexdump import Dumped, link_of, looks_like_hexdump, parse_hexdump
 from pulsarctl_wire.capture.packets import RAW_IP, Dissector
 from pulsarctl_wire.capture.reassembly import Reassembler
-from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame
 from pulsarctl_wire.wire.session import Knowledge, Session
@@ -126,9 +127,9 @@ class Decoder:
 
     def _read(self, stream: BinaryIO) -> Iterator[list[Event]]:
         stream, head = _peel(stream)
-        if not head:
-            raise CaptureError("is empty: no packets, no frames")
         read = files.reader(stream)
+        if not (head or read()):  # which raises if it breaks off at once
+            raise CaptureError("is empty: no packets, no frames")
         if files.is_capture(head):
             yield from self.read_packets(files.read_packets(head, read))
         elif looks_like_hexdump(head):
@@ -138,29 +139,32 @@ class Decoder:
 
     def _hexdump(self, head: bytes, read: files.Read) -> Iterator[list[Event]]:
         text = bytearray(head)
-        while chunk := read():
-            text += chunk
-            if len(text) > MAX_HEXDUMP:
-                raise CaptureError(f"a hex dump of more than {MAX_HEXDUMP} characters; split it")
-        dumps = parse_hexdump(text.decode("utf-8", errors="replace"))
-        kinds = {"ethernet": _ETHERNET, "ip": RAW_IP}
-        links = [kinds.get(dump.link) or self._sniff_link(dump.data) for dump in dumps]
+        damage: DamagedCapture | None = None
+        try:
+            while chunk := read():
+                text += chunk
+                if len(text) > MAX_HEXDUMP:
+                    raise CaptureError(f"a hex dump of more than {MAX_HEXDUMP} characters; split it")
+        except DamagedCapture as error:
+            damage = error
+        yield from self._dumped(parse_hexdump(text.decode("utf-8", errors="replace")))
+        if damage is not None:
+            raise damage
+
+    def _dumped(self, dumps: list[Dumped]) -> Iterator[list[Event]]:
+        """The events of what a hex dump shows: a capture file, packets, or frames."""
+        kinds = {"ethernet": _ETHERNET, "ip": RAW_IP, "": 0}
+        links = [kinds[dump.link or link_of(dump.data)] for dump in dumps]
         if files.is_capture(dumps[0].data):  # somebody dumped a capture file
             yield from self.read_packets(files.read_packets(dumps[0].data, bytes))
-        elif 0 in links:
+        elif not any(links):
             yield from self._frames((dump.data, dump.time_ns) for dump in dumps)
         else:
+            usual = max(links, key=links.count)  # of a packet that is not IP
             yield from self.read_packets(
-                (dump.time_ns, link, dump.data, len(dump.data))
+                (dump.time_ns, link or usual, dump.data, len(dump.data))
                 for dump, link in zip(dumps, links, strict=True)
             )
-
-    def _sniff_link(self, data: bytes) -> int:
-        """The link type under which bytes of unknown kind are a TCP packet; 0 if under none."""
-        for link in (_ETHERNET, RAW_IP):
-            if self._dissector.segment(link, data, len(data)) is not None:
-                return link
-        return 0
 
     def _raw(self, head: bytes, read: files.Read) -> Iterator[list[Event]]:
         def chunks() -> Iterator[tuple[bytes, None]]:
@@ -199,9 +203,15 @@ class Decoder:
             session.track(events)
             return events
 
-        for data, time_ns in chunks:
-            yield tracked(stream.feed(data, time_ns))
+        damage: DamagedCapture | None = None
+        try:
+            for data, time_ns in chunks:
+                yield tracked(stream.feed(data, time_ns))
+        except DamagedCapture as error:
+            damage = error
         yield tracked(stream.close())
+        if damage is not None:
+            raise damage
 
 
 def _peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
@@ -215,10 +225,12 @@ def _peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
 
 
 def _first_bytes(stream: BinaryIO, size: int) -> bytes:
+    """Up to `size` bytes of a source; where it breaks off before, reading on says so once more."""
     head = b""
     read = files.reader(stream)
-    while len(head) < size and (more := read()):
-        head += more
+    with suppress(DamagedCapture):
+        while len(head) < size and (more := read()):
+            head += more
     return head
 
 

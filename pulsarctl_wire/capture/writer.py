@@ -13,6 +13,7 @@ from pulsarctl_wire.wire.frame import Event
 KEPT_BYTES: Final = 64 * 1024 * 1024
 """Bytes of packets that are kept because a later event may want them."""
 
+_COST: Final = 128  # bytes of keeping a packet, beside its own
 _SECTION, _INTERFACE, _PACKET = 0x0A0D0D0A, 1, 6
 _NANOSECONDS: Final = struct.pack("<HHB3xHH", 9, 1, 9, 0, 0)  # if_tsresol 10^-9, end of options
 
@@ -73,17 +74,17 @@ class EventWriter:
     def see(self, number: int, packet: RawPacket) -> None:
         """Keep packet `number` for the events that may want it."""
         self._kept[number] = packet
-        self._bytes += len(packet[2])
+        self._bytes += len(packet[2]) + _COST
         while self._bytes > KEPT_BYTES:
             _, old = self._kept.popitem(last=False)
-            self._bytes -= len(old[2])
+            self._bytes -= len(old[2]) + _COST
 
     def take(self, event: Event) -> None:
         """Write the packets of `event` that are not written yet."""
         for number in event.packets or (event.packet,):
             packet = self._kept.pop(number, None)
             if packet is not None:
-                self._bytes -= len(packet[2])
+                self._bytes -= len(packet[2]) + _COST
                 self._writer.write(packet)
                 self._last_written[number] = None
                 if len(self._last_written) > 65_536:

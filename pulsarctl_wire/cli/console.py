@@ -12,9 +12,11 @@ Exit codes, documented in docs/cli.md:
     141  the reader of a pipe has gone
 """
 
+import io
 import os
 import re
 import sys
+from contextlib import suppress
 from typing import Final, NoReturn
 
 EXIT_USAGE: Final = 2
@@ -49,11 +51,22 @@ def fail(text: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
+def _give_up_stdout() -> None:
+    """Keep the interpreter from trying once more to write what could not be written."""
+    with suppress(io.UnsupportedOperation):  # a stdout that is no file needs no care
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def end_of_pipe() -> NoReturn:
     """End quietly, for nobody reads our output any more."""
-    # keep the interpreter from trying to flush once more
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _give_up_stdout()
     raise SystemExit(EXIT_PIPE)
+
+
+def fail_to_write(error: OSError) -> NoReturn:
+    """End because the output cannot be written: a full disk, a device that fails."""
+    _give_up_stdout()
+    fail(f"the output cannot be written: {error.strerror}", EXIT_OUTPUT)
 
 
 def use_colour(stream: object, wanted: bool = True) -> bool:
@@ -71,6 +84,12 @@ class Paint:
     def __call__(self, style: str, text: str) -> str:
         """`text` in `style` (a key of the table above)."""
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self.colour and text and style else text
+
+
+class Origin:
+    """When a run's first event was captured, for relative times. `time_ns` is None until then."""
+
+    time_ns: int | None = None
 
 
 _UNSAFE: Final = re.compile(r"[^\x20-\x7e]")

@@ -185,6 +185,8 @@ def decode(
             "decode: name a SOURCE (a file, or - for stdin) or an interface (-i); see pwire decode --help",
             console.EXIT_USAGE,
         )
+    if capture_filter is not None and interface is None:
+        console.fail("decode: --capture-filter goes with --interface; see --filter", console.EXIT_USAGE)
     if interface and (sources or two_pass):
         console.fail(
             "decode: a live interface goes with no other source, and can be read only once (-2)",
@@ -223,5 +225,5 @@ def decode(
     except BrokenPipeError:
         console.end_of_pipe()
     except OSError as error:
-        console.fail(f"the output cannot be written: {error.strerror}", console.EXIT_OUTPUT)
+        console.fail_to_write(error)
     raise SystemExit(code)

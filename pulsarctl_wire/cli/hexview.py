@@ -8,7 +8,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from pulsarctl_wire.cli.console import Paint, clean
 from pulsarctl_wire.cli.line import LineRenderer
-from pulsarctl_wire.record import without_tokens
+from pulsarctl_wire.record import redacted
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
 from pulsarctl_wire.wire.fields import SECRETS
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
@@ -44,7 +44,7 @@ class HexRenderer:
             return lines[0]
         raw = event.raw
         if isinstance(event, Malformed):
-            raw = raw if self._show_secrets else without_tokens(raw)
+            raw = raw if self._show_secrets else redacted(event)[0]
             parts: Iterator[Part] | list[Part] = [Part(0, len(raw), "no frame")]
         else:
             parts = frame_parts(event)
@@ -119,15 +119,17 @@ def _message(
             yield Part(at, end, f"{name} = {_scalar(field, value)}")
         elif wire == 2:
             size, data_at = _varint(raw, value_at, stop)
-            end = data_at + size
-            if end > stop or end <= at:
+            if data_at == value_at:
                 break
+            end = min(data_at + size, stop)  # a field may be cut where the frame is
             if field is not None and field.message_type is not None and depth < 8 and size:
                 yield Part(at, data_at, f"{name}: {size} bytes")
                 yield from _message(raw, data_at, end, field.message_type, f"{name}.", depth + 1)
             else:
                 secret = field is not None and field.full_name in SECRETS
                 text = "redacted" if secret else _bytes_text(raw[data_at:end])
+                if data_at + size > stop:
+                    text += f" (cut: {end - data_at} of {size} bytes)"
                 yield Part(at, end, f"{name} = {text}", secret)
         elif wire in (1, 5):
             end = value_at + (8 if wire == 1 else 4)

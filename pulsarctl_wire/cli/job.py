@@ -2,6 +2,7 @@
 
 import gc
 import io
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -59,6 +60,7 @@ class DecodeJob:
         self.stack = stack
         self.sources = options.sources
         self.out = sys.stdout.buffer
+        self.origin = console.Origin()
         self.summary = Summary()
         self.answers: Any = None
         self.twin: twin.Twin | None = None
@@ -66,12 +68,14 @@ class DecodeJob:
         recorder = Recorder(
             show_secrets=options.show_secrets, schema=self._schema(), answers=options.two_pass
         )
-        self.expression = select.Expression(options.expression, recorder) if options.expression else None
+        self.expression = (
+            None if options.expression is None else select.Expression(options.expression, recorder)
+        )
         self.tests = self._tests()
-        self.render = None if options.quiet else _renderer(options, recorder)
+        self.render = None if options.quiet else _renderer(options, recorder, self.origin)
         self.writer = None if options.write is None else self._writer(options.write)
         # the payloads of chunked messages are worth their memory only where messages are shown
-        self.join_chunks = bool(options.expression) or (
+        self.join_chunks = bool(options.expression or options.first_error) or (
             not options.quiet and options.output in ("json", "tree")
         )
 
@@ -98,7 +102,7 @@ class DecodeJob:
         if options.topics:
             tests.append(select.by_topic(options.topics))
         if options.time_range:
-            tests.append(select.by_time(options.time_range))
+            tests.append(select.by_time(options.time_range, self.origin))
         if options.first_error:
             tests.append(select.is_wrong)
         if self.expression is not None:
@@ -106,6 +110,11 @@ class DecodeJob:
         return tests
 
     def _writer(self, path: str) -> EventWriter:
+        if path == "-":
+            raise FilterError("--write -: stdout is where the frames are shown; name a file")
+        for source in self.sources:
+            if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+                raise FilterError(f"--write {path}: that is one of the sources; name another file")
         try:
             return EventWriter(self.stack.enter_context(open(path, "wb")))
         except OSError as error:
@@ -176,14 +185,16 @@ class DecodeJob:
         counts_only = self.render is None and self.writer is None
         decoder = self._decoder(share=(int(is_twin), 2 if self.twin and counts_only else 1))
         batches = self._batches(decoder, say=not is_twin)
-        if counts_only:
-            for events in batches:
-                self.summary.add(events)
-        elif self.twin is None:
-            self._show(batches)
-        else:
-            self._show_in_turns(batches, self.twin)
-        self.summary.finish(decoder)
+        try:
+            if counts_only:
+                for events in batches:
+                    self.summary.add(events)
+            elif self.twin is None:
+                self._show(batches)
+            else:
+                self._show_in_turns(batches, self.twin)
+        finally:
+            self.summary.finish(decoder)
         if self.twin is not None and is_twin:
             twin.send_object(self.twin, self.summary)
         elif self.twin is not None:
@@ -192,6 +203,7 @@ class DecodeJob:
     def _show(self, batches: Iterator[list[Event]]) -> None:
         left = self.options.count if self.options.count is not None else -1
         for events in batches:
+            self._note_origin(events)
             self.summary.add(events)
             chosen = self._chosen(events)
             if left >= 0:
@@ -214,6 +226,7 @@ class DecodeJob:
         lines: list[bytes] = []
         for events in chain(batches, [None]):
             if events is not None:
+                self._note_origin(events)
                 size += len(events)
                 if mine:
                     self.summary.add(events)
@@ -228,6 +241,10 @@ class DecodeJob:
                     other.send(b"".join(lines))
                 lines.clear()
                 mine = not mine
+
+    def _note_origin(self, events: list[Event]) -> None:
+        if self.origin.time_ns is None and events:
+            self.origin.time_ns = events[0].time_ns
 
     def _chosen(self, events: list[Event]) -> list[Event]:
         """The events that pass all tests; after a first pass requests know their answers."""
@@ -253,7 +270,10 @@ class DecodeJob:
                 with source.stream if path != "-" else ExitStack():
                     yield from decoder.read(self._watched(source, say))
             except CaptureError as error:  # noqa: PERF203 (a source, not a frame)
-                self.code = console.EXIT_DAMAGED if isinstance(error, DamagedCapture) else console.EXIT_SOURCE
+                if not isinstance(error, DamagedCapture):
+                    self.code = console.EXIT_SOURCE
+                elif self.code != console.EXIT_SOURCE:
+                    self.code = console.EXIT_DAMAGED
                 if say:
                     self.out.flush()
                     console.complain(str(error))
@@ -275,6 +295,8 @@ class DecodeJob:
 
     def _report(self) -> None:
         paint = console.Paint(console.use_colour(sys.stderr, self.options.colour))
+        if self.code == console.EXIT_SOURCE and self.summary.is_empty():
+            return
         for line in self.summary.lines(paint):
             sys.stderr.write(line + "\n")
         if (
@@ -317,7 +339,12 @@ class _Progress:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+        )
         self._bar = stack.enter_context(
             Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
         )
@@ -332,13 +359,15 @@ class _Progress:
             self._bar.refresh()
 
 
-def _renderer(options: Options, recorder: Recorder) -> Render:
+def _renderer(options: Options, recorder: Recorder, origin: console.Origin) -> Render:
     if options.output == "json":
         from pulsarctl_wire.cli.jsonl import json_line
 
         return lambda events: b"".join([json_line(recorder(event)) for event in events])
     paint = console.Paint(console.use_colour(sys.stdout, options.colour))
-    line = LineRenderer(paint, time_format=options.time_format, show_secrets=options.show_secrets)
+    line = LineRenderer(
+        paint, time_format=options.time_format, origin=origin, show_secrets=options.show_secrets
+    )
     render: Callable[[Event], str] = line
     if options.output == "tree":
         from pulsarctl_wire.cli.tree import TreeRenderer

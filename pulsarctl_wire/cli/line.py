@@ -4,15 +4,16 @@
 17 10:43:05.626109 0 ← SEND_RECEIPT public/default/orders producer=0 seq=0 id=45:0 33 B 3.97 ms after #16
 """
 
+from codecs import utf_8_decode
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from pulsarctl_wire.cli.console import Paint, clean, human_bytes, human_time
-from pulsarctl_wire.record import without_tokens
-from pulsarctl_wire.wire.commands import BODIES
+from pulsarctl_wire.cli.console import Origin, Paint, clean, human_bytes, human_time
+from pulsarctl_wire.record import redacted
+from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.fields import SECRETS, as_text
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -39,7 +40,6 @@ _LABELS: Final = {
     "producer_name": "name",
     "consumer_name": "name",
     "protocol_version": "v",
-    "num_messages": "n",
     "txnid_most_bits": "txn_most",
     "txnid_least_bits": "txn_least",
     "auth_method_name": "auth",
@@ -52,12 +52,8 @@ _LABELS: Final = {
     "message": "",
 }
 _HIDDEN: Final = {
-    "topic",
-    "subscription",
-    "metadata",
-    "feature_flags",
-    "properties",
-    "subscription_properties",
+    *("topic", "subscription", "metadata", "feature_flags", "properties", "subscription_properties"),
+    *("num_messages", "is_chunk", "user_provided_producer_name"),
 }
 _ALL_ONES: Final = 2**64 - 1
 _STYLES: Final = {
@@ -67,6 +63,8 @@ _STYLES: Final = {
     "magenta": ("CLOSE_PRODUCER", "CLOSE_CONSUMER", "TOPIC_MIGRATED", "REACHED_END_OF_TOPIC"),
 }
 _PREVIEW: Final = 32
+_CONTROLS: Final = {code: None for code in range(32) if chr(code) not in "\t\n\r"}
+_MOST_COMMANDS: Final = 1_000  # that are remembered, unknown ones included
 _LONGEST: Final = 300
 """Characters of a text that are shown."""
 _MARKERS: Final = {value.number: value.name for value in MarkerType.DESCRIPTOR.values}
@@ -76,15 +74,15 @@ TIME_FORMATS: Final = ("utc", "local", "date", "epoch", "relative")
 
 
 class Clock:
-    """Texts of times: time of day (UTC or local), date in UTC, epoch seconds, or seconds since the first."""
+    """Texts of times: time of day (UTC or local), date in UTC, epoch seconds, or seconds since `origin`."""
 
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: str, origin: Origin) -> None:
         self._form = form
+        self._origin = origin
         self._time_ns: int | None = None
         self._whole = "-"
         self._second = -1
         self._text = ""
-        self._first: int | None = None
         self._zone = None if form == "local" else timezone.utc
         self._pattern = "%Y-%m-%dT%H:%M:%S" if form == "date" else "%H:%M:%S"
 
@@ -97,9 +95,7 @@ class Clock:
 
     def _format(self, time_ns: int) -> str:
         if self._form == "relative":
-            if self._first is None:
-                self._first = time_ns
-            return f"{(time_ns - self._first) / 1e9:.6f}"
+            return f"{(time_ns - (self._origin.time_ns or 0)) / 1e9:.6f}"
         second, rest = divmod(time_ns, 1_000_000_000)
         if self._form == "epoch":
             return f"{second}.{rest:09d}"
@@ -115,9 +111,16 @@ class Clock:
 class LineRenderer:
     """Renders events as lines, without line end."""
 
-    def __init__(self, paint: Paint, *, time_format: str = "utc", show_secrets: bool = False) -> None:
+    def __init__(
+        self,
+        paint: Paint,
+        *,
+        time_format: str = "utc",
+        origin: Origin | None = None,
+        show_secrets: bool = False,
+    ) -> None:
         self._paint = paint
-        self._clock = Clock(time_format)
+        self._clock = Clock(time_format, origin or Origin())
         self._show_secrets = show_secrets
         self._plans: dict[Descriptor, Plan] = {}
         self._topics: dict[str | None, str] = {None: ""}
@@ -137,7 +140,7 @@ class LineRenderer:
         topic = self._topics.get(event.topic)
         if topic is None:
             topic = self._topic(event.topic)
-        command = self._commands.get(number) or self._command(number, event.command)
+        command = self._commands.get(number) or self._command(event)
         parts = [
             f"{event.number:6} {self._clock(event.time_ns)} {event.connection.index} "
             f"{self._arrows[event.to_broker]} {command}{topic}"
@@ -176,16 +179,19 @@ class LineRenderer:
         if isinstance(event, Gap):
             return f"{where}{self._paint('red', 'GAP')} {event.size} bytes were not captured"
         assert isinstance(event, Malformed)
-        raw, reason = event.raw, event.reason
-        if not self._show_secrets:
-            raw, reason = without_tokens(raw), without_tokens(reason.encode()).decode()
+        raw, reason = (event.raw, event.reason) if self._show_secrets else redacted(event)
         shown = f"{raw[:16].hex(' ')}{'…' if event.size > 16 else ''}"
         return f"{where}{self._paint('red', 'MALFORMED')} {clean(reason)} | {event.size} bytes: {shown}"
 
-    def _command(self, number: int, name: str) -> str:
+    def _command(self, frame: Frame) -> str:
+        name = frame.command
+        if frame.base is None:  # its type may be there all the same
+            head = frame.raw[8:10]
+            return f"{command_name(head[1]) if head[:1] == bytes([8]) and len(head) == 2 else ''}?".ljust(12)
         style = next((style for style, names in _STYLES.items() if name in names), "bold")
         text = self._paint(style, name) + " " * max(12 - len(name), 0)
-        self._commands[number] = text
+        if len(self._commands) < _MOST_COMMANDS:
+            self._commands[frame.type] = text
         return text
 
     def _topic(self, topic: str | None) -> str:
@@ -305,7 +311,9 @@ _MESSAGES: Final[dict[str, Callable[[Any], str]]] = {
 
 def _preview(payload: bytes) -> str:
     try:
-        text = payload[:_PREVIEW].decode()
+        text, _ = utf_8_decode(payload[:_PREVIEW], "strict", False)  # a character may be cut at the end
     except UnicodeDecodeError:
+        text = "\0"
+    if not text.isprintable() and text.translate(_CONTROLS) != text:
         return f"0x{payload[:8].hex()}{'…' if len(payload) > 8 else ''}"
     return f'"{clean(text)}{"…" if len(payload) > _PREVIEW else ""}"'

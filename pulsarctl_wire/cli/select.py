@@ -2,16 +2,19 @@
 
 import difflib
 import re
+import warnings
 from collections.abc import Callable
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from pulsarctl_wire.cli.console import Origin
 from pulsarctl_wire.errors import FilterError
 from pulsarctl_wire.record import RECORD_NAMES, Record, Recorder
 from pulsarctl_wire.wire.commands import NAMES, NUMBERS
 from pulsarctl_wire.wire.frame import Event, Frame, Gap
 from pulsarctl_wire.wire.names import full_topic, without_partition
+from pulsarctl_wire.wire.payload import open_entry
 
 Test = Callable[[Event], bool]
 
@@ -55,19 +58,20 @@ def by_topic(patterns: list[str]) -> Test:
 
 
 def by_connection(wanted: list[str]) -> Test:
-    """Events of the connections given by number, or by a part of "client:port-server:port"."""
+    """Events of the connections given by number, by port, or by a part of "client:port-server:port"."""
     numbers = {int(text) for text in wanted if text.isdecimal()}
     parts = [text for text in wanted if not text.isdecimal()]
+    parts += [f":{number}" for number in numbers if number > 1023]
     return lambda event: (
         event.connection.index in numbers or any(part in str(event.connection) for part in parts)
     )
 
 
-def by_time(text: str) -> Test:
+def by_time(text: str, origin: Origin) -> Test:
     """Events in the range "FROM..TO" (either may be left out).
 
     Each is a time of ISO 8601 (UTC unless it says otherwise), seconds since the epoch, or +SECONDS
-    after the first event.
+    after `origin`.
     """
     start, dots, stop = text.partition("..")
     if not dots:
@@ -75,14 +79,12 @@ def by_time(text: str) -> Test:
             f"--time-range {text}: give FROM..TO, as in 2026-11-20T10:00..2026-11-20T10:05 or +1..+2.5"
         )
     bounds = [_moment(start), _moment(stop)]
-    first: list[int] = []
 
     def test(event: Event) -> bool:
         if event.time_ns is None:
             return False
-        if not first:
-            first.append(event.time_ns)
-        low, high = (None if bound is None else bound[1] + (first[0] if bound[0] else 0) for bound in bounds)
+        first = origin.time_ns or 0
+        low, high = (None if bound is None else bound[1] + (first if bound[0] else 0) for bound in bounds)
         return (low is None or event.time_ns >= low) and (high is None or event.time_ns <= high)
 
     return test
@@ -113,6 +115,8 @@ def is_wrong(event: Event) -> bool:
         return not isinstance(event, Gap) or event.size > 0
     if event.checksum == "invalid" or event.partial or event.notes or event.type in _ERRORS:
         return True
+    if event.metadata is not None and open_entry(event).notes:
+        return True
     body: Any = event.body
     if body is None:
         return True
@@ -136,6 +140,8 @@ class Expression:
     def __init__(self, text: str, recorder: Recorder) -> None:
         import rule_engine
 
+        # it frowns on dots into mappings, which is what records are made of
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module="rule_engine")
         self._recorder = recorder
         self._error = rule_engine.errors.EngineError
         context = rule_engine.Context(resolver=_resolve, default_value=None)
@@ -145,7 +151,8 @@ class Expression:
             raise FilterError(
                 f"--filter {text}: {_explain(error)}; see docs/json.md for the fields"
             ) from error
-        unknown = set(context.symbols) - RECORD_NAMES
+        own = set(re.findall(r"\bfor\s+(\w+)\s+in\b", text))  # of [m for m in messages]
+        unknown = set(context.symbols) - RECORD_NAMES - set(context.builtins) - own
         if unknown:
             near = difflib.get_close_matches(min(unknown), RECORD_NAMES, 1)
             hint = f"did you mean {near[0]}?" if near else "docs/json.md lists the fields"

@@ -96,6 +96,10 @@ class Summary:
             self.connections += other.connections
             self.other_traffic.update(other.other_traffic)
 
+    def is_empty(self) -> bool:
+        """Whether nothing at all was read."""
+        return not (self.packets or self.connections)
+
     def lines(self, paint: Paint) -> Iterator[str]:
         """The summary as lines."""
         totals = self.totals

@@ -81,8 +81,10 @@ class Walker:
             self.odd.append(f"{message.DESCRIPTOR.name} lacks {missing}")
         if len(UnknownFieldSet(message)):  # type: ignore[no-untyped-call, unused-ignore]
             for number, data in unknown_fields(message):
-                values[f"unknown_field_{number}"] = data if isinstance(data, int) else _unknown_text(data)
-                self.odd.append(f"{message.DESCRIPTOR.name} has the unknown field {number}")
+                _add_unknown(values, number, data)
+                note = f"{message.DESCRIPTOR.name} has the unknown field {number}"
+                if note not in self.odd[-1:]:
+                    self.odd.append(note)
         return values
 
     def _plan(self, descriptor: Any) -> tuple[Plan, frozenset[str]]:
@@ -105,8 +107,22 @@ class Walker:
         return _unsigned if field.type == FieldDescriptor.TYPE_UINT64 else None
 
 
-def _unknown_text(data: Any) -> str:
-    return as_base64(data) if isinstance(data, bytes) else str(data)
+def _add_unknown(values: dict[str, Any], number: int, data: Any) -> None:
+    """Add an unknown field to `values`; of several with one number all are shown, as a list."""
+    value: Any = data
+    if isinstance(data, bytes):
+        value = as_base64(data)
+    elif not isinstance(data, int):  # a group: fields inside
+        value = {}
+        for each in data:
+            _add_unknown(value, each.field_number, each.data)
+    name = f"unknown_field_{number}"
+    if name not in values:
+        values[name] = value
+    elif isinstance(values[name], list):
+        values[name].append(value)
+    else:
+        values[name] = [values[name], value]
 
 
 def unknown_fields(message: ProtoMessage) -> list[tuple[int, Any]]:

@@ -5,7 +5,10 @@ from typing import Final
 
 from pulsarctl_wire.wire.fields import as_text
 
-_PARTITION: Final = re.compile(r"-partition-(?:0|[1-9][0-9]*)$")
+LONGEST_NAME: Final = 2_048
+"""Characters of a topic name that are remembered."""
+
+_PARTITION: Final = re.compile(r"-partition-(?:0|[1-9][0-9]*)\Z")
 
 
 def full_topic(name: str | bytes) -> str:
@@ -14,7 +17,7 @@ def full_topic(name: str | bytes) -> str:
     `t` and `tenant/namespace/t` get the domain (and tenant and namespace) they leave out. Bytes are
     what protobuf gives for a name that is not UTF-8.
     """
-    name = as_text(name)
+    name = as_text(name[:LONGEST_NAME])
     if "://" in name:
         return name
     parts = name.count("/")

@@ -25,8 +25,13 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     SingleMessageMetadata,
 )
 
+MAX_MESSAGES: Final = 65_536
+"""Messages of a batch that are opened: six bytes can claim to be one."""
+
 MAX_PAYLOAD: Final = 64 * 1024 * 1024
 """Bytes of the largest payload that is decompressed."""
+
+_CHUNK_COST: Final = 64  # bytes of keeping a chunk, beside its payload
 
 _u32_at: Final = struct.Struct(">I").unpack_from
 
@@ -47,7 +52,10 @@ class Message:
 
 
 class Entry(NamedTuple):
-    """What an entry holds: its messages, and texts on anything odd."""
+    """What an entry holds: its messages, and texts on anything odd.
+
+    An encrypted entry is one message whose payload is the ciphertext: `metadata.encryption_keys` tells.
+    """
 
     messages: list[Message]
     notes: list[str]
@@ -71,8 +79,7 @@ def open_entry(frame: Frame) -> Entry:
             return Entry([], [])
         payload = frame.joined
     if metadata.encryption_keys:
-        names = ", ".join(as_text(key.key) for key in metadata.encryption_keys)
-        return Entry([Message(None, metadata, payload)], [f"encrypted with the keys {names}"])
+        return Entry([Message(None, metadata, payload)], [])
     notes: list[str] = []
     if metadata.compression:
         try:
@@ -88,7 +95,7 @@ def open_entry(frame: Frame) -> Entry:
 def _batch(payload: bytes, count: int, ack_set: Any, notes: list[str]) -> list[Message]:
     messages: list[Message] = []
     at, end = 0, len(payload)
-    while at < end and len(messages) < count:
+    while at < end and len(messages) < min(count, MAX_MESSAGES):
         start = at + 4
         stop = start + (_u32_at(payload, at)[0] if start <= end else 0)
         try:
@@ -101,6 +108,8 @@ def _batch(payload: bytes, count: int, ack_set: Any, notes: list[str]) -> list[M
         at = stop + max(single.payload_size, 0)
         if at > end:
             notes.append(f"message {len(messages)} of the batch: its payload runs beyond the batch")
+        elif single.payload_size < 0 or not single.HasField("payload_size"):
+            notes.append(f"message {len(messages)} of the batch: it has no payload size, or a negative one")
         index = len(messages)
         messages.append(Message(index, single, payload[stop:at], _masked(ack_set, index)))
     if len(messages) != count:
@@ -210,7 +219,7 @@ class ChunkJoiner:
     def add(self, frame: Frame, metadata: MessageMetadata, owner: int) -> None:
         """Take the chunk in `frame` of producer or consumer `owner`; the last one gets `frame.joined`."""
         chunk, count = metadata.chunk_id, metadata.num_chunks_from_msg
-        key = frame.connection.index, frame.to_broker, owner, metadata.uuid
+        key = frame.connection.index, frame.to_broker, owner, as_text(metadata.uuid[:256])
         chunks = self._waiting.get(key)
         if chunk == 0:
             self._drop(key)
@@ -226,8 +235,8 @@ class ChunkJoiner:
         chunks.expected += 1
         if self._keep:
             chunks.parts.append(frame.payload)
-            chunks.size += len(chunks.parts[-1])
-            self._bytes += len(chunks.parts[-1])
+            chunks.size += len(chunks.parts[-1]) + _CHUNK_COST
+            self._bytes += len(chunks.parts[-1]) + _CHUNK_COST
         if chunks.expected == count:
             frame.joined = b"".join(chunks.parts)
             self._drop(key)

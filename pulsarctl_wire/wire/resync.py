@@ -91,9 +91,7 @@ def _sane(command: bytes, behind: int, to_broker: bool | None) -> bool:
     return not unknown_fields(getattr(base, body))
 
 
-def judge(
-    data: bytes, at: int, to_broker: bool | None, limit: int, *, any_checksum: bool = False
-) -> int:
+def judge(data: bytes, at: int, to_broker: bool | None, limit: int, *, any_checksum: bool = False) -> int:
     """Whether there is a whole, right frame at `data[at:]`; the answer as in `judge_command`.
 
     `any_checksum` is for places where a frame is likely: there its checksum may be wrong.

@@ -18,18 +18,25 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.wire.commands import ANSWERS, BODIES, NUMBERS, REQUESTS
-from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.fields import REFRESH, as_text
 from pulsarctl_wire.wire.frame import FRAME_PADDING, Connection, Event, Frame
 from pulsarctl_wire.wire.names import full_topic, without_partition
 from pulsarctl_wire.wire.payload import ChunkJoiner
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, Schema
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    BaseCommand,
+    CommandTopicMigrated,
+    MessageMetadata,
+    Schema,
+)
 from pulsarctl_wire.wire.stream import FrameStream
 
 MAX_PENDING: Final = 65_536
 """Unanswered requests, producers or consumers that a session remembers."""
+_QUEUE: Final = 1_024  # sends of one id that wait; the chunks of a message share one
 _SEARCHED: Final = 2_048
-MAX_TOPICS: Final = 16_384
-MAX_VERSIONS: Final = 64
+MAX_KEPT: Final = 32 * 1024 * 1024
+"""Bytes of schemas that are remembered, and of requests whose answers complete them."""
+_KEEPING: Final = 4_096  # bytes of keeping a message, its key included, beside its own
 
 NO_REQUEST: Final = 2**64 - 1
 """The request id of what the broker says unasked."""
@@ -38,51 +45,82 @@ _NO_SCHEMA: Final = {Schema.AutoConsume, getattr(Schema, "None")}
 
 
 class _Asked(NamedTuple):
-    """A request that waits for its answer; `body` only where the answer completes what it says."""
+    """A request that waits for its answer."""
 
     number: int
     time_ns: int | None
     type: int
     topic: str | None
     subscription: str | None = None
-    body: Any = None
 
 
 _Sent = tuple[int, int | None, str | None, int]
 """A SEND that waits for its receipt: frame number, time in ns, topic, highest sequence id or 0."""
 
 
+class Kept:
+    """Messages kept by key, up to `MAX_KEPT` bytes of them: beyond that the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._messages: dict[Any, tuple[Any, int]] = {}
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def put(self, key: Any, message: Any) -> None:
+        """Keep `message` under `key`."""
+        self.drop(key)
+        size = message.ByteSize() + _KEEPING
+        self._messages[key] = message, size
+        self._bytes += size
+        if self._bytes > MAX_KEPT:
+            for oldest in list(self._messages):
+                self.drop(oldest)
+                if self._bytes <= MAX_KEPT // 2:
+                    break
+
+    def get(self, key: Any) -> Any:
+        """The message kept under `key`; None if there is none."""
+        kept = self._messages.get(key)
+        return kept and kept[0]
+
+    def drop(self, key: Any) -> None:
+        """Forget what is kept under `key`."""
+        kept = self._messages.pop(key, None)
+        if kept is not None:
+            self._bytes -= kept[1]
+
+
 class Schemas:
     """The schemas of topics as far as they were seen: declared, fetched or registered."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, dict[bytes, Schema]] = {}
+        self._kept = Kept()
 
     def __bool__(self) -> bool:
-        return bool(self._topics)
+        return bool(self._kept)
 
     def add(self, topic: str | None, version: bytes, schema: Schema) -> None:
         """Remember `schema` for a topic; `version` b"" for one that a consumer asked for."""
-        if not topic or schema.type in _NO_SCHEMA:
-            return
-        versions = self._topics.setdefault(without_partition(topic), {})
-        versions[version] = schema
-        _bound(versions, MAX_VERSIONS)
-        _bound(self._topics, MAX_TOPICS)
+        if topic and schema.type not in _NO_SCHEMA:
+            self._kept.put((without_partition(topic), version), schema)
 
     def find(self, topic: str | None, version: bytes) -> Schema | None:
         """The schema of a message that carries `version`, else the one a consumer of the topic reads with."""
         if not topic or not version:
             return None
-        versions = self._topics.get(without_partition(topic), {})
-        return versions.get(version) or versions.get(b"")
+        name = without_partition(topic)
+        found: Schema | None = self._kept.get((name, version)) or self._kept.get((name, b""))
+        return found
 
 
 class Knowledge:
     """What the sessions of one capture share, and what is counted over all of them.
 
-    `frames` numbers the frames. `join_chunks` keeps the payloads of chunked messages until they are
-    whole. `answers`, if asked for, holds the number of each request's answer at the request's number.
+    `frames` numbers the frames, `bodies` are requests that their answers will complete. `join_chunks`
+    keeps the payloads of chunked messages until they are whole. `answers`, if asked for, holds the
+    number of each request's answer at the request's number.
     """
 
     def __init__(
@@ -90,6 +128,7 @@ class Knowledge:
     ) -> None:
         self.frames = 0
         self.schemas = Schemas()
+        self.bodies = Kept()
         self.chunks = ChunkJoiner(keep=join_chunks)
         self.answers: array[int] | None = array("L") if link_answers else None
         self.fixed_limit = fixed_limit
@@ -112,7 +151,10 @@ class Session:
         self.connection = connection
         self._knowledge = knowledge
         self._streams = tuple(streams)
-        self._producers: dict[int, str] = {}
+        self._producers: dict[int, tuple[str, int]] = {}  # topic, and what its sends are known by
+        self._closed: set[int] = set()  # producers
+        self._reopened = 0
+        self._queued = 0  # sends behind others of the same id
         self._consumers: dict[int, tuple[str, str]] = {}
         self._sends: dict[tuple[int, int], _Sent | deque[_Sent]] = {}
         self._asked: dict[tuple[str, int], _Asked] = {}
@@ -140,37 +182,48 @@ class Session:
     def _send(self, frame: Frame) -> None:
         body = frame.base.send  # type: ignore[union-attr]
         producer = body.producer_id
-        topic = frame.topic = self._producers.get(producer)
-        key = producer, body.sequence_id
+        topic, token = self._producers.get(producer) or (None, producer)
+        frame.topic = topic
+        key = token, body.sequence_id
         asked = frame.number, frame.time_ns, topic, body.highest_sequence_id
         before = self._sends.get(key)
         if before is None:
             self._sends[key] = asked
             if len(self._sends) > MAX_PENDING:
                 _bound(self._sends, MAX_PENDING)
+                self._queued = sum(len(each) - 1 for each in self._sends.values() if isinstance(each, deque))
+        elif self._queued >= MAX_PENDING:
+            self._sends = {key: asked}  # many of one id each: nobody answers here
+            self._queued = 0
         elif isinstance(before, deque):
+            self._queued += len(before) < _QUEUE
             before.append(asked)
         else:
-            self._sends[key] = deque((before, asked), maxlen=1024)
+            self._sends[key] = deque((before, asked), maxlen=_QUEUE)
+            self._queued += 1
         metadata = frame.metadata
         if metadata is not None and (metadata.num_chunks_from_msg > 1 or self._knowledge.schemas):
             self._entry(frame, metadata, producer)
 
     def _receipt(self, frame: Frame) -> None:
-        body = frame.base.send_receipt  # type: ignore[union-attr]
-        producer = body.producer_id
-        frame.topic = self._producers.get(producer)
-        self._answer_send(frame, (producer, body.sequence_id))
+        base = frame.base
+        if base is not None and base.HasField("send_receipt"):
+            body = base.send_receipt
+            frame.topic, token = self._producers.get(body.producer_id) or (None, body.producer_id)
+            self._answer_send(frame, (token, body.sequence_id))
 
     def _send_error(self, frame: Frame) -> None:
-        body = frame.base.send_error  # type: ignore[union-attr]
-        producer = body.producer_id
-        frame.topic = self._producers.get(producer)
-        key = producer, body.sequence_id
-        if key not in self._sends:
+        base = frame.base
+        if base is None or not base.HasField("send_error"):
+            return
+        body = base.send_error
+        frame.topic, token = self._producers.get(body.producer_id) or (None, body.producer_id)
+        key = token, body.sequence_id
+        if key not in self._sends and body.sequence_id:
             # it names the highest sequence id of a batch, not the lowest; batches that wait are few
             for waiting, asked in islice(reversed(self._sends.items()), _SEARCHED):
-                if waiting[0] == producer and not isinstance(asked, deque) and asked[3] == body.sequence_id:
+                first = asked[0] if isinstance(asked, deque) else asked
+                if waiting[0] == token and first[3] == body.sequence_id:
                     key = waiting
                     break
         self._answer_send(frame, key)
@@ -183,8 +236,10 @@ class Session:
             rest = asked
             asked = rest.popleft()
             if rest:
+                self._queued -= 1
                 self._sends[key] = rest
         frame.request = asked[0]
+        frame.topic = asked[2] or frame.topic
         if frame.time_ns is not None and asked[1] is not None:
             frame.latency_ns = frame.time_ns - asked[1]
         if self._knowledge.answers is not None:
@@ -233,22 +288,26 @@ class Session:
         elif "consumer_id" in fields:
             self._of_consumer(frame)
         elif "producer_id" in fields:
-            frame.topic = self._producers.get(body.producer_id)
-        keep = None
+            frame.topic = self._producers.get(body.producer_id, (None,))[0]
+            if len(self._closed) < MAX_PENDING:
+                self._closed.add(body.producer_id)
         if frame.type in _OPENING:
-            keep = body
             self._open(frame, body)
         how = REQUESTS[frame.type]
         if frame.to_broker and body.HasField(how.key):
             key = how.family, getattr(body, how.key)
             self._asked[key] = _Asked(
-                frame.number, frame.time_ns, frame.type, frame.topic, frame.subscription, keep
+                frame.number, frame.time_ns, frame.type, frame.topic, frame.subscription
             )
             _bound(self._asked, MAX_PENDING)
+            if frame.type in _COMPLETED:
+                self._knowledge.bodies.put((self.connection.index, *key), body)
 
     def _open(self, frame: Frame, body: Any) -> None:
         if frame.type == _PRODUCER:
-            self._producers[body.producer_id] = full_topic(body.topic)
+            before = self._producers.get(body.producer_id)
+            token = before[1] if before else body.producer_id
+            self._producers[body.producer_id] = full_topic(body.topic), token
             _bound(self._producers, MAX_PENDING)
         elif frame.type in (_SUBSCRIBE, _SCALABLE_SUBSCRIBE):
             frame.subscription = as_text(body.subscription)
@@ -259,37 +318,47 @@ class Session:
 
     def _answer(self, frame: Frame) -> None:
         """Any answer of the table: find its request, and learn what it completes."""
-        body = getattr(frame.base, BODIES[frame.type])
-        if "consumer_id" in _FIELDS[frame.type]:
-            self._of_consumer(frame)
+        body: Any = frame.body
+        if body is None:
+            return
         for family, name in ANSWERS[frame.type]:
             key = family, getattr(body, name)
-            asked = self._asked.get(key)
+            asked = self._asked.get(key) if body.HasField(name) else None
             if asked is None or frame.type not in REQUESTS[asked.type].answers:
                 continue
+            self._answered(frame, asked)
+            request = self._knowledge.bodies.get((self.connection.index, *key))
+            if request is not None:
+                self._learn(frame, body, asked, request)
             if frame.type != _PRODUCER_SUCCESS or body.producer_ready:
                 del self._asked[key]  # a producer that waits for its turn is answered twice
-            self._answered(frame, asked)
-            if asked.body is not None:
-                self._learn_schema(frame, body, asked)
+                self._knowledge.bodies.drop((self.connection.index, *key))
             return
+        if "consumer_id" in _FIELDS[frame.type]:
+            self._of_consumer(frame)
         if frame.type == _ERROR and body.request_id == NO_REQUEST and self._handshake is not None:
             self._answered(frame, self._handshake)
             self._handshake = None
 
-    def _learn_schema(self, frame: Frame, body: Any, asked: _Asked) -> None:
-        """PRODUCER, GET_OR_CREATE_SCHEMA: the answer has the version; GET_SCHEMA: it has both."""
+    def _learn(self, frame: Frame, body: Any, asked: _Asked, request: Any) -> None:
+        """What an answer makes of its request: schemas get versions, a reopened producer starts afresh."""
+        if asked.type == _PRODUCER and frame.type == _PRODUCER_SUCCESS:
+            producer = request.producer_id
+            if producer in self._closed and producer in self._producers:
+                # what was sent before it was closed is not answered any more
+                self._closed.discard(producer)
+                self._reopened -= 1
+                self._producers[producer] = self._producers[producer][0], self._reopened
         if frame.type in (_PRODUCER_SUCCESS, _GET_OR_CREATE_SCHEMA_RESPONSE):
-            if asked.body.HasField("schema") and body.schema_version:
-                self._knowledge.schemas.add(asked.topic, body.schema_version, asked.body.schema)
+            if request.HasField("schema") and body.schema_version:
+                self._knowledge.schemas.add(asked.topic, body.schema_version, request.schema)
         elif frame.type == _GET_SCHEMA_RESPONSE and body.HasField("schema"):
-            version = body.schema_version or asked.body.schema_version
+            version = body.schema_version or request.schema_version
             self._knowledge.schemas.add(asked.topic, version, body.schema)
 
     def _answered(self, frame: Frame, asked: _Asked) -> None:
         frame.request = asked.number
-        if frame.topic is None:
-            frame.topic, frame.subscription = asked.topic, asked.subscription
+        frame.topic, frame.subscription = asked.topic, asked.subscription
         if frame.time_ns is not None and asked.time_ns is not None:
             frame.latency_ns = frame.time_ns - asked.time_ns
         if self._knowledge.answers is not None:
@@ -304,6 +373,10 @@ class Session:
             self._challenge = None
 
     def _connected(self, frame: Frame) -> None:
+        if frame.type == _AUTH_CHALLENGE:
+            challenge = frame.base.authChallenge.challenge  # type: ignore[union-attr]
+            if challenge.auth_data == REFRESH:
+                self._handshake = None  # a refresh that succeeds gets no answer; this is the next one
         if self._handshake is not None:
             self._answered(frame, self._handshake)
             self._handshake = None
@@ -314,6 +387,15 @@ class Session:
         if announced > 0 and not self._knowledge.fixed_limit:
             for stream in self._streams:
                 stream.limit = announced + FRAME_PADDING
+
+    def _migrated(self, frame: Frame) -> None:
+        body = frame.base.topicMigrated  # type: ignore[union-attr]
+        if body.resource_type == CommandTopicMigrated.Producer:
+            frame.topic = self._producers.get(body.resource_id, (None,))[0]
+        else:
+            known = self._consumers.get(body.resource_id)
+            if known is not None:
+                frame.topic, frame.subscription = known
 
     def _ping(self, frame: Frame) -> None:
         self._pings[frame.to_broker].append(_Asked(frame.number, frame.time_ns, frame.type, None))
@@ -339,10 +421,9 @@ _PRODUCER, _SUBSCRIBE, _PRODUCER_SUCCESS, _ERROR = 5, 4, 17, 14
 _AUTH_CHALLENGE, _AUTH_RESPONSE = 36, 37
 _GET_SCHEMA_RESPONSE, _GET_OR_CREATE_SCHEMA_RESPONSE = 35, 40
 _SCALABLE_SUBSCRIBE = NUMBERS["SCALABLE_TOPIC_SUBSCRIBE"]
-_OPENING: Final = {
-    NUMBERS[name]
-    for name in ("PRODUCER", "SUBSCRIBE", "GET_SCHEMA", "GET_OR_CREATE_SCHEMA", "SCALABLE_TOPIC_SUBSCRIBE")
-}
+_OPENING: Final = {_PRODUCER, _SUBSCRIBE, _SCALABLE_SUBSCRIBE}
+_COMPLETED: Final = {_PRODUCER, NUMBERS["GET_SCHEMA"], NUMBERS["GET_OR_CREATE_SCHEMA"]}
+"""Requests whose answers complete what they say."""
 
 _RULES: Final[dict[int, Callable[[Session, Frame], None]]] = {
     **{number: Session._of_consumer for number, fields in _FIELDS.items() if "consumer_id" in fields},
@@ -357,6 +438,7 @@ _RULES: Final[dict[int, Callable[[Session, Frame], None]]] = {
     NUMBERS["AUTH_RESPONSE"]: Session._connect,
     NUMBERS["CONNECTED"]: Session._connected,
     NUMBERS["AUTH_CHALLENGE"]: Session._connected,
+    NUMBERS["TOPIC_MIGRATED"]: Session._migrated,
     NUMBERS["PING"]: Session._ping,
     NUMBERS["PONG"]: Session._pong,
 }

@@ -86,6 +86,5 @@ def test_partitions(topic: str, parent: str) -> None:
     assert without_partition(topic) == parent
 
 
-@pytest.mark.xfail(strict=True, reason="the pattern's $ also matches before a line end")
 def test_a_line_end_is_part_of_the_name() -> None:
     assert without_partition("t-partition-1\n") == "t-partition-1\n"
