@@ -331,7 +331,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("captures", nargs="*", type=Path, metavar="CAPTURE", help="classic pcap, maybe .zst")
     parser.add_argument("--runs", type=int, default=3, help="runs of each tool for each row")
     parser.add_argument("--generated-frames", type=int, default=1_000_000, help="0: no generated capture")
-    parser.add_argument("--json-packets", type=int, default=20_000, help='packets for the row "json"')
+    parser.add_argument("--json-packets", type=int, default=100_000, help='packets for the row "json"')
     parser.add_argument("--frames", type=int, help="frames in CAPTURE, should pwire not say")
     parser.add_argument("--memory", action="store_true", help="measure pwire's memory only")
     parser.add_argument("--json", action="store_true", help="print JSON, not tables")

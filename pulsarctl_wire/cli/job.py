@@ -130,12 +130,7 @@ class DecodeJob:
         try:
             if self.options.two_pass:
                 self._first_pass()
-            if (
-                self.options.jobs > 1
-                and self.options.count is None
-                and self.writer is None
-                and twin.pays(self.sources)
-            ):
+            if self._can_share() and twin.pays(self.sources):
                 self.twin = twin.Twin()
             if self.twin is not None and self.twin.is_twin:
                 self.twin.run(self._decode)
@@ -151,6 +146,7 @@ class DecodeJob:
         return self.code
 
     def _can_share(self) -> bool:
+        """Whether what is to be done can be done by two processes."""
         return self.options.jobs > 1 and self.options.count is None and self.writer is None
 
     def _first_pass(self) -> None:

@@ -10,6 +10,7 @@ The twin is a fork, so it exists only where forking is safe (Linux) and pays (la
 
 import os
 import pickle
+import signal
 import struct
 import sys
 from collections.abc import Callable
@@ -80,8 +81,9 @@ class Twin:
             os._exit(code)
 
     def part(self) -> None:
-        """In the first process: let go of the twin."""
+        """In the first process: let go of the twin, which has sent all it had unless we were stopped."""
         self._pipe.close()
+        os.kill(self._pid, signal.SIGTERM)
         os.waitpid(self._pid, 0)
 
 
