@@ -1,5 +1,7 @@
 """Hypothesis strategies for traffic: commands, frames, and ways to cut bytes."""
 
+import itertools
+
 from hypothesis import strategies as st
 
 from pulsarctl_wire.wire.frame import build_frame
@@ -7,10 +9,11 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, 
 
 uint64 = st.integers(0, 2**64 - 1)
 names = st.text(min_size=1, max_size=12)
+PAYLOADS = st.binary(max_size=60)
 
 
 @st.composite
-def send_frames(draw: st.DrawFn, payloads: st.SearchStrategy[bytes] = st.binary(max_size=60)) -> bytes:
+def send_frames(draw: st.DrawFn, payloads: st.SearchStrategy[bytes] = PAYLOADS) -> bytes:
     """A SEND with metadata and payload, with or without checksum."""
     base = BaseCommand(type=BaseCommand.SEND)
     base.send.producer_id = draw(st.integers(0, 3))
@@ -59,4 +62,4 @@ def cuts(draw: st.DrawFn, data: bytes) -> list[bytes]:
     """`data` cut into chunks anywhere."""
     places = sorted(draw(st.lists(st.integers(0, len(data)), max_size=8)))
     edges = [0, *places, len(data)]
-    return [data[start:stop] for start, stop in zip(edges, edges[1:], strict=False) if stop > start]
+    return [data[start:stop] for start, stop in itertools.pairwise(edges) if stop > start]

@@ -46,9 +46,12 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-MODULES = sorted(
-    path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py") and path.parent != PACKAGE
-) + [PACKAGE / "errors.py", PACKAGE / "record.py"]
+MODULES = [
+    *sorted(
+        path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py") and path.parent != PACKAGE
+    ),
+    *(PACKAGE / "errors.py", PACKAGE / "record.py"),
+]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -26,12 +26,12 @@ FOLDERS = [SAMPLES, *map(Path, filter(None, os.environ.get("PWIRE_CAPTURES", "")
 
 
 def rows() -> list[Any]:
-    found = []
-    for folder in FOLDERS:
-        for row in json.loads((folder / "expected.json").read_text()):
-            if "by_command" in row:
-                found.append(pytest.param(folder, row, id=f"{folder.name}/{row['file']}"))
-    return found
+    return [
+        pytest.param(folder, row, id=f"{folder.name}/{row['file']}")
+        for folder in FOLDERS
+        for row in json.loads((folder / "expected.json").read_text())
+        if "by_command" in row
+    ]
 
 
 def entry(frame: Frame, message: Message, record: dict[str, Any]) -> dict[str, Any]:
@@ -169,9 +169,10 @@ def test_a_capture_holds_what_is_expected(folder: Path, row: dict[str, Any]) -> 
 
 
 def told(folder: Path, file: str) -> Iterator[tuple[str, str, str]]:
-    """(ledger:entry, batch index or "", payload or its SHA-256) of each message that a client sent or received.
+    """(ledger:entry, batch index or "", payload or its SHA-256) of each message a client sent or received.
 
-    From NAME.notes.json (anything in it with an id and a payload) and client-logs/NAME.jsonl beside a capture.
+    From NAME.notes.json (anything in it with an id and a payload) and client-logs/NAME.jsonl beside the
+    capture.
     """
     name = file.split(".pcap")[0]
     notes = folder / f"{name}.notes.json"

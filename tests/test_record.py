@@ -114,15 +114,7 @@ def _expressions() -> list[str]:
 
 @pytest.mark.parametrize(
     "expression",
-    [
-        pytest.param(
-            expression,
-            marks=pytest.mark.xfail(
-                "$any" in expression, strict=True, reason="functions are taken for fields"
-            ),
-        )
-        for expression in _expressions()
-    ],
+    _expressions(),
 )
 def test_the_documented_expressions_find_something(expression: str) -> None:
     from pulsarctl_wire.cli.select import Expression
@@ -289,7 +281,7 @@ def test_a_field_nobody_knows() -> None:
     base = BaseCommand(type=BaseCommand.PING)
     base.ping.MergeFromString(b"\xf8\x06\x05" + b"\xfa\x06\x02hi")
     record = _frame(build_frame(base))
-    assert record["fields"] in ({"unknown_field_111": "aGk="}, {"unknown_field_111": 5})
+    assert record["fields"] == {"unknown_field_111": [5, "aGk="]}
     assert any("unknown field 111" in note for note in record["notes"])
 
 
@@ -353,13 +345,13 @@ def test_an_encrypted_payload() -> None:
     assert [message["payload"] for message in record["messages"]] == [
         {"view": "encrypted", "value": "0102", "keys": ["agency"]}
     ]
-    assert "agency" in record["notes"][0]
+    assert record["notes"] == []
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(0, marks=pytest.mark.xfail(strict=True, reason="marker_type 0 is a marker too")),
+        0,
         *MarkerType.values()[1:],
         99,
     ],

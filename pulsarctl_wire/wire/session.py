@@ -71,7 +71,7 @@ class Kept:
     def put(self, key: Any, message: Any) -> None:
         """Keep `message` under `key`."""
         self.drop(key)
-        size = message.ByteSize() + _KEEPING
+        size = len(message.SerializePartialToString()) + _KEEPING
         self._messages[key] = message, size
         self._bytes += size
         if self._bytes > MAX_KEPT:

@@ -168,7 +168,6 @@ def test_without_the_right_to_capture(monkeypatch: pytest.MonkeyPatch) -> None:
         next(live_packets(str(conf.loopback_name), before_wait=wait))
 
 
-@pytest.mark.xfail(strict=True, reason="scapy knows the interfaces only once its layers are imported")
 def test_interface_names() -> None:
     code = "from pulsarctl_wire.capture.live import interface_names; print(*interface_names(), sep='\\n')"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

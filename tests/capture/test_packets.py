@@ -133,7 +133,6 @@ def test_link_layers(name: str) -> None:
     assert dissect(link, data) == whole(kind)
 
 
-@pytest.mark.xfail(strict=True, reason="LINKTYPE_ENC has a header of 12 bytes: family, SPI, flags")
 def test_openbsd_enc() -> None:
     assert dissect(ENC, struct.pack(">III", 2, 0x1000, 0) + IP4) == whole(KEY4)
 
@@ -342,7 +341,6 @@ def test_fragment_without_the_rest_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     assert all(segment is None for segment in take(dissector, parts[0][1:-1]))
 
 
-@pytest.mark.xfail(strict=True, reason="parts of a datagram that overlap are all kept, not 64 KiB of them")
 def test_fragments_of_a_datagram_take_64_kib_at_most() -> None:
     head = bytes(ip(id=9, proto=6))
     body = bytes(60_000)
@@ -453,7 +451,6 @@ def test_fragments_inside_a_tunnel() -> None:
     assert found == [None] * (len(inner) - 1) + [whole(KEY4, LONG)]
 
 
-@pytest.mark.xfail(strict=True, reason="a datagram of fragments is looked into for TCP only")
 @pytest.mark.parametrize(
     "parts",
     [
@@ -487,7 +484,6 @@ def test_fragments_of_a_tunnel(parts: list[bytes]) -> None:
     assert found == [None] * (len(parts) - 1) + [whole(KEY4, LONG)]
 
 
-@pytest.mark.xfail(strict=True, reason="extension headers behind a fragment header are not walked")
 def test_ipv6_extensions_inside_fragments() -> None:
     packet = ip6() / IPv6ExtHdrFragment(id=3) / IPv6ExtHdrDestOpt() / tcp(LONG)
     parts = [bytes(ether(type=0x86DD) / part) for part in fragment6(packet, 640)]

@@ -205,9 +205,6 @@ def test_all_frames_give_all_packets_with_bytes() -> None:
     assert troubles(events) == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="early bytes are given under the number of the packet that fills the hole"
-)
 def test_chosen_frames_that_came_out_of_order_can_be_read_from_what_was_written() -> None:
     tcp = Tcp()
     opening = tcp.handshake()
@@ -219,9 +216,6 @@ def test_chosen_frames_that_came_out_of_order_can_be_read_from_what_was_written(
         assert read(file) == [packets[number - 1]]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a search that drops some packets' bytes forgets the others that it keeps"
-)
 def test_a_frame_found_by_a_search_can_be_read_from_what_was_written() -> None:
     """The capture begins inside a frame; what looks like a frame first, in packet 1, is none."""
     tcp = Tcp()
@@ -270,7 +264,6 @@ def test_a_packet_larger_than_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
     assert (made.count, made.lost) == (1, 1)
 
 
-@pytest.mark.xfail(strict=True, reason="only the bytes of packets count, not that there is a packet")
 def test_empty_packets_are_let_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "KEPT_BYTES", 1000)
     made = EventWriter(io.BytesIO())

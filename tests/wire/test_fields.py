@@ -327,7 +327,7 @@ def test_unknown_fields_that_repeat_are_all_shown() -> None:
     walked = Walker()(message)
     assert walked == {"unknown_field_1125": [150, 77, "AP9h"]}
     assert orjson.loads(orjson.dumps(walked)) == walked
-    assert oddities(message) == ["CommandPing has the unknown field 1125"] * 3
+    assert oddities(message) == ["CommandPing has the unknown field 1125"]
 
 
 def test_an_unknown_group_is_shown() -> None:
