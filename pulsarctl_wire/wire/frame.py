@@ -17,7 +17,7 @@ nothing here raises for what was received. Only building raises, for what cannot
 
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from crc32c import crc32c
 from google.protobuf.message import DecodeError, EncodeError
@@ -153,13 +153,12 @@ class Frame:
         return command_name(self.type) if self.base is not None else "?"
 
     @property
-    def body(self) -> object | None:
+    def body(self) -> Any:
         """The command's own sub-message (a protobuf message); None where it is missing."""
         name = BODIES.get(self.type)
         if name is None or self.base is None or not self.base.HasField(name):  # type: ignore[arg-type]
             return None
-        body: object = getattr(self.base, name)
-        return body
+        return getattr(self.base, name)
 
     @property
     def total_size(self) -> int:
