@@ -253,9 +253,8 @@ class _Unread(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer)
-        if self._head:
-            data, self._head = self._head[: len(view)], self._head[len(view) :]
-        else:
-            data = getattr(self._stream, "read1", self._stream.read)(len(view))
+        if not self._head:  # a reader may give more than it was asked for
+            self._head = getattr(self._stream, "read1", self._stream.read)(len(view))
+        data, self._head = self._head[: len(view)], self._head[len(view) :]
         view[: len(data)] = data
         return len(data)

@@ -61,9 +61,11 @@ def by_connection(wanted: list[str]) -> Test:
     """Events of the connections given by number, by port, or by a part of "client:port-server:port"."""
     numbers = {int(text) for text in wanted if text.isdecimal()}
     parts = [text for text in wanted if not text.isdecimal()]
-    parts += [f":{number}" for number in numbers if number > 1023]
+    ports = {str(number) for number in numbers if number > 1023}
     return lambda event: (
-        event.connection.index in numbers or any(part in str(event.connection) for part in parts)
+        event.connection.index in numbers
+        or any(part in str(event.connection) for part in parts)
+        or any(end.rpartition(":")[2] in ports for end in (event.connection.client, event.connection.server))
     )
 
 

@@ -148,21 +148,7 @@ def pipe(data: bytes, sizes: list[int], error: OSError | None = None) -> BinaryI
     return cast(BinaryIO, Pieces(data, sizes, error))
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        pytest.param(
-            form,
-            marks=pytest.mark.xfail(
-                form == "zstd of gzip",
-                strict=True,
-                raises=ValueError,
-                reason="_Zstandard.read1 gives more than it is asked for, _Unread.readinto trusts it",
-            ),
-        )
-        for form in CAPTURE_FORMS
-    ],
-)
+@pytest.mark.parametrize("form", CAPTURE_FORMS)
 @given(sizes=st.lists(st.integers(1, 300), min_size=1, max_size=5))
 @example(sizes=[1])
 @settings(max_examples=15, deadline=None)

@@ -121,7 +121,6 @@ def test_by_the_clients_port() -> None:
         assert run.records == [record for record in records if record["connection"] == 2]
 
 
-@pytest.mark.xfail(strict=True, reason="a number matches every port that begins with its digits")
 def test_a_port_is_matched_whole() -> None:
     (record,) = decode("-o", "json", "-c", "1", "python-simple.pcap").records
     port = record["client"].rpartition(":")[2]
