@@ -14,6 +14,7 @@ import signal
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from pulsarctl_wire.errors import WireError
@@ -24,6 +25,7 @@ WORTH_IT: Final = 16_000_000
 BLOCK: Final = 1_000
 """Events of a block, at least."""
 
+_PIPE: Final = 1024 * 1024
 _COMPRESSED: Final = (".gz", ".zst", ".zstd")
 
 
@@ -43,9 +45,13 @@ class Twin:
     """The fork of this process, seen from both sides: `is_twin` tells which one this is."""
 
     def __init__(self) -> None:
+        import fcntl  # Linux has it, and only there is a twin
+
         sys.stdout.flush()
         sys.stderr.flush()
         reading, writing = os.pipe()
+        with suppress(OSError):  # so that the twin can go on while a block of its waits to be read
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE)
         self._pid = os.fork()
         self.is_twin = self._pid == 0
         if self.is_twin:
