@@ -63,7 +63,6 @@ class EventWriter:
         self._writer = PcapngWriter(stream)
         self._kept: OrderedDict[int, RawPacket] = OrderedDict()
         self._bytes = 0
-        self._newest = 0
         self._last_written: OrderedDict[int, None] = OrderedDict()
 
     @property

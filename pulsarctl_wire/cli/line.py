@@ -70,8 +70,6 @@ _LONGEST: Final = 300
 _MARKERS: Final = {value.number: value.name for value in MarkerType.DESCRIPTOR.values}
 CODECS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
 
-TIME_FORMATS: Final = ("utc", "local", "date", "epoch", "relative")
-
 
 class Clock:
     """Texts of times: time of day (UTC or local), date in UTC, epoch seconds, or seconds since `origin`."""

@@ -83,6 +83,8 @@ class Frame:
     topic, subscription   full topic name and subscription, where ids could be resolved; else None
     request, latency_ns   for an answer: number of the request's frame, ns since it
     answer        for a request: number of the answer's frame, where already known
+    joined        on the last chunk of a message: the payload of all its chunks, if they were seen
+    schema        of the topic's messages, where one was seen for the version that this one carries
     notes         texts on anything odd
     """
 
