@@ -83,7 +83,10 @@ class _Zstandard:
 
 
 def reader(stream: BinaryIO) -> Read:
-    """A function that reads on in `stream`; raises DamagedCapture where its compression breaks off."""
+    """A function that reads on in `stream`.
+
+    It raises DamagedCapture where the compression breaks off, CaptureError where reading fails.
+    """
     read1 = getattr(stream, "read1", stream.read)
 
     def read() -> bytes:
@@ -91,6 +94,8 @@ def reader(stream: BinaryIO) -> Read:
             chunk: bytes = read1(CHUNK)
         except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
             raise DamagedCapture(f"the compressed data breaks off: {error}") from error
+        except OSError as error:
+            raise CaptureError(error.strerror or str(error)) from error
         return chunk
 
     return read

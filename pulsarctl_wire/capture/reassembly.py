@@ -17,7 +17,7 @@ Memory: a connection holds at most `MAX_EARLY` early bytes and the beginning of 
 import heapq
 import ipaddress
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from crc32c import crc32c
@@ -108,6 +108,8 @@ class Reassembler:
         """TCP connections seen so far."""
         self.other_traffic: Counter[str] = Counter()
         """Connections by the other protocol that both of their sides speak."""
+        self.new_session: Callable[[Connection, Knowledge, Iterable[FrameStream]], Session] = Session
+        """Makes the session of a connection."""
         self._knowledge = knowledge
         self._limit = limit
         self._share = share
@@ -176,11 +178,13 @@ class Reassembler:
         addresses, ports = key[:-4], key[-4:]
         middle = len(addresses) // 2
         back = addresses[middle:] + addresses[:middle] + ports[2:] + ports[:2]
+        opened = bool(flags & SYN)
+        to_broker = not flags & ACK if opened else self._guess(key, back)
+        if opened and len(self._servers) < MAX_CONNECTIONS:
+            self._servers.add(_endpoint(back if to_broker else key))
         if self._share[1] > 1 and not self._is_mine(min(key, back)):
             self._halves[key] = self._halves[back] = _ELSEWHERE
             return None
-        opened = bool(flags & SYN)
-        to_broker = not flags & ACK if opened else self._guess(key, back)
         ends = _address(addresses[:middle], ports[:2]), _address(addresses[middle:], ports[2:])
         connection = Connection(self.connections, *(ends if to_broker else ends[::-1]))
         self.connections += 1
@@ -188,13 +192,12 @@ class Reassembler:
         other = _Half(FrameStream(connection, not to_broker, from_start=opened, limit=self._limit))
         half.other, other.other = other, half
         streams = (half.stream, other.stream) if to_broker else (other.stream, half.stream)
-        half.tcp = other.tcp = _Tcp((key, back), Session(connection, self._knowledge, streams), half, opened)
+        session = self.new_session(connection, self._knowledge, streams)
+        half.tcp = other.tcp = _Tcp((key, back), session, half, opened)
         half.tcp.last_packet = packet
         self._halves[key], self._halves[back] = half, other
         if opened:
             _begin(half, sequence)
-            if len(self._servers) < MAX_CONNECTIONS:
-                self._servers.add(_endpoint(back if to_broker else key))
         if len(self._halves) > 2 * MAX_CONNECTIONS:
             self._evict(events)
         return half

@@ -52,6 +52,12 @@ def open_source(path: str) -> Source:
     return Source(path, stream, status.st_size if stat.S_ISREG(status.st_mode) else 0)
 
 
+def holds_packets(path: str) -> bool:
+    """Whether the file at `path` is a capture, maybe compressed; CaptureError if it cannot be read."""
+    with open_source(path).stream as stream:
+        return files.is_capture(_peel(stream)[1])
+
+
 def _explain(error: OSError) -> str:
     hints = {
         errno.EISDIR: "is a directory; name the capture files in it",
@@ -86,7 +92,7 @@ class Decoder:
         self.knowledge = Knowledge(
             join_chunks=join_chunks, link_answers=link_answers, fixed_limit=max_frame_size is not None
         )
-        self._tee = tee
+        self.tee = tee
         self._dissector = Dissector()
         self.reassembler = Reassembler(self.knowledge, limit=self._limit, share=share)
 
@@ -100,8 +106,6 @@ class Decoder:
             yield from self._read(source.stream)
         except CaptureError as error:
             raise type(error)(f"{source.name}: {error}") from error
-        except OSError as error:
-            raise CaptureError(f"{source.name}: {_explain(error)}") from error
 
     def finish(self) -> Iterator[list[Event]]:
         """Say that no more sources come; give the events that were waiting for more."""
@@ -109,7 +113,7 @@ class Decoder:
 
     def read_packets(self, packets: Iterable[RawPacket]) -> Iterator[list[Event]]:
         """The events of packets, from wherever they come, a few at a time."""
-        segment, add, tee = self._dissector.segment, self.reassembler.add, self._tee
+        segment, add, tee = self._dissector.segment, self.reassembler.add, self.tee
         number = self.packets
         for packet in packets:
             number += 1

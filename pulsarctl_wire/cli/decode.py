@@ -193,7 +193,7 @@ def decode(
             console.EXIT_USAGE,
         )
     from pulsarctl_wire.cli.job import DecodeJob, Options
-    from pulsarctl_wire.errors import FilterError
+    from pulsarctl_wire.errors import FilterError, WireError
 
     options = Options(
         sources=sources or [],
@@ -222,6 +222,8 @@ def decode(
             code = DecodeJob(options, stack).run()
     except FilterError as error:
         console.fail(str(error), console.EXIT_USAGE)
+    except WireError as error:
+        console.fail(str(error), console.EXIT_SOURCE)
     except BrokenPipeError:
         console.end_of_pipe()
     except OSError as error:

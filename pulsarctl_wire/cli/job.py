@@ -5,13 +5,14 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, BinaryIO, Final, cast
 
 from pulsarctl_wire.capture.live import live_packets
+from pulsarctl_wire.capture.sharing import Sharing
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
 from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.cli import console, select, twin
@@ -64,6 +65,8 @@ class DecodeJob:
         self.summary = Summary()
         self.answers: Any = None
         self.twin: twin.Twin | None = None
+        self.sizes: dict[str, int] = {}
+        """Bytes of the sources that both processes read, however much they grow meanwhile."""
         self.code = 0
         recorder = Recorder(
             show_secrets=options.show_secrets, schema=self._schema(), answers=options.two_pass
@@ -131,6 +134,7 @@ class DecodeJob:
             if self.options.two_pass:
                 self._first_pass()
             if self._can_share() and twin.pays(self.sources):
+                self.sizes = {path: os.path.getsize(path) for path in self.sources}
                 self.twin = twin.Twin()
             if self.twin is not None and self.twin.is_twin:
                 self.twin.run(self._decode)
@@ -152,7 +156,7 @@ class DecodeJob:
     def _first_pass(self) -> None:
         self.sources = [self._spool() if source == "-" else source for source in self.sources]
         decoder = self._decoder(link_answers=True)
-        for _ in self._batches(decoder, say=False):
+        for _ in chain(self._batches(decoder, say=False), decoder.finish()):
             pass
         self.answers = decoder.knowledge.answers
 
@@ -178,28 +182,27 @@ class DecodeJob:
     def _decode(self) -> None:
         """Decode and show, in both processes if there are two."""
         is_twin = self.twin is not None and self.twin.is_twin
-        counts_only = self.render is None and self.writer is None
-        decoder = self._decoder(share=(int(is_twin), 2 if self.twin and counts_only else 1))
+        decoder = self._decoder(share=(int(is_twin), 2 if self.twin else 1))
         batches = self._batches(decoder, say=not is_twin)
         try:
-            if counts_only:
-                for events in batches:
+            if self.render is None and self.writer is None:
+                for events in chain(batches, decoder.finish()):
                     self.summary.add(events)
             elif self.twin is None:
-                self._show(batches)
+                self._show(chain(batches, decoder.finish()))
             else:
-                self._show_in_turns(batches, self.twin)
+                self._show_together(decoder, batches, self.twin)
         finally:
             self.summary.finish(decoder)
         if self.twin is not None and is_twin:
-            twin.send_object(self.twin, self.summary)
+            self.twin.send(self.summary)
         elif self.twin is not None:
-            self.summary.merge(twin.receive_object(self.twin), same_connections=not counts_only)
+            self.summary.merge(self.twin.receive())
 
-    def _show(self, batches: Iterator[list[Event]]) -> None:
+    def _show(self, batches: Iterable[list[Event]]) -> None:
         left = self.options.count if self.options.count is not None else -1
         for events in batches:
-            self._note_origin(events)
+            self._note_origin(events[0].time_ns if events else None)
             self.summary.add(events)
             chosen = self._chosen(events)
             if left >= 0:
@@ -213,34 +216,25 @@ class DecodeJob:
             if left == 0:
                 return
 
-    def _show_in_turns(self, batches: Iterator[list[Event]], other: twin.Twin) -> None:
-        """Render every other block; write all of them, or send the own ones if this is the twin."""
-        render = self.render
-        assert render is not None
-        mine = not other.is_twin
-        size = 0
-        lines: list[bytes] = []
-        for events in chain(batches, [None]):
-            if events is not None:
-                self._note_origin(events)
-                size += len(events)
-                if mine:
-                    self.summary.add(events)
-                    chosen = self._chosen(events)
-                    if chosen:
-                        lines.append(render(chosen))
-            if events is None or size >= twin.BLOCK:
-                size = 0
-                if not other.is_twin:
-                    self.out.write(b"".join(lines) if mine else other.receive())
-                elif mine:
-                    other.send(b"".join(lines))
-                lines.clear()
-                mine = not mine
+    def _show_together(self, decoder: Decoder, batches: Iterable[list[Event]], other: twin.Twin) -> None:
+        """Render the events of half of the connections, in step with the other process."""
+        show = self.render
+        assert show is not None
 
-    def _note_origin(self, events: list[Event]) -> None:
-        if self.origin.time_ns is None and events:
-            self.origin.time_ns = events[0].time_ns
+        def render(events: list[Event]) -> bytes:
+            self._note_origin(sharing.first_ns)
+            self.summary.add(events)
+            chosen = self._chosen(events)
+            return show(chosen) if chosen else b""
+
+        sharing = Sharing(decoder, other, render, None if other.is_twin else self.out.write)
+        for _ in batches:
+            pass  # what they hold comes to `render` in its turn
+        sharing.finish()
+
+    def _note_origin(self, time_ns: int | None) -> None:
+        if self.origin.time_ns is None:
+            self.origin.time_ns = time_ns
 
     def _chosen(self, events: list[Event]) -> list[Event]:
         """The events that pass all tests; after a first pass requests know their answers."""
@@ -273,7 +267,6 @@ class DecodeJob:
                 if say:
                     self.out.flush()
                     console.complain(str(error))
-        yield from decoder.finish()
 
     def _watched(self, source: Source, bar: bool) -> Source:
         """`source` read with a progress bar if it is large, and with what is ready shown before each wait."""
@@ -285,7 +278,8 @@ class DecodeJob:
             and not sys.stdout.isatty()
         ):
             progress = _Progress(source, self.stack)
-        return source._replace(stream=cast(BinaryIO, _Watched(source.stream, self.out.flush, progress)))
+        size = self.sizes.get(source.name)
+        return source._replace(stream=cast(BinaryIO, _Watched(source.stream, self.out.flush, progress, size)))
 
     # -- after
 
@@ -310,17 +304,27 @@ class DecodeJob:
 
 
 class _Watched(io.RawIOBase):
-    """A source's stream: before each read what is ready is shown, and the progress bar moves."""
+    """A source's stream: before each read what is ready is shown, and the progress bar moves.
 
-    def __init__(self, stream: BinaryIO, flush: Callable[[], object], progress: "_Progress | None") -> None:
+    It ends after `size` bytes at the latest, if that is given.
+    """
+
+    def __init__(
+        self, stream: BinaryIO, flush: Callable[[], object], progress: "_Progress | None", size: int | None
+    ) -> None:
         self._read = getattr(stream, "read1", stream.read)
         self._flush = flush
         self._progress = progress
+        self._left = size
 
     def read1(self, size: int = -1) -> bytes:
         """The next bytes, as soon as there are some."""
         self._flush()
+        if self._left is not None:
+            size = min(size, self._left) if size >= 0 else self._left
         data: bytes = self._read(size)
+        if self._left is not None:
+            self._left -= len(data)
         if self._progress is not None:
             self._progress.add(len(data))
         return data

@@ -79,22 +79,16 @@ class Summary:
         self.connections = decoder.reassembler.connections
         self.other_traffic = decoder.reassembler.other_traffic
 
-    def merge(self, other: "Summary", *, same_connections: bool) -> None:
-        """Add the counts of `other`, made of other events of the same packets.
-
-        Those were of the same connections, or of others that it has numbered for itself.
-        """
+    def merge(self, other: "Summary") -> None:
+        """Add the counts of `other`, made of other connections of the same packets."""
         self.commands.update(other.commands)
         self.checksums.update(other.checksums)
         self.protocols.update(other.protocols)
         self.totals.update(other.totals)
         self._span(other.first_ns, other.last_ns)
-        if same_connections:
-            self._seen |= other._seen
-        else:
-            self._seen |= {-1 - index for index in other._seen}
-            self.connections += other.connections
-            self.other_traffic.update(other.other_traffic)
+        self._seen |= {-1 - index for index in other._seen}  # it may have numbered them for itself
+        self.connections += other.connections
+        self.other_traffic.update(other.other_traffic)
 
     def is_empty(self) -> bool:
         """Whether nothing at all was read."""

@@ -1,15 +1,14 @@
 """A second process for large captures: two cores, one decoder, the same output.
 
-Rendering: both processes decode everything, so that numbers, links and schemas are the same, and
-render every other block of events; the first one writes its blocks and the twin's in turn.
+Each follows half of the connections. Where frames are shown the two keep in step (`capture/sharing.py`),
+and the first one writes what both have rendered; where they are only counted (`-q`) the counts are added up.
 
-Counting alone (`-q`): each follows its half of the connections, and the counts are added up.
-
-The twin is a fork, so it exists only where forking is safe (Linux) and pays (large regular files).
+The twin is a fork, so it exists only where forking is safe (Linux) and pays (large capture files).
 """
 
 import os
 import pickle
+import select
 import signal
 import struct
 import sys
@@ -17,16 +16,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from pulsarctl_wire.errors import WireError
+from pulsarctl_wire.capture.sources import holds_packets
+from pulsarctl_wire.errors import CaptureError, WireError
 
 WORTH_IT: Final = 16_000_000
 """Bytes of captures from which a second process pays for its start."""
 
-BLOCK: Final = 1_000
-"""Events of a block, at least."""
-
-_PIPE: Final = 1024 * 1024
 _COMPRESSED: Final = (".gz", ".zst", ".zstd")
+_PIPE: Final = 1024 * 1024
+_SIZE: Final = struct.Struct(">Q")
+_DIED: Final = "the second process died; try again with --jobs 1"
 
 
 def pays(paths: list[str]) -> bool:
@@ -38,7 +37,10 @@ def pays(paths: list[str]) -> bool:
         if not os.path.isfile(path):
             return False
         size += os.path.getsize(path) * (8 if path.endswith(_COMPRESSED) else 1)
-    return size >= WORTH_IT
+    try:
+        return size >= WORTH_IT and all(map(holds_packets, paths))
+    except CaptureError:
+        return False
 
 
 class Twin:
@@ -49,55 +51,79 @@ class Twin:
 
         sys.stdout.flush()
         sys.stderr.flush()
-        reading, writing = os.pipe()
-        with suppress(OSError):  # so that the twin can go on while a block of its waits to be read
-            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE)
+        to_twin, to_first = os.pipe(), os.pipe()
         self._pid = os.fork()
         self.is_twin = self._pid == 0
-        if self.is_twin:
-            os.close(reading)
-            self._pipe: Any = open(writing, "wb", buffering=0)  # noqa: SIM115 (closed by `part`)
-        else:
-            os.close(writing)
-            self._pipe = open(reading, "rb")  # noqa: SIM115
+        (reading, their_end), (my_end, writing) = to_twin, to_first
+        if not self.is_twin:
+            (my_end, writing), (reading, their_end) = to_twin, to_first
+        os.close(my_end)
+        os.close(their_end)
+        with suppress(OSError):  # so that much can be under way
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE)
+        os.set_blocking(writing, False)
+        self._reading, self._writing = reading, writing
+        self._unread, self._unsent = bytearray(), bytearray()
 
-    def send(self, data: bytes) -> None:
-        """From the twin: one message."""
-        view = memoryview(struct.pack(">Q", len(data)) + data)
-        while view:
-            view = view[self._pipe.write(view) :]
+    def send(self, thing: object) -> None:
+        """Send an object to the other process. What the pipe does not take goes out while this one waits."""
+        data = pickle.dumps(thing, pickle.HIGHEST_PROTOCOL)
+        self._unsent += _SIZE.pack(len(data)) + data
+        self._write()
 
-    def receive(self) -> bytes:
-        """From the first process: the twin's next message; raises WireError if the twin has died."""
-        head = self._pipe.read(8)
-        data: bytes = self._pipe.read(struct.unpack(">Q", head)[0]) if len(head) == 8 else b""
-        if len(head) < 8:
-            raise WireError("the second process died; try again with --jobs 1")
+    def receive(self) -> Any:
+        """The next object from the other process (it is our own fork, so unpickling is safe).
+
+        Raises WireError if it has died.
+        """
+        return pickle.loads(self._read(_SIZE.unpack(self._read(_SIZE.size))[0]))
+
+    def flush(self) -> None:
+        """Wait until all that was sent is under way."""
+        while self._unsent:
+            select.select([], [self._writing], [])
+            self._write()
+
+    def _read(self, size: int) -> bytes:
+        while len(self._unread) < size:
+            readable, writable, _ = select.select(
+                [self._reading], [self._writing] if self._unsent else [], []
+            )
+            if writable:
+                self._write()
+            if readable:
+                more = os.read(self._reading, _PIPE)
+                if not more:
+                    raise WireError(_DIED)
+                self._unread += more
+        data = bytes(self._unread[:size])
+        del self._unread[:size]
         return data
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(self._writing, self._unsent)]
+        except BlockingIOError:
+            pass  # the pipe is full
+        except BrokenPipeError as error:
+            raise WireError(_DIED) from error
 
     def run(self, work: Callable[[], None]) -> None:
         """In the twin: do `work` and end, without any of what the first process does at its end."""
         code = 1
         try:
             work()
+            self.flush()
             code = 0
-        except (KeyboardInterrupt, BrokenPipeError):
+        except (KeyboardInterrupt, WireError):
             code = 0  # the first process says what there is to say
         finally:
             os._exit(code)
 
     def part(self) -> None:
         """In the first process: let go of the twin, which has sent all it had unless we were stopped."""
-        self._pipe.close()
         os.kill(self._pid, signal.SIGTERM)
         os.waitpid(self._pid, 0)
-
-
-def send_object(twin: Twin, thing: object) -> None:
-    """From the twin: an object."""
-    twin.send(pickle.dumps(thing))
-
-
-def receive_object(twin: Twin) -> Any:
-    """From the first process: an object that the twin sent (it is our own fork, so unpickling is safe)."""
-    return pickle.loads(twin.receive())
+        os.close(self._reading)
+        os.close(self._writing)

@@ -162,7 +162,7 @@ class Session:
         self._challenge: _Asked | None = None
         self._pings: tuple[deque[_Asked], deque[_Asked]] = (deque(maxlen=64), deque(maxlen=64))
 
-    def track(self, events: Iterable[Event]) -> None:
+    def track(self, events: list[Event]) -> None:
         """Number the frames among `events` and tell them what is known of their session."""
         knowledge = self._knowledge
         rules = _RULES
@@ -383,7 +383,11 @@ class Session:
         if frame.type == _AUTH_CHALLENGE:
             self._challenge = _Asked(frame.number, frame.time_ns, frame.type, None)
             return
-        announced = frame.base.connected.max_message_size  # type: ignore[union-attr]
+        self.heed_limit(frame)
+
+    def heed_limit(self, frame: Frame) -> None:
+        """Let the streams know the frame size limit that a CONNECTED announces."""
+        announced = frame.base.connected.max_message_size if frame.base is not None else 0
         if announced > 0 and not self._knowledge.fixed_limit:
             for stream in self._streams:
                 stream.limit = announced + FRAME_PADDING
@@ -422,6 +426,9 @@ _AUTH_CHALLENGE, _AUTH_RESPONSE = 36, 37
 _GET_SCHEMA_RESPONSE, _GET_OR_CREATE_SCHEMA_RESPONSE = 35, 40
 _SCALABLE_SUBSCRIBE = NUMBERS["SCALABLE_TOPIC_SUBSCRIBE"]
 _OPENING: Final = {_PRODUCER, _SUBSCRIBE, _SCALABLE_SUBSCRIBE}
+CONNECTED: Final = NUMBERS["CONNECTED"]
+TEACHING: Final = {_SUBSCRIBE, _PRODUCER_SUCCESS, _GET_SCHEMA_RESPONSE, _GET_OR_CREATE_SCHEMA_RESPONSE}
+"""Frames that a session may learn a schema from."""
 _COMPLETED: Final = {_PRODUCER, NUMBERS["GET_SCHEMA"], NUMBERS["GET_OR_CREATE_SCHEMA"]}
 """Requests whose answers complete what they say."""
 
@@ -436,7 +443,7 @@ _RULES: Final[dict[int, Callable[[Session, Frame], None]]] = {
     NUMBERS["ACK"]: Session._ack,
     NUMBERS["CONNECT"]: Session._connect,
     NUMBERS["AUTH_RESPONSE"]: Session._connect,
-    NUMBERS["CONNECTED"]: Session._connected,
+    CONNECTED: Session._connected,
     NUMBERS["AUTH_CHALLENGE"]: Session._connected,
     NUMBERS["TOPIC_MIGRATED"]: Session._migrated,
     NUMBERS["PING"]: Session._ping,

@@ -14,8 +14,9 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="th
 # small captures and small blocks, so that a second process is started and takes turns often
 SCRIPT = """
 import sys
+from pulsarctl_wire.capture import sharing
 from pulsarctl_wire.cli import main, twin
-twin.WORTH_IT, twin.BLOCK = 0, 7
+twin.WORTH_IT, sharing.BLOCK = 0, 20_000
 twin.os.sched_getaffinity = lambda pid: {0, 1}
 main()
 """
@@ -74,3 +75,47 @@ def test_a_closed_pipe_ends_both_quietly() -> None:
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
         assert process.wait() == 141
+
+
+DIES = """
+import os, signal
+from pulsarctl_wire.capture.sharing import Sharing
+settle = Sharing._settle
+def kill_the_twin(self):
+    if self._write is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    settle(self)
+Sharing._settle = kill_the_twin
+"""
+
+
+def test_a_second_process_that_dies_is_said() -> None:
+    files = [str(SAMPLES / name) for name in FILES]
+    command = [sys.executable, "-c", DIES + SCRIPT, "decode", *files]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert result.stderr == "pwire: the second process died; try again with --jobs 1\n"
+    assert result.returncode == 3
+
+
+GROWS = """
+import os, sys
+from pulsarctl_wire.cli.job import DecodeJob
+decode = DecodeJob._decode
+def grow(self):
+    if not self.twin.is_twin:
+        with open(sys.argv[-1], "r+b") as file:
+            first = file.read()
+            file.write(first[24:])
+    decode(self)
+DecodeJob._decode = grow
+"""
+
+
+def test_a_capture_that_grows_is_read_as_far_as_it_was(tmp_path: Path) -> None:
+    capture = tmp_path / "growing.pcap"
+    capture.write_bytes((SAMPLES / "java-simple.pcap").read_bytes())
+    expected = run(1, str(capture))
+    command = [sys.executable, "-c", GROWS + SCRIPT, "decode", str(capture)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (result.stdout, result.stderr, result.returncode) == expected
+    assert capture.stat().st_size > (SAMPLES / "java-simple.pcap").stat().st_size
