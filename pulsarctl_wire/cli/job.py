@@ -25,6 +25,7 @@ from pulsarctl_wire.wire.frame import Event, Frame
 Render = Callable[[list[Event]], bytes]
 
 _PROGRESS_BYTES: Final = 50_000_000
+_GATHERED: Final = 64  # events that are counted and shown at a time
 
 
 @dataclass(frozen=True)
@@ -185,19 +186,28 @@ class DecodeJob:
         decoder = self._decoder(share=(int(is_twin), 2 if self.twin else 1))
         batches = self._batches(decoder, say=not is_twin)
         try:
-            if self.render is None and self.writer is None:
-                for events in chain(batches, decoder.finish()):
-                    self.summary.add(events)
-            elif self.twin is None:
-                self._show(chain(batches, decoder.finish()))
-            else:
+            if self.twin is not None and self.render is not None:
                 self._show_together(decoder, batches, self.twin)
+            else:
+                self._show(self._gathered(chain(batches, decoder.finish())))
         finally:
             self.summary.finish(decoder)
         if self.twin is not None and is_twin:
             self.twin.send(self.summary)
         elif self.twin is not None:
             self.summary.merge(self.twin.receive())
+
+    def _gathered(self, batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
+        """The events in larger batches, where nobody waits for the first ones."""
+        patient = self.options.count is None and not self.options.interface
+        enough = _GATHERED if patient and all(map(os.path.isfile, self.sources)) else 1
+        gathered: list[Event] = []
+        for events in batches:
+            gathered += events
+            if len(gathered) >= enough:
+                yield gathered
+                gathered = []
+        yield gathered
 
     def _show(self, batches: Iterable[list[Event]]) -> None:
         left = self.options.count if self.options.count is not None else -1
@@ -220,10 +230,14 @@ class DecodeJob:
         """Render the events of half of the connections, in step with the other process."""
         show = self.render
         assert show is not None
+        counted: list[Event] = []
 
         def render(events: list[Event]) -> bytes:
             self._note_origin(sharing.first_ns)
-            self.summary.add(events)
+            counted.extend(events)
+            if len(counted) >= _GATHERED:
+                self.summary.add(counted)
+                counted.clear()
             chosen = self._chosen(events)
             return show(chosen) if chosen else b""
 
@@ -231,6 +245,7 @@ class DecodeJob:
         for _ in batches:
             pass  # what they hold comes to `render` in its turn
         sharing.finish()
+        self.summary.add(counted)
 
     def _note_origin(self, time_ns: int | None) -> None:
         if self.origin.time_ns is None:

@@ -52,15 +52,12 @@ class Summary:
                     if metadata.num_chunks_from_msg > 1:
                         count = int(event.joined is not None)
                     totals["sent" if number == 6 else "delivered"] += count
-        if size:
-            totals["bytes"] += size
-            self._span(events[0].time_ns, events[-1].time_ns)
+        totals["bytes"] += size
+        self._span([event.time_ns for event in events])
 
-    def _span(self, first: int | None, last: int | None) -> None:
-        if first is not None and (self.first_ns is None or first < self.first_ns):
-            self.first_ns = first
-        if last is not None and (self.last_ns is None or last > self.last_ns):
-            self.last_ns = last
+    def _span(self, times: list[int | None]) -> None:
+        known = [time for time in (self.first_ns, self.last_ns, *times) if time is not None]
+        self.first_ns, self.last_ns = min(known, default=None), max(known, default=None)
 
     def _add_damage(self, event: Event) -> None:
         if isinstance(event, Gap):
@@ -85,7 +82,7 @@ class Summary:
         self.checksums.update(other.checksums)
         self.protocols.update(other.protocols)
         self.totals.update(other.totals)
-        self._span(other.first_ns, other.last_ns)
+        self._span([other.first_ns, other.last_ns])
         self._seen |= {-1 - index for index in other._seen}  # it may have numbered them for itself
         self.connections += other.connections
         self.other_traffic.update(other.other_traffic)
@@ -98,7 +95,7 @@ class Summary:
         """The summary as lines."""
         totals = self.totals
         span = ""
-        if self.first_ns is not None and self.last_ns is not None:
+        if self.first_ns is not None and self.last_ns is not None and self.commands:
             span = f" in {(self.last_ns - self.first_ns) / 1e9:.3f} s"
         others = self.connections - len(self._seen)
         other = f" (and {others} without Pulsar frames{_named(self.other_traffic)})" if others else ""

@@ -41,6 +41,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 KEPT_FRAME: Final = 64 * 1024 * 1024
 """Bytes of the largest frame kept whole, however large frames are said to be."""
 
+_UNCHECKED: Final = 65_536  # bytes of a frame that is waited for before its command is parsed
 _MOST_PACKETS: Final = 65_536  # that a malformed stretch names
 _FREE_EFFORT: Final = 16 * 1024 * 1024
 _EFFORT_PER_BYTE: Final = 8
@@ -76,7 +77,8 @@ class FrameStream:
         self.certain = True
         self.protocol = ""
         self._offset = 0  # in the stream, of the first buffered byte
-        self._buffer = bytearray()
+        self._buffer: list[bytes] = []  # what waits for more, in pieces
+        self._buffered = 0  # bytes of it
         self._older = 0  # bytes buffered before the ones just fed
         self._need = 0  # bytes the buffer must have before there is anything to do
         self._sources: list[tuple[int, int]] = []  # (end in the stream, packet) of what is buffered
@@ -106,16 +108,16 @@ class FrameStream:
         self._time_ns = time_ns
         self._packet = packet
         self._source = packet if source is None else source
-        buffer = self._buffer
-        self._older = len(buffer)
-        if buffer:
-            buffer += data
-            self._sources.append((self._offset + len(buffer), self._source))
-            if len(buffer) < self._need:
+        self._older = self._buffered
+        if self._buffered:
+            self._buffer.append(data)
+            self._buffered += len(data)
+            self._sources.append((self._offset + self._buffered, self._source))
+            if self._buffered < self._need:
                 return []
-            data = bytes(buffer)
+            data = b"".join(self._buffer)
         elif self._sources:
-            self._sources.clear()
+            self._sources = []
         events: list[Event] = []
         at = self._frames(data, 0, events) if self._in_step() else 0
         if at < len(data):
@@ -179,18 +181,18 @@ class FrameStream:
 
     def _keep(self, data: bytes, taken: int) -> None:
         """Keep what is left of `data` once `taken` bytes are done with."""
+        end = self._offset + len(data)
         self._offset += taken
         if taken == len(data):
-            if self._buffer:
-                self._buffer = bytearray()
+            if self._buffered:
+                self._buffer, self._buffered = [], 0
             return
-        if not self._sources:
-            self._sources.append((self._offset - taken + len(data), self._source))
-        if taken:
-            self._buffer = bytearray(data[taken:])
+        if taken >= self._older:  # what is left came with the last bytes
+            self._sources = [(end, self._source)]
+        elif taken:
             self._sources = [source for source in self._sources if source[0] > self._offset]
-        elif not self._buffer:
-            self._buffer = bytearray(data)
+        self._buffer = [data[taken:]]
+        self._buffered = len(data) - taken
 
     def _frames(self, data: bytes, at: int, events: list[Event]) -> int:
         """The frames that `data[at:]` begins with; give where they end. Every frame passes here."""
@@ -207,7 +209,7 @@ class FrameStream:
             if stop > end:
                 if end - at < 8 + size:
                     self._need = 8 + size
-                elif _parses(data[at + 8 : at + 8 + size]):
+                elif stop - at <= _UNCHECKED or _parses(data[at + 8 : at + 8 + size]):
                     self._need = stop - at
                 else:
                     self._refuse(_UNPARSEABLE, at, stop)
@@ -418,7 +420,7 @@ class FrameStream:
 
         That is -1 if no frame is cut.
         """
-        data = bytes(self._buffer)
+        data = b"".join(self._buffer)
         self._older = len(data)
         at = self._run(data, 0, events, ended=True)
         while at < len(data) and not self._is_cut_frame(data, at):
@@ -431,7 +433,7 @@ class FrameStream:
             self._name_lost()
             self._report_lost(events)
         self._offset += len(data)
-        self._buffer = bytearray()
+        self._buffer, self._buffered = [], 0
         self._need = self._skip = 0
         self._approved = -1
         return frame_end
