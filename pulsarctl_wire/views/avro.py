@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from pulsarctl_wire.views.avro_reader import (
-    Cursor,
     Read,
     Record,
     array,
@@ -25,6 +24,7 @@ from pulsarctl_wire.views.avro_reader import (
     read_bytes,
     read_double,
     read_float,
+    read_long,
     read_null,
     read_raw,
     read_string,
@@ -32,6 +32,7 @@ from pulsarctl_wire.views.avro_reader import (
 )
 from pulsarctl_wire.views.cache import SchemaCache, schema_json
 from pulsarctl_wire.views.content import MAX_DEPTH, MAX_NAME, MAX_VALUES, Content, Json, Shown, quoted
+from pulsarctl_wire.views.cursor import Cursor
 from pulsarctl_wire.views.values import (
     MAX_SCALE,
     base64_text,
@@ -49,8 +50,8 @@ _AVRO = PulsarApi_pb2.Schema.Avro
 _PRIMITIVES: dict[str, Read] = {
     "null": read_null,
     "boolean": read_boolean,
-    "int": Cursor.long,
-    "long": Cursor.long,
+    "int": read_long,
+    "long": read_long,
     "float": read_float,
     "double": read_double,
     "bytes": read_bytes,
@@ -187,7 +188,7 @@ def _logical(schema: dict[str, Any]) -> Read | None:
         return None
     if (kind, logical) in _TIMES:
         unit, readable = _TIMES[kind, logical]
-        return converted(Cursor.long, lambda number: readable(number * unit) or number)
+        return converted(read_long, lambda number: readable(number * unit) or number)
     if kind == "bytes" and logical == "decimal":
         return _decimal(schema, read_raw)
     return None

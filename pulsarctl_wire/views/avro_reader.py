@@ -20,71 +20,23 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import TypeAlias, TypeVar
 
-from pulsarctl_wire.views.content import MAX_DEPTH, MAX_VALUES, Json
+from pulsarctl_wire.views.content import Json
+from pulsarctl_wire.views.cursor import Cursor
 from pulsarctl_wire.views.values import base64_text, double, lenient_text, single
 
 Part = TypeVar("Part")
 
 _FLOAT = struct.Struct("<f")
 _DOUBLE = struct.Struct("<d")
-_INT64 = (1 << 64) - 1
-
-
-class Cursor:
-    """A place in a payload, and how much may still be built from it.
-
-    Attributes:
-        at: index of the next byte.
-        left: values that may still be built; negative once reading was cut short.
-    """
-
-    __slots__ = ("at", "data", "depth", "left")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-        self.left = MAX_VALUES
-        self.depth = 0
-
-    def take(self, size: int) -> bytes:
-        """The next ``size`` bytes; ValueError when there are fewer."""
-        end = self.at + size
-        if size < 0 or end > len(self.data):
-            raise ValueError(f"{size} bytes wanted at byte {self.at} of {len(self.data)}")
-        taken = self.data[self.at : end]
-        self.at = end
-        return taken
-
-    def long(self) -> int:
-        """A zigzag varint of at most ten bytes; ValueError when it does not end."""
-        number = shift = 0
-        for at in range(self.at, min(self.at + 10, len(self.data))):
-            byte = self.data[at]
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                self.at = at + 1
-                number &= _INT64
-                return (number >> 1) ^ -(number & 1)
-            shift += 7
-        raise ValueError(f"no complete number at byte {self.at} of {len(self.data)}")
-
-    def spend(self) -> bool:
-        """Count one value; False when it must not be built."""
-        self.left -= 1
-        return self.left >= 0
-
-    def enter(self) -> None:
-        """Go one level down; ValueError beyond MAX_DEPTH."""
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise ValueError(f"values are nested deeper than {MAX_DEPTH} levels")
-
-    def leave(self) -> None:
-        """Come one level up."""
-        self.depth -= 1
 
 
 Read: TypeAlias = Callable[[Cursor], Json]
+
+
+def read_long(cursor: Cursor) -> int:
+    """A zigzag varint of at most ten bytes; ValueError when it does not end."""
+    number = cursor.varint()
+    return (number >> 1) ^ -(number & 1)
 
 
 def read_null(cursor: Cursor) -> None:
@@ -111,7 +63,7 @@ def read_double(cursor: Cursor) -> float | str:
 
 def read_raw(cursor: Cursor) -> bytes:
     """A size and that many bytes."""
-    return cursor.take(cursor.long())
+    return cursor.take(read_long(cursor))
 
 
 def read_bytes(cursor: Cursor) -> str:
@@ -135,7 +87,7 @@ def converted(read: Callable[[Cursor], Part], convert: Callable[[Part], Json]) -
 
 
 def _chosen(cursor: Cursor, options: list[Part]) -> Part:
-    index = cursor.long()
+    index = read_long(cursor)
     if not 0 <= index < len(options):
         raise ValueError(f"choice {index} of {len(options)} before byte {cursor.at}")
     return options[index]
@@ -154,9 +106,9 @@ def union(branches: list[Read]) -> Read:
 def _items(cursor: Cursor) -> Iterator[None]:
     """One turn for every item of an array's or a map's blocks, as long as the budget lasts."""
     cursor.enter()
-    while count := cursor.long():
+    while count := read_long(cursor):
         if count < 0:
-            cursor.long()  # the block's size in bytes, for readers that skip it
+            read_long(cursor)  # the block's size in bytes, for readers that skip it
         for _ in range(abs(count)):
             if not cursor.spend():
                 return

@@ -18,57 +18,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pulsarctl_wire.views.content import MAX_DEPTH, MAX_VALUES, Json
+from pulsarctl_wire.views.content import Json
+from pulsarctl_wire.views.cursor import Cursor
 from pulsarctl_wire.views.values import base64_text, plain_text
 
 VARINT, EIGHT, SIZED, START_GROUP, END_GROUP, FOUR = range(6)
 
-_UINT64 = (1 << 64) - 1
 
+class Reader(Cursor):
+    """Reads messages off a payload."""
 
-class Reader:
-    """A place in a payload, and how much may still be built from it.
-
-    Attributes:
-        at: index of the next byte.
-        left: values that may still be built; negative once reading was cut short.
-    """
-
-    __slots__ = ("at", "data", "depth", "left")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-        self.left = MAX_VALUES
-        self.depth = 0
-
-    def take(self, size: int, end: int) -> bytes:
-        """The next ``size`` bytes before ``end``; ValueError when there are fewer."""
-        start, self.at = self.at, self.at + size
-        if self.at > end:
-            raise ValueError(f"{size} bytes wanted at byte {start}, {end - start} are left")
-        return self.data[start : self.at]
-
-    def varint(self, end: int) -> int:
-        """An unsigned varint of at most ten bytes, modulo 2^64; ValueError when it does not end."""
-        number = shift = 0
-        for at in range(self.at, min(self.at + 10, end)):
-            byte = self.data[at]
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                self.at = at + 1
-                return number & _UINT64
-            shift += 7
-        raise ValueError(f"no complete number at byte {self.at}")
+    __slots__ = ()
 
     def sized(self, end: int) -> bytes:
         """A varint size and that many bytes."""
         return self.take(self.varint(end), end)
-
-    def spend(self) -> bool:
-        """Count one value; False when it must not be built."""
-        self.left -= 1
-        return self.left >= 0
 
     def message(self, message: Message, end: int, into: dict[str, Json], group: int = 0) -> None:
         """Add the fields up to ``end``, or to the end of group number ``group``, to ``into``.
@@ -93,9 +57,7 @@ class Reader:
 
     def nested(self, message: Message, wire: int, number: int, end: int, into: dict[str, Json]) -> None:
         """Add a message's fields, sized or in a group, to ``into``; ValueError beyond MAX_DEPTH."""
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise ValueError(f"messages are nested deeper than {MAX_DEPTH} levels")
+        self.enter()
         if wire == START_GROUP:
             self.message(message, end, into, number)
         else:
@@ -103,7 +65,7 @@ class Reader:
             if size > end - self.at:
                 raise ValueError(f"{size} bytes wanted at byte {self.at}, {end - self.at} are left")
             self.message(message, self.at + size, into)
-        self.depth -= 1
+        self.leave()
 
     def unknown(self, wire: int, number: int, end: int) -> Json:
         """A value of which only the wire type is known."""

@@ -168,9 +168,9 @@ def test_bytes_left_over_are_noted() -> None:
     ("described", "payload", "part"),
     [
         ("boolean", b"\x02", "a boolean of 2 at byte 0"),
-        ("int", b"", "no complete number at byte 0 of 0"),
-        ("long", b"\xff" * 11, "no complete number at byte 0 of 11"),
-        ("double", b"1234", "8 bytes wanted at byte 0 of 4"),
+        ("int", b"", "no complete number at byte 0"),
+        ("long", b"\xff" * 11, "no complete number at byte 0"),
+        ("double", b"1234", "8 bytes wanted at byte 0, 4 are left"),
         ("string", b"\x03", "-2 bytes wanted"),
         ("string", long(2**62), "4611686018427387904 bytes wanted"),
         (["null"], b"\x02", "choice 1 of 1 before byte 1"),

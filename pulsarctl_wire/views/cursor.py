@@ -1,0 +1,61 @@
+"""What the readers of Avro and Protobuf go along: a place in a payload, and what may be built from it."""
+
+from __future__ import annotations
+
+from pulsarctl_wire.views.content import MAX_DEPTH, MAX_VALUES
+
+_UINT64 = (1 << 64) - 1
+
+
+class Cursor:
+    """A place in a payload, and how much may still be built from it.
+
+    Attributes:
+        at: index of the next byte.
+        left: values that may still be built; negative once reading was cut short.
+    """
+
+    __slots__ = ("at", "data", "depth", "left")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+        self.left = MAX_VALUES
+        self.depth = 0
+
+    def take(self, size: int, end: int | None = None) -> bytes:
+        """The next ``size`` bytes before ``end`` (the payload's); ValueError when there are fewer."""
+        end = len(self.data) if end is None else end
+        start, stop = self.at, self.at + size
+        if size < 0 or stop > end:
+            raise ValueError(f"{size} bytes wanted at byte {start}, {end - start} are left")
+        self.at = stop
+        return self.data[start:stop]
+
+    def varint(self, end: int | None = None) -> int:
+        """An unsigned varint of at most ten bytes, modulo 2^64; ValueError when it does not end."""
+        end = len(self.data) if end is None else end
+        number = shift = 0
+        for at in range(self.at, min(self.at + 10, end)):
+            byte = self.data[at]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                self.at = at + 1
+                return number & _UINT64
+            shift += 7
+        raise ValueError(f"no complete number at byte {self.at}")
+
+    def spend(self) -> bool:
+        """Count one value; False when it must not be built."""
+        self.left -= 1
+        return self.left >= 0
+
+    def enter(self) -> None:
+        """Go one level down; ValueError beyond MAX_DEPTH."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ValueError(f"values are nested deeper than {MAX_DEPTH} levels")
+
+    def leave(self) -> None:
+        """Come one level up."""
+        self.depth -= 1
