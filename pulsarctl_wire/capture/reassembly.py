@@ -9,6 +9,8 @@ waits. A hole is given up as a `Gap` when it is certain that its bytes will not 
 - more than `MAX_EARLY` bytes wait behind it;
 - the connection ends, or the capture does.
 
+Meanwhile the other half's later segments wait too: answers never come before their requests.
+
 Memory: a connection holds at most `MAX_EARLY` early bytes and the beginning of one frame a direction
 (`FrameStream` bounds that). Ended connections are forgotten `LINGER` later ones on; of more than
 `MAX_CONNECTIONS` open ones those silent for longest are ended.
@@ -16,6 +18,7 @@ Memory: a connection holds at most `MAX_EARLY` early bytes and the beginning of 
 
 import heapq
 import ipaddress
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -41,15 +44,19 @@ _PULSAR_PORTS: Final = {port.to_bytes(2, "big") for port in (6650, 6651)}
 _OTHER_TRAFFIC: Final = {"HTTP", "SSH"}  # TLS is not: Pulsar may be in it
 _EARLY_COST: Final = 256  # of keeping a segment, beside its bytes
 
-_Early = tuple[int, int, bytes, int, int | None]  # sequence number, packet, payload, missing, time
+_Early = tuple[int, int, int, bytes, int, int | None]
+"""A segment that waits: sequence number, turn, packet, payload, missing, time in ns.
+
+Its turn among those of both directions is its packet's number, or what waited behind it has that before.
+"""
 
 
 class _Half:
     """One direction of a TCP connection. Sequence numbers are not wrapped here."""
 
     __slots__ = (
-        *("acknowledged", "begun", "closed", "early", "early_bytes", "ended", "fin", "held", "hole_at"),
-        *("next", "other", "patience", "stream", "syn", "tcp"),
+        *("acknowledged", "begun", "closed", "early", "early_bytes", "ended", "fin", "held"),
+        *("hole_at", "hole_turn", "next", "other", "patience", "stream", "syn", "tcp"),
     )
     other: "_Half"
     tcp: "_Tcp"
@@ -61,7 +68,8 @@ class _Half:
         self.acknowledged = 0  # up to here by the peer
         self.early: list[_Early] = []  # a heap
         self.early_bytes = 0
-        self.hole_at = -1  # where `patience` was last renewed
+        self.hole_at = -1  # where the peer's acknowledgements last told of a hole
+        self.hole_turn = 0  # the packet before the one that told
         self.patience = PATIENCE
         self.fin = -1
         self.syn: int | None = None
@@ -73,11 +81,22 @@ class _Half:
         """The number nearest to `next` that has these 32 bits."""
         return self.next + ((sequence - self.next + _HALF) & _MASK) - _HALF
 
+    @property
+    def blocked(self) -> bool:
+        """Whether bytes are known to be missing before anything else can be delivered."""
+        return self.early[0][0] > self.next if self.early else self.hole_at == self.next
+
+    @property
+    def turn(self) -> int:
+        """The turn of what comes next, be it there or missing."""
+        first = self.early[0][1] if self.early else sys.maxsize
+        return min(first, self.hole_turn) if self.hole_at == self.next else first
+
 
 class _Tcp:
     """A TCP connection: the half it was first seen by (that knows the other) and its session."""
 
-    __slots__ = ("certain", "ended", "half", "keys", "last_packet", "session")
+    __slots__ = ("certain", "ended", "half", "keys", "last_packet", "session", "waiting")
 
     def __init__(self, keys: tuple[bytes, bytes], session: Session, half: _Half, certain: bool) -> None:
         self.keys = keys
@@ -86,6 +105,7 @@ class _Tcp:
         self.certain = certain  # which side is the broker
         half.stream.certain = half.other.stream.certain = certain
         self.ended = False
+        self.waiting = False  # segments wait, in one half for others, in the other one for these
         self.last_packet = 0
 
 
@@ -132,10 +152,14 @@ class Reassembler:
         tcp.last_packet = packet
         if flags & SYN:
             sequence += 1  # it counts as one byte; what it carries comes behind it
+        other = half.other
+        if 0 < (acknowledged - other.next) & _MASK < _HALF and flags & ACK and not other.closed:
+            self._acknowledge(other, acknowledged, events)
         if payload or missing:
-            if sequence == half.next & _MASK and half.begun and not (missing or half.early or half.closed):
+            if sequence == half.next & _MASK and half.begun and not (missing or tcp.waiting or half.closed):
                 half.next += len(payload)  # the usual case: the very next bytes
-                events = half.stream.feed(payload, time_ns, packet)
+                fed = half.stream.feed(payload, time_ns, packet)
+                events = events + fed if events else fed
                 if half.fin >= 0:
                     self._check_end(half, events)
             else:
@@ -145,9 +169,6 @@ class Reassembler:
             half.next = sequence
         if flags & _ENDING:
             self._finish(half, sequence + len(payload) + missing, flags, events)
-        other = half.other
-        if 0 < (acknowledged - other.next) & _MASK < _HALF and flags & ACK and not other.closed:
-            self._acknowledge(other, acknowledged, events)
         if events:
             if not tcp.certain:
                 _learn_direction(tcp, events)
@@ -242,15 +263,21 @@ class Reassembler:
         at = half.unwrap(sequence)
         if at + len(payload) + missing <= half.next:
             return  # all of it was seen before
-        if at <= half.next:
-            _deliver(half, (at, packet, payload, missing, time_ns), packet, time_ns, events)
-            _drain(half, packet, time_ns, events)
-        else:
-            heapq.heappush(half.early, (at, packet, payload, missing, time_ns))
+        if at > half.next or half.tcp.waiting:
+            turn = packet
+            if at <= half.next:
+                turn = min(packet, half.turn)
+            elif half.early and at < half.early[0][0]:
+                turn = min(packet, half.early[0][1])
+            heapq.heappush(half.early, (at, turn, packet, payload, missing, time_ns))
             half.early_bytes += len(payload) + _EARLY_COST
+            _release(half.tcp, events)
             while half.early_bytes > MAX_EARLY:
-                _give_up(half, half.early[0][0], packet, time_ns, events)
+                _unblock(half, events)
+        else:
+            _deliver(half, (at, packet, packet, payload, missing, time_ns), events)
         self._check_end(half, events)
+        self._check_end(half.other, events)
 
     def _acknowledge(self, half: _Half, acknowledged: int, events: list[Event]) -> None:
         """The peer has bytes of this half that were not seen: late in the capture, or missing in it."""
@@ -262,17 +289,21 @@ class Reassembler:
             return
         if half.fin >= 0:
             upto = min(upto, half.fin)
-        if upto <= half.next:
+        if upto <= half.next or (half.early and not half.blocked):
             return
         if half.hole_at != half.next:
             half.hole_at = half.next
+            half.hole_turn = half.tcp.last_packet - 1
             half.patience = PATIENCE
         half.acknowledged = max(half.acknowledged, upto)
         half.patience -= 1
         if half.patience <= 0:
-            _give_up(half, half.acknowledged, half.tcp.last_packet, None, events)
+            _give_up(half, half.acknowledged, events)
             half.hole_at = -1
             self._check_end(half, events)
+            self._check_end(half.other, events)
+        else:
+            half.tcp.waiting = True
 
     # -- ends
 
@@ -282,12 +313,15 @@ class Reassembler:
                 events += self._end_halves(half.tcp)
         elif half.begun and not half.closed:
             half.fin = half.unwrap(sequence)
+            half.acknowledged = min(half.acknowledged, half.fin)
             self._check_end(half, events)
 
     def _check_end(self, half: _Half, events: list[Event]) -> None:
         if 0 <= half.fin <= half.next and not half.closed:
             half.closed = True
+            half.hole_at = -1
             self._close_stream(half, events)
+            _release(half.tcp, events)
             if half.other.closed:
                 self._end_halves(half.tcp)
 
@@ -353,9 +387,9 @@ def _begin(half: _Half, sequence: int) -> None:
         half.next = sequence + 1
 
 
-def _deliver(half: _Half, early: _Early, packet: int, time_ns: int | None, events: list[Event]) -> None:
+def _deliver(half: _Half, segment: _Early, events: list[Event]) -> None:
     """Give the stream the bytes of a segment that it does not have; they begin at `next` or before."""
-    at, source, payload, missing, _ = early
+    at, _, packet, payload, missing, time_ns = segment
     seen = half.next - at
     if seen >= len(payload) + missing:
         return
@@ -363,38 +397,52 @@ def _deliver(half: _Half, early: _Early, packet: int, time_ns: int | None, event
         missing -= seen - len(payload)
     payload = payload[seen:]
     if payload:
-        events += half.stream.feed(payload, time_ns, packet, source)
+        events += half.stream.feed(payload, time_ns, packet)
     if missing:
         events += half.stream.gap(missing, time_ns, packet)
     half.next += len(payload) + missing
 
 
-def _drain(half: _Half, packet: int, time_ns: int | None, events: list[Event]) -> None:
-    """Deliver what had come early and is next now; `packet` is the one that made it so."""
-    while half.early and half.early[0][0] <= half.next:
-        early = heapq.heappop(half.early)
-        half.early_bytes -= len(early[2]) + _EARLY_COST
-        later = early[1] > packet
-        _deliver(half, early, early[1] if later else packet, early[4] if later else time_ns, events)
+def _release(tcp: _Tcp, events: list[Event]) -> None:
+    """Deliver what waits for nothing any more, in turns; what came behind a hole on the other half waits."""
+    one, other = tcp.half, tcp.half.other
+    while True:
+        ready = [half for half in (one, other) if half.early and not half.blocked]
+        if not ready:
+            break
+        half = min(ready, key=lambda half: half.turn)
+        if half.other.blocked and half.other.turn < half.turn:
+            break
+        segment = heapq.heappop(half.early)
+        half.early_bytes -= len(segment[3]) + _EARLY_COST
+        _deliver(half, segment, events)
+    tcp.waiting = bool(one.early or other.early)
 
 
-def _give_up(half: _Half, upto: int, packet: int, time_ns: int | None, events: list[Event]) -> None:
+def _give_up(half: _Half, upto: int, events: list[Event]) -> None:
     """The bytes from `next` up to `upto`, or to the first early ones, will not come: a gap."""
+    packet, time_ns = half.tcp.last_packet, None
     if half.early:
         upto = min(upto, half.early[0][0])
-        packet, time_ns = half.early[0][1], half.early[0][4]
+        packet, time_ns = half.early[0][2], half.early[0][5]
     events += half.stream.gap(upto - half.next, time_ns, packet)
     half.next = upto
-    _drain(half, 0, None, events)
+    _release(half.tcp, events)
+
+
+def _unblock(half: _Half, events: list[Event]) -> None:
+    """Give up the hole that the first segment of a half waits for, whichever half it is in."""
+    blocked = half if half.blocked else half.other
+    _give_up(blocked, blocked.early[0][0] if blocked.early else blocked.acknowledged, events)
 
 
 def _flush(half: _Half, events: list[Event]) -> None:
     """Give the stream all that is left of a half, holes as gaps."""
     while half.early:
-        _give_up(half, half.early[0][0], 0, None, events)
+        _unblock(half, events)
     end = half.fin if half.fin >= 0 else half.acknowledged
     if half.begun and end > half.next:
-        _give_up(half, end, half.tcp.last_packet, None, events)
+        _give_up(half, end, events)
 
 
 def _learn_direction(tcp: _Tcp, events: list[Event]) -> None:

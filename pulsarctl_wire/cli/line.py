@@ -290,7 +290,7 @@ def _several(texts: list[str]) -> str:
 
 def _message_id(value: Any) -> str:
     ledger, entry, partition = value.ledgerId, value.entryId, value.partition
-    text = f"{ledger}:{entry}" if ledger != _ALL_ONES else f"-1:{_unsigned(entry)}"
+    text = f"{_unsigned(ledger)}:{_unsigned(entry)}"
     if partition >= 0:
         text += f":{partition}"
     if value.batch_index >= 0:

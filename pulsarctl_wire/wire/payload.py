@@ -31,6 +31,9 @@ MAX_MESSAGES: Final = 65_536
 MAX_PAYLOAD: Final = 64 * 1024 * 1024
 """Bytes of the largest payload that is decompressed."""
 
+_SNAPPY_FRAMING: Final = b"\xff\x06\x00\x00sNaPpY"
+"""What the framing format begins with (github.com/google/snappy, framing_format.txt): the Rust client's."""
+
 _CHUNK_COST: Final = 64  # bytes of keeping a chunk, beside its payload
 
 _u32_at: Final = struct.Struct(">I").unpack_from
@@ -82,10 +85,12 @@ def open_entry(frame: Frame) -> Entry:
         return Entry([Message(None, metadata, payload)], [])
     notes: list[str] = []
     if metadata.compression:
+        if metadata.compression == CompressionType.SNAPPY and payload.startswith(_SNAPPY_FRAMING):
+            notes.append("SNAPPY in its framing format; the Java and C++ clients use the raw one")
         try:
             payload = decompress(metadata.compression, payload, metadata.uncompressed_size)
         except PayloadError as error:
-            return Entry([Message(None, metadata, None)], [str(error)])
+            return Entry([Message(None, metadata, None)], [*notes, str(error)])
     if not metadata.HasField("num_messages_in_batch"):
         return Entry([Message(None, metadata, payload)], notes)
     masked = frame.base.message.ack_set if frame.type == 9 and frame.base is not None else ()
@@ -168,6 +173,9 @@ def _zstd(data: bytes, size: int) -> bytes:
 def _snappy(data: bytes, size: int) -> bytes:
     import cramjam
 
+    if data.startswith(_SNAPPY_FRAMING):
+        whole = bytearray(size)
+        return bytes(whole[: cramjam.snappy.decompress_into(data, whole)])
     said = shift = 0
     for byte in data[:5]:
         said |= (byte & 0x7F) << shift

@@ -2,7 +2,8 @@
 
 What pairs a request with its answer is a table (`commands.REQUESTS`) but for four pairs:
 
-    SEND            by producer id and sequence id, first in first out: the chunks of a message share both
+    SEND            by producer id and sequence id; the chunks of a message share both and are answered in
+                    order, so that where one may be missing none is paired
     CONNECT         answered in order by CONNECTED, AUTH_CHALLENGE or ERROR without a request id
     AUTH_CHALLENGE  answered by AUTH_RESPONSE
     PING            by the PONG of the other side, in order
@@ -58,6 +59,16 @@ _Sent = tuple[int, int | None, str | None, int]
 """A SEND that waits for its receipt: frame number, time in ns, topic, highest sequence id or 0."""
 
 
+class _Chunks:
+    """The SENDs of one chunked message that wait for receipts; the chunk id to come next (0: all came)."""
+
+    __slots__ = ("next", "waiting")
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.waiting: deque[_Sent] = deque()
+
+
 class Kept:
     """Messages kept by key, up to `MAX_KEPT` bytes of them: beyond that the oldest are forgotten."""
 
@@ -106,9 +117,19 @@ class Schemas:
         if topic and schema.type not in _NO_SCHEMA:
             self._kept.put((without_partition(topic), version), schema)
 
+    def declare(self, owner: Any, schema: Schema) -> None:
+        """Remember the schema that a producer or consumer declared when it was opened."""
+        if schema.type not in _NO_SCHEMA:
+            self._kept.put(owner, schema)
+
+    def declared(self, owner: Any) -> Schema | None:
+        """What `owner` declared: messages without a version are written and read by that."""
+        schema: Schema | None = self._kept.get(owner)
+        return schema
+
     def find(self, topic: str | None, version: bytes) -> Schema | None:
         """The schema of a message that carries `version`, else the one a consumer of the topic reads with."""
-        if not topic or not version:
+        if not topic:
             return None
         name = without_partition(topic)
         found: Schema | None = self._kept.get((name, version)) or self._kept.get((name, b""))
@@ -157,6 +178,9 @@ class Session:
         self._queued = 0  # sends behind others of the same id
         self._consumers: dict[int, tuple[str, str]] = {}
         self._sends: dict[tuple[int, int], _Sent | deque[_Sent]] = {}
+        self._chunks: dict[tuple[int, int], _Chunks] = {}
+        self._chunks_waiting = 0  # at the most
+        self._lossy = True  # until the beginning is seen
         self._asked: dict[tuple[str, int], _Asked] = {}
         self._handshake: _Asked | None = None
         self._challenge: _Asked | None = None
@@ -168,6 +192,8 @@ class Session:
         rules = _RULES
         for frame in events:
             if frame.__class__ is not Frame:
+                self._chunks.clear()  # chunks or receipts may be missing, and nothing tells which
+                self._lossy = True
                 continue
             knowledge.frames += 1
             frame.number = knowledge.frames
@@ -186,6 +212,12 @@ class Session:
         frame.topic = topic
         key = token, body.sequence_id
         asked = frame.number, frame.time_ns, topic, body.highest_sequence_id
+        metadata = frame.metadata
+        if metadata is not None and (metadata.num_chunks_from_msg > 1 or self._knowledge.schemas):
+            self._entry(frame, metadata, producer)
+            if metadata.num_chunks_from_msg > 1:
+                self._send_chunk(key, asked, metadata)
+                return
         before = self._sends.get(key)
         if before is None:
             self._sends[key] = asked
@@ -201,9 +233,23 @@ class Session:
         else:
             self._sends[key] = deque((before, asked), maxlen=_QUEUE)
             self._queued += 1
-        metadata = frame.metadata
-        if metadata is not None and (metadata.num_chunks_from_msg > 1 or self._knowledge.schemas):
-            self._entry(frame, metadata, producer)
+
+    def _send_chunk(self, key: tuple[int, int], asked: _Sent, metadata: MessageMetadata) -> None:
+        chunk = metadata.chunk_id
+        chunks = self._chunks.get(key)
+        if chunks is None and (chunk == 0 or not self._lossy):
+            chunks = self._chunks[key] = _Chunks()
+            _bound(self._chunks, _QUEUE)
+        if chunks is None or (self._lossy and chunk not in (0, chunks.next)):
+            self._chunks.pop(key, None)
+            return
+        chunks.next = (chunk + 1) % metadata.num_chunks_from_msg
+        chunks.waiting.append(asked)
+        self._chunks_waiting += 1
+        if self._chunks_waiting > MAX_PENDING:
+            self._chunks_waiting = sum(len(each.waiting) for each in self._chunks.values())
+            if self._chunks_waiting > MAX_PENDING // 2:
+                self._chunks.clear()  # nobody answers here
 
     def _receipt(self, frame: Frame) -> None:
         base = frame.base
@@ -229,10 +275,15 @@ class Session:
         self._answer_send(frame, key)
 
     def _answer_send(self, frame: Frame, key: tuple[int, int]) -> None:
-        asked = self._sends.pop(key, None)
+        asked: _Sent | deque[_Sent] | None = self._sends.pop(key, None)
         if asked is None:
-            return
-        if isinstance(asked, deque):
+            chunks = self._chunks.get(key)
+            if chunks is None or not chunks.waiting:
+                return
+            asked = chunks.waiting.popleft()
+            if not chunks.waiting and not (self._lossy and chunks.next):
+                del self._chunks[key]
+        elif isinstance(asked, deque):
             rest = asked
             asked = rest.popleft()
             if rest:
@@ -260,8 +311,11 @@ class Session:
             return
         if metadata.num_chunks_from_msg > 1:
             self._knowledge.chunks.add(frame, metadata, owner)
-        if self._knowledge.schemas:
-            frame.schema = self._knowledge.schemas.find(frame.topic, metadata.schema_version)
+        schemas = self._knowledge.schemas
+        if schemas and metadata.schema_version:
+            frame.schema = schemas.find(frame.topic, metadata.schema_version)
+        elif schemas:
+            frame.schema = schemas.declared((self.connection.index, frame.to_broker, owner))
 
     def _ack(self, frame: Frame) -> None:
         body = frame.base.ack  # type: ignore[union-attr]
@@ -287,6 +341,8 @@ class Session:
             frame.topic = full_topic(body.topic) if body.topic else None
         elif "consumer_id" in fields:
             self._of_consumer(frame)
+        elif frame.type in _IN_TRANSACTION:
+            self._of_transaction(frame, body)
         elif "producer_id" in fields:
             frame.topic = self._producers.get(body.producer_id, (None,))[0]
             if len(self._closed) < MAX_PENDING:
@@ -303,6 +359,17 @@ class Session:
             if frame.type in _COMPLETED:
                 self._knowledge.bodies.put((self.connection.index, *key), body)
 
+    def _of_transaction(self, frame: Frame, body: Any) -> None:
+        """What is added to a transaction, or ended in it, if that is a single topic or subscription."""
+        if frame.type == _ADD_PARTITIONS:
+            if len(body.partitions) == 1:
+                frame.topic = full_topic(body.partitions[0])
+            return
+        subscriptions = body.subscription if frame.type == _ADD_SUBSCRIPTIONS else [body.subscription]
+        if len(subscriptions) == 1 and subscriptions[0].topic:
+            frame.topic = full_topic(subscriptions[0].topic)
+            frame.subscription = as_text(subscriptions[0].subscription)
+
     def _open(self, frame: Frame, body: Any) -> None:
         if frame.type == _PRODUCER:
             before = self._producers.get(body.producer_id)
@@ -315,6 +382,10 @@ class Session:
             _bound(self._consumers, MAX_PENDING)
             if frame.type == _SUBSCRIBE and body.HasField("schema"):
                 self._knowledge.schemas.add(frame.topic, b"", body.schema)
+                self._declare(False, body.consumer_id, body.schema)
+
+    def _declare(self, is_producer: bool, owner: int, schema: Schema) -> None:
+        self._knowledge.schemas.declare((self.connection.index, is_producer, owner), schema)
 
     def _answer(self, frame: Frame) -> None:
         """Any answer of the table: find its request, and learn what it completes."""
@@ -352,6 +423,8 @@ class Session:
         if frame.type in (_PRODUCER_SUCCESS, _GET_OR_CREATE_SCHEMA_RESPONSE):
             if request.HasField("schema") and body.schema_version:
                 self._knowledge.schemas.add(asked.topic, body.schema_version, request.schema)
+                if frame.type == _PRODUCER_SUCCESS:
+                    self._declare(True, request.producer_id, request.schema)
         elif frame.type == _GET_SCHEMA_RESPONSE and body.HasField("schema"):
             version = body.schema_version or request.schema_version
             self._knowledge.schemas.add(asked.topic, version, body.schema)
@@ -368,6 +441,7 @@ class Session:
 
     def _connect(self, frame: Frame) -> None:
         self._handshake = _Asked(frame.number, frame.time_ns, frame.type, None)
+        self._lossy = self._lossy and frame.type == _AUTH_RESPONSE
         if frame.type == _AUTH_RESPONSE and self._challenge is not None:
             self._answered(frame, self._challenge)
             self._challenge = None
@@ -425,6 +499,8 @@ _PRODUCER, _SUBSCRIBE, _PRODUCER_SUCCESS, _ERROR = 5, 4, 17, 14
 _AUTH_CHALLENGE, _AUTH_RESPONSE = 36, 37
 _GET_SCHEMA_RESPONSE, _GET_OR_CREATE_SCHEMA_RESPONSE = 35, 40
 _SCALABLE_SUBSCRIBE = NUMBERS["SCALABLE_TOPIC_SUBSCRIBE"]
+_ADD_PARTITIONS, _ADD_SUBSCRIPTIONS = NUMBERS["ADD_PARTITION_TO_TXN"], NUMBERS["ADD_SUBSCRIPTION_TO_TXN"]
+_IN_TRANSACTION: Final = {_ADD_PARTITIONS, _ADD_SUBSCRIPTIONS, NUMBERS["END_TXN_ON_SUBSCRIPTION"]}
 _OPENING: Final = {_PRODUCER, _SUBSCRIBE, _SCALABLE_SUBSCRIBE}
 CONNECTED: Final = NUMBERS["CONNECTED"]
 TEACHING: Final = {_SUBSCRIBE, _PRODUCER_SUCCESS, _GET_SCHEMA_RESPONSE, _GET_OR_CREATE_SCHEMA_RESPONSE}

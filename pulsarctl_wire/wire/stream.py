@@ -97,17 +97,14 @@ class FrameStream:
 
     # -- what goes in
 
-    def feed(
-        self, data: bytes, time_ns: int | None = None, packet: int = 0, source: int | None = None
-    ) -> list[Event]:
-        """Take the next bytes; give the events that they complete.
+    def feed(self, data: bytes, time_ns: int | None = None, packet: int = 0) -> list[Event]:
+        """Take the next bytes, captured at `time_ns` in packet `packet`; give the events they complete.
 
-        They are available since `time_ns`, by packet `packet`; `source` is the packet that holds them,
-        if that is another one (they came early and had to wait).
+        What began in bytes captured later (the packets were not in order) is complete since those were.
         """
-        self._time_ns = time_ns
-        self._packet = packet
-        self._source = packet if source is None else source
+        if packet >= self._packet or not self._buffered:
+            self._time_ns, self._packet = time_ns, packet
+        self._source = packet
         self._older = self._buffered
         if self._buffered:
             self._buffer.append(data)

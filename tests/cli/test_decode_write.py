@@ -46,7 +46,10 @@ def test_the_chosen_frames_can_be_read_again(sample: str, options: list[str], tm
     chosen = decode(*options, "-o", "json", "--write", path, sample)
     assert chosen.code == 0
     assert chosen.records
-    again = [_of_a_frame(record) for record in decode("-o", "json", path).records if record["number"]]
+    records = decode("-o", "json", path).records
+    # the packets that were not written are holes: what comes behind one is shown once that is certain
+    records.sort(key=lambda record: record["packet"])
+    again = [_of_a_frame(record) for record in records if record["number"]]
     assert [one for one in again if one in map(_of_a_frame, chosen.records)] == [
         _of_a_frame(record) for record in chosen.records
     ]

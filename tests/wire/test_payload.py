@@ -203,6 +203,26 @@ def test_the_vectors_of_the_codecs(codec: int, vector: str) -> None:
     assert (only(entry).payload, entry.notes) == (TEXT, [])
 
 
+def test_snappy_in_its_framing_format() -> None:
+    """As the Rust client writes it."""
+    framed = bytes(cramjam.snappy.compress(TEXT))
+    assert framed.startswith(b"\xff\x06\x00\x00sNaPpY")
+    entry = open_entry(sent(framed, compression=SNAPPY, uncompressed_size=len(TEXT)))
+    assert only(entry).payload == TEXT
+    assert entry.notes == ["SNAPPY in its framing format; the Java and C++ clients use the raw one"]
+    large = bytes(cramjam.snappy.compress(bytes(64 * MIB)))
+    for data, size in (
+        (framed, len(TEXT) - 1),
+        (framed, len(TEXT) + 1),
+        (framed[:-1], len(TEXT)),
+        (large, 10),
+    ):
+        with memory_below(16 * MIB):
+            entry = open_entry(sent(data, compression=SNAPPY, uncompressed_size=size))
+        assert only(entry).payload is None
+        assert len(entry.notes) == 2
+
+
 @pytest.mark.parametrize(("window", "opens"), [(0x88, True), (0x90, False), (0xF8, False)])
 def test_windows_of_zstd(window: int, opens: bool) -> None:
     """128 MiB, 256 MiB, 2 TiB: what a decoder would have to set aside for a frame of 14 bytes."""

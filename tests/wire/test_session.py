@@ -20,7 +20,7 @@ from pulsarctl_wire.wire.frame import (
 )
 from pulsarctl_wire.wire.names import LONGEST_NAME, full_topic
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, Schema
-from pulsarctl_wire.wire.session import MAX_KEPT, NO_REQUEST, Kept, Knowledge, Schemas, Session
+from pulsarctl_wire.wire.session import MAX_KEPT, MAX_PENDING, NO_REQUEST, Kept, Knowledge, Schemas, Session
 from pulsarctl_wire.wire.stream import FrameStream
 
 TOPIC: Final = "persistent://public/default/t"
@@ -596,6 +596,46 @@ def test_chunks_share_a_sequence_id() -> None:
     assert [receipt.latency_ns for receipt in receipts[:4]] == [10] * 4
 
 
+def send_chunks(talk: Talk, *chunks: int, of: int = 6) -> list[Frame]:
+    return [talk.send(1, 7, chunk, uuid="p-7", chunk_id=chunk, num_chunks_from_msg=of) for chunk in chunks]
+
+
+def test_where_a_chunk_may_be_missing_no_receipt_is_paired() -> None:
+    """All share one sequence id: nothing tells whose receipt it is."""
+    talk = Talk()
+    talk.client(command("CONNECT", client_version="c"))
+    send_chunks(talk, 0, 1, 2)
+    assert talk.receipt(1, 7).request is not None
+    talk.session.track([Gap(100, talk.connection, True)])
+    send_chunks(talk, 4, 5)
+    assert [talk.receipt(1, 7).request for _ in range(5)] == [None] * 5
+    whole = send_chunks(talk, 0, 1, of=2)
+    assert [talk.receipt(1, 7).request for _ in range(3)] == [*(frame.number for frame in whole), None]
+
+
+def test_a_capture_that_begins_among_chunks_pairs_none_of_them() -> None:
+    talk = Talk()
+    send_chunks(talk, 3, 4)
+    assert [talk.receipt(1, 7).request for _ in range(3)] == [None] * 3
+
+
+def test_chunks_out_of_order_are_paired_where_nothing_is_missing() -> None:
+    talk = Talk()
+    talk.client(command("CONNECT", client_version="c"))
+    sends = send_chunks(talk, 1, 0, 3, 2, of=4)
+    assert [talk.receipt(1, 7).request for _ in range(4)] == [frame.number for frame in sends]
+
+
+def test_chunks_that_nobody_answers_are_forgotten() -> None:
+    talk = Talk()
+    for sequence in range(MAX_PENDING // 50):
+        for chunk in range(100):
+            talk.send(1, sequence, 0, uuid=f"{sequence}", chunk_id=chunk, num_chunks_from_msg=200)
+    chunks = talk.session._chunks.values()
+    assert sum(len(each.waiting) for each in chunks) <= MAX_PENDING
+    assert len(chunks) <= 1024
+
+
 def test_a_sequence_id_sent_again() -> None:
     """As after a ChecksumError: the client sends all that waits again; each SEND has its own receipt."""
     talk = Talk()
@@ -1151,10 +1191,51 @@ def test_a_consumers_schema_serves_for_versions_nobody_declared() -> None:
     talk = Talk()
     talk.consume(1, "t", schema=schema("mine"))
     assert talk.message(1, schema_version=V0).schema == schema("mine")
-    assert talk.message(1).schema is None
     declared(talk, "t", V0)
     assert talk.message(1, schema_version=V0).schema == schema()
     assert talk.message(1, schema_version=V1).schema == schema("mine")
+
+
+def test_messages_without_a_version_are_of_what_their_client_declared() -> None:
+    """The Go client sends no version with a single message."""
+    talk = Talk()
+    declared(talk, "t", V0)
+    talk.consume(1, "t", schema=schema("mine"))
+    talk.consume(2, "t", name="other")
+    assert talk.message(1).schema == schema("mine")
+    assert talk.message(2).schema is None
+    request = command("PRODUCER", topic="t", producer_id=5, request_id=1, schema=schema("producer's"))
+    talk.client(request)
+    talk.broker(command("PRODUCER_SUCCESS", request_id=1, producer_name="p", schema_version=V1))
+    talk.produce(6)
+    assert talk.send(5, 1).schema == schema("producer's")
+    assert talk.send(6, 1).schema is None
+    assert Talk(talk.knowledge, 1).send(5, 1).schema is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "subject"),
+    [
+        (command("ADD_PARTITION_TO_TXN", partitions=["t"]), (TOPIC, None)),
+        (command("ADD_PARTITION_TO_TXN", partitions=["t", "u"]), (None, None)),
+        (command("ADD_PARTITION_TO_TXN"), (None, None)),
+        (
+            command("ADD_SUBSCRIPTION_TO_TXN", subscription=[{"topic": "t", "subscription": "s"}]),
+            (TOPIC, "s"),
+        ),
+        (
+            command("ADD_SUBSCRIPTION_TO_TXN", subscription=[{"topic": "t", "subscription": "s"}] * 2),
+            (None, None),
+        ),
+        (command("END_TXN_ON_SUBSCRIPTION", subscription={"topic": "t", "subscription": "s"}), (TOPIC, "s")),
+        (command("END_TXN_ON_SUBSCRIPTION"), (None, None)),
+    ],
+)
+def test_frames_of_a_transaction_know_their_only_topic(
+    request_: BaseCommand, subject: tuple[str | None, str | None]
+) -> None:
+    frame = Talk().client(request_)
+    assert (frame.topic, frame.subscription) == subject
 
 
 def test_the_version_asked_for_serves_where_the_answer_has_none() -> None:
