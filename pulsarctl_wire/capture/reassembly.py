@@ -299,7 +299,6 @@ class Reassembler:
         half.patience -= 1
         if half.patience <= 0:
             _give_up(half, half.acknowledged, events)
-            half.hole_at = -1
             self._check_end(half, events)
             self._check_end(half.other, events)
         else:
@@ -427,6 +426,7 @@ def _give_up(half: _Half, upto: int, events: list[Event]) -> None:
         packet, time_ns = half.early[0][2], half.early[0][5]
     events += half.stream.gap(upto - half.next, time_ns, packet)
     half.next = upto
+    half.hole_at = -1
     _release(half.tcp, events)
 
 

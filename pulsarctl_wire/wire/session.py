@@ -117,9 +117,11 @@ class Schemas:
         if topic and schema.type not in _NO_SCHEMA:
             self._kept.put((without_partition(topic), version), schema)
 
-    def declare(self, owner: Any, schema: Schema) -> None:
-        """Remember the schema that a producer or consumer declared when it was opened."""
-        if schema.type not in _NO_SCHEMA:
+    def declare(self, owner: Any, schema: Schema | None) -> None:
+        """Remember the schema that a producer or consumer declared when it was opened; None: it did not."""
+        if schema is None or schema.type in _NO_SCHEMA:
+            self._kept.drop(owner)
+        else:
             self._kept.put(owner, schema)
 
     def declared(self, owner: Any) -> Schema | None:
@@ -376,15 +378,17 @@ class Session:
             token = before[1] if before else body.producer_id
             self._producers[body.producer_id] = full_topic(body.topic), token
             _bound(self._producers, MAX_PENDING)
+            self._declare(True, body.producer_id, None)  # until it succeeds
         elif frame.type in (_SUBSCRIBE, _SCALABLE_SUBSCRIBE):
             frame.subscription = as_text(body.subscription)
             self._consumers[body.consumer_id] = full_topic(body.topic), frame.subscription
             _bound(self._consumers, MAX_PENDING)
-            if frame.type == _SUBSCRIBE and body.HasField("schema"):
+            has_schema = frame.type == _SUBSCRIBE and body.HasField("schema")
+            self._declare(False, body.consumer_id, body.schema if has_schema else None)
+            if has_schema:
                 self._knowledge.schemas.add(frame.topic, b"", body.schema)
-                self._declare(False, body.consumer_id, body.schema)
 
-    def _declare(self, is_producer: bool, owner: int, schema: Schema) -> None:
+    def _declare(self, is_producer: bool, owner: int, schema: Schema | None) -> None:
         self._knowledge.schemas.declare((self.connection.index, is_producer, owner), schema)
 
     def _answer(self, frame: Frame) -> None:

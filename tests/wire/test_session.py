@@ -1211,6 +1211,10 @@ def test_messages_without_a_version_are_of_what_their_client_declared() -> None:
     assert talk.send(5, 1).schema == schema("producer's")
     assert talk.send(6, 1).schema is None
     assert Talk(talk.knowledge, 1).send(5, 1).schema is None
+    talk.produce(5)
+    talk.consume(1)
+    assert talk.send(5, 2).schema is None
+    assert talk.message(1).schema is None
 
 
 @pytest.mark.parametrize(
