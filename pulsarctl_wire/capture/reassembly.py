@@ -161,7 +161,7 @@ class Reassembler:
                 fed = half.stream.feed(payload, time_ns, packet)
                 events = events + fed if events else fed
                 if half.fin >= 0:
-                    self._check_end(half, events)
+                    self._check_ends(half, events)
             else:
                 self._take(half, sequence, payload, missing, time_ns, packet, events)
         elif not half.begun:
@@ -276,8 +276,7 @@ class Reassembler:
                 _unblock(half, events)
         else:
             _deliver(half, (at, packet, packet, payload, missing, time_ns), events)
-        self._check_end(half, events)
-        self._check_end(half.other, events)
+        self._check_ends(half, events)
 
     def _acknowledge(self, half: _Half, acknowledged: int, events: list[Event]) -> None:
         """The peer has bytes of this half that were not seen: late in the capture, or missing in it."""
@@ -299,8 +298,7 @@ class Reassembler:
         half.patience -= 1
         if half.patience <= 0:
             _give_up(half, half.acknowledged, events)
-            self._check_end(half, events)
-            self._check_end(half.other, events)
+            self._check_ends(half, events)
         else:
             half.tcp.waiting = True
 
@@ -313,16 +311,18 @@ class Reassembler:
         elif half.begun and not half.closed:
             half.fin = half.unwrap(sequence)
             half.acknowledged = min(half.acknowledged, half.fin)
-            self._check_end(half, events)
+            self._check_ends(half, events)
 
-    def _check_end(self, half: _Half, events: list[Event]) -> None:
-        if 0 <= half.fin <= half.next and not half.closed:
-            half.closed = True
-            half.hole_at = -1
-            self._close_stream(half, events)
-            _release(half.tcp, events)
-            if half.other.closed:
-                self._end_halves(half.tcp)
+    def _check_ends(self, half: _Half, events: list[Event]) -> None:
+        """Close the halves whose FIN was reached; one that closes may let the other one go on."""
+        for each in (half, half.other):
+            if 0 <= each.fin <= each.next and not each.closed:
+                each.closed = True
+                each.hole_at = -1
+                self._close_stream(each, events)
+                _release(each.tcp, events)
+                if each.other.closed:
+                    self._end_halves(each.tcp)
 
     def _end_halves(self, tcp: _Tcp) -> list[Event]:
         """End both directions; the connection is remembered for a while, for its late segments."""
