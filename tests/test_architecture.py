@@ -15,15 +15,23 @@ MAY_IMPORT = {
     "views": {"errors", "wire"},
     "record": {"wire", "views"},
     "capture": {"errors", "wire"},
-    "cli": {"errors", "wire", "views", "record", "capture"},
+    "stats": {"errors", "wire", "capture"},
+    "table": {"errors", "wire", "capture"},
+    "pipeline": {"errors", "wire", "capture", "table"},
+    "spark": {"errors", "table", "pipeline"},
+    "cli": {"errors", "wire", "views", "record", "capture", "stats", "table", "pipeline", "spark"},
 }
 ONLY_IN = {
-    "google": {"wire", "views", "record", "cli"},
+    "google": {"wire", "views", "record", "cli", "table", "stats"},
     "scapy": {"capture"},
     "typer": {"cli"},
     "rich": {"cli"},
     "orjson": {"cli", "views"},
     "rule_engine": {"cli"},
+    "pyarrow": {"table", "pipeline", "spark", "cli"},
+    "datasketches": {"stats"},
+    "pyspark": {"spark"},
+    "plotly": {"spark"},
     "asyncio": set[str](),
     "socket": set[str](),
 }
@@ -50,7 +58,7 @@ MODULES = [
     *sorted(
         path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py") and path.parent != PACKAGE
     ),
-    *(PACKAGE / "errors.py", PACKAGE / "record.py"),
+    *(path for path in PACKAGE.glob("*.py") if path.name != "__init__.py"),
 ]
 
 
@@ -96,7 +104,8 @@ def loaded_by(code: str) -> set[str]:
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     heavy = {"google", "scapy", "orjson", "rule_engine", "zstandard", "crc32c", "cramjam", "lz4"}
+    heavy |= {"numpy", "pyarrow", "pandas", "pyspark", "datasketches", "plotly"}
     assert not loaded_by("import pulsarctl_wire.cli") & heavy
     assert not loaded_by("import pulsarctl_wire") & heavy
     capture = loaded_by("from pulsarctl_wire import read_frames")
-    assert not capture & {"scapy", "orjson", "rule_engine", "typer", "rich", "cramjam", "lz4"}
+    assert not capture & {"scapy", "orjson", "rule_engine", "typer", "rich", "cramjam", "lz4", "numpy"}
