@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "stats": {"errors", "wire", "capture"},
     "table": {"errors", "wire", "capture"},
     "pipeline": {"errors", "wire", "capture", "table"},
-    "spark": {"errors", "table", "pipeline"},
+    "spark": {"errors", "wire", "table", "pipeline"},
     "cli": {"errors", "wire", "views", "record", "capture", "stats", "table", "pipeline", "spark"},
 }
 ONLY_IN = {
@@ -26,7 +26,7 @@ ONLY_IN = {
     "scapy": {"capture"},
     "typer": {"cli"},
     "rich": {"cli"},
-    "orjson": {"cli", "views"},
+    "orjson": {"cli", "views", "table"},
     "rule_engine": {"cli"},
     "pyarrow": {"table", "pipeline", "spark", "cli"},
     "datasketches": {"stats"},

@@ -7,6 +7,7 @@ has arrived. Sources: the libpcap file format (pcap-savefile) and the PCAP Next 
 
 import gzip
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final, NamedTuple, cast
@@ -106,49 +107,7 @@ def is_capture(head: bytes) -> bool:
     return head[:4] in _PCAP_MAGICS or head.startswith(_PCAPNG_MAGIC)
 
 
-def read_packets(head: bytes, read: Read) -> Iterator[RawPacket]:
-    """The packets of a pcap or pcapng file: `head` is what was read of it so far, `read` gives the rest.
-
-    Raises CaptureError if it is no capture, DamagedCapture where it breaks off or makes no sense.
-    """
-    while len(head) < 24 and (more := read()):
-        head += more
-    if head.startswith(_PCAPNG_MAGIC):
-        return _pcapng(head, read)
-    if head[:4] in _PCAP_MAGICS and len(head) >= 24:
-        return _pcap(head, read)
-    raise CaptureError(
-        "no pcap or pcapng file" if head[:4] not in _PCAP_MAGICS else "cut inside the file header"
-    )
-
-
-def _pcap(data: bytes, read: Read) -> Iterator[RawPacket]:
-    order, unit = _PCAP_MAGICS[data[:4]]
-    link = struct.unpack_from(order + "I", data, 20)[0] & 0xFFFF  # the upper half is about checksums
-    record_at = struct.Struct(order + "IIII").unpack_from
-    at, count = 24, 0
-    while True:
-        end = len(data)
-        while end - at >= 16:
-            seconds, fraction, size, length = record_at(data, at)
-            if size > LARGEST_PACKET:
-                raise DamagedCapture(f"packet {count + 1} claims {size} bytes: the file is damaged there")
-            stop = at + 16 + size
-            if stop > end:
-                break
-            count += 1
-            yield seconds * 1_000_000_000 + fraction * unit, link, data[at + 16 : stop], length
-            at = stop
-        more = read()
-        if not more:
-            if at < end:
-                raise DamagedCapture(f"the file ends in the middle of packet {count + 1}")
-            return
-        data = data[at:] + more
-        at = 0
-
-
-class _Interface(NamedTuple):
+class Interface(NamedTuple):
     """What an interface block says: link type, snap length, ticks to ns as a fraction, offset in ns."""
 
     link: int
@@ -158,46 +117,131 @@ class _Interface(NamedTuple):
     offset: int
 
 
-def _pcapng(data: bytes, read: Read) -> Iterator[RawPacket]:
-    order = "<"
-    interfaces: list[_Interface] = []
-    at = 0
-    while True:
-        end = len(data)
-        while end - at >= 12:
-            if data[at : at + 4] == _PCAPNG_MAGIC:
-                order = _SECTION_ORDERS.get(data[at + 8 : at + 12], "")
-                if not order:
-                    raise DamagedCapture("a section header without byte order: the file is damaged there")
-            kind, size = struct.unpack_from(order + "II", data, at)
-            if size < 12 or size % 4 or size > LARGEST_PACKET + 4096:
-                raise DamagedCapture(f"a block of {size} bytes: the file is damaged there")
-            stop = at + size
-            if stop > end:
-                break
-            body = data[at + 8 : stop - 4]
-            at = stop
-            try:
-                if kind == _SECTION:
-                    interfaces = []
-                elif kind == _INTERFACE:
-                    interfaces.append(_interface(body, order))
-                elif kind in (_ENHANCED_PACKET, _SIMPLE_PACKET, _OLD_PACKET):
-                    yield _block_packet(kind, body, order, interfaces)
-            except (struct.error, IndexError) as error:
-                raise DamagedCapture(
-                    "a packet block that makes no sense: the file is damaged there"
-                ) from error
-        more = read()
-        if not more:
-            if at < end:
-                raise DamagedCapture("the file ends in the middle of a block")
-            return
-        data = data[at:] + more
-        at = 0
+class Layout(NamedTuple):
+    """How the packets of a capture file are written, from some place in it on.
+
+    `order` is the byte order; a pcap file has one interface, which `blocks` (pcapng) may add to.
+    """
+
+    blocks: bool
+    order: str
+    interfaces: tuple[Interface, ...]
 
 
-def _interface(body: bytes, order: str) -> _Interface:
+class PacketReader:
+    """The packets of a capture file, one after the other, to be iterated over once.
+
+    `data` are the bytes from `start` on (in bytes of the file) as far as they were read, `read` gives
+    more; `layout` is the file's there. Packets whose records begin at `stop` or later are left.
+    Iterating raises DamagedCapture where the file breaks off or makes no sense.
+    """
+
+    def __init__(
+        self, data: bytes, read: Read, layout: Layout, start: int = 0, stop: int = sys.maxsize
+    ) -> None:
+        self.layout = layout
+        self.offset = start
+        """Where the record begins that holds the packet given last; at the end: where the next would."""
+        self._data = data
+        self._read = read
+        self._start = start
+        self._stop = stop
+
+    def __iter__(self) -> Iterator[RawPacket]:
+        return self._blocks() if self.layout.blocks else self._records()
+
+    def _records(self) -> Iterator[RawPacket]:
+        order = self.layout.order
+        link, _, multiply, _, _ = self.layout.interfaces[0]
+        record_at = struct.Struct(order + "IIII").unpack_from
+        data, at = self._data, 0
+        base, read = self._start, self._read
+        while True:
+            end, last = len(data), self._stop - base
+            while end - at >= 16 and at < last:
+                seconds, fraction, size, length = record_at(data, at)
+                self.offset = base + at
+                if size > LARGEST_PACKET:
+                    raise DamagedCapture(
+                        f"the packet at byte {base + at} claims {size} bytes: the file is damaged there"
+                    )
+                stop = at + 16 + size
+                if stop > end:
+                    break
+                yield seconds * 1_000_000_000 + fraction * multiply, link, data[at + 16 : stop], length
+                at = stop
+            if at >= last or not (more := read()):
+                self.offset = base + at
+                if at < min(end, last):
+                    raise DamagedCapture(f"the file ends in the middle of the packet at byte {base + at}")
+                return
+            data = data[at:] + more
+            base += at
+            at = 0
+
+    def _blocks(self) -> Iterator[RawPacket]:
+        order, interfaces = self.layout.order, list(self.layout.interfaces)
+        data, at = self._data, 0
+        base, read = self._start, self._read
+        while True:
+            end, last = len(data), self._stop - base
+            while end - at >= 12 and at < last:
+                self.offset = base + at
+                if data[at : at + 4] == _PCAPNG_MAGIC:
+                    order = _SECTION_ORDERS.get(data[at + 8 : at + 12], "")
+                    if not order:
+                        raise DamagedCapture(
+                            f"a section without byte order at byte {base + at}: the file is damaged there"
+                        )
+                kind, size = struct.unpack_from(order + "II", data, at)
+                if size < 12 or size % 4 or size > LARGEST_PACKET + 4096:
+                    raise DamagedCapture(
+                        f"a block of {size} bytes at byte {base + at}: the file is damaged there"
+                    )
+                stop = at + size
+                if stop > end:
+                    break
+                body = data[at + 8 : stop - 4]
+                at = stop
+                try:
+                    if kind in (_ENHANCED_PACKET, _SIMPLE_PACKET, _OLD_PACKET):
+                        yield _block_packet(kind, body, order, interfaces)
+                    elif kind in (_SECTION, _INTERFACE):
+                        interfaces = [] if kind == _SECTION else [*interfaces, _interface(body, order)]
+                        self.layout = Layout(True, order, tuple(interfaces))
+                except (struct.error, IndexError) as error:
+                    raise DamagedCapture(
+                        f"a packet block that makes no sense at byte {self.offset}: the file is damaged there"
+                    ) from error
+            if at >= last or not (more := read()):
+                self.offset = base + at
+                if at < min(end, last):
+                    raise DamagedCapture(f"the file ends in the middle of the block at byte {base + at}")
+                return
+            data = data[at:] + more
+            base += at
+            at = 0
+
+
+def read_packets(head: bytes, read: Read) -> PacketReader:
+    """The packets of a pcap or pcapng file: `head` is what was read of it so far, `read` gives the rest.
+
+    Raises CaptureError if it is no capture, DamagedCapture where it breaks off or makes no sense.
+    """
+    while len(head) < 24 and (more := read()):
+        head += more
+    if head.startswith(_PCAPNG_MAGIC):
+        return PacketReader(head, read, Layout(True, "<", ()))
+    if head[:4] in _PCAP_MAGICS and len(head) >= 24:
+        order, unit = _PCAP_MAGICS[head[:4]]
+        link = struct.unpack_from(order + "I", head, 20)[0] & 0xFFFF  # the upper half is about checksums
+        return PacketReader(head[24:], read, Layout(False, order, (Interface(link, 0, unit, 1, 0),)), 24)
+    raise CaptureError(
+        "no pcap or pcapng file" if head[:4] not in _PCAP_MAGICS else "cut inside the file header"
+    )
+
+
+def _interface(body: bytes, order: str) -> Interface:
     link, _, snap = struct.unpack_from(order + "HHI", body)
     multiply, divide, offset = 1000, 1, 0
     at = 8
@@ -212,10 +256,10 @@ def _interface(body: bytes, order: str) -> _Interface:
         elif code == 14 and size == 8:  # if_tsoffset, seconds
             offset = struct.unpack(order + "q", value)[0] * 1_000_000_000
         at += 4 + size + (-size) % 4
-    return _Interface(link, snap, multiply, divide, offset)
+    return Interface(link, snap, multiply, divide, offset)
 
 
-def _block_packet(kind: int, body: bytes, order: str, interfaces: list[_Interface]) -> RawPacket:
+def _block_packet(kind: int, body: bytes, order: str, interfaces: list[Interface]) -> RawPacket:
     if kind == _SIMPLE_PACKET:
         length = struct.unpack_from(order + "I", body)[0]
         interface = interfaces[0]

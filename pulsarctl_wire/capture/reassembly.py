@@ -37,6 +37,8 @@ MAX_EARLY: Final = 8 * 1024 * 1024
 MAX_CONNECTIONS: Final = 65_536
 LINGER: Final = 1_024
 
+NewSession = Callable[[Connection, Knowledge, Iterable[FrameStream]], Session]
+
 _MASK: Final = 0xFFFFFFFF
 _ENDING: Final = FIN | RST
 _HALF: Final = 0x80000000
@@ -118,18 +120,23 @@ class Reassembler:
 
     Frames come numbered and with what their sessions know of them. `limit` is the largest legal frame
     in bytes; `knowledge` is what the sessions share. `share` (part, parts) makes it follow only its
-    part of the connections, where several processes divide the work.
+    part of the connections, where several processes divide the work. `new_session` makes the session of
+    a connection.
     """
 
     def __init__(
-        self, knowledge: Knowledge, *, limit: int = MAX_FRAME_SIZE, share: tuple[int, int] = (0, 1)
+        self,
+        knowledge: Knowledge,
+        *,
+        limit: int = MAX_FRAME_SIZE,
+        share: tuple[int, int] = (0, 1),
+        new_session: NewSession = Session,
     ) -> None:
         self.connections = 0
         """TCP connections seen so far."""
         self.other_traffic: Counter[str] = Counter()
         """Connections by the other protocol that both of their sides speak."""
-        self.new_session: Callable[[Connection, Knowledge, Iterable[FrameStream]], Session] = Session
-        """Makes the session of a connection."""
+        self.new_session = new_session
         self._knowledge = knowledge
         self._limit = limit
         self._share = share

@@ -20,7 +20,7 @@ from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.hexdump import Dumped, link_of, looks_like_hexdump, parse_hexdump
 from pulsarctl_wire.capture.packets import RAW_IP, Dissector
-from pulsarctl_wire.capture.reassembly import Reassembler
+from pulsarctl_wire.capture.reassembly import NewSession, Reassembler
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame
@@ -30,6 +30,9 @@ from pulsarctl_wire.wire.stream import FrameStream
 SNIFFED: Final = 4096
 MAX_HEXDUMP: Final = 256 * 1024 * 1024
 """Characters of the largest hex dump that is read (it is read whole)."""
+
+PLACE_BITS: Final = 44
+"""Of a packet's place: `source << PLACE_BITS | offset`, sources counted from 0, offset in bytes."""
 
 _ETHERNET: Final = 1
 
@@ -74,7 +77,8 @@ class Decoder:
     else it is 5 MiB + 10 KiB or what the broker announces. `join_chunks` False saves the memory for
     the payloads of chunked messages. `link_answers` fills `knowledge.answers`. `tee`, if given, is
     called with the number and content of every packet before its events are given. `share` is as in
-    `Reassembler`.
+    `Reassembler`. With `places`, events tell the places of their packets (see `PLACE_BITS`), not their
+    numbers; of a hex dump they still tell the numbers. `new_session` makes the session of a connection.
     """
 
     def __init__(
@@ -85,7 +89,11 @@ class Decoder:
         link_answers: bool = False,
         tee: Callable[[int, RawPacket], None] | None = None,
         share: tuple[int, int] = (0, 1),
+        places: bool = False,
+        new_session: NewSession = Session,
     ) -> None:
+        self.sources: list[str] = []
+        """The names of the sources read so far."""
         self.packets = 0
         self.cut_packets = 0
         self._limit = max_frame_size or MAX_FRAME_SIZE
@@ -93,8 +101,11 @@ class Decoder:
             join_chunks=join_chunks, link_answers=link_answers, fixed_limit=max_frame_size is not None
         )
         self.tee = tee
+        self._places = places
         self._dissector = Dissector()
-        self.reassembler = Reassembler(self.knowledge, limit=self._limit, share=share)
+        self.reassembler = Reassembler(
+            self.knowledge, limit=self._limit, share=share, new_session=new_session
+        )
 
     def read(self, source: Source) -> Iterator[list[Event]]:
         """The events of `source`, a few at a time; end with `finish`.
@@ -102,6 +113,7 @@ class Decoder:
         Raises CaptureError if it cannot be read, DamagedCapture (once all before is given) where it
         breaks off. Both name the source.
         """
+        self.sources.append(source.name)
         try:
             yield from self._read(source.stream)
         except CaptureError as error:
@@ -115,6 +127,8 @@ class Decoder:
         """The events of packets, from wherever they come, a few at a time."""
         segment, add, tee = self._dissector.segment, self.reassembler.add, self.tee
         number = self.packets
+        reader = packets if self._places and isinstance(packets, files.PacketReader) else None
+        place = self._place
         for packet in packets:
             number += 1
             self.packets = number
@@ -125,9 +139,14 @@ class Decoder:
                 self.cut_packets += 1
             found = segment(link, data, length)
             if found is not None:
-                events = add(found, time_ns, number)
+                events = add(found, time_ns, number if reader is None else place | reader.offset)
                 if events:
                     yield events
+
+    @property
+    def _place(self) -> int:
+        """The place at which the source that is being read begins."""
+        return len(self.sources) - 1 << PLACE_BITS if self._places else 0
 
     def _read(self, stream: BinaryIO) -> Iterator[list[Event]]:
         stream, head = _peel(stream)
@@ -210,7 +229,7 @@ class Decoder:
         damage: DamagedCapture | None = None
         try:
             for data, time_ns in chunks:
-                yield tracked(stream.feed(data, time_ns))
+                yield tracked(stream.feed(data, time_ns, self._place))
         except DamagedCapture as error:
             damage = error
         yield tracked(stream.close())

@@ -68,6 +68,7 @@ class Frame:
 
     number        counts frames from 1 in order of capture (0 until it is given one)
     time_ns       when its last captured byte was captured, ns since the epoch; None if unknown
+    start_ns      when its first captured byte was captured
     packet        number (from 1) of the packet that completed it; 0 where there are no packets
     packets       numbers of all packets that hold a part of it
     connection    the `Connection` it travelled on
@@ -82,6 +83,7 @@ class Frame:
     broker_entry  whether the broker put its own metadata in front of the entry
     topic, subscription   full topic name and subscription, where ids could be resolved; else None
     request, latency_ns   for an answer: number of the request's frame, ns since it
+    request_type  for an answer: type number of that request's command; None where it is not known
     answer        for a request: number of the answer's frame, where already known
     joined        on the last chunk of a message: the payload of all its chunks, if they were seen
     schema        of the topic's messages, where one was seen for the version that this one carries
@@ -106,7 +108,9 @@ class Frame:
         "payload_at",
         "raw",
         "request",
+        "request_type",
         "schema",
+        "start_ns",
         "subscription",
         "time_ns",
         "to_broker",
@@ -131,7 +135,7 @@ class Frame:
         self.connection = connection
         self.to_broker = to_broker
         self.offset = offset
-        self.time_ns = time_ns
+        self.time_ns = self.start_ns = time_ns
         self.packet = packet
         self.packets: Sequence[int] = ()
         self.number = 0
@@ -143,6 +147,7 @@ class Frame:
         self.topic: str | None = None
         self.subscription: str | None = None
         self.request: int | None = None
+        self.request_type: int | None = None
         self.answer: int | None = None
         self.latency_ns: int | None = None
         self.notes: Sequence[str] = ()

@@ -291,7 +291,7 @@ class Session:
             if rest:
                 self._queued -= 1
                 self._sends[key] = rest
-        frame.request = asked[0]
+        frame.request, frame.request_type = asked[0], _SEND
         frame.topic = asked[2] or frame.topic
         if frame.time_ns is not None and asked[1] is not None:
             frame.latency_ns = frame.time_ns - asked[1]
@@ -434,7 +434,7 @@ class Session:
             self._knowledge.schemas.add(asked.topic, version, body.schema)
 
     def _answered(self, frame: Frame, asked: _Asked) -> None:
-        frame.request = asked.number
+        frame.request, frame.request_type = asked.number, asked.type
         frame.topic, frame.subscription = asked.topic, asked.subscription
         if frame.time_ns is not None and asked.time_ns is not None:
             frame.latency_ns = frame.time_ns - asked.time_ns
@@ -488,6 +488,35 @@ class Session:
             self._answered(frame, asked.popleft())
 
 
+class TopicSession(Session):
+    """A session that tells frames their topics and subscriptions, and pairs no sends with receipts."""
+
+    def track(self, events: list[Event]) -> None:
+        """Number the frames among `events` and tell them what they are about."""
+        self._knowledge.frames += len(events)
+        rules = _TOPIC_RULES
+        for frame in events:
+            if frame.__class__ is Frame and frame.base is not None:
+                rule = rules.get(frame.type)
+                if rule is not None:
+                    rule(self, frame)
+
+    def _send(self, frame: Frame) -> None:
+        known = self._producers.get(frame.base.send.producer_id)  # type: ignore[union-attr]
+        if known is not None:
+            frame.topic = known[0]
+
+    def _of_producer(self, frame: Frame) -> None:
+        known = self._producers.get(getattr(frame.base, BODIES[frame.type]).producer_id)
+        if known is not None:
+            frame.topic = known[0]
+
+    def _message(self, frame: Frame) -> None:
+        known = self._consumers.get(frame.base.message.consumer_id)  # type: ignore[union-attr]
+        if known is not None:
+            frame.topic, frame.subscription = known
+
+
 def _bound(table: dict[Any, Any], size: int) -> None:
     """Forget the older half of a table that has more than `size` rows."""
     if len(table) > size:
@@ -499,7 +528,7 @@ _FIELDS: Final = {
     number: frozenset(getattr(BaseCommand(), body).DESCRIPTOR.fields_by_name)
     for number, body in BODIES.items()
 }
-_PRODUCER, _SUBSCRIBE, _PRODUCER_SUCCESS, _ERROR = 5, 4, 17, 14
+_SEND, _PRODUCER, _SUBSCRIBE, _PRODUCER_SUCCESS, _ERROR = 6, 5, 4, 17, 14
 _AUTH_CHALLENGE, _AUTH_RESPONSE = 36, 37
 _GET_SCHEMA_RESPONSE, _GET_OR_CREATE_SCHEMA_RESPONSE = 35, 40
 _SCALABLE_SUBSCRIBE = NUMBERS["SCALABLE_TOPIC_SUBSCRIBE"]
@@ -530,3 +559,11 @@ _RULES: Final[dict[int, Callable[[Session, Frame], None]]] = {
     NUMBERS["PONG"]: Session._pong,
 }
 """Type number -> what a session does with a frame of that type; of the others it knows nothing."""
+
+_TOPIC_RULES: Final[dict[int, Callable[[Any, Frame], None]]] = {
+    **_RULES,
+    NUMBERS["SEND"]: TopicSession._send,
+    NUMBERS["SEND_RECEIPT"]: TopicSession._of_producer,
+    NUMBERS["SEND_ERROR"]: TopicSession._of_producer,
+    NUMBERS["MESSAGE"]: TopicSession._message,
+}

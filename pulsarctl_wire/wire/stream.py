@@ -46,6 +46,9 @@ _MOST_PACKETS: Final = 65_536  # that a malformed stretch names
 _FREE_EFFORT: Final = 16 * 1024 * 1024
 _EFFORT_PER_BYTE: Final = 8
 
+_Source = tuple[int, int, int | None]
+"""Where bytes came from: their end in the stream, the packet, its time in ns."""
+
 _header_at: Final = struct.Struct(">II").unpack_from
 _parse_command: Final = BaseCommand.FromString
 _CONNECT: Final = BaseCommand.CONNECT
@@ -81,8 +84,9 @@ class FrameStream:
         self._buffered = 0  # bytes of it
         self._older = 0  # bytes buffered before the ones just fed
         self._need = 0  # bytes the buffer must have before there is anything to do
-        self._sources: list[tuple[int, int]] = []  # (end in the stream, packet) of what is buffered
+        self._sources: list[_Source] = []  # of what is buffered
         self._source = 0
+        self._source_ns: int | None = None
         self._time_ns: int | None = None
         self._packet = 0
         self._approved = -1  # TOTAL_SIZE of the large frame that is waited for
@@ -104,12 +108,12 @@ class FrameStream:
         """
         if packet >= self._packet or not self._buffered:
             self._time_ns, self._packet = time_ns, packet
-        self._source = packet
+        self._source, self._source_ns = packet, time_ns
         self._older = self._buffered
         if self._buffered:
             self._buffer.append(data)
             self._buffered += len(data)
-            self._sources.append((self._offset + self._buffered, self._source))
+            self._sources.append((self._offset + self._buffered, packet, time_ns))
             if self._buffered < self._need:
                 return []
             data = b"".join(self._buffer)
@@ -185,7 +189,7 @@ class FrameStream:
                 self._buffer, self._buffered = [], 0
             return
         if taken >= self._older:  # what is left came with the last bytes
-            self._sources = [(end, self._source)]
+            self._sources = [(end, self._source, self._source_ns)]
         elif taken:
             self._sources = [source for source in self._sources if source[0] > self._offset]
         self._buffer = [data[taken:]]
@@ -230,6 +234,7 @@ class FrameStream:
                 frame.note(f"{total - 4 - size} bytes behind the command")
             if at < older or source != packet:
                 frame.packets = self._packets_of(offset + at, offset + stop)
+                frame.start_ns = self._start_ns(offset + at)
             if total == approved:
                 frame.note(f"frame of {total + 4} bytes, over the limit of {self.limit}")
                 self._approved = approved = -1
@@ -329,12 +334,16 @@ class FrameStream:
     def _packets_of(self, start: int, stop: int) -> list[int]:
         """The packets that hold the bytes from stream offset `start` up to `stop`."""
         packets: list[int] = []
-        for end, packet in self._sources:
+        for end, packet, _ in self._sources:
             if end > start and packet not in packets[-1:]:
                 packets.append(packet)
             if end >= stop:
                 return packets
         return packets if self._sources else [self._source]
+
+    def _start_ns(self, start: int) -> int | None:
+        """When the byte at stream offset `start` was captured."""
+        return next((time_ns for end, _, time_ns in self._sources if end > start), self._source_ns)
 
     def _pass_over(self, data: bytes) -> None:
         if data and len(self._lost_packets) < _MOST_PACKETS:
@@ -464,6 +473,7 @@ class FrameStream:
         if number in PAYLOAD_TYPES:
             read_entry(frame, 8 + size)
         frame.packets = self._packets_of(offset, offset + len(raw))
+        frame.start_ns = self._start_ns(offset)
         events.append(frame)
         return int(offset + total + 4)
 

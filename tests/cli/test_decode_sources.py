@@ -110,7 +110,7 @@ def test_all_before_the_damage_is_shown(cut: int) -> None:
     assert run.code == EXIT_DAMAGED
     assert run.out == _shown_before(cut)
     assert len(run.complaints) == 1
-    assert "the file ends in the middle of packet" in run.complaints[0]
+    assert "the file ends in the middle of the packet" in run.complaints[0]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_damaged_packet_header() -> None:
     run = decode("-", stdin=bytes(damaged))
     assert run.code == EXIT_DAMAGED
     assert run.out == b""
-    assert "packet 1 claims 2147483647 bytes" in run.complaints[0]
+    assert "the packet at byte 24 claims 2147483647 bytes" in run.complaints[0]
 
 
 def test_a_cut_frame_is_shown_as_partial() -> None:

@@ -54,7 +54,7 @@ def test_damage_is_said_once(tmp_path: Path) -> None:
     cut.write_bytes((SAMPLES / "java-simple.pcap").read_bytes()[:-10])
     alone = run(1, str(cut))
     assert alone[2] == 4
-    assert alone[1].count("the file ends in the middle of packet") == 1
+    assert alone[1].count("the file ends in the middle of the packet") == 1
     assert run(2, str(cut)) == alone
 
 

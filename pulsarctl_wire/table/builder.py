@@ -1,0 +1,434 @@
+"""Events as rows of the frames table, in Arrow batches.
+
+Every frame passes here, so what each command has is packed into a binary record of its own kind, with
+one call; numpy reads the records of a batch as columns and puts them where their rows are. What is rare
+is kept as plain values beside them.
+"""
+
+import struct
+from base64 import b64decode
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from mmh3 import hash as murmur3
+
+from pulsarctl_wire.table.columns import Codes, Columns, Records, signed
+from pulsarctl_wire.table.schema import FRAMES, GAPS
+from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
+from pulsarctl_wire.wire.fields import Walker, as_base64, as_text
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    BaseCommand,
+    CommandAck,
+    CompressionType,
+    MessageMetadata,
+    ServerError,
+)
+
+PLACE_BITS: Final = 44  # as capture/sources.py numbers places
+_NO_TIME: Final = -(2**63)
+_MOST_CONNECTIONS: Final = 65_536  # whose addresses are remembered
+_MOST_KEYS: Final = 65_536  # whose hashes are
+
+
+_NO_METADATA: Final = (0, 0, 0, 0, 0, 0)
+_header_at: Final = struct.Struct(">II").unpack_from
+_CHECKSUMS: Final = {None: 0, "valid": 1, "invalid": 2, "absent": 3}
+_SEND, _RECEIPT, _MESSAGE, _ACK, _FLOW = 6, 7, 9, 10, 11
+_ENTRIES: Final = {_SEND, _MESSAGE}
+_WITHOUT_JSON: Final = {NUMBERS[name] for name in ("PING", "PONG", "ACK_RESPONSE")}
+_IDS: Final = ("request_id", "producer_id", "consumer_id", "sequence_id")
+
+
+def _present(number: int, names: Iterable[str]) -> tuple[str, ...]:
+    fields = getattr(BaseCommand(), BODIES[number]).DESCRIPTOR.fields_by_name
+    return tuple(name for name in names if name in fields)
+
+
+_IDS_OF: Final = {number: _present(number, _IDS) for number in BODIES}
+_WITH_ERROR: Final = {
+    number
+    for number, name in BODIES.items()
+    if (field := getattr(BaseCommand(), name).DESCRIPTOR.fields_by_name.get("error")) is not None
+    and field.enum_type is not None
+    and field.enum_type.name == "ServerError"
+}
+_ERRORS: Final = {value.number: value.name for value in ServerError.DESCRIPTOR.values}
+_COMPRESSIONS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
+_ACK_TYPES: Final = {value.number: value.name for value in CommandAck.AckType.DESCRIPTOR.values}
+
+
+class TableBuilder:
+    """Collects events; `frames` and `gaps` give their rows and begin anew.
+
+    `sources` are the names of the files that the events' places number (see `Decoder`), to be filled
+    while the rows are collected. `payload` keeps the payload of each frame, as it was on the wire.
+    """
+
+    def __init__(self, sources: list[str], *, payload: bool = False) -> None:
+        self.rows = 0
+        """Frames collected since the last batch was taken."""
+        self._sources = sources
+        self._payloads: list[bytes | None] | None = [] if payload else None
+        self._walk = Walker()
+        self._common = Records(
+            **{"half": "i8", "type": "i4", "place": "i8", "time": "i8", "start": "i8", "offset": "i8"},
+            **{"total": "i8", "size": "i8", "topic": "i4", "subscription": "i4", "partial": "i1"},
+        )
+        self._entries = Records(
+            **{"row": "i4", "owner": "u8", "first": "u8", "second": "u8", "count": "i8", "checksum": "i1"},
+            **{"payload_at": "i8", "name": "i4", "sequence": "u8", "publish": "u8", "unpacked": "u4"},
+            **{"compression": "i4", "messages": "i4"},
+        )
+        self._receipts = Records(
+            row="i4", producer="u8", sequence="u8", ledger="u8", entry="u8", identified="i1"
+        )
+        self._acks = Records(
+            **{"row": "i4", "consumer": "u8", "asks": "i1", "request": "u8"},
+            **{"ledger": "u8", "entry": "u8", "type": "i4", "count": "i4"},
+        )
+        self._flows = Records(row="i4", consumer="u8", permits="u4")
+        self._keys: dict[Any, int] = {}
+        self._addresses: dict[int, tuple[Connection, tuple[str | None, int | None, str | None, int | None]]]
+        self._addresses = {}
+        self._damage: list[Event] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self.rows = 0
+        self._topics, self._subscriptions, self._names = Codes(), Codes(), Codes()
+        self._connections: dict[int, Connection] = {}
+        self._metadata: list[MessageMetadata | None] = []  # of the entries
+        self._sparse: dict[str, list[tuple[int, Any]]] = {}
+        if self._payloads is not None:
+            self._payloads = []
+
+    # -- collecting
+
+    def add(self, events: list[Event]) -> None:
+        """Collect `events`."""
+        common, pack = self._common.packed.append, self._common.pack
+        topics, subscriptions, entry = self._topics, self._subscriptions, self._entry
+        connections, row, last = self._connections, self.rows, None
+        for frame in events:
+            if frame.__class__ is not Frame:
+                self._damage.append(frame)
+                continue
+            connection = frame.connection
+            if connection is not last:
+                last = connection
+                connections[connection.index] = connection
+            number, base, raw = frame.type, frame.base, frame.raw
+            time_ns, start_ns = frame.time_ns, frame.start_ns
+            total, size = _header_at(raw) if len(raw) >= 8 else (frame.total_size, 0)
+            if time_ns is None or start_ns is None:
+                time_ns = start_ns = _NO_TIME
+            common(
+                pack(
+                    connection.index << 1 | frame.to_broker,
+                    number if base is not None else -1,
+                    frame.packet,
+                    time_ns,
+                    start_ns,
+                    frame.offset,
+                    total,
+                    size,
+                    topics[frame.topic],
+                    subscriptions[frame.subscription],
+                    frame.partial,
+                )
+            )
+            if base is None or size <= 2:  # cut, or without its sub-message
+                pass
+            elif number in _ENTRIES:
+                entry(row, frame, base, number)
+            else:
+                self._other(row, frame, base, number)
+            if self._payloads is not None:
+                self._payloads.append(raw[frame.payload_at :] if frame.payload_at else None)
+            row += 1
+        self.rows = row
+
+    def _entry(self, row: int, frame: Frame, base: BaseCommand, number: int) -> None:
+        if number == _SEND:
+            send = base.send
+            owner, first, second, count = send.producer_id, send.sequence_id, 0, send.num_messages
+        else:
+            message = base.message
+            identity = message.message_id
+            owner, first, second = message.consumer_id, identity.ledgerId, identity.entryId
+            count = message.redelivery_count
+        metadata = frame.metadata
+        self._metadata.append(metadata)
+        packed = self._entries.pack(
+            row,
+            owner,
+            first,
+            second,
+            count,
+            _CHECKSUMS[frame.checksum],
+            frame.payload_at,
+            *(
+                _NO_METADATA
+                if metadata is None
+                else (
+                    self._names[metadata.producer_name],
+                    metadata.sequence_id,
+                    metadata.publish_time,
+                    metadata.uncompressed_size,
+                    metadata.compression,
+                    metadata.num_messages_in_batch,
+                )
+            ),
+        )
+        self._entries.packed.append(packed)
+        if frame.broker_entry:
+            start, stop = frame.parts.metadata
+            self._keep(row, "metadata_size", stop - start)
+
+    def _other(self, row: int, frame: Frame, base: BaseCommand, number: int) -> None:
+        if number == _RECEIPT:
+            receipt = base.send_receipt
+            identity = receipt.message_id
+            records = self._receipts
+            packed = records.pack(
+                row,
+                receipt.producer_id,
+                receipt.sequence_id,
+                identity.ledgerId,
+                identity.entryId,
+                receipt.HasField("message_id"),
+            )
+        elif number == _ACK:
+            ack = base.ack
+            acked = ack.message_id
+            count = len(acked)
+            ledger, entry = (acked[0].ledgerId, acked[0].entryId) if count else (0, 0)
+            if count > 1:
+                self._keep(row, "acked", [(each.ledgerId, each.entryId) for each in acked])
+            records = self._acks
+            asks = ack.HasField("request_id")
+            packed = records.pack(
+                row, ack.consumer_id, asks, ack.request_id, ledger, entry, ack.ack_type, count
+            )
+        elif number == _FLOW:
+            records = self._flows
+            packed = records.pack(row, base.flow.consumer_id, base.flow.messagePermits)
+        else:
+            self._rare(row, frame)
+            return
+        records.packed.append(packed)
+
+    def _rare(self, row: int, frame: Frame) -> None:
+        body = frame.body
+        if body is None:
+            return
+        number = frame.type
+        for name in _IDS_OF[number]:
+            if body.HasField(name):
+                self._keep(row, name, signed(getattr(body, name)))
+        if number in _WITH_ERROR and body.HasField("error"):
+            self._keep(row, "error", _ERRORS.get(body.error, str(body.error)))
+        if number not in _WITHOUT_JSON:
+            self._keep(row, "command_json", orjson.dumps(self._walk(body)).decode())
+            self._walk.odd.clear()
+
+    def _keep(self, row: int, name: str, value: Any) -> None:
+        self._sparse.setdefault(name, []).append((row, value))
+
+    # -- batches
+
+    def frames(self) -> Any:
+        """The rows of the frames collected, as a `pyarrow.RecordBatch` of `FRAMES`.
+
+        They are ordered by connection and direction, then as captured: that takes a fifth less space.
+        """
+        common = self._common.take()
+        captured = np.argsort(common["half"], kind="stable")
+        order = np.empty_like(captured)
+        order[captured] = np.arange(len(captured))
+        common = common[captured]
+        columns = Columns(len(common), self._sparse, order)
+        columns.texts("file", common["place"] >> PLACE_BITS, self._sources)
+        columns.numbers("packet_offset", common["place"] & (1 << PLACE_BITS) - 1)
+        columns.numbers("time_ns", common["time"], common["time"] != _NO_TIME)
+        columns.numbers("start_time_ns", common["start"], common["start"] != common["time"])
+        self._ends(columns, common["half"])
+        columns.numbers("stream_offset", common["offset"])
+        types, codes = np.unique(common["type"], return_inverse=True)
+        columns.texts("command", codes, [command_name(n) if n >= 0 else "?" for n in types.tolist()])
+        columns.numbers("total_size", common["total"])
+        columns.numbers("command_size", common["size"])
+        columns.numbers("partial", common["partial"] != 0)
+        columns.texts("topic", common["topic"] - 1, list(self._topics)[1:])
+        columns.texts("subscription", common["subscription"] - 1, list(self._subscriptions)[1:])
+        self._take_entries(columns, common, self._entries.take(order))
+        receipts, acks, flows = (each.take(order) for each in (self._receipts, self._acks, self._flows))
+        columns.put("producer_id", receipts["row"], receipts["producer"])
+        columns.put("sequence_id", receipts["row"], receipts["sequence"])
+        identified = receipts[receipts["identified"] != 0]
+        some = acks[acks["count"] > 0]
+        for name, field in (("ledger_id", "ledger"), ("entry_id", "entry")):
+            columns.put(name, identified["row"], identified[field])
+            columns.put(name, some["row"], some[field])
+        columns.put("consumer_id", acks["row"], acks["consumer"])
+        asking = acks[acks["asks"] != 0]
+        columns.put("request_id", asking["row"], asking["request"])
+        columns.put("ack_count", acks["row"], acks["count"])
+        columns.put_texts("ack_type", acks["row"], acks["type"], _ACK_TYPES)
+        columns.put("consumer_id", flows["row"], flows["consumer"])
+        columns.put("permits", flows["row"], flows["permits"])
+        columns.sparse_rest()
+        if self._payloads is not None:
+            columns.arrays["payload"] = pa.array([self._payloads[row] for row in captured], pa.binary())
+        batch = columns.batch(FRAMES)
+        self._begin()
+        return batch
+
+    def gaps(self) -> Any:
+        """The gaps and malformed stretches collected, as a `pyarrow.RecordBatch` of `GAPS`."""
+        damage, self._damage = self._damage, []
+        columns = Columns(len(damage), {})
+        places = np.array([event.packet for event in damage], np.int64)
+        columns.texts("file", places >> PLACE_BITS, self._sources)
+        columns.numbers("packet_offset", places & (1 << PLACE_BITS) - 1)
+        halves = [event.connection.index << 1 | event.to_broker for event in damage]
+        self._connections |= {event.connection.index: event.connection for event in damage}
+        self._ends(columns, np.array(halves, np.int64))
+        columns.texts("kind", np.array([isinstance(event, Malformed) for event in damage], np.int64), _KINDS)
+        columns.arrays |= {
+            "time_ns": pa.array([event.time_ns for event in damage], pa.int64()),
+            "stream_offset": pa.array([event.offset for event in damage], pa.int64()),
+            "size": pa.array([event.size for event in damage], pa.int64()),
+            "reason": pa.array(
+                [event.reason if isinstance(event, Malformed) else None for event in damage], pa.string()
+            ),
+        }
+        return columns.batch(GAPS)
+
+    def _ends(self, columns: Columns, halves: Any) -> None:
+        """Addresses, connection and direction, from `connection << 1 | to_broker`."""
+        kinds, codes = np.unique(halves, return_inverse=True)
+        ends = [self._ends_of(half) for half in kinds.tolist()]
+        for name, position in (("src_ip", 0), ("dst_ip", 2)):
+            texts = Codes()
+            numbers = np.array([texts[end[position]] for end in ends], np.int64)
+            columns.texts(name, numbers[codes] - 1, list(texts)[1:])
+        for name, position in (("src_port", 1), ("dst_port", 3)):
+            ports = np.array([-1 if end[position] is None else end[position] for end in ends], np.int64)
+            columns.numbers(name, ports[codes], ports[codes] >= 0)
+        columns.numbers("connection", halves >> 1)
+        columns.numbers("to_broker", (halves & 1) != 0)
+
+    def _ends_of(self, half: int) -> tuple[str | None, int | None, str | None, int | None]:
+        index = half >> 1
+        known = self._addresses.get(index)
+        connection = self._connections[index]
+        if known is None or known[0] is not connection:
+            if len(self._addresses) >= _MOST_CONNECTIONS:
+                self._addresses.clear()
+            ends = (*_address(connection.client), *_address(connection.server))
+            known = self._addresses[index] = connection, ends
+        ends = known[1]
+        return ends if half & 1 else (*ends[2:], *ends[:2])
+
+    def _take_entries(self, columns: Columns, common: Any, entries: Any) -> None:
+        """What SEND and MESSAGE have: ids, checksum, sizes, metadata."""
+        rows = entries["row"]
+        sends = common["type"][rows] == _SEND
+        sent, delivered = entries[sends], entries[~sends]
+        columns.put("producer_id", sent["row"], sent["owner"])
+        columns.put("sequence_id", sent["row"], sent["first"])
+        columns.put("num_messages", sent["row"], sent["count"])
+        columns.put("consumer_id", delivered["row"], delivered["owner"])
+        columns.put("ledger_id", delivered["row"], delivered["first"])
+        columns.put("entry_id", delivered["row"], delivered["second"])
+        columns.put("redelivery_count", delivered["row"], delivered["count"])
+        columns.put_texts("checksum", rows, entries["checksum"], {1: "valid", 2: "invalid", 3: "absent"})
+        checked = entries[(entries["checksum"] == 1) | (entries["checksum"] == 2)]
+        columns.put("checksum_valid", checked["row"], checked["checksum"] == 1)
+        opened = entries["payload_at"] != 0
+        head = np.where(entries["checksum"] == 3, 12, 18)
+        whole = opened & (common["partial"][rows] == 0)
+        sizes = entries["payload_at"] - common["size"][rows] - head
+        columns.put("metadata_size", rows[opened], sizes[opened])
+        columns.put("payload_size", rows[whole], (common["total"][rows] + 4 - entries["payload_at"])[whole])
+        known = np.array([metadata is not None for metadata in self._metadata], bool)
+        columns.put("num_messages", rows[known & ~sends], entries["messages"][known & ~sends])
+        self._take_metadata(columns, entries[known], sizes[known])
+
+    def _take_metadata(self, columns: Columns, entries: Any, sizes: Any) -> None:
+        rows = entries["row"]
+        nested = columns.nested
+        nested.present = rows
+        names = list(self._names)[1:]
+        nested.put_texts("producer_name", rows, entries["name"] - 1, dict(enumerate(map(as_text, names))))
+        nested.put("publish_time", rows, entries["publish"])
+        nested.put("num_messages_in_batch", rows, entries["messages"])
+        nested.put_texts("compression", rows, entries["compression"], _COMPRESSIONS)
+        # metadata larger than what is known of it has more fields
+        lengths = np.array(
+            [0, *(len(name) if isinstance(name, bytes) else len(name.encode()) for name in names)]
+        )
+        length = lengths[entries["name"]]
+        accounted = 1 + _varint(length) + length + 1 + _varint(entries["sequence"])
+        accounted += 1 + _varint(entries["publish"])
+        accounted += np.where(entries["unpacked"] != 0, 1 + _varint(entries["unpacked"]), 0)
+        accounted += np.where(entries["compression"] != 0, 2, 0)
+        accounted += np.where(entries["messages"] != 1, 1 + _varint(entries["messages"].astype("i8")), 0)
+        metadata = [each for each in self._metadata if each is not None]
+        for at in np.flatnonzero(accounted != sizes).tolist():
+            self._rest_of_metadata(nested.sparse, int(rows[at]), metadata[at])
+        nested.sparse_rest()
+
+    def _rest_of_metadata(
+        self, sparse: dict[str, list[tuple[int, Any]]], row: int, metadata: MessageMetadata
+    ) -> None:
+        for name in _NUMBERS_OF_METADATA:
+            if metadata.HasField(name):
+                sparse.setdefault(name, []).append((row, signed(getattr(metadata, name))))
+        if metadata.HasField("schema_version"):
+            sparse.setdefault("schema_version", []).append((row, as_base64(metadata.schema_version)))
+        if metadata.HasField("uuid"):
+            sparse.setdefault("uuid", []).append((row, as_text(metadata.uuid)))
+        if metadata.HasField("partition_key") or metadata.HasField("ordering_key"):
+            sparse.setdefault("key_hash", []).append((row, self._key_hash(metadata)))
+
+    def _key_hash(self, metadata: MessageMetadata) -> int:
+        """What Key_Shared subscriptions and key hashing ranges go by: Murmur3 of the (ordering) key."""
+        key = metadata.ordering_key or metadata.partition_key, metadata.partition_key_b64_encoded
+        known = self._keys.get(key)
+        if known is None:
+            if len(self._keys) >= _MOST_KEYS:
+                self._keys.clear()
+            data = key[0] if isinstance(key[0], bytes) else key[0].encode()
+            if key[1] and not metadata.ordering_key:
+                with suppress(ValueError):
+                    data = b64decode(data, validate=True)
+            known = self._keys[key] = murmur3(data, signed=False) & 0x7FFFFFFF
+        return known
+
+
+_KINDS: Final = ["gap", "malformed"]
+_NUMBERS_OF_METADATA: Final = (
+    *("event_time", "deliver_at_time", "num_chunks_from_msg", "chunk_id", "total_chunk_msg_size"),
+    *("txnid_least_bits", "txnid_most_bits"),
+)
+
+
+def _varint(values: Any) -> Any:
+    """How many bytes protobuf takes for each of `values`."""
+    return np.searchsorted(_VARINTS, values.astype(np.uint64), side="right") + 1
+
+
+_VARINTS: Final = np.array([1 << 7 * count for count in range(1, 10)], np.uint64)
+
+
+def _address(text: str) -> tuple[str | None, int | None]:
+    """IP address and port of "address:port"; None, None of an empty text."""
+    address, _, port = text.rpartition(":")
+    return (address.strip("[]"), int(port)) if address else (None, None)
