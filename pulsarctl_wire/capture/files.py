@@ -223,19 +223,21 @@ class PacketReader:
             at = 0
 
 
-def read_packets(head: bytes, read: Read) -> PacketReader:
+def read_packets(head: bytes, read: Read, stop: int = sys.maxsize) -> PacketReader:
     """The packets of a pcap or pcapng file: `head` is what was read of it so far, `read` gives the rest.
 
+    Those that begin at byte `stop` of the file or later are left.
     Raises CaptureError if it is no capture, DamagedCapture where it breaks off or makes no sense.
     """
     while len(head) < 24 and (more := read()):
         head += more
     if head.startswith(_PCAPNG_MAGIC):
-        return PacketReader(head, read, Layout(True, "<", ()))
+        return PacketReader(head, read, Layout(True, "<", ()), 0, stop)
     if head[:4] in _PCAP_MAGICS and len(head) >= 24:
         order, unit = _PCAP_MAGICS[head[:4]]
         link = struct.unpack_from(order + "I", head, 20)[0] & 0xFFFF  # the upper half is about checksums
-        return PacketReader(head[24:], read, Layout(False, order, (Interface(link, 0, unit, 1, 0),)), 24)
+        layout = Layout(False, order, (Interface(link, 0, unit, 1, 0),))
+        return PacketReader(head[24:], read, layout, 24, stop)
     raise CaptureError(
         "no pcap or pcapng file" if head[:4] not in _PCAP_MAGICS else "cut inside the file header"
     )
@@ -274,3 +276,57 @@ def _block_packet(kind: int, body: bytes, order: str, interfaces: list[Interface
         raise IndexError("the packet runs beyond its block")
     time_ns = (high << 32 | low) * interface.multiply // interface.divide + interface.offset
     return time_ns, interface.link, body[20 : 20 + size], length
+
+
+# -- beginning in the middle
+
+_CHAIN: Final = 12  # records in a row that make a place sure enough to begin at
+_DAY: Final = 86_400
+
+
+def find_record(data: bytes, layout: Layout, start: int, *, complete: bool) -> int | None:
+    """Where in `data`, which begins at byte `start` of a file, the first record or block begins.
+
+    That is a guess: whoever read the bytes before must have ended there. `complete` says that the file
+    ends with `data`. None if no place looks right, and where more bytes are needed to tell.
+    """
+    follows = _block_follows if layout.blocks else _record_follows
+    step = 4 if layout.blocks else 1
+    for first in range(-start % step, len(data), step):
+        at, before = first, None
+        for _ in range(_CHAIN):
+            if complete and at == len(data):
+                return first
+            found = follows(data, at, layout, before)
+            if found is None:
+                break
+            at, before = found
+        else:
+            return first
+    return None
+
+
+def _record_follows(
+    data: bytes, at: int, layout: Layout, before: int | None
+) -> tuple[int, int | None] | None:
+    """Where the record at `at` ends, and its second; None if it is none, or not all of its header is here."""
+    if len(data) - at < 16:
+        return None
+    seconds, fraction, size, length = struct.unpack_from(layout.order + "IIII", data, at)
+    second = 1_000_000_000 // layout.interfaces[0].multiply
+    if not (0 < size <= min(length, LARGEST_PACKET)) or length > LARGEST_PACKET or fraction >= second:
+        return None
+    if before is not None and abs(seconds - before) > _DAY:
+        return None
+    return at + 16 + size, seconds
+
+
+def _block_follows(data: bytes, at: int, layout: Layout, before: int | None) -> tuple[int, int | None] | None:
+    if len(data) - at < 12:
+        return None
+    kind, size = struct.unpack_from(layout.order + "II", data, at)
+    if size < 12 or size % 4 or size > LARGEST_PACKET or not (kind == _SECTION or 0 < kind < 0x10000):
+        return None
+    if at + size <= len(data) and data[at + size - 4 : at + size] != data[at + 4 : at + 8]:
+        return None
+    return at + size, None

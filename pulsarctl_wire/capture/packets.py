@@ -52,7 +52,14 @@ class Dissector:
     def __init__(self) -> None:
         self.skipped = 0
         """Packets that hold no TCP segment (other protocols, headers that were cut or make no sense)."""
+        self.fragments = 0
+        """IP fragments met so far."""
         self._datagrams: dict[bytes, _Datagram] = {}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether fragments wait for others."""
+        return bool(self._datagrams)
 
     def segment(self, link: int, data: bytes, length: int) -> Segment | None:
         """The TCP segment in a packet of link type `link` and `length` bytes on the wire, or None."""
@@ -169,6 +176,7 @@ class Dissector:
 
     def _fragment(self, key: bytes, offset: int, more: bool, data: bytes) -> bytes | None:
         """Add a fragment to its datagram; the whole of it once nothing is missing."""
+        self.fragments += 1
         datagram = self._datagrams.get(key)
         if datagram is None:
             if len(self._datagrams) >= MAX_DATAGRAMS:

@@ -21,7 +21,7 @@ import ipaddress
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from crc32c import crc32c
 
@@ -53,15 +53,15 @@ Its turn among those of both directions is its packet's number, or what waited b
 """
 
 
-class _Half:
+class Half:
     """One direction of a TCP connection. Sequence numbers are not wrapped here."""
 
     __slots__ = (
         *("acknowledged", "begun", "closed", "early", "early_bytes", "ended", "fin", "held"),
         *("hole_at", "hole_turn", "next", "other", "patience", "stream", "syn", "tcp"),
     )
-    other: "_Half"
-    tcp: "_Tcp"
+    other: "Half"
+    tcp: "Tcp"
 
     def __init__(self, stream: FrameStream) -> None:
         self.stream = stream
@@ -95,12 +95,12 @@ class _Half:
         return min(first, self.hole_turn) if self.hole_at == self.next else first
 
 
-class _Tcp:
+class Tcp:
     """A TCP connection: the half it was first seen by (that knows the other) and its session."""
 
-    __slots__ = ("certain", "ended", "half", "keys", "last_packet", "session", "waiting")
+    __slots__ = ("certain", "ended", "half", "keys", "last_packet", "mark", "session", "waiting")
 
-    def __init__(self, keys: tuple[bytes, bytes], session: Session, half: _Half, certain: bool) -> None:
+    def __init__(self, keys: tuple[bytes, bytes], session: Session, half: Half, certain: bool) -> None:
         self.keys = keys
         self.session = session
         self.half = half
@@ -109,9 +109,10 @@ class _Tcp:
         self.ended = False
         self.waiting = False  # segments wait, in one half for others, in the other one for these
         self.last_packet = 0
+        self.mark: Any = None  # of whoever follows it
 
 
-_ELSEWHERE: Final = _Half(FrameStream(Connection(-1), True))
+_ELSEWHERE: Final = Half(FrameStream(Connection(-1), True))
 """Stands for the halves of connections that another process follows."""
 
 
@@ -140,8 +141,8 @@ class Reassembler:
         self._knowledge = knowledge
         self._limit = limit
         self._share = share
-        self._halves: dict[bytes, _Half] = {}
-        self._ended: deque[_Tcp] = deque()
+        self._halves: dict[bytes, Half] = {}
+        self._ended: deque[Tcp] = deque()
         self._servers: set[bytes] = set()
         self._owners: dict[bytes, int] = {}
 
@@ -182,6 +183,18 @@ class Reassembler:
             tcp.session.track(events)
         return before + events if before else events
 
+    def connection(self, key: bytes) -> Tcp | None:
+        """The connection that a segment's key belongs to."""
+        half = self._halves.get(key)
+        return None if half is None else half.tcp
+
+    def ended(self, tcp: Tcp) -> None:
+        """Take note that a connection has ended: it is remembered for a while."""
+        tcp.ended = True
+        self._ended.append(tcp)
+        if len(self._ended) > LINGER:
+            self._forget(self._ended.popleft())
+
     def close(self) -> Iterator[list[Event]]:
         """End all connections, as the capture ends; give the events that are left, by connection."""
         for tcp in self._open_connections():
@@ -190,7 +203,7 @@ class Reassembler:
 
     # -- opening
 
-    def _open(self, key: bytes, sequence: int, flags: int, packet: int, events: list[Event]) -> _Half | None:
+    def _open(self, key: bytes, sequence: int, flags: int, packet: int, events: list[Event]) -> Half | None:
         """The half that a segment belongs to which is the first one seen, or has SYN set.
 
         None if the connection is somebody else's to follow (see `share`).
@@ -216,12 +229,12 @@ class Reassembler:
         ends = _address(addresses[:middle], ports[:2]), _address(addresses[middle:], ports[2:])
         connection = Connection(self.connections, *(ends if to_broker else ends[::-1]))
         self.connections += 1
-        half = _Half(FrameStream(connection, to_broker, from_start=opened, limit=self._limit))
-        other = _Half(FrameStream(connection, not to_broker, from_start=opened, limit=self._limit))
+        half = Half(FrameStream(connection, to_broker, from_start=opened, limit=self._limit))
+        other = Half(FrameStream(connection, not to_broker, from_start=opened, limit=self._limit))
         half.other, other.other = other, half
         streams = (half.stream, other.stream) if to_broker else (other.stream, half.stream)
         session = self.new_session(connection, self._knowledge, streams)
-        half.tcp = other.tcp = _Tcp((key, back), session, half, opened)
+        half.tcp = other.tcp = Tcp((key, back), session, half, opened)
         half.tcp.last_packet = packet
         self._halves[key], self._halves[back] = half, other
         if opened:
@@ -253,7 +266,7 @@ class Reassembler:
 
     def _take(
         self,
-        half: _Half,
+        half: Half,
         sequence: int,
         payload: bytes,
         missing: int,
@@ -285,7 +298,7 @@ class Reassembler:
             _deliver(half, (at, packet, packet, payload, missing, time_ns), events)
         self._check_ends(half, events)
 
-    def _acknowledge(self, half: _Half, acknowledged: int, events: list[Event]) -> None:
+    def _acknowledge(self, half: Half, acknowledged: int, events: list[Event]) -> None:
         """The peer has bytes of this half that were not seen: late in the capture, or missing in it."""
         upto = half.unwrap(acknowledged)
         if not half.begun:
@@ -311,7 +324,7 @@ class Reassembler:
 
     # -- ends
 
-    def _finish(self, half: _Half, sequence: int, flags: int, events: list[Event]) -> None:
+    def _finish(self, half: Half, sequence: int, flags: int, events: list[Event]) -> None:
         if flags & RST:
             if not half.begun or abs(half.unwrap(sequence) - half.next) <= MAX_EARLY:
                 events += self._end_halves(half.tcp)
@@ -320,7 +333,7 @@ class Reassembler:
             half.acknowledged = min(half.acknowledged, half.fin)
             self._check_ends(half, events)
 
-    def _check_ends(self, half: _Half, events: list[Event]) -> None:
+    def _check_ends(self, half: Half, events: list[Event]) -> None:
         """Close the halves whose FIN was reached; one that closes may let the other one go on."""
         for each in (half, half.other):
             if 0 <= each.fin <= each.next and not each.closed:
@@ -331,7 +344,7 @@ class Reassembler:
                 if each.other.closed:
                     self._end_halves(each.tcp)
 
-    def _end_halves(self, tcp: _Tcp) -> list[Event]:
+    def _end_halves(self, tcp: Tcp) -> list[Event]:
         """End both directions; the connection is remembered for a while, for its late segments."""
         events: list[Event] = []
         for half in (tcp.half, tcp.half.other):
@@ -340,13 +353,10 @@ class Reassembler:
                 _flush(half, events)
                 self._close_stream(half, events)
         if not tcp.ended:
-            tcp.ended = True
-            self._ended.append(tcp)
-            if len(self._ended) > LINGER:
-                self._forget(self._ended.popleft())
+            self.ended(tcp)
         return events
 
-    def _close_stream(self, half: _Half, events: list[Event]) -> None:
+    def _close_stream(self, half: Half, events: list[Event]) -> None:
         """End a stream. Where both sides speak the same other protocol it is other traffic: only counted."""
         left = half.stream.close()
         protocol = half.stream.protocol
@@ -358,7 +368,7 @@ class Reassembler:
             events += half.other.held + left
         half.ended = True
 
-    def _close(self, tcp: _Tcp) -> list[Event]:
+    def _close(self, tcp: Tcp) -> list[Event]:
         """End a connection and forget it; give its last events, as `add` does."""
         events = self._end_halves(tcp)
         if not tcp.certain:
@@ -366,13 +376,13 @@ class Reassembler:
         tcp.session.track(events)
         return events
 
-    def _forget(self, tcp: _Tcp) -> None:
+    def _forget(self, tcp: Tcp) -> None:
         for key in tcp.keys:
             half = self._halves.get(key)
             if half is not None and half.tcp is tcp:
                 del self._halves[key]
 
-    def _open_connections(self) -> list[_Tcp]:
+    def _open_connections(self) -> list[Tcp]:
         return list(dict.fromkeys(half.tcp for half in self._halves.values() if half is not _ELSEWHERE))
 
     def _evict(self, events: list[Event]) -> None:
@@ -385,7 +395,7 @@ class Reassembler:
             self._forget(tcp)
 
 
-def _begin(half: _Half, sequence: int) -> None:
+def _begin(half: Half, sequence: int) -> None:
     """A SYN was seen: the bytes begin behind it."""
     half.syn = sequence
     if not half.begun:
@@ -393,7 +403,7 @@ def _begin(half: _Half, sequence: int) -> None:
         half.next = sequence + 1
 
 
-def _deliver(half: _Half, segment: _Early, events: list[Event]) -> None:
+def _deliver(half: Half, segment: _Early, events: list[Event]) -> None:
     """Give the stream the bytes of a segment that it does not have; they begin at `next` or before."""
     at, _, packet, payload, missing, time_ns = segment
     seen = half.next - at
@@ -409,7 +419,7 @@ def _deliver(half: _Half, segment: _Early, events: list[Event]) -> None:
     half.next += len(payload) + missing
 
 
-def _release(tcp: _Tcp, events: list[Event]) -> None:
+def _release(tcp: Tcp, events: list[Event]) -> None:
     """Deliver what waits for nothing any more, in turns; what came behind a hole on the other half waits."""
     one, other = tcp.half, tcp.half.other
     while True:
@@ -425,7 +435,7 @@ def _release(tcp: _Tcp, events: list[Event]) -> None:
     tcp.waiting = bool(one.early or other.early)
 
 
-def _give_up(half: _Half, upto: int, events: list[Event]) -> None:
+def _give_up(half: Half, upto: int, events: list[Event]) -> None:
     """The bytes from `next` up to `upto`, or to the first early ones, will not come: a gap."""
     packet, time_ns = half.tcp.last_packet, None
     if half.early:
@@ -437,13 +447,13 @@ def _give_up(half: _Half, upto: int, events: list[Event]) -> None:
     _release(half.tcp, events)
 
 
-def _unblock(half: _Half, events: list[Event]) -> None:
+def _unblock(half: Half, events: list[Event]) -> None:
     """Give up the hole that the first segment of a half waits for, whichever half it is in."""
     blocked = half if half.blocked else half.other
     _give_up(blocked, blocked.early[0][0] if blocked.early else blocked.acknowledged, events)
 
 
-def _flush(half: _Half, events: list[Event]) -> None:
+def _flush(half: Half, events: list[Event]) -> None:
     """Give the stream all that is left of a half, holes as gaps."""
     while half.early:
         _unblock(half, events)
@@ -452,7 +462,7 @@ def _flush(half: _Half, events: list[Event]) -> None:
         _give_up(half, end, events)
 
 
-def _learn_direction(tcp: _Tcp, events: list[Event]) -> None:
+def _learn_direction(tcp: Tcp, events: list[Event]) -> None:
     """Let the commands say which side is the broker, where no SYN did."""
     for event in events:
         right = TO_BROKER.get(event.type) if isinstance(event, Frame) else None

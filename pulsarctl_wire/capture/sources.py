@@ -58,7 +58,7 @@ def open_source(path: str) -> Source:
 def holds_packets(path: str) -> bool:
     """Whether the file at `path` is a capture, maybe compressed; CaptureError if it cannot be read."""
     with open_source(path).stream as stream:
-        return files.is_capture(_peel(stream)[1])
+        return files.is_capture(peel(stream)[1])
 
 
 def _explain(error: OSError) -> str:
@@ -149,7 +149,7 @@ class Decoder:
         return len(self.sources) - 1 << PLACE_BITS if self._places else 0
 
     def _read(self, stream: BinaryIO) -> Iterator[list[Event]]:
-        stream, head = _peel(stream)
+        stream, head = peel(stream)
         read = files.reader(stream)
         if not (head or read()):  # which raises if it breaks off at once
             raise CaptureError("is empty: no packets, no frames")
@@ -237,7 +237,7 @@ class Decoder:
             raise damage
 
 
-def _peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
+def peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
     """Undo the compression of a source; give the stream to read on in and its first bytes."""
     for _ in range(4):  # nobody compresses more often, but an attacker
         head = _first_bytes(stream, 4)
@@ -262,6 +262,12 @@ def _rest_of_sniff(stream: BinaryIO, head: bytes) -> bytes:
     if files.is_capture(head) or len(head) >= SNIFFED or not head:
         return b""
     return _first_bytes(stream, SNIFFED - len(head))
+
+
+def uncompressed(stream: BinaryIO) -> BinaryIO:
+    """`stream` from its beginning, without whatever it is compressed by."""
+    peeled, head = peel(stream)
+    return cast(BinaryIO, _Unread(head, peeled))
 
 
 class _Unread(io.RawIOBase):

@@ -7,7 +7,7 @@ is kept as plain values beside them.
 
 import struct
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import orjson
 import pyarrow as pa
 from mmh3 import hash as murmur3
 
+from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.table.columns import Codes, Columns, Records, signed
 from pulsarctl_wire.table.schema import FRAMES, GAPS
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
@@ -29,7 +30,6 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     ServerError,
 )
 
-PLACE_BITS: Final = 44  # as capture/sources.py numbers places
 _NO_TIME: Final = -(2**63)
 _MOST_CONNECTIONS: Final = 65_536  # whose addresses are remembered
 _MOST_KEYS: Final = 65_536  # whose hashes are
@@ -65,11 +65,11 @@ _ACK_TYPES: Final = {value.number: value.name for value in CommandAck.AckType.DE
 class TableBuilder:
     """Collects events; `frames` and `gaps` give their rows and begin anew.
 
-    `sources` are the names of the files that the events' places number (see `Decoder`), to be filled
-    while the rows are collected. `payload` keeps the payload of each frame, as it was on the wire.
+    `sources` are the names of the files that the events' places number (see `Decoder`); it may grow
+    while rows are collected. `payload` keeps the payload of each frame, as it was on the wire.
     """
 
-    def __init__(self, sources: list[str], *, payload: bool = False) -> None:
+    def __init__(self, sources: Sequence[str] | Mapping[int, str], *, payload: bool = False) -> None:
         self.rows = 0
         """Frames collected since the last batch was taken."""
         self._sources = sources
@@ -95,7 +95,8 @@ class TableBuilder:
         self._keys: dict[Any, int] = {}
         self._addresses: dict[int, tuple[Connection, tuple[str | None, int | None, str | None, int | None]]]
         self._addresses = {}
-        self._damage: list[Event] = []
+        self.damage: list[Event] = []
+        """What was collected for the gaps table since its last batch was taken."""
         self._begin()
 
     def _begin(self) -> None:
@@ -116,7 +117,7 @@ class TableBuilder:
         connections, row, last = self._connections, self.rows, None
         for frame in events:
             if frame.__class__ is not Frame:
-                self._damage.append(frame)
+                self.damage.append(frame)
                 continue
             connection = frame.connection
             if connection is not last:
@@ -253,7 +254,7 @@ class TableBuilder:
         order[captured] = np.arange(len(captured))
         common = common[captured]
         columns = Columns(len(common), self._sparse, order)
-        columns.texts("file", common["place"] >> PLACE_BITS, self._sources)
+        self._files(columns, common["place"] >> PLACE_BITS)
         columns.numbers("packet_offset", common["place"] & (1 << PLACE_BITS) - 1)
         columns.numbers("time_ns", common["time"], common["time"] != _NO_TIME)
         columns.numbers("start_time_ns", common["start"], common["start"] != common["time"])
@@ -291,10 +292,10 @@ class TableBuilder:
 
     def gaps(self) -> Any:
         """The gaps and malformed stretches collected, as a `pyarrow.RecordBatch` of `GAPS`."""
-        damage, self._damage = self._damage, []
+        damage, self.damage = self.damage, []
         columns = Columns(len(damage), {})
         places = np.array([event.packet for event in damage], np.int64)
-        columns.texts("file", places >> PLACE_BITS, self._sources)
+        self._files(columns, places >> PLACE_BITS)
         columns.numbers("packet_offset", places & (1 << PLACE_BITS) - 1)
         halves = [event.connection.index << 1 | event.to_broker for event in damage]
         self._connections |= {event.connection.index: event.connection for event in damage}
@@ -309,6 +310,10 @@ class TableBuilder:
             ),
         }
         return columns.batch(GAPS)
+
+    def _files(self, columns: Columns, numbers: Any) -> None:
+        files, codes = np.unique(numbers, return_inverse=True)
+        columns.texts("file", codes, [self._sources[number] for number in files.tolist()])
 
     def _ends(self, columns: Columns, halves: Any) -> None:
         """Addresses, connection and direction, from `connection << 1 | to_broker`."""

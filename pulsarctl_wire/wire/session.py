@@ -45,14 +45,19 @@ NO_REQUEST: Final = 2**64 - 1
 _NO_SCHEMA: Final = {Schema.AutoConsume, getattr(Schema, "None")}
 
 
-class _Asked(NamedTuple):
-    """A request that waits for its answer."""
+class Asked(NamedTuple):
+    """A request that waits for its answer; `owner` is whose topic it is about, if that is not known."""
 
     number: int
     time_ns: int | None
     type: int
     topic: str | None
     subscription: str | None = None
+    owner: "Owner | None" = None
+
+
+Owner = tuple[bool, int]
+"""Whether it is a consumer (or else a producer), and its id."""
 
 
 _Sent = tuple[int, int | None, str | None, int]
@@ -70,9 +75,10 @@ class _Chunks:
 
 
 class Kept:
-    """Messages kept by key, up to `MAX_KEPT` bytes of them: beyond that the oldest are forgotten."""
+    """Messages kept by key, up to `limit` bytes of them: beyond that the oldest are forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_KEPT) -> None:
+        self._limit = limit
         self._messages: dict[Any, tuple[Any, int]] = {}
         self._bytes = 0
 
@@ -81,14 +87,16 @@ class Kept:
 
     def put(self, key: Any, message: Any) -> None:
         """Keep `message` under `key`."""
+        if not self._limit:
+            return
         self.drop(key)
         size = len(message.SerializePartialToString()) + _KEEPING
         self._messages[key] = message, size
         self._bytes += size
-        if self._bytes > MAX_KEPT:
+        if self._bytes > self._limit:
             for oldest in list(self._messages):
                 self.drop(oldest)
-                if self._bytes <= MAX_KEPT // 2:
+                if self._bytes <= self._limit // 2:
                     break
 
     def get(self, key: Any) -> Any:
@@ -106,8 +114,8 @@ class Kept:
 class Schemas:
     """The schemas of topics as far as they were seen: declared, fetched or registered."""
 
-    def __init__(self) -> None:
-        self._kept = Kept()
+    def __init__(self, limit: int = MAX_KEPT) -> None:
+        self._kept = Kept(limit)
 
     def __bool__(self) -> bool:
         return bool(self._kept)
@@ -142,16 +150,22 @@ class Knowledge:
     """What the sessions of one capture share, and what is counted over all of them.
 
     `frames` numbers the frames, `bodies` are requests that their answers will complete. `join_chunks`
-    keeps the payloads of chunked messages until they are whole. `answers`, if asked for, holds the
+    keeps the payloads of chunked messages until they are whole, `schemas` what payloads are read by.
+    `answers`, if asked for, holds the
     number of each request's answer at the request's number.
     """
 
     def __init__(
-        self, *, join_chunks: bool = True, link_answers: bool = False, fixed_limit: bool = False
+        self,
+        *,
+        join_chunks: bool = True,
+        schemas: bool = True,
+        link_answers: bool = False,
+        fixed_limit: bool = False,
     ) -> None:
         self.frames = 0
-        self.schemas = Schemas()
-        self.bodies = Kept()
+        self.schemas = Schemas(MAX_KEPT if schemas else 0)
+        self.bodies = Kept(MAX_KEPT if schemas else 0)
         self.chunks = ChunkJoiner(keep=join_chunks)
         self.answers: array[int] | None = array("L") if link_answers else None
         self.fixed_limit = fixed_limit
@@ -183,15 +197,15 @@ class Session:
         self._chunks: dict[tuple[int, int], _Chunks] = {}
         self._chunks_waiting = 0  # at the most
         self._lossy = True  # until the beginning is seen
-        self._asked: dict[tuple[str, int], _Asked] = {}
-        self._handshake: _Asked | None = None
-        self._challenge: _Asked | None = None
-        self._pings: tuple[deque[_Asked], deque[_Asked]] = (deque(maxlen=64), deque(maxlen=64))
+        self._asked: dict[tuple[str, int], Asked] = {}
+        self._handshake: Asked | None = None
+        self._challenge: Asked | None = None
+        self._pings: tuple[deque[Asked], deque[Asked]] = (deque(maxlen=64), deque(maxlen=64))
 
     def track(self, events: list[Event]) -> None:
         """Number the frames among `events` and tell them what is known of their session."""
         knowledge = self._knowledge
-        rules = _RULES
+        rules = RULES
         for frame in events:
             if frame.__class__ is not Frame:
                 self._chunks.clear()  # chunks or receipts may be missing, and nothing tells which
@@ -224,7 +238,7 @@ class Session:
         if before is None:
             self._sends[key] = asked
             if len(self._sends) > MAX_PENDING:
-                _bound(self._sends, MAX_PENDING)
+                bound(self._sends, MAX_PENDING)
                 self._queued = sum(len(each) - 1 for each in self._sends.values() if isinstance(each, deque))
         elif self._queued >= MAX_PENDING:
             self._sends = {key: asked}  # many of one id each: nobody answers here
@@ -241,7 +255,7 @@ class Session:
         chunks = self._chunks.get(key)
         if chunks is None and (chunk == 0 or not self._lossy):
             chunks = self._chunks[key] = _Chunks()
-            _bound(self._chunks, _QUEUE)
+            bound(self._chunks, _QUEUE)
         if chunks is None or (self._lossy and chunk not in (0, chunks.next)):
             self._chunks.pop(key, None)
             return
@@ -338,7 +352,7 @@ class Session:
     def _request(self, frame: Frame) -> None:
         """Any request of the table: resolve what it is about and remember it."""
         body = getattr(frame.base, BODIES[frame.type])
-        fields = _FIELDS[frame.type]
+        fields = FIELDS[frame.type]
         if "topic" in fields:
             frame.topic = full_topic(body.topic) if body.topic else None
         elif "consumer_id" in fields:
@@ -354,10 +368,8 @@ class Session:
         how = REQUESTS[frame.type]
         if frame.to_broker and body.HasField(how.key):
             key = how.family, getattr(body, how.key)
-            self._asked[key] = _Asked(
-                frame.number, frame.time_ns, frame.type, frame.topic, frame.subscription
-            )
-            _bound(self._asked, MAX_PENDING)
+            self._asked[key] = Asked(frame.number, frame.time_ns, frame.type, frame.topic, frame.subscription)
+            bound(self._asked, MAX_PENDING)
             if frame.type in _COMPLETED:
                 self._knowledge.bodies.put((self.connection.index, *key), body)
 
@@ -377,12 +389,12 @@ class Session:
             before = self._producers.get(body.producer_id)
             token = before[1] if before else body.producer_id
             self._producers[body.producer_id] = full_topic(body.topic), token
-            _bound(self._producers, MAX_PENDING)
+            bound(self._producers, MAX_PENDING)
             self._declare(True, body.producer_id, None)  # until it succeeds
         elif frame.type in (_SUBSCRIBE, _SCALABLE_SUBSCRIBE):
             frame.subscription = as_text(body.subscription)
             self._consumers[body.consumer_id] = full_topic(body.topic), frame.subscription
-            _bound(self._consumers, MAX_PENDING)
+            bound(self._consumers, MAX_PENDING)
             has_schema = frame.type == _SUBSCRIBE and body.HasField("schema")
             self._declare(False, body.consumer_id, body.schema if has_schema else None)
             if has_schema:
@@ -409,13 +421,13 @@ class Session:
                 del self._asked[key]  # a producer that waits for its turn is answered twice
                 self._knowledge.bodies.drop((self.connection.index, *key))
             return
-        if "consumer_id" in _FIELDS[frame.type]:
+        if "consumer_id" in FIELDS[frame.type]:
             self._of_consumer(frame)
         if frame.type == _ERROR and body.request_id == NO_REQUEST and self._handshake is not None:
             self._answered(frame, self._handshake)
             self._handshake = None
 
-    def _learn(self, frame: Frame, body: Any, asked: _Asked, request: Any) -> None:
+    def _learn(self, frame: Frame, body: Any, asked: Asked, request: Any) -> None:
         """What an answer makes of its request: schemas get versions, a reopened producer starts afresh."""
         if asked.type == _PRODUCER and frame.type == _PRODUCER_SUCCESS:
             producer = request.producer_id
@@ -433,7 +445,7 @@ class Session:
             version = body.schema_version or request.schema_version
             self._knowledge.schemas.add(asked.topic, version, body.schema)
 
-    def _answered(self, frame: Frame, asked: _Asked) -> None:
+    def _answered(self, frame: Frame, asked: Asked) -> None:
         frame.request, frame.request_type = asked.number, asked.type
         frame.topic, frame.subscription = asked.topic, asked.subscription
         if frame.time_ns is not None and asked.time_ns is not None:
@@ -444,7 +456,7 @@ class Session:
     # -- the connection itself
 
     def _connect(self, frame: Frame) -> None:
-        self._handshake = _Asked(frame.number, frame.time_ns, frame.type, None)
+        self._handshake = Asked(frame.number, frame.time_ns, frame.type, None)
         self._lossy = self._lossy and frame.type == _AUTH_RESPONSE
         if frame.type == _AUTH_RESPONSE and self._challenge is not None:
             self._answered(frame, self._challenge)
@@ -459,7 +471,7 @@ class Session:
             self._answered(frame, self._handshake)
             self._handshake = None
         if frame.type == _AUTH_CHALLENGE:
-            self._challenge = _Asked(frame.number, frame.time_ns, frame.type, None)
+            self._challenge = Asked(frame.number, frame.time_ns, frame.type, None)
             return
         self.heed_limit(frame)
 
@@ -480,7 +492,7 @@ class Session:
                 frame.topic, frame.subscription = known
 
     def _ping(self, frame: Frame) -> None:
-        self._pings[frame.to_broker].append(_Asked(frame.number, frame.time_ns, frame.type, None))
+        self._pings[frame.to_broker].append(Asked(frame.number, frame.time_ns, frame.type, None))
 
     def _pong(self, frame: Frame) -> None:
         asked = self._pings[not frame.to_broker]
@@ -488,43 +500,14 @@ class Session:
             self._answered(frame, asked.popleft())
 
 
-class TopicSession(Session):
-    """A session that tells frames their topics and subscriptions, and pairs no sends with receipts."""
-
-    def track(self, events: list[Event]) -> None:
-        """Number the frames among `events` and tell them what they are about."""
-        self._knowledge.frames += len(events)
-        rules = _TOPIC_RULES
-        for frame in events:
-            if frame.__class__ is Frame and frame.base is not None:
-                rule = rules.get(frame.type)
-                if rule is not None:
-                    rule(self, frame)
-
-    def _send(self, frame: Frame) -> None:
-        known = self._producers.get(frame.base.send.producer_id)  # type: ignore[union-attr]
-        if known is not None:
-            frame.topic = known[0]
-
-    def _of_producer(self, frame: Frame) -> None:
-        known = self._producers.get(getattr(frame.base, BODIES[frame.type]).producer_id)
-        if known is not None:
-            frame.topic = known[0]
-
-    def _message(self, frame: Frame) -> None:
-        known = self._consumers.get(frame.base.message.consumer_id)  # type: ignore[union-attr]
-        if known is not None:
-            frame.topic, frame.subscription = known
-
-
-def _bound(table: dict[Any, Any], size: int) -> None:
+def bound(table: dict[Any, Any], size: int) -> None:
     """Forget the older half of a table that has more than `size` rows."""
     if len(table) > size:
         for key in list(islice(table, len(table) // 2)):
             del table[key]
 
 
-_FIELDS: Final = {
+FIELDS: Final = {
     number: frozenset(getattr(BaseCommand(), body).DESCRIPTOR.fields_by_name)
     for number, body in BODIES.items()
 }
@@ -541,8 +524,8 @@ TEACHING: Final = {_SUBSCRIBE, _PRODUCER_SUCCESS, _GET_SCHEMA_RESPONSE, _GET_OR_
 _COMPLETED: Final = {_PRODUCER, NUMBERS["GET_SCHEMA"], NUMBERS["GET_OR_CREATE_SCHEMA"]}
 """Requests whose answers complete what they say."""
 
-_RULES: Final[dict[int, Callable[[Session, Frame], None]]] = {
-    **{number: Session._of_consumer for number, fields in _FIELDS.items() if "consumer_id" in fields},
+RULES: Final[dict[int, Callable[[Session, Frame], None]]] = {
+    **{number: Session._of_consumer for number, fields in FIELDS.items() if "consumer_id" in fields},
     **dict.fromkeys(REQUESTS, Session._request),
     **dict.fromkeys(ANSWERS, Session._answer),
     NUMBERS["SEND"]: Session._send,
@@ -559,11 +542,3 @@ _RULES: Final[dict[int, Callable[[Session, Frame], None]]] = {
     NUMBERS["PONG"]: Session._pong,
 }
 """Type number -> what a session does with a frame of that type; of the others it knows nothing."""
-
-_TOPIC_RULES: Final[dict[int, Callable[[Any, Frame], None]]] = {
-    **_RULES,
-    NUMBERS["SEND"]: TopicSession._send,
-    NUMBERS["SEND_RECEIPT"]: TopicSession._of_producer,
-    NUMBERS["SEND_ERROR"]: TopicSession._of_producer,
-    NUMBERS["MESSAGE"]: TopicSession._message,
-}

@@ -20,7 +20,7 @@ effort than the bytes it has searched are worth looks only at small candidates f
 """
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -45,6 +45,8 @@ _UNCHECKED: Final = 65_536  # bytes of a frame that is waited for before its com
 _MOST_PACKETS: Final = 65_536  # that a malformed stretch names
 _FREE_EFFORT: Final = 16 * 1024 * 1024
 _EFFORT_PER_BYTE: Final = 8
+
+_FIXED: Final = {"connection", "to_broker", "certain"}
 
 _Source = tuple[int, int, int | None]
 """Where bytes came from: their end in the stream, the packet, its time in ns."""
@@ -94,6 +96,7 @@ class FrameStream:
         self._searching = False
         self._seen_frame = False
         self._fresh = True  # nothing recognised yet: it may still be another protocol
+        self._resume_at, self._searched, self._effort = -1, 0, 0
         self._mark_lost("", 0)
         self._fresh = True
         if not from_start:
@@ -147,6 +150,37 @@ class FrameStream:
         events: list[Event] = []
         self._end(events)
         return events
+
+    # -- handing over to a stream in another process that goes on from here
+
+    @property
+    def step(self) -> int | None:
+        """How many bytes of a frame that begins where the last one ended are here; None if out of step."""
+        return self._buffered if self._in_step() and self._seen_frame and self._approved < 0 else None
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was fed so far."""
+        return not (self._offset or self._buffered)
+
+    @property
+    def position(self) -> int:
+        """Offset of the first byte that is in no event yet."""
+        return self._offset
+
+    def state(self) -> dict[str, Any]:
+        """All that the stream goes on from but for the connection and the direction; it can be pickled."""
+        return {name: value for name, value in vars(self).items() if name not in _FIXED}
+
+    def resume(self, state: dict[str, Any], shift: int) -> None:
+        """Go on from a `state` whose offsets are `shift` bytes too small."""
+        vars(self).update(state)
+        self._offset += shift
+        self._searched += shift
+        self._lost_at += shift
+        if self._resume_at >= 0:
+            self._resume_at += shift
+        self._sources = [(end + shift, packet, time_ns) for end, packet, time_ns in self._sources]
 
     # -- the states
 

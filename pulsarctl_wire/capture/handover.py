@@ -1,0 +1,141 @@
+"""A connection handed over between processes that follow different parts of one capture.
+
+A process that begins in the middle of a capture does not know what came before. Yet from some packet on
+it follows a connection just as one would that has seen everything: once both halves are in step with the
+frames, and no segment waits for another. `Footing` tells where that is; what came before decides whether
+the connection really stood there (`agrees`). If it did, its state at the end of the part is the true one,
+but for what counts from the beginning of the connection, and that is shifted (`take_over`).
+"""
+
+from typing import Any, Final, NamedTuple
+
+from pulsarctl_wire.capture.reassembly import Half, Tcp
+from pulsarctl_wire.wire.topics import Tables, TopicSession
+
+FRESH, STEP, IDLE = "fresh", "step", "idle"
+"""Kinds of halves: just opened; in step with the frames; nothing known but where its next byte goes."""
+
+_MASK: Final = 0xFFFFFFFF
+_CARRIED: Final = ("begun", "closed", "early_bytes", "ended", "hole_turn", "patience")
+_NUMBERS: Final = ("next", "acknowledged", "hole_at", "fin")  # sequence numbers; -1 is none
+
+
+class HalfFooting(NamedTuple):
+    """One half: its kind, whether its bytes have begun, the number of the next one, how many bytes of a
+    frame are here, and its stream's position.
+    """
+
+    kind: str
+    begun: bool
+    next: int
+    buffered: int
+    position: int
+
+
+class Footing(NamedTuple):
+    """Where a connection stands: its halves in the order of their keys, the direction of the first one,
+    and the largest frame allowed, in bytes.
+    """
+
+    halves: tuple[HalfFooting, HalfFooting]
+    to_broker: bool
+    limit: int
+
+
+class State(NamedTuple):
+    """All that is needed to go on with a connection. A stream that is None was not touched."""
+
+    halves: tuple[dict[str, Any], dict[str, Any]]
+    streams: tuple[dict[str, Any] | None, dict[str, Any] | None]
+    tables: Tables
+    ended: bool
+    waiting: bool
+    last_packet: int
+
+
+def halves_of(tcp: Tcp) -> tuple[Half, Half]:
+    """The halves of a connection in the order of their keys, whichever was seen first."""
+    first, other = tcp.half, tcp.half.other
+    return (first, other) if tcp.keys[0] <= tcp.keys[1] else (other, first)
+
+
+def footing(tcp: Tcp, *, patient: bool) -> Footing | None:
+    """Where a connection stands; None while that is not sure, or a half is idle and we are `patient`."""
+    if not tcp.certain or tcp.waiting or tcp.ended:
+        return None
+    one, other = (_footing(half) for half in halves_of(tcp))
+    if one is None or other is None:
+        return None
+    kinds = {one.kind, other.kind}
+    if IDLE in kinds and (patient or STEP not in kinds):
+        return None
+    stream = halves_of(tcp)[0].stream
+    return Footing((one, other), stream.to_broker, stream.limit)
+
+
+def _is_open(half: Half) -> bool:
+    """Whether a half just takes its next bytes: nothing is missing, waits, or ends."""
+    missing = half.early or half.blocked or (half.begun and half.acknowledged > half.next)
+    return not (missing or half.closed or half.fin >= 0 or half.held)
+
+
+def _footing(half: Half) -> HalfFooting | None:
+    if not _is_open(half):
+        return None
+    stream = half.stream
+    if stream.untouched:
+        is_fresh = half.syn is not None or (not half.begun and half.other.syn is not None)
+        return HalfFooting(FRESH if is_fresh else IDLE, half.begun, half.next, 0, 0)
+    buffered = stream.step
+    return None if buffered is None else HalfFooting(STEP, half.begun, half.next, buffered, stream.position)
+
+
+def agrees(guess: Footing, tcp: Tcp, state: State) -> bool:
+    """Whether `tcp`, of which the past is known, stands where `guess` says, so that `state` follows."""
+    if not tcp.certain or tcp.waiting or tcp.ended:
+        return False
+    if halves_of(tcp)[0].stream.to_broker is not guess.to_broker:
+        return False
+    for half, mine, stream in zip(halves_of(tcp), guess.halves, state.streams, strict=True):
+        if not _is_open(half) or half.begun is not mine.begun or (half.next - mine.next) & _MASK:
+            return False
+        true = _footing(half)
+        if mine.kind == IDLE:
+            if stream is not None and not (half.stream.untouched or half.stream.step == 0):
+                return False  # its first bytes went on with a frame
+        elif true is None or (true.kind, true.buffered) != (mine.kind, mine.buffered):
+            return False
+    return True
+
+
+def hand_over(tcp: Tcp) -> State:
+    """The state of a connection; its session must be a `TopicSession`."""
+    halves = halves_of(tcp)
+    session = tcp.session
+    assert isinstance(session, TopicSession)
+    one, other = (
+        {name: getattr(half, name) for name in (*_CARRIED, *_NUMBERS, "early", "syn")} for half in halves
+    )
+    streams = [None if half.stream.untouched else half.stream.state() for half in halves]
+    return State(
+        (one, other), (streams[0], streams[1]), session.tables(), tcp.ended, tcp.waiting, tcp.last_packet
+    )
+
+
+def take_over(tcp: Tcp, guess: Footing, state: State) -> None:
+    """Bring `tcp` to `state`, which was reached from `guess`."""
+    rows = zip(halves_of(tcp), guess.halves, state.halves, state.streams, strict=True)
+    for half, mine, values, stream in rows:
+        shift = half.next - mine.next
+        for name in _CARRIED:
+            setattr(half, name, values[name])
+        for name in _NUMBERS:
+            setattr(half, name, values[name] + shift if values[name] >= 0 else -1)
+        half.early = [(at + shift, *rest) for at, *rest in values["early"]]
+        half.syn = half.syn if values["syn"] is None else values["syn"]
+        if stream is not None:
+            limit = half.stream.limit if stream["limit"] == guess.limit else stream["limit"]
+            half.stream.resume(stream | {"limit": limit}, half.stream.position - mine.position)
+    tcp.ended, tcp.waiting, tcp.last_packet = state.ended, state.waiting, state.last_packet
+    assert isinstance(tcp.session, TopicSession)
+    tcp.session.learn(state.tables)

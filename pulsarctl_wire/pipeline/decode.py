@@ -1,0 +1,317 @@
+"""A split decoded alone: its rows as far as they are sure, and its edges.
+
+Of each connection the packets are kept until it stands on sure footing (capture/handover.py): they go to
+the one who knows what came before, and so does the connection's state at the end of the split. The rows
+in between are written as a draft: connections are numbered from 0, their bytes are counted from where the
+split began, and nothing is known of what was opened before.
+"""
+
+import pickle
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pulsarctl_wire.capture.files import Layout, PacketReader, reader
+from pulsarctl_wire.capture.handover import IDLE, Footing, State, footing, halves_of, hand_over
+from pulsarctl_wire.capture.packets import SYN, Dissector, Segment
+from pulsarctl_wire.capture.reassembly import Reassembler, Tcp
+from pulsarctl_wire.capture.sources import PLACE_BITS, uncompressed
+from pulsarctl_wire.errors import CaptureError, DamagedCapture
+from pulsarctl_wire.pipeline.splits import Split, filesystem, opened, read_split
+from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder
+from pulsarctl_wire.table.schema import ROWS
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Event, Malformed
+from pulsarctl_wire.wire.session import Knowledge
+from pulsarctl_wire.wire.topics import TopicSession
+
+PATIENCE: Final = 64
+"""Packets of a connection for which an idle half of it is waited for."""
+MOST_KEPT: Final = 8 * 1024 * 1024
+"""Bytes of packets of one connection that are kept; beyond that the split is read again for it."""
+_ALL_KEPT: Final = 64 * 1024 * 1024  # of all connections
+KINDS: Final = ("frames", "gaps")
+_PACKET_COST: Final = 256
+_GATHERED: Final = 64  # events that become rows at a time
+
+
+class Settings(NamedTuple):
+    """What all splits are decoded by: where drafts go, the largest frame in bytes, whether payloads stay."""
+
+    drafts: str
+    max_frame_size: int | None = None
+    payload: bool = False
+
+
+Kept = tuple[int, int | None, Segment]
+"""A packet that was kept: its place, time in ns, and TCP segment."""
+
+
+class Edge:
+    """What a split tells of a connection in it.
+
+    index     its number in the draft
+    pair      the smaller one of its keys
+    place     of its first packet
+    packets   from there until it stood on sure footing, or to the end; None if they were too many
+    guess     that footing; None if there was none. Then there are no rows of it
+    sure      the place of the first packet after it
+    doubtful  whether an idle half did not go on with a frame when it woke up
+    state     the connection's at the end of the split
+    largest   bytes of its largest frame
+    damaged   whether any of its bytes were lost or are no frames
+    in_step   whether both halves were in step at the end
+    """
+
+    def __init__(self, index: int, pair: bytes, place: int) -> None:
+        self.index = index
+        self.pair = pair
+        self.place = place
+        self.packets: list[Kept] | None = []
+        self.kept = 0
+        self.guess: Footing | None = None
+        self.sure = 0
+        self.doubtful = False
+        self.state: State | None = None
+        self.largest = 0
+        self.damaged = False
+        self.in_step = False
+
+
+class Decoded(NamedTuple):
+    """What became of a split.
+
+    `begin` and `end` are where its first packet's record begins and where the next split's does, with
+    the layouts there; no `begin`: none was found. `problem` is what is wrong with the file, `damaged` if it
+    breaks off (else it cannot be read at all). `fragments` counts IP fragments, `dissector` has those that
+    wait for more. `rows` counts those of the draft.
+    """
+
+    split: Split
+    begin: tuple[int, Layout | None] | None
+    end: tuple[int, Layout | None]
+    problem: str | None
+    damaged: bool
+    packets: int
+    fragments: int
+    dissector: Dissector
+    edges: list[Edge]
+    rows: int
+
+
+def decode_split(split: Split, settings: Settings) -> Decoded:
+    """Decode a split; its draft is written under `settings.drafts`. OSError if that cannot be."""
+    decoder = _SplitDecoder(split, settings)
+    begin: tuple[int, Layout | None] | None = (split.start, split.layout)
+    end: tuple[int, Layout | None] = (split.start, split.layout)
+    problem, damaged = None, False
+    try:
+        with opened(split.input, split.start) as stream:
+            source = stream if split.layout is not None else uncompressed(stream)
+            packets = read_split(split, reader(source))
+            if packets is None:
+                begin = None
+            else:
+                if not split.exact:
+                    begin = packets.offset, packets.layout
+                try:
+                    decoder.run(packets)
+                finally:
+                    end = packets.offset, packets.layout
+    except DamagedCapture as error:
+        problem, damaged = str(error), True
+    except CaptureError as error:
+        problem = str(error)
+    finally:
+        decoder.close()
+    return Decoded(
+        split,
+        begin,
+        end,
+        problem,
+        damaged,
+        decoder.packets,
+        decoder.dissector.fragments,
+        decoder.dissector,
+        decoder.edges(),
+        decoder.rows,
+    )
+
+
+def reread(split: Split, dissector: Dissector, wanted: dict[bytes, int]) -> Iterator[Kept]:
+    """The packets of an exact split again: of connections by their pairs, each from its place on.
+
+    `dissector` has the IP fragments that waited before the split; it is left as it is.
+    """
+    segment = pickle.loads(pickle.dumps(dissector)).segment
+    base = split.file << PLACE_BITS
+    with suppress(DamagedCapture), opened(split.input, split.start) as stream:
+        packets = read_split(split, reader(stream if split.layout is not None else uncompressed(stream)))
+        assert packets is not None  # it is exact
+        for time_ns, link, data, length in packets:
+            found = segment(link, data, length)
+            if found is not None:
+                place = base | packets.offset
+                if place >= wanted.get(_pair(found[0]), sys.maxsize):
+                    yield place, time_ns, found
+
+
+class _SplitDecoder:
+    """Takes the packets of a split."""
+
+    def __init__(self, split: Split, settings: Settings) -> None:
+        self.packets = 0
+        self.rows = 0
+        self.dissector = split.dissector or Dissector()
+        self.dissector.fragments = 0
+        self._reassembler = Reassembler(
+            Knowledge(join_chunks=False, schemas=False, fixed_limit=settings.max_frame_size is not None),
+            limit=settings.max_frame_size or MAX_FRAME_SIZE,
+            new_session=TopicSession,
+        )
+        self._base = split.file << PLACE_BITS
+        self._edges: list[Edge] = []
+        self._tcps: list[Tcp] = []
+        self._given_up: set[bytes] = set()
+        self._kept = 0
+        self._broken: set[tuple[int, bool]] = set()  # halves whose first bytes were no frame
+        self._builder = TableBuilder({split.file: split.input.name}, payload=settings.payload)
+        self._gathered: list[Event] = []
+        self._draft = Draft(settings.drafts, split.name)
+
+    def run(self, packets: PacketReader) -> None:
+        """Decode them."""
+        segment, add, base = self.dissector.segment, self._reassembler.add, self._base
+        connection = self._reassembler.connection
+        for number, (time_ns, link, data, length) in enumerate(packets, 1):
+            self.packets = number
+            found = segment(link, data, length)
+            if found is None:
+                continue
+            tcp = connection(found[0])
+            place = base | packets.offset
+            if tcp is None or tcp.mark is None or tcp.mark.guess is None or found[3] & SYN:
+                self._unsure(found, time_ns, place)
+            else:
+                events = add(found, time_ns, place)
+                if events:
+                    self._gathered += events
+                    if len(self._gathered) >= _GATHERED:
+                        self._flush()
+
+    def _unsure(self, segment: Segment, time_ns: int | None, place: int) -> None:
+        """Take a packet of a connection that may have no sure footing."""
+        key = segment[0]
+        if self._given_up and _pair(key) in self._given_up:
+            return
+        events = self._reassembler.add(segment, time_ns, place)
+        tcp = self._reassembler.connection(key)
+        if tcp is not None and tcp.mark is None:
+            tcp.mark = Edge(len(self._edges), _pair(key), place)
+            tcp.session.connection.index = tcp.mark.index
+            self._edges.append(tcp.mark)
+            self._tcps.append(tcp)
+        self._gathered += [event for event in events if self._edges[event.connection.index].guess is not None]
+        if tcp is not None and tcp.mark.guess is None:
+            self._keep(tcp, (place, time_ns, segment))
+
+    def _keep(self, tcp: Tcp, packet: Kept) -> None:
+        edge: Edge = tcp.mark
+        cost = len(packet[2][4]) + _PACKET_COST
+        edge.kept += cost
+        self._kept += cost
+        if edge.packets is None or edge.kept > MOST_KEPT or self._kept > _ALL_KEPT:
+            self._kept -= edge.kept
+            edge.packets = None
+            self._given_up.add(edge.pair)
+            return
+        edge.packets.append(packet)
+        edge.guess = footing(tcp, patient=len(edge.packets) < PATIENCE)
+        edge.sure = packet[0] + 1
+
+    def _flush(self, *, last: bool = False) -> None:
+        builder = self._builder
+        builder.add(self._gathered)
+        self._gathered = []
+        if builder.damage:
+            for event in builder.damage:
+                self._edges[event.connection.index].damaged = True
+                if isinstance(event, Malformed) and event.offset == 0:
+                    self._broken.add((event.connection.index, event.to_broker))
+            self._draft.gaps(builder.gaps())
+        if builder.rows >= ROWS or (last and builder.rows):
+            batch = builder.frames()
+            self.rows += batch.num_rows
+            largest = np.zeros(len(self._edges), np.int64)
+            sizes = batch.column("total_size").to_numpy() + 4
+            np.maximum.at(largest, batch.column("connection").to_numpy(), sizes)
+            for index in np.flatnonzero(largest).tolist():
+                edge = self._edges[index]
+                edge.largest = max(edge.largest, int(largest[index]))
+            self._draft.frames(batch)
+
+    def close(self) -> None:
+        """Write what is left of the draft."""
+        self._flush(last=True)
+        self._draft.close()
+
+    def edges(self) -> list[Edge]:
+        """The edges, in the order in which their connections were opened."""
+        for edge, tcp in zip(self._edges, self._tcps, strict=True):
+            if edge.guess is not None:
+                edge.state = hand_over(tcp)
+                edge.doubtful = self._is_doubtful(edge, tcp)
+                edge.in_step = all(half.stream.step is not None for half in halves_of(tcp))
+        return self._edges
+
+    def _is_doubtful(self, edge: Edge, tcp: Tcp) -> bool:
+        assert edge.guess is not None
+        return any(
+            guess.kind == IDLE
+            and not half.stream.untouched
+            and (half.stream.step is None or (edge.index, half.stream.to_broker) in self._broken)
+            for guess, half in zip(edge.guess.halves, halves_of(tcp), strict=True)
+        )
+
+
+def _pair(key: bytes) -> bytes:
+    """The smaller one of the keys of a connection's directions."""
+    addresses, ports = key[:-4], key[-4:]
+    middle = len(addresses) // 2
+    return min(key, addresses[middle:] + addresses[:middle] + ports[2:] + ports[:2])
+
+
+class Draft:
+    """The draft of a split: two Arrow streams, of frames and of gaps, each made when it is needed.
+
+    `paths` are theirs, in the filesystem of `directory`.
+    """
+
+    def __init__(self, directory: str, name: str) -> None:
+        self._system, inside = filesystem(directory)
+        self.paths = [f"{inside}/{name}.{kind}.arrow" for kind in KINDS]
+        self._open: dict[int, tuple[Any, Any]] = {}
+
+    def frames(self, batch: Any) -> None:
+        """Append rows of frames."""
+        self._write(0, FRAMES, batch)
+
+    def gaps(self, batch: Any) -> None:
+        """Append rows of gaps."""
+        self._write(1, GAPS, batch)
+
+    def _write(self, which: int, schema: Any, batch: Any) -> None:
+        if which not in self._open:
+            file = self._system.open_output_stream(self.paths[which])
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            self._open[which] = file, pa.ipc.new_stream(file, schema, options=options)
+        self._open[which][1].write_batch(batch)
+
+    def close(self) -> None:
+        """Finish both files."""
+        for file, stream in self._open.values():
+            stream.close()
+            file.close()

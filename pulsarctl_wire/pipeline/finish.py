@@ -1,0 +1,223 @@
+"""A draft finished: its rows mended and those of the edges beside them, as Parquet files.
+
+A file has a temporary name until it is whole, and its final name is that of its split: whoever writes it
+once more writes the same.
+"""
+
+import io
+import json
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import ArrowException
+
+from pulsarctl_wire.pipeline.decode import KINDS, Draft
+from pulsarctl_wire.pipeline.splits import filesystem
+from pulsarctl_wire.pipeline.stitch import Mend, Stitched
+from pulsarctl_wire.table import FRAMES, GAPS, writer
+from pulsarctl_wire.table.schema import TEXT
+from pulsarctl_wire.wire.commands import ANSWERS, NUMBERS, REQUESTS
+from pulsarctl_wire.wire.session import Asked
+from pulsarctl_wire.wire.topics import about
+
+_SCHEMAS: Final = dict(zip(KINDS, (FRAMES, GAPS), strict=True))
+
+
+class Finished(NamedTuple):
+    """What was written for a split: its frames, gaps, and bytes of Parquet."""
+
+    frames: int
+    gaps: int
+    size: int
+
+
+def finish_split(name: str, stitched: Stitched, drafts: str, out: str) -> Finished:
+    """Write the Parquet files of the split `name` under `out`/frames and `out`/gaps, and delete its draft."""
+    draft = Draft(drafts, name)
+    counts = []
+    size = 0
+    for kind, path, edges in zip(KINDS, draft.paths, (stitched.frames, stitched.gaps), strict=True):
+        system, inside = filesystem(f"{out}/{kind}/{name}.parquet")
+        file = _ParquetFile(system, inside, _SCHEMAS[kind])
+        try:
+            if edges:
+                for batch in pa.ipc.open_stream(io.BytesIO(edges)):
+                    file.write(batch)
+            for batch in _draft_batches(system, path):
+                file.write(_mended(batch, stitched.mends))
+        except BaseException:
+            file.discard()
+            raise
+        size += file.close()
+        counts.append(file.rows)
+        with suppress(FileNotFoundError):
+            system.delete_file(path)
+    return Finished(counts[0], counts[1], size)
+
+
+def _draft_batches(system: Any, path: str) -> Any:
+    try:
+        stream = system.open_input_stream(path)
+    except FileNotFoundError:
+        return
+    with stream:
+        yield from pa.ipc.open_stream(stream)
+
+
+class _ParquetFile:
+    """A Parquet file that has its name only once it is whole; there is none without rows."""
+
+    def __init__(self, system: Any, path: str, schema: Any) -> None:
+        self.rows = 0
+        self._system = system
+        self._path = path
+        self._unfinished = f"{path}.unfinished"
+        self._schema = schema
+        self._open: tuple[Any, Any] | None = None
+
+    def write(self, batch: Any) -> None:
+        """Append a batch."""
+        if not batch.num_rows:
+            return
+        if self._open is None:
+            stream = self._system.open_output_stream(self._unfinished)
+            self._open = stream, writer(stream, self._schema)
+        self._open[1].write_batch(batch)
+        self.rows += batch.num_rows
+
+    def close(self) -> int:
+        """Finish the file and give it its name; its size in bytes. What had the name before is gone."""
+        if self._open is None:
+            with suppress(FileNotFoundError):
+                self._system.delete_file(self._path)
+            return 0
+        stream, parquet = self._open
+        parquet.close()
+        size: int = stream.tell()
+        stream.close()
+        self._system.move(self._unfinished, self._path)
+        return size
+
+    def discard(self) -> None:
+        """Leave nothing of the file."""
+        if self._open is not None:
+            for each in reversed(self._open):
+                with suppress(ArrowException, OSError):
+                    each.close()
+            with suppress(OSError):
+                self._system.delete_file(self._unfinished)
+
+
+# -- mending
+
+
+def _mended(batch: Any, mends: dict[int, Mend]) -> Any:
+    """The rows of a draft as they would be if all that came before had been known."""
+    local = batch.column("connection").to_numpy()
+    size = int(local.max(initial=0)) + 1
+    numbers = np.full(size, -1, np.int64)
+    shifts = np.zeros((size, 2), np.int64)
+    for index, mend in mends.items():
+        if index < size:
+            numbers[index], shifts[index] = mend.connection, mend.shifts
+    right = numbers[local] >= 0
+    if not right.all():
+        batch = batch.filter(pa.array(right))
+        local = local[right]
+    to_broker = batch.column("to_broker").to_numpy(zero_copy_only=False).astype(np.int64)
+    offsets = batch.column("stream_offset").to_numpy() + shifts[local, to_broker]
+    batch = _replaced(batch, "stream_offset", pa.array(offsets))
+    if "command" in batch.schema.names:
+        batch = _with_topics(batch, local, mends)
+    return _replaced(batch, "connection", pa.array(numbers[local]))
+
+
+def _replaced(batch: Any, name: str, column: Any) -> Any:
+    return batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), column)
+
+
+def _with_topics(batch: Any, local: Any, mends: dict[int, Mend]) -> Any:
+    """Fill in topics and subscriptions by what was known before the split."""
+    knowing = [index for index, mend in mends.items() if any(mend.tables)]
+    unknown = np.flatnonzero(
+        batch.column("topic").is_null().to_numpy(zero_copy_only=False) & np.isin(local, knowing)
+    )
+    if not len(unknown):
+        return batch
+    ids = np.stack([local[unknown], *_ids(batch, unknown)], axis=1)
+    owners, codes = np.unique(ids, axis=0, return_inverse=True)
+    found = [
+        about(mends[index].tables, (kind == _CONSUMER, number & _UNSIGNED)) if kind else (None, None)
+        for index, kind, number in owners.tolist()
+    ]
+    topics = [found[code] for code in codes.reshape(-1).tolist()]
+    commands = batch.column("command")
+    numbers = [NUMBERS.get(name, -1) for name in commands.dictionary.to_pylist()]
+    types = np.array(numbers)[commands.indices.to_numpy()[unknown]]
+    for asking in (True, False):  # a request's topic is its answer's
+        for at in np.flatnonzero(np.isin(types, list(REQUESTS if asking else _ANSWERS))).tolist():
+            row = batch.slice(int(unknown[at]), 1).select(_ASKED_BY).to_pylist()[0]
+            mend = mends[int(local[unknown[at]])]
+            if asking:
+                _remember(row, int(types[at]), mend, topics[at])
+            else:
+                topics[at] = _of_answer(row, int(types[at]), mend) or topics[at]
+    for name, position in (("topic", 0), ("subscription", 1)):
+        column = batch.column(name)
+        texts = dict.fromkeys([*column.dictionary.to_pylist(), *(each[position] for each in topics)])
+        texts.pop(None, None)
+        places = {text: place for place, text in enumerate(texts)}
+        indices = column.indices.fill_null(-1).to_numpy().copy()
+        indices[unknown] = [places.get(each[position], -1) for each in topics]
+        filled = pa.array(indices, pa.int32(), mask=indices < 0)
+        array = pa.DictionaryArray.from_arrays(filled, pa.array(list(texts), pa.string()))
+        batch = _replaced(batch, name, array.cast(TEXT))
+    return batch
+
+
+_Topic = tuple[str | None, str | None]
+"""Topic and subscription."""
+
+_NEITHER, _CONSUMER, _PRODUCER = 0, 1, 2
+_UNSIGNED: Final = 2**64 - 1
+_MIGRATED: Final = NUMBERS["TOPIC_MIGRATED"]
+_ANSWERS: Final = {*ANSWERS, _MIGRATED}
+_ASKED_BY: Final = ["request_id", "to_broker", "command_json"]
+
+
+def _ids(batch: Any, rows: Any) -> tuple[Any, Any]:
+    """For each of `rows` the kind of its id, and the id."""
+    kinds = np.full(len(rows), _NEITHER, np.int64)
+    ids = np.zeros(len(rows), np.int64)
+    for kind, name in ((_PRODUCER, "producer_id"), (_CONSUMER, "consumer_id")):
+        column = batch.column(name).take(pa.array(rows))
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+        kinds[there] = kind
+        ids[there] = column.fill_null(0).to_numpy()[there]
+    return kinds, ids
+
+
+def _remember(row: dict[str, Any], number: int, mend: Mend, topic: _Topic) -> None:
+    """Let the answer of a request know its topic."""
+    if row["to_broker"] and row["request_id"] is not None and topic[0] is not None:
+        key = REQUESTS[number].family, row["request_id"] & _UNSIGNED
+        mend.tables[2][key] = Asked(0, None, number, *topic)
+
+
+def _of_answer(row: dict[str, Any], number: int, mend: Mend) -> _Topic | None:
+    """What an answer or a TOPIC_MIGRATED is about; None if that is not known."""
+    fields = json.loads(row["command_json"] or "{}")
+    if number == _MIGRATED:
+        is_consumer = fields.get("resource_type") != "Producer"
+        return about(mend.tables, (is_consumer, fields.get("resource_id", -1) & _UNSIGNED))
+    for family, name in ANSWERS[number]:
+        value = row["request_id"] if name == "request_id" else fields.get(name)
+        key = family, -1 if value is None else value & _UNSIGNED
+        asked = mend.tables[2].get(key)
+        if asked is not None and number in REQUESTS[asked.type].answers:
+            if fields.get("producer_ready", True):
+                del mend.tables[2][key]  # as a session does: the next answer is somebody else's
+            return asked.topic, asked.subscription
+    return None

@@ -1,0 +1,195 @@
+"""Inputs and the splits that they are decoded in: which bytes of which file, and how to begin there.
+
+Inputs are files, glob patterns, directories and URIs of all that pyarrow.fs opens. In a directory or
+pattern they follow one another by name, numbers in it by value, as rotated captures do.
+"""
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any, BinaryIO, Final, NamedTuple, cast
+
+from pyarrow import ArrowException, fs
+
+from pulsarctl_wire.capture import files
+from pulsarctl_wire.capture.files import Layout, PacketReader, Read
+from pulsarctl_wire.capture.packets import Dissector
+from pulsarctl_wire.capture.sources import peel
+from pulsarctl_wire.errors import CaptureError
+
+SPLIT_SIZE: Final = 128 * 1024 * 1024
+"""Bytes of a split, but for compressed files, which are one each."""
+
+_WINDOW: Final = 4 * 1024 * 1024  # bytes in which the beginning of a record is looked for
+_CAPTURE: Final = re.compile(r"\.(p?cap(ng)?|dmp)\d*(\.\d+)?(\.(gz|zst|zstd))?$", re.IGNORECASE)
+_PATTERN: Final = re.compile(r"[*?\[]")
+
+
+class Input(NamedTuple):
+    """A file: its path or URI, its size in bytes, and when it was modified (ns)."""
+
+    name: str
+    size: int
+    modified_ns: int
+
+
+class Split(NamedTuple):
+    """A part of an input.
+
+    `file` and `part` are the numbers of the input and of the split in it, from 0. The packets whose records
+    begin at byte `start` or later and before `stop` belong to it. `layout` is the file's there (None at its
+    beginning). `exact`: a record begins at `start`; else the first one after it is looked for. `dissector`
+    has the IP fragments that wait, where that matters.
+    """
+
+    file: int
+    part: int
+    input: Input
+    start: int = 0
+    stop: int = sys.maxsize
+    layout: Layout | None = None
+    exact: bool = True
+    dissector: Dissector | None = None
+
+    @property
+    def name(self) -> str:
+        """A name for files made of this split; in the order of splits."""
+        return f"{self.file:06d}-{self.part:05d}"
+
+
+def filesystem(path: str) -> tuple[Any, str]:
+    """The pyarrow filesystem of a path or URI, and the path in it; CaptureError if there is none."""
+    try:
+        if "://" in path:
+            found, inside = fs.FileSystem.from_uri(path)
+            return found, str(inside)
+        return fs.LocalFileSystem(), path
+    except (ArrowException, OSError, ValueError) as error:
+        raise CaptureError(f"{path}: {reason(error)}") from error
+
+
+def reason(error: Exception) -> str:
+    """What an error of pyarrow or the operating system says, on one line."""
+    text = getattr(error, "strerror", None) or str(error)
+    return re.sub(r"^\[Errno \d+\]\s*", "", " ".join(str(text).split()))
+
+
+def find_inputs(arguments: Iterable[str]) -> list[Input]:
+    """The files that arguments name; CaptureError if one of them names none."""
+    found: list[Input] = []
+    for argument in arguments:
+        try:
+            some = _find(argument)
+        except (ArrowException, OSError) as error:
+            raise CaptureError(f"{argument}: {reason(error)}") from error
+        if not some:
+            raise CaptureError(f"{argument}: no capture files there (*.pcap, *.pcapng, *.gz, *.zst)")
+        found += some
+    return list(dict.fromkeys(found))
+
+
+def _find(argument: str) -> list[Input]:
+    system, path = filesystem(argument)
+    scheme = argument[: -len(path)] if "://" in argument and argument.endswith(path) else ""
+    info = system.get_file_info(path)
+    if info.type == fs.FileType.File:
+        return [_input(info, argument)]
+    if info.type == fs.FileType.Directory:
+        base, pattern = path, None
+    elif _PATTERN.search(path):
+        base = path[: _PATTERN.search(path).start()].rpartition("/")[0]  # type: ignore[union-attr]
+        pattern = path
+        base = base or ("/" if path.startswith("/") else ".")
+    else:
+        raise CaptureError(f"{argument}: no such file")
+    selector = fs.FileSelector(base, recursive=True)
+    inside = [each for each in system.get_file_info(selector) if each.type == fs.FileType.File]
+    for each in inside:
+        if base == ".":
+            each.path = each.path.removeprefix("./")
+    return sorted(
+        (_input(each, scheme + each.path) for each in inside if _is_wanted(each, pattern)),
+        key=lambda each: natural(each.name),
+    )
+
+
+def _is_wanted(info: Any, pattern: str | None) -> bool:
+    return fnmatchcase(info.path, pattern) if pattern else bool(_CAPTURE.search(info.base_name))
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """A key that sorts names as people do: numbers in them by value."""
+    return [(1, int(part), part) if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _input(info: Any, path: str) -> Input:
+    return Input(path, info.size or 0, info.mtime_ns or 0)
+
+
+@contextmanager
+def opened(input_: Input, start: int = 0) -> Iterator[BinaryIO]:
+    """The input, open to be read from byte `start` on; CaptureError if that cannot be."""
+    try:
+        system, path = filesystem(input_.name)
+        stream = system.open_input_file(path)
+        stream.seek(start)
+    except (ArrowException, OSError) as error:
+        raise CaptureError(reason(error)) from error
+    with stream:
+        yield cast(BinaryIO, stream)
+
+
+def plan(file: int, input_: Input, size: int = SPLIT_SIZE) -> list[Split]:
+    """The splits of an input, of `size` bytes each. What cannot be read is one split, which will say so."""
+    whole = [Split(file, 0, input_)]
+    if input_.size <= size:
+        return whole
+    try:
+        with opened(input_) as stream:
+            peeled, head = peel(stream)
+            if peeled is not stream or not files.is_capture(head):
+                return whole
+            layout = _first_layout(files.read_packets(head, files.reader(stream)))
+    except CaptureError:
+        return whole
+    starts = range(0, input_.size, size)
+    splits = [
+        Split(file, part, input_, start, start + size, layout, False) for part, start in enumerate(starts)
+    ]
+    splits[0] = splits[0]._replace(layout=None, exact=True)
+    splits[-1] = splits[-1]._replace(stop=sys.maxsize)
+    return splits
+
+
+def _first_layout(reader: PacketReader) -> Layout:
+    """The layout of a file at its first packet."""
+    next(iter(reader), None)
+    return reader.layout
+
+
+def read_split(split: Split, read: Read) -> PacketReader | None:
+    """The packets of a split; `read` reads on from `split.start`. None if no beginning is found.
+
+    Raises CaptureError if the file is no capture.
+    """
+    if split.layout is None:
+        head = b""
+        while len(head) < 4 and (more := read()):
+            head += more
+        if not head:
+            raise CaptureError("is empty: no packets, no frames")
+        if not files.is_capture(head):
+            raise CaptureError("no capture (pcap, pcapng); pwire table reads hex dumps and raw frames")
+        return files.read_packets(head, read, split.stop)
+    if split.exact:
+        return PacketReader(b"", read, split.layout, split.start, split.stop)
+    window = bytearray()
+    while len(window) < _WINDOW and (more := read()):
+        window += more
+    data = bytes(window)
+    found = files.find_record(data, split.layout, split.start, complete=len(data) < _WINDOW)
+    if found is None:
+        return None
+    return PacketReader(data[found:], read, split.layout, split.start + found, split.stop)

@@ -1,0 +1,152 @@
+"""The directory of a frames table, and how far the work on it came.
+
+frames/ gaps/   a Parquet file for each split that has rows; `end` has what was open when the inputs ended
+progress/       all that is needed to go on; drafts while they are needed
+manifest.json   the inputs that are in the table, and what was wrong with them
+"""
+
+import io
+import json
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from pyarrow import ArrowException, fs
+
+from pulsarctl_wire.capture.files import Layout
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.decode import KINDS
+from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split, filesystem, reason
+from pulsarctl_wire.pipeline.stitch import Stitcher
+from pulsarctl_wire.table import VERSION
+
+_STATES: Final = ("before-last", "all")
+_MANIFEST: Final = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a table is made: bytes of a split, of the largest frame allowed, whether payloads are kept."""
+
+    split_size: int = SPLIT_SIZE
+    max_frame_size: int | None = None
+    payload: bool = False
+
+
+@dataclass
+class Totals:
+    """What was done so far.
+
+    `problems` are (file, what is wrong, whether it was read up to there). `read` counts bytes of inputs,
+    `size` those of Parquet; `redone` the connections that were read again.
+    """
+
+    files: int = 0
+    read: int = 0
+    packets: int = 0
+    frames: int = 0
+    gaps: int = 0
+    connections: int = 0
+    size: int = 0
+    redone: int = 0
+    problems: list[tuple[str, str, bool]] = field(default_factory=list)
+
+
+@dataclass
+class Progress:
+    """Where the work stands: all before part `part` of input `file` is done, and ended at `end`.
+
+    `spoilt`: the rest of that input cannot be read. `inputs` are those that are done, and the one begun.
+    """
+
+    options: Options
+    stitcher: Stitcher
+    totals: Totals
+    inputs: list[Input] = field(default_factory=list)
+    file: int = 0
+    part: int = 0
+    end: tuple[int, Layout | None] | None = None
+    spoilt: bool = False
+    version: str = VERSION
+
+
+class Store:
+    """The directory or URI `out`. CaptureError if it holds something else, or cannot be used."""
+
+    def __init__(self, out: str) -> None:
+        self.out = out
+        self._system, self._path = filesystem(out)
+
+    def resume(self, inputs: list[Input], options: Options) -> Progress | None:
+        """The furthest progress that was saved and that `inputs` agree with; what came later is deleted.
+
+        None if there is none: then the directory is empty.
+        """
+        with self._said():
+            names = {each.base_name for each in self._list("")}
+            if names and "progress" not in names:
+                raise CaptureError("is not empty and holds no frames table; name another directory")
+            saved = [each for name in _STATES if (each := self._load(name)) is not None]
+            fitting = [each for each in saved if _fits(each, inputs, options)]
+            found = max(fitting, key=lambda each: (each.file, each.part), default=None)
+            first = Split(found.file, found.part, Input("", 0, 0)).name if found else ""
+            for kind in (*KINDS, "progress"):
+                self._system.create_dir(f"{self._path}/{kind}")
+                for each in self._list(kind):
+                    if each.base_name >= first and each.base_name not in (_STATES if found else ()):
+                        self._system.delete_file(each.path)
+            with suppress(FileNotFoundError):
+                self._system.delete_file(f"{self._path}/{_MANIFEST}")
+            return found
+
+    def save(self, progress: Progress, *, is_last_begun: bool = False) -> None:
+        """Save how far the work came: all done, or the last input just about to begin."""
+        self._write(f"progress/{_STATES[not is_last_begun]}", pickle.dumps(progress))
+
+    def finish(self, progress: Progress) -> None:
+        """Say that the table is whole."""
+        about = {
+            "version": progress.version,
+            "options": asdict(progress.options),
+            "inputs": [each._asdict() for each in progress.inputs],
+            "totals": asdict(progress.totals),
+        }
+        self._write(_MANIFEST, json.dumps(about, indent=1).encode())
+
+    def _load(self, name: str) -> Progress | None:
+        try:
+            with self._system.open_input_stream(f"{self._path}/progress/{name}") as stream:
+                found = pickle.load(io.BytesIO(stream.read()))
+        except FileNotFoundError:
+            return None
+        except Exception:  # of another version, or not ours at all
+            return None
+        return found if isinstance(found, Progress) else None
+
+    def _list(self, kind: str) -> list[Any]:
+        selector = fs.FileSelector(f"{self._path}/{kind}".rstrip("/"), allow_not_found=True)
+        found: list[Any] = self._system.get_file_info(selector)
+        return found
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = f"{self._path}/{name}"
+        with self._system.open_output_stream(f"{path}.unfinished") as stream:
+            stream.write(data)
+        self._system.move(f"{path}.unfinished", path)
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except CaptureError as error:
+            raise CaptureError(f"{self.out}: {error}") from error
+        except (ArrowException, OSError) as error:
+            raise OSError(f"{self.out}: {reason(error)}") from error
+
+
+def _fits(saved: Progress, inputs: list[Input], options: Options) -> bool:
+    """Whether `saved` is how far the work on these inputs came."""
+    begun = saved.inputs[: saved.file + (saved.part > 0)]
+    return saved.version == VERSION and saved.options == options and begun == inputs[: len(begun)]

@@ -1,0 +1,87 @@
+"""A session that only tells frames what they are about: in the frames table sends are paired later."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from pulsarctl_wire.wire.commands import BODIES, NUMBERS, REQUESTS
+from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.session import FIELDS, MAX_PENDING, RULES, Asked, Owner, Session, bound
+
+Tables = tuple[dict[int, tuple[str, int]], dict[int, tuple[str, str]], dict[tuple[str, int], Asked]]
+"""Producers (topic and token), consumers (topic and subscription) and requests by their ids."""
+
+
+class TopicSession(Session):
+    """A session that tells frames their topics and subscriptions, and pairs no sends with receipts."""
+
+    def track(self, events: list[Event]) -> None:
+        """Number the frames among `events` and tell them what they are about."""
+        self._knowledge.frames += len(events)
+        rules = _RULES
+        for frame in events:
+            if frame.__class__ is Frame and frame.base is not None:
+                rule = rules.get(frame.type)
+                if rule is not None:
+                    rule(self, frame)
+
+    def tables(self) -> Tables:
+        """What is known so far; it can be pickled."""
+        return self._producers, self._consumers, self._asked
+
+    def learn(self, tables: Tables) -> None:
+        """Know what another session of this connection knew later, which did not know what this one does."""
+        for key, asked in tables[2].items():
+            if asked.owner is not None:
+                topic, subscription = about(self.tables(), asked.owner)
+                asked = asked._replace(topic=topic, subscription=subscription, owner=None)
+            self._asked[key] = asked
+        self._producers |= tables[0]
+        self._consumers |= tables[1]
+        for table in self.tables():
+            bound(table, MAX_PENDING)
+
+    def _send(self, frame: Frame) -> None:
+        known = self._producers.get(frame.base.send.producer_id)  # type: ignore[union-attr]
+        if known is not None:
+            frame.topic = known[0]
+
+    def _request(self, frame: Frame) -> None:
+        super()._request(frame)
+        how = REQUESTS[frame.type]
+        body = getattr(frame.base, BODIES[frame.type])
+        if frame.topic is None and frame.to_broker and body.HasField(how.key):
+            fields = FIELDS[frame.type]
+            key = how.family, getattr(body, how.key)
+            if "consumer_id" in fields:
+                self._asked[key] = self._asked[key]._replace(owner=(True, body.consumer_id))
+            elif "producer_id" in fields:
+                self._asked[key] = self._asked[key]._replace(owner=(False, body.producer_id))
+
+    def _of_producer(self, frame: Frame) -> None:
+        known = self._producers.get(getattr(frame.base, BODIES[frame.type]).producer_id)
+        if known is not None:
+            frame.topic = known[0]
+
+    def _message(self, frame: Frame) -> None:
+        known = self._consumers.get(frame.base.message.consumer_id)  # type: ignore[union-attr]
+        if known is not None:
+            frame.topic, frame.subscription = known
+
+
+def about(tables: Tables, owner: Owner) -> tuple[str | None, str | None]:
+    """The topic and subscription of a producer or consumer, as far as `tables` know them."""
+    is_consumer, number = owner
+    if is_consumer:
+        return tables[1].get(number, (None, None))
+    return (tables[0][number][0] if number in tables[0] else None), None
+
+
+_RULES: Final[dict[int, Callable[[Any, Frame], None]]] = {
+    **RULES,
+    **dict.fromkeys(REQUESTS, TopicSession._request),
+    NUMBERS["ACK"]: TopicSession._ack,
+    NUMBERS["SEND"]: TopicSession._send,
+    NUMBERS["SEND_RECEIPT"]: TopicSession._of_producer,
+    NUMBERS["SEND_ERROR"]: TopicSession._of_producer,
+    NUMBERS["MESSAGE"]: TopicSession._message,
+}
