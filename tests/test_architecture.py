@@ -29,7 +29,7 @@ ONLY_IN = {
     "orjson": {"cli", "views", "table"},
     "rule_engine": {"cli"},
     "pyarrow": {"table", "pipeline", "spark", "cli"},
-    "datasketches": {"stats"},
+    "hdrh": {"stats"},
     "pyspark": {"spark"},
     "plotly": {"spark"},
     "asyncio": set[str](),
@@ -104,7 +104,7 @@ def loaded_by(code: str) -> set[str]:
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     heavy = {"google", "scapy", "orjson", "rule_engine", "zstandard", "crc32c", "cramjam", "lz4"}
-    heavy |= {"numpy", "pyarrow", "pandas", "pyspark", "datasketches", "plotly"}
+    heavy |= {"numpy", "pyarrow", "pandas", "pyspark", "hdrh", "plotly"}
     assert not loaded_by("import pulsarctl_wire.cli") & heavy
     assert not loaded_by("import pulsarctl_wire") & heavy
     capture = loaded_by("from pulsarctl_wire import read_frames")

@@ -7,8 +7,11 @@ import typer
 
 from pulsarctl_wire import __version__
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.analyze import analyze
 from pulsarctl_wire.cli.capture import capture
 from pulsarctl_wire.cli.decode import decode
+from pulsarctl_wire.cli.stats import stats
+from pulsarctl_wire.cli.table import table
 
 app = typer.Typer(
     name="pwire",
@@ -19,6 +22,9 @@ app = typer.Typer(
 )
 app.command()(decode)
 app.command()(capture)
+app.command()(stats)
+app.command()(table)
+app.command()(analyze)
 
 
 def _version(wanted: bool) -> None:

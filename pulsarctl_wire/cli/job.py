@@ -1,10 +1,8 @@
 """One run of `pwire decode`: options become tests, a renderer and a writer; sources become output."""
 
 import gc
-import io
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from pulsarctl_wire.capture.sources import Decoder, Source, open_source
 from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.cli import console, select, twin
 from pulsarctl_wire.cli.line import LineRenderer
+from pulsarctl_wire.cli.progress import LARGE, Progress, Watched
 from pulsarctl_wire.cli.summary import Summary
 from pulsarctl_wire.errors import CaptureError, DamagedCapture, FilterError
 from pulsarctl_wire.record import Recorder
@@ -24,7 +23,6 @@ from pulsarctl_wire.wire.frame import Event, Frame
 
 Render = Callable[[list[Event]], bytes]
 
-_PROGRESS_BYTES: Final = 50_000_000
 _GATHERED: Final = 64  # events that are counted and shown at a time
 
 
@@ -288,13 +286,13 @@ class DecodeJob:
         progress = None
         if (
             bar
-            and source.size > _PROGRESS_BYTES
+            and source.size > LARGE
             and console.use_colour(sys.stderr, self.options.colour)
             and not sys.stdout.isatty()
         ):
-            progress = _Progress(source, self.stack)
+            progress = Progress(source, self.stack)
         size = self.sizes.get(source.name)
-        return source._replace(stream=cast(BinaryIO, _Watched(source.stream, self.out.flush, progress, size)))
+        return source._replace(stream=cast(BinaryIO, Watched(source.stream, self.out.flush, progress, size)))
 
     # -- after
 
@@ -316,62 +314,6 @@ class DecodeJob:
             console.complain(
                 f"--write: {self.writer.lost} packets had passed too long ago and were not written"
             )
-
-
-class _Watched(io.RawIOBase):
-    """A source's stream: before each read what is ready is shown, and the progress bar moves.
-
-    It ends after `size` bytes at the latest, if that is given.
-    """
-
-    def __init__(
-        self, stream: BinaryIO, flush: Callable[[], object], progress: "_Progress | None", size: int | None
-    ) -> None:
-        self._read = getattr(stream, "read1", stream.read)
-        self._flush = flush
-        self._progress = progress
-        self._left = size
-
-    def read1(self, size: int = -1) -> bytes:
-        """The next bytes, as soon as there are some."""
-        self._flush()
-        if self._left is not None:
-            size = min(size, self._left) if size >= 0 else self._left
-        data: bytes = self._read(size)
-        if self._left is not None:
-            self._left -= len(data)
-        if self._progress is not None:
-            self._progress.add(len(data))
-        return data
-
-    read = read1
-
-
-class _Progress:
-    """A progress bar on stderr, moved a few times a second."""
-
-    def __init__(self, source: Source, stack: ExitStack) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-        )
-        self._bar = stack.enter_context(
-            Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
-        )
-        self._task = self._bar.add_task(console.clean(source.name), total=source.size)
-        self._next = 0.0
-
-    def add(self, size: int) -> None:
-        """`size` more bytes were read."""
-        self._bar.update(self._task, advance=size)
-        if time.monotonic() > self._next:
-            self._next = time.monotonic() + 0.2
-            self._bar.refresh()
 
 
 def _renderer(options: Options, recorder: Recorder, origin: console.Origin) -> Render:

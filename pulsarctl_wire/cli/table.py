@@ -68,7 +68,7 @@ def _write(paths: list[str], out: str, stack: ExitStack, *, payload: bool, max_f
     from pulsarctl_wire.cli.reading import Sources
     from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder
     from pulsarctl_wire.table.schema import ROWS
-    from pulsarctl_wire.wire.session import TopicSession
+    from pulsarctl_wire.wire.topics import TopicSession
 
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)

@@ -23,25 +23,24 @@ _SAVED_EVERY: Final = 10.0  # seconds
 class Run:
     """One run: `inputs` into the directory or URI `out`.
 
-    `executor` runs functions in up to `workers` processes. `show` is called with the totals when they have
-    changed. CaptureError if `out` is something else than a frames table, OSError if it cannot be written.
+    `show` is called with the totals when they have changed. CaptureError if `out` is something else than a
+    frames table, OSError if it cannot be written.
     """
+
+    _executor: Executor
+    _ahead: int
 
     def __init__(
         self,
         inputs: list[Input],
         out: str,
-        executor: Executor,
         *,
-        workers: int = 1,
         options: Options | None = None,
         show: Callable[[Totals], object] = lambda totals: None,
     ) -> None:
         options = options or Options()
         self._inputs = inputs
         self._out = out.rstrip("/")
-        self._executor = executor
-        self._ahead = workers + 2
         self._show = show
         self._settings = Settings(f"{self._out}/progress", options.max_frame_size, options.payload)
         self._finishing: deque[Future[Finished]] = deque()
@@ -53,8 +52,9 @@ class Run:
         self.resumed = self._progress.file
         """Inputs that were done before."""
 
-    def run(self) -> Totals:
-        """Do what is left to do."""
+    def run(self, executor: Executor, workers: int = 1) -> Totals:
+        """Do what is left to do; `executor` runs functions in `workers` processes at a time."""
+        self._executor, self._ahead = executor, workers + 2
         progress = self._progress
         saved = time.monotonic()
         for decoded in self._decoded():

@@ -75,10 +75,13 @@ class _Chunks:
 
 
 class Kept:
-    """Messages kept by key, up to `limit` bytes of them: beyond that the oldest are forgotten."""
+    """Messages kept by key, up to `MAX_KEPT` bytes of them: beyond that the oldest are forgotten.
 
-    def __init__(self, limit: int = MAX_KEPT) -> None:
-        self._limit = limit
+    If it is not `wanted` nothing is kept.
+    """
+
+    def __init__(self, wanted: bool = True) -> None:
+        self._wanted = wanted
         self._messages: dict[Any, tuple[Any, int]] = {}
         self._bytes = 0
 
@@ -87,16 +90,16 @@ class Kept:
 
     def put(self, key: Any, message: Any) -> None:
         """Keep `message` under `key`."""
-        if not self._limit:
+        if not self._wanted:
             return
         self.drop(key)
         size = len(message.SerializePartialToString()) + _KEEPING
         self._messages[key] = message, size
         self._bytes += size
-        if self._bytes > self._limit:
+        if self._bytes > MAX_KEPT:
             for oldest in list(self._messages):
                 self.drop(oldest)
-                if self._bytes <= self._limit // 2:
+                if self._bytes <= MAX_KEPT // 2:
                     break
 
     def get(self, key: Any) -> Any:
@@ -114,8 +117,8 @@ class Kept:
 class Schemas:
     """The schemas of topics as far as they were seen: declared, fetched or registered."""
 
-    def __init__(self, limit: int = MAX_KEPT) -> None:
-        self._kept = Kept(limit)
+    def __init__(self, wanted: bool = True) -> None:
+        self._kept = Kept(wanted)
 
     def __bool__(self) -> bool:
         return bool(self._kept)
@@ -164,8 +167,8 @@ class Knowledge:
         fixed_limit: bool = False,
     ) -> None:
         self.frames = 0
-        self.schemas = Schemas(MAX_KEPT if schemas else 0)
-        self.bodies = Kept(MAX_KEPT if schemas else 0)
+        self.schemas = Schemas(schemas)
+        self.bodies = Kept(schemas)
         self.chunks = ChunkJoiner(keep=join_chunks)
         self.answers: array[int] | None = array("L") if link_answers else None
         self.fixed_limit = fixed_limit

@@ -1,0 +1,164 @@
+"""`pwire analyze`: any amount of captures as one frames table, by Spark."""
+
+import re
+import sys
+import time
+from contextlib import ExitStack
+from typing import Annotated, Any, Final
+
+import typer
+
+from pulsarctl_wire.cli import console
+
+_SMALL: Final = 32 * 1024 * 1024  # bytes of inputs that are done before Spark has started
+_UNITS: Final = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1024, "mi": 1024**2, "gi": 1024**3}
+
+
+def analyze(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT...",
+            help="Capture files (also .gz, .zst), patterns, directories, or URIs (file, s3, gs, hdfs).",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Directory or URI of the table.")],
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master",
+            metavar="URL",
+            help="Where Spark runs; small inputs need none.",
+            show_default="local[*]",
+        ),
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark.")
+    ] = None,
+    split_size: Annotated[
+        str, typer.Option("--split-size", metavar="SIZE", help="Bytes that are decoded at a time.")
+    ] = "128Mi",
+    payload: Annotated[
+        bool, typer.Option("--payload", help="Keep the payload of each frame, as it was on the wire.")
+    ] = False,
+    max_frame_size: Annotated[
+        int | None,
+        typer.Option(
+            "--max-frame-size",
+            metavar="BYTES",
+            min=16,
+            help="Largest legal frame, whatever the broker announces.",
+            show_default="5 MiB + 10 KiB",
+        ),
+    ] = None,
+    no_color: Annotated[
+        bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).")
+    ] = False,
+) -> None:
+    """Turn captures into one table of frames (Parquet) with Spark; a rerun takes up what is new."""
+    started = time.monotonic()
+    from concurrent.futures import ThreadPoolExecutor
+
+    split, settings = _size(split_size), _settings(conf or [])
+    from pulsarctl_wire.errors import WireError
+    from pulsarctl_wire.pipeline.run import Run
+    from pulsarctl_wire.pipeline.splits import find_inputs
+    from pulsarctl_wire.pipeline.store import Options
+    from pulsarctl_wire.spark.executor import SparkExecutor
+    from pulsarctl_wire.spark.session import SparkError, session
+
+    try:
+        found = find_inputs(inputs)
+        options = Options(split, max_frame_size, payload)
+        with ExitStack() as stack:
+            size = sum(each.size for each in found)
+            coloured = console.use_colour(sys.stderr, not no_color)
+            progress = stack.enter_context(_Progress(size, coloured))
+            run = Run(found, out, options=options, show=progress.show)
+            left = sum(each.size for each in found[run.resumed :])
+            if master is None and not settings and left < _SMALL:
+                totals = run.run(stack.enter_context(ThreadPoolExecutor(1)))
+            else:
+                spark = stack.enter_context(session(master or "local[*]", settings))
+                executor = stack.enter_context(SparkExecutor(spark))
+                totals = run.run(executor, executor.workers)
+    except SparkError as error:
+        console.fail(str(error), console.EXIT_USAGE)
+    except WireError as error:
+        console.fail(str(error), console.EXIT_SOURCE)
+    except OSError as error:
+        console.fail(f"--out {out}: {error.strerror or error}", console.EXIT_OUTPUT)
+    _report(totals, len(found), run.resumed, out, time.monotonic() - started)
+    raise SystemExit(_code(totals))
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d+)([kmg]?i?)b?", text.strip().lower())
+    if match is None or match[2] not in _UNITS or int(match[1]) == 0:
+        console.fail(f"--split-size {text}: a number of bytes such as 128Mi or 64M", console.EXIT_USAGE)
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _settings(pairs: list[str]) -> dict[str, str]:
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            console.fail(f"--conf {pair}: KEY=VALUE, such as spark.driver.memory=4g", console.EXIT_USAGE)
+        settings[key] = value
+    return settings
+
+
+def _report(totals: Any, inputs: int, resumed: int, out: str, seconds: float) -> None:
+    for name, problem, _ in totals.problems:
+        console.complain(f"{name}: {problem}")
+    before = f", {resumed} of them before" if resumed else ""
+    rate = f" ({totals.frames / seconds:,.0f} frames/s)" if not resumed and totals.frames > 100_000 else ""
+    sys.stderr.write(
+        f"{inputs} file{'s' * (inputs != 1)} ({console.human_bytes(totals.read)}){before}, "
+        f"{totals.connections:,} connections, {totals.frames:,} frames, {totals.gaps:,} gaps "
+        f"in {seconds:.1f} s{rate}\n"
+        f"{console.clean(out)}: {console.human_bytes(totals.size)}; "
+        f"see pwire report summary {console.clean(out)}\n"
+    )
+
+
+def _code(totals: Any) -> int:
+    if not totals.problems:
+        return 0
+    readable = all(damaged for _, _, damaged in totals.problems)
+    return console.EXIT_DAMAGED if readable else console.EXIT_SOURCE
+
+
+class _Progress:
+    """A line on stderr that tells how far the work came; nothing where that is no terminal."""
+
+    def __init__(self, size: int, wanted: bool) -> None:
+        self._size = size
+        self._wanted = wanted
+
+    def __enter__(self) -> "_Progress":
+        if self._wanted:
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                BarColumn(),
+                DownloadColumn(),
+                TextColumn("{task.fields[frames]}"),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("", total=self._size, frames="starting Spark")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._wanted:
+            self._bar.stop()
+
+    def show(self, totals: Any) -> None:
+        """Show the totals of the run."""
+        if self._wanted:
+            self._bar.update(self._task, completed=totals.read, frames=f"{totals.frames:,} frames")

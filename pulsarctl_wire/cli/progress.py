@@ -1,0 +1,69 @@
+"""Reading a source under watch: what is ready is shown before each wait, and a bar shows how far it is."""
+
+import io
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import BinaryIO, Final
+
+from pulsarctl_wire.capture.sources import Source
+from pulsarctl_wire.cli import console
+
+LARGE: Final = 50_000_000
+"""Bytes of a source from which a progress bar is worth it."""
+
+
+class Watched(io.RawIOBase):
+    """A source's stream: before each read what is ready is shown, and the progress bar moves.
+
+    It ends after `size` bytes at the latest, if that is given.
+    """
+
+    def __init__(
+        self, stream: BinaryIO, flush: Callable[[], object], progress: "Progress | None", size: int | None
+    ) -> None:
+        self._read = getattr(stream, "read1", stream.read)
+        self._flush = flush
+        self._progress = progress
+        self._left = size
+
+    def read1(self, size: int = -1) -> bytes:
+        """The next bytes, as soon as there are some."""
+        self._flush()
+        if self._left is not None:
+            size = min(size, self._left) if size >= 0 else self._left
+        data: bytes = self._read(size)
+        if self._left is not None:
+            self._left -= len(data)
+        if self._progress is not None:
+            self._progress.add(len(data))
+        return data
+
+    read = read1
+
+
+class Progress:
+    """A progress bar on stderr, moved a few times a second."""
+
+    def __init__(self, source: Source, stack: ExitStack) -> None:
+        from rich import progress
+        from rich.console import Console
+
+        columns = (
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(),
+            progress.DownloadColumn(),
+            progress.TimeRemainingColumn(),
+        )
+        self._bar = stack.enter_context(
+            progress.Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+        )
+        self._task = self._bar.add_task(console.clean(source.name), total=source.size)
+        self._next = 0.0
+
+    def add(self, size: int) -> None:
+        """`size` more bytes were read."""
+        self._bar.update(self._task, advance=size)
+        if time.monotonic() > self._next:
+            self._next = time.monotonic() + 0.2
+            self._bar.refresh()

@@ -1,0 +1,1 @@
+"""Captures on Apache Spark: sessions, the distributed decoder, reports."""

@@ -1,0 +1,106 @@
+"""Counts as plain records: what `-o json` prints and the tables show. See docs/cli.md."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from pulsarctl_wire.stats.counting import Stats
+from pulsarctl_wire.stats.latencies import Latencies
+from pulsarctl_wire.stats.rows import BUCKETS, NAMES, OTHERS, Key, Row
+
+Record = dict[str, Any]
+
+
+def total_record(stats: Stats) -> Record:
+    """The totals; names and units as in docs/cli.md."""
+    stats.flush()
+    first = stats.first_ns
+    return {
+        "by": "total",
+        "packets": stats.packets,
+        "cut_packets": stats.cut_packets,
+        "connections": stats.connections,
+        "other_connections": stats.all_connections - stats.connections,
+        "first_ns": first,
+        "last_ns": stats.last_ns,
+        "seconds": stats.seconds,
+        **_counts(stats, stats.total),
+        **{name: stats.damage[name] for name in ("malformed", "malformed_bytes", "gaps", "gap_bytes")},
+        **_percentiles(stats, [None], 0)[None],
+        "series": _series(stats, stats.total),
+        "series_start_ns": None if first is None else first >> stats.shift << stats.shift,
+        "series_width_ns": None if first is None else 1 << stats.shift,
+    }
+
+
+def records(stats: Stats, by: str, top: int = 0) -> list[Record]:
+    """The rows by one of `NAMES`: the `top` largest (0: all), then all others as one if there are some.
+
+    They are ordered by bytes, errors by their number; ties by name.
+    """
+    stats.flush()
+    rows = stats.rows[by]
+
+    def rank(key: Key) -> Any:
+        size = rows[key].frames if by == "error" else rows[key].bytes
+        return -size, [(isinstance(part, int) and part, str(part or "")) for part in key]
+
+    keys = sorted((key for key in rows if key), key=rank)
+    chosen = keys[: top or None] + [()] * (() in rows)
+    percentiles = _percentiles(stats, chosen, 1 + list(NAMES).index(by))
+    return [_record(stats, by, rows[key], percentiles[key]) for key in chosen]
+
+
+def _record(stats: Stats, by: str, row: Row, percentiles: Record) -> Record:
+    first, *rest = NAMES[by]
+    names = dict(zip(NAMES[by], row.key, strict=True)) if row.key else {first: OTHERS, **dict.fromkeys(rest)}
+    return {
+        "by": by,
+        **names,
+        "share": row.bytes / stats.total.bytes if stats.total.bytes else 0.0,
+        **_counts(stats, row),
+        **(dict.fromkeys(percentiles) if row.lost else percentiles),
+        "series": _series(stats, row),
+    }
+
+
+def _counts(stats: Stats, row: Row) -> Record:
+    counts: Record = {
+        "frames": row.frames,
+        "bytes": row.bytes,
+        "sent": row.sent,
+        "delivered": row.delivered,
+    }
+    seconds = stats.seconds
+    rates = {f"{name}_per_s": count / seconds if seconds else None for name, count in counts.items()}
+    return {
+        **counts,
+        **rates,
+        "invalid_checksums": row.invalid,
+        "errors": row.errors,
+        "partial": row.partial,
+    }
+
+
+def _series(stats: Stats, row: Row) -> list[int]:
+    if stats.first_ns is None or stats.last_ns is None:
+        return []
+    buckets = range(stats.first_ns >> stats.shift, (stats.last_ns >> stats.shift) + 1)
+    return [row.series[bucket % BUCKETS] if row.series is not None else 0 for bucket in buckets]
+
+
+def _percentiles(stats: Stats, keys: Iterable[Key | None], place: int) -> dict[Key | None, Record]:
+    """What publishes and requests took for each of `keys`, found at `place` of latencies' keys (0: all)."""
+    wanted = set(keys)
+    found: dict[tuple[bool, Key | None], list[Latencies]] = defaultdict(list)
+    for key, latencies in stats.latencies.items():
+        row_key = key[place] if place else None
+        if row_key in wanted:
+            found[key[0], row_key].append(latencies)
+    return {
+        key: {
+            "publish_ns": Latencies.together(found[True, key]).record(),
+            "request_ns": Latencies.together(found[False, key]).record(),
+        }
+        for key in wanted
+    }
