@@ -4,7 +4,7 @@ import re
 import sys
 import time
 from contextlib import ExitStack
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -39,6 +39,16 @@ def analyze(
     split_size: Annotated[
         str, typer.Option("--split-size", metavar="SIZE", help="Bytes that are decoded at a time.")
     ] = "128Mi",
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Take up files as they rotate into the directory INPUT; Ctrl-C ends."),
+    ] = False,
+    finish: Annotated[
+        bool,
+        typer.Option(
+            "--finish", help="With --follow: take up the newest file too, as no more come, and end."
+        ),
+    ] = False,
     payload: Annotated[
         bool, typer.Option("--payload", help="Keep the payload of each frame, as it was on the wire.")
     ] = False,
@@ -61,16 +71,22 @@ def analyze(
     from concurrent.futures import ThreadPoolExecutor
 
     split, settings = _size(split_size), _settings(conf or [])
+    if follow and len(inputs) != 1:
+        console.fail("analyze: --follow takes one directory", console.EXIT_USAGE)
+    if finish and not follow:
+        console.fail("analyze: --finish goes with --follow", console.EXIT_USAGE)
     from pulsarctl_wire.errors import WireError
+    from pulsarctl_wire.pipeline.progress import Options
     from pulsarctl_wire.pipeline.run import Run
     from pulsarctl_wire.pipeline.splits import find_inputs
-    from pulsarctl_wire.pipeline.store import Options
     from pulsarctl_wire.spark.executor import SparkExecutor
     from pulsarctl_wire.spark.session import SparkError, session
 
     try:
-        found = find_inputs(inputs)
         options = Options(split, max_frame_size, payload)
+        if follow:
+            _follow(inputs[0], out, options, master, settings, finish=finish)
+        found = find_inputs(inputs)
         with ExitStack() as stack:
             size = sum(each.size for each in found)
             coloured = console.use_colour(sys.stderr, not no_color)
@@ -90,6 +106,27 @@ def analyze(
     except OSError as error:
         console.fail(f"--out {out}: {error.strerror or error}", console.EXIT_OUTPUT)
     _report(totals, len(found), run.resumed, out, time.monotonic() - started)
+    raise SystemExit(_code(totals))
+
+
+def _follow(
+    directory: str, out: str, options: Any, master: str | None, settings: dict[str, str], *, finish: bool
+) -> NoReturn:
+    from pulsarctl_wire.spark import FOLLOWING
+    from pulsarctl_wire.spark.session import session
+
+    said: set[tuple[str, str, bool]] = set()
+
+    def show(totals: Any) -> None:
+        for problem in totals.problems:
+            if problem not in said:
+                said.add(problem)
+                console.complain(f"{problem[0]}: {problem[1]}")
+
+    with session(master or "local[*]", FOLLOWING | settings) as spark:
+        from pulsarctl_wire.spark.follow import follow
+
+        totals = follow(spark, directory, out, options, finish=finish, show=show)
     raise SystemExit(_code(totals))
 
 

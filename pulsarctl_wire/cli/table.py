@@ -3,13 +3,11 @@
 import os
 from contextlib import ExitStack, suppress
 from itertools import chain
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from pulsarctl_wire.cli import console
-
-_GATHERED: Final = 64  # events that become rows at a time
 
 
 def table(
@@ -67,7 +65,6 @@ def _write(paths: list[str], out: str, stack: ExitStack, *, payload: bool, max_f
     from pulsarctl_wire.capture.sources import Decoder
     from pulsarctl_wire.cli.reading import Sources
     from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder
-    from pulsarctl_wire.table.schema import ROWS
     from pulsarctl_wire.wire.topics import TopicSession
 
     gc.freeze()
@@ -76,21 +73,9 @@ def _write(paths: list[str], out: str, stack: ExitStack, *, payload: bool, max_f
     builder = TableBuilder(decoder.sources, payload=payload)
     sources = Sources(paths)
     frames, gaps = _Part(out, FRAMES, stack), _Part(gaps_path(out), GAPS, stack)
-
-    def flush() -> None:
-        gaps.write(builder.gaps())
-        frames.write(builder.frames())
-
-    gathered: list[Any] = []
-    for events in chain(sources.read(decoder), decoder.finish()):
-        gathered += events
-        if len(gathered) >= _GATHERED:
-            builder.add(gathered)
-            gathered = []
-            if builder.rows >= ROWS:
-                flush()
-    builder.add(gathered)
-    flush()
+    for some_frames, some_gaps in builder.batches(chain(sources.read(decoder), decoder.finish())):
+        frames.write(some_frames)
+        gaps.write(some_gaps)
     gaps.close()
     frames.close()
     return sources.code

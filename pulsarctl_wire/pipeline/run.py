@@ -11,11 +11,12 @@ from concurrent.futures import Executor, Future
 from typing import Final
 
 from pulsarctl_wire.capture.files import Layout
-from pulsarctl_wire.pipeline.decode import Decoded, Settings, decode_split, reread
+from pulsarctl_wire.pipeline.decode import Decoded, Settings, decode_split
 from pulsarctl_wire.pipeline.finish import Finished, finish_split
+from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
 from pulsarctl_wire.pipeline.splits import Input, Split, plan
 from pulsarctl_wire.pipeline.stitch import Stitched, Stitcher
-from pulsarctl_wire.pipeline.store import Options, Progress, Store, Totals
+from pulsarctl_wire.pipeline.store import Store
 
 _SAVED_EVERY: Final = 10.0  # seconds
 
@@ -40,14 +41,11 @@ class Run:
     ) -> None:
         options = options or Options()
         self._inputs = inputs
-        self._out = out.rstrip("/")
         self._show = show
-        self._settings = Settings(f"{self._out}/progress", options.max_frame_size, options.payload)
+        self._store = Store(out)
+        self._settings = Settings(self._store.drafts, options.max_frame_size, options.payload)
         self._finishing: deque[Future[Finished]] = deque()
-        self._store = Store(self._out)
-        self._progress = self._store.resume(inputs, options) or Progress(
-            options, Stitcher(self._settings), Totals()
-        )
+        self._progress = self._store.resume(inputs, options) or Progress(options, Stitcher(self._settings))
         self._progress.inputs = inputs
         self.resumed = self._progress.file
         """Inputs that were done before."""
@@ -88,23 +86,15 @@ class Run:
             if not ahead:
                 return
             split, future = ahead.popleft()
-            decoded = future.result()
-            if split.part and progress.spoilt:
-                continue
-            if split.part and progress.end is not None and decoded.begin != progress.end:
-                start, layout = progress.end
-                decoded = self._submit(split._replace(start=start, layout=layout, exact=True)).result()
-                if layout != split.layout:
-                    ahead = deque(self._with_layout(layout, *each) for each in ahead)
-            if decoded.begin is not None:  # it is where the one before ended, or the input's beginning
-                start, layout = decoded.begin
-                decoded = decoded._replace(
-                    split=decoded.split._replace(start=start, layout=layout, exact=True)
-                )
-            if progress.stitcher.needs_fragments(decoded):
-                exact = decoded.split._replace(dissector=progress.stitcher.dissector)
-                decoded = self._submit(exact).result()
-            yield decoded
+            decoded = progress.settle(future.result(), lambda split: self._submit(split).result())
+            if decoded is not None:
+                layout = decoded.split.layout
+                if split.part and layout != split.layout:
+                    ahead = deque(
+                        self._with_layout(layout, *each) if each[0].file == split.file else each
+                        for each in ahead
+                    )
+                yield decoded
 
     def _submit(self, split: Split) -> "Future[Decoded]":
         return self._executor.submit(decode_split, split, self._settings)
@@ -113,8 +103,6 @@ class Run:
         self, layout: Layout | None, split: Split, future: "Future[Decoded]"
     ) -> tuple[Split, "Future[Decoded]"]:
         """A split that waits, decoded by the layout that its input turned out to have by now."""
-        if split.part == 0 or future.cancelled():
-            return split, future
         future.cancel()
         changed = split._replace(layout=layout)
         return changed, self._submit(changed)
@@ -122,26 +110,16 @@ class Run:
     # -- what comes of it
 
     def _take(self, decoded: Decoded) -> None:
-        progress, totals, split = self._progress, self._progress.totals, decoded.split
+        progress, split = self._progress, decoded.split
         if split.part == 0 and split.file == len(self._inputs) - 1:
             progress.file, progress.part = split.file, 0
             self._save(is_last_begun=True)
-        stitched = progress.stitcher.add(decoded, reread)
-        self._finish(split.name, stitched)
-        progress.file, progress.part, progress.end = split.file, split.part + 1, decoded.end
-        progress.spoilt = decoded.problem is not None
-        if decoded.problem is not None:
-            totals.problems.append((split.input.name, decoded.problem, decoded.damaged))
-        totals.files += split.part == 0
-        totals.read += min(split.stop, split.input.size) - split.start
-        totals.packets += decoded.packets
-        totals.connections = progress.stitcher.connections
-        totals.redone += stitched.redone
-        self._show(totals)
+        self._finish(split.name, progress.take(decoded))
+        self._show(progress.totals)
 
     def _finish(self, name: str, stitched: Stitched) -> None:
         self._finishing.append(
-            self._executor.submit(finish_split, name, stitched, self._settings.drafts, self._out)
+            self._executor.submit(finish_split, name, stitched, self._store.drafts, self._store.out)
         )
         self._wait(self._ahead)
 

@@ -18,12 +18,11 @@ from pulsarctl_wire.capture.reassembly import Reassembler, Tcp
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Kept, Settings
 from pulsarctl_wire.pipeline.splits import Split
 from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder
-from pulsarctl_wire.table.schema import ROWS
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event
 from pulsarctl_wire.wire.session import Knowledge
 from pulsarctl_wire.wire.topics import Tables, TopicSession
 
-_GATHERED: Final = 4_096
+_GATHERED: Final = 4_096  # events that become rows at a time
 
 _Mends = dict[int, tuple[Connection, tuple[int, int], Tables]]
 
@@ -156,14 +155,10 @@ class Stitcher:
     def _rows(self, events: list[Event]) -> tuple[bytes, bytes]:
         builder = TableBuilder(self._names, payload=self._payload)
         frames, gaps = _Stream(FRAMES), _Stream(GAPS)
-        for start in range(0, len(events), _GATHERED):
-            builder.add(events[start : start + _GATHERED])
-            if builder.damage:
-                gaps.write(builder.gaps())
-            if builder.rows >= ROWS:
-                frames.write(builder.frames())
-        if builder.rows:
-            frames.write(builder.frames())
+        parts = (events[start : start + _GATHERED] for start in range(0, len(events), _GATHERED))
+        for some_frames, some_gaps in builder.batches(parts):
+            frames.write(some_frames)
+            gaps.write(some_gaps)
         return frames.close(), gaps.close()
 
 
@@ -176,6 +171,8 @@ class _Stream:
         self._stream: Any = None
 
     def write(self, batch: Any) -> None:
+        if not batch.num_rows:
+            return
         if self._stream is None:
             self._stream = pa.ipc.new_stream(self._buffer, self._schema)
         self._stream.write_batch(batch)

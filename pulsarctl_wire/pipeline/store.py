@@ -10,74 +10,32 @@ import json
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any, Final
 
 from pyarrow import ArrowException, fs
 
-from pulsarctl_wire.capture.files import Layout
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decode import KINDS
-from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split, filesystem, reason
-from pulsarctl_wire.pipeline.stitch import Stitcher
+from pulsarctl_wire.pipeline.progress import Options, Progress
+from pulsarctl_wire.pipeline.splits import Input, Split, filesystem, reason
 from pulsarctl_wire.table import VERSION
 
 _STATES: Final = ("before-last", "all")
+_CHECKPOINT: Final = "checkpoint"
 _MANIFEST: Final = "manifest.json"
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a table is made: bytes of a split, of the largest frame allowed, whether payloads are kept."""
-
-    split_size: int = SPLIT_SIZE
-    max_frame_size: int | None = None
-    payload: bool = False
-
-
-@dataclass
-class Totals:
-    """What was done so far.
-
-    `problems` are (file, what is wrong, whether it was read up to there). `read` counts bytes of inputs,
-    `size` those of Parquet; `redone` the connections that were read again.
-    """
-
-    files: int = 0
-    read: int = 0
-    packets: int = 0
-    frames: int = 0
-    gaps: int = 0
-    connections: int = 0
-    size: int = 0
-    redone: int = 0
-    problems: list[tuple[str, str, bool]] = field(default_factory=list)
-
-
-@dataclass
-class Progress:
-    """Where the work stands: all before part `part` of input `file` is done, and ended at `end`.
-
-    `spoilt`: the rest of that input cannot be read. `inputs` are those that are done, and the one begun.
-    """
-
-    options: Options
-    stitcher: Stitcher
-    totals: Totals
-    inputs: list[Input] = field(default_factory=list)
-    file: int = 0
-    part: int = 0
-    end: tuple[int, Layout | None] | None = None
-    spoilt: bool = False
-    version: str = VERSION
 
 
 class Store:
     """The directory or URI `out`. CaptureError if it holds something else, or cannot be used."""
 
     def __init__(self, out: str) -> None:
-        self.out = out
-        self._system, self._path = filesystem(out)
+        self.out = out.rstrip("/")
+        self.drafts = f"{self.out}/progress"
+        """Where drafts go."""
+        self.checkpoint = f"{self.drafts}/{_CHECKPOINT}"
+        """Where Spark keeps its checkpoint of a table that follows a directory."""
+        self._system, self._path = filesystem(self.out)
 
     def resume(self, inputs: list[Input], options: Options) -> Progress | None:
         """The furthest progress that was saved and that `inputs` agree with; what came later is deleted.
@@ -85,9 +43,8 @@ class Store:
         None if there is none: then the directory is empty.
         """
         with self._said():
-            names = {each.base_name for each in self._list("")}
-            if names and "progress" not in names:
-                raise CaptureError("is not empty and holds no frames table; name another directory")
+            if self._follows():
+                raise CaptureError("the table follows a directory; go on with --follow, end with --finish")
             saved = [each for name in _STATES if (each := self._load(name)) is not None]
             fitting = [each for each in saved if _fits(each, inputs, options)]
             found = max(fitting, key=lambda each: (each.file, each.part), default=None)
@@ -100,6 +57,28 @@ class Store:
             with suppress(FileNotFoundError):
                 self._system.delete_file(f"{self._path}/{_MANIFEST}")
             return found
+
+    def follow(self) -> None:
+        """Make ready to follow a directory, or to go on with that."""
+        with self._said():
+            if not self._follows() and any(self._load(name) for name in _STATES):
+                raise CaptureError("the table there follows no directory; name another one")
+            for kind in (*KINDS, "progress"):
+                self._system.create_dir(f"{self._path}/{kind}")
+                for each in self._list(kind):
+                    if each.base_name.endswith((".unfinished", ".arrow")) or each.base_name == "end.parquet":
+                        self._system.delete_file(each.path)
+
+    def saved(self) -> Progress | None:
+        """The progress that was saved last."""
+        return self._load(_STATES[1])
+
+    def _follows(self) -> bool:
+        """Whether the table follows a directory. CaptureError if there is something, but no table."""
+        names = {each.base_name for each in self._list("")}
+        if names and "progress" not in names:
+            raise CaptureError("is not empty and holds no frames table; name another directory")
+        return any(each.base_name == _CHECKPOINT for each in self._list("progress"))
 
     def save(self, progress: Progress, *, is_last_begun: bool = False) -> None:
         """Save how far the work came: all done, or the last input just about to begin."""

@@ -7,7 +7,7 @@ is kept as plain values beside them.
 
 import struct
 from base64 import b64decode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from mmh3 import hash as murmur3
 
 from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.table.columns import Codes, Columns, Records, signed
-from pulsarctl_wire.table.schema import FRAMES, GAPS
+from pulsarctl_wire.table.schema import FRAMES, GAPS, ROWS
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
 from pulsarctl_wire.wire.fields import Walker, as_base64, as_text
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
@@ -30,6 +30,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     ServerError,
 )
 
+_GATHERED: Final = 64  # events that become rows at a time
 _NO_TIME: Final = -(2**63)
 _MOST_CONNECTIONS: Final = 65_536  # whose addresses are remembered
 _MOST_KEYS: Final = 65_536  # whose hashes are
@@ -107,6 +108,19 @@ class TableBuilder:
         self._sparse: dict[str, list[tuple[int, Any]]] = {}
         if self._payloads is not None:
             self._payloads = []
+
+    def batches(self, batches: Iterable[list[Event]]) -> Iterator[tuple[Any, Any]]:
+        """Frames and gaps of all events, a batch of each at a time; there is at least one, maybe empty."""
+        gathered: list[Event] = []
+        for events in batches:
+            gathered += events
+            if len(gathered) >= _GATHERED:
+                self.add(gathered)
+                gathered = []
+                if self.rows >= ROWS:
+                    yield self.frames(), self.gaps()
+        self.add(gathered)
+        yield self.frames(), self.gaps()
 
     # -- collecting
 
