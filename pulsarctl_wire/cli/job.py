@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, Final
 
 from pulsarctl_wire.capture.live import live_packets
 from pulsarctl_wire.capture.sharing import Sharing
-from pulsarctl_wire.capture.sources import Decoder, Source, open_source
+from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.cli import console, select, twin
 from pulsarctl_wire.cli.line import LineRenderer
-from pulsarctl_wire.cli.progress import LARGE, Progress, Watched
+from pulsarctl_wire.cli.reading import Sources
 from pulsarctl_wire.cli.summary import Summary
-from pulsarctl_wire.errors import CaptureError, DamagedCapture, FilterError
+from pulsarctl_wire.errors import CaptureError, FilterError
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire.frame import Event, Frame
 
@@ -267,32 +267,18 @@ class DecodeJob:
                 yield from decoder.read_packets(packets)
             except CaptureError as error:
                 console.fail(str(error), console.EXIT_SOURCE)
-        for path in self.sources:
-            try:
-                source = Source("stdin", sys.stdin.buffer) if path == "-" else open_source(path)
-                with source.stream if path != "-" else ExitStack():
-                    yield from decoder.read(self._watched(source, say))
-            except CaptureError as error:  # noqa: PERF203 (a source, not a frame)
-                if not isinstance(error, DamagedCapture):
-                    self.code = console.EXIT_SOURCE
-                elif self.code != console.EXIT_SOURCE:
-                    self.code = console.EXIT_DAMAGED
-                if say:
-                    self.out.flush()
-                    console.complain(str(error))
-
-    def _watched(self, source: Source, bar: bool) -> Source:
-        """`source` read with a progress bar if it is large, and with what is ready shown before each wait."""
-        progress = None
-        if (
-            bar
-            and source.size > LARGE
-            and console.use_colour(sys.stderr, self.options.colour)
-            and not sys.stdout.isatty()
-        ):
-            progress = Progress(source, self.stack)
-        size = self.sizes.get(source.name)
-        return source._replace(stream=cast(BinaryIO, Watched(source.stream, self.out.flush, progress, size)))
+        coloured = console.use_colour(sys.stderr, self.options.colour)
+        sources = Sources(
+            self.sources,
+            self.stack,
+            bar=coloured and not sys.stdout.isatty(),
+            flush=self.out.flush,
+            sizes=self.sizes,
+        )
+        try:
+            yield from sources.read(decoder, say=say)
+        finally:
+            self.code = self.code or sources.code
 
     # -- after
 

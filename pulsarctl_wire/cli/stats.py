@@ -11,14 +11,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pulsarctl_wire.cli import console
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.capture.sources import Decoder, Source
+    from pulsarctl_wire.capture.sources import Decoder
     from pulsarctl_wire.cli.twin import Twin
     from pulsarctl_wire.wire.frame import Event
     from pulsarctl_wire.wire.session import Session
@@ -240,32 +240,14 @@ class StatsJob:
 
     def _batches(self, decoder: "Decoder") -> "Iterator[list[Event]]":
         """The events of all sources; what is wrong with a source is said, and sets the exit code."""
-        from pulsarctl_wire.capture.sources import Source, open_source
-        from pulsarctl_wire.errors import CaptureError, DamagedCapture
+        from pulsarctl_wire.cli.reading import Sources
 
-        for path in self.options.sources:
-            try:
-                source = Source("stdin", sys.stdin.buffer) if path == "-" else open_source(path)
-                with source.stream if path != "-" else ExitStack():
-                    yield from decoder.read(self._watched(source))
-            except CaptureError as error:  # noqa: PERF203 (a source, not a frame)
-                if not isinstance(error, DamagedCapture):
-                    self.code = console.EXIT_SOURCE
-                elif self.code != console.EXIT_SOURCE:
-                    self.code = console.EXIT_DAMAGED
-                if self.twin is None or not self.twin.is_twin:
-                    console.complain(str(error))
-
-    def _watched(self, source: "Source") -> "Source":
-        """`source` read with a progress bar if it is large."""
-        from pulsarctl_wire.cli.progress import LARGE, Progress, Watched
-
-        progress = None
-        said_by_other = self.twin is not None and self.twin.is_twin
-        if source.size > LARGE and not said_by_other and console.use_colour(sys.stderr, self.options.colour):
-            progress = Progress(source, self.stack)
-        watched = Watched(source.stream, lambda: None, progress, self.sizes.get(source.name))
-        return source._replace(stream=cast(BinaryIO, watched))
+        bar = console.use_colour(sys.stderr, self.options.colour)
+        sources = Sources(self.options.sources, self.stack, bar=bar, sizes=self.sizes)
+        try:
+            yield from sources.read(decoder, say=self.twin is None or not self.twin.is_twin)
+        finally:
+            self.code = self.code or sources.code
 
     # -- after
 

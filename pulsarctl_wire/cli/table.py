@@ -1,6 +1,7 @@
 """`pwire table`: captured traffic as the frames table, a Parquet file."""
 
 import os
+import sys
 from contextlib import ExitStack, suppress
 from itertools import chain
 from typing import Annotated, Any
@@ -71,11 +72,13 @@ def _write(paths: list[str], out: str, stack: ExitStack, *, payload: bool, max_f
     gc.set_threshold(100_000, 20, 100)
     decoder = Decoder(max_frame_size=max_frame_size, join_chunks=False, places=True, new_session=TopicSession)
     builder = TableBuilder(decoder.sources, payload=payload)
-    sources = Sources(paths)
+    sources = Sources(paths, stack, bar=console.use_colour(sys.stderr))
     frames, gaps = _Part(out, FRAMES, stack), _Part(gaps_path(out), GAPS, stack)
     for some_frames, some_gaps in builder.batches(chain(sources.read(decoder), decoder.finish())):
         frames.write(some_frames)
         gaps.write(some_gaps)
+    if sources.code == console.EXIT_SOURCE and not frames.rows and not gaps.rows:
+        return sources.code  # nothing could be read: a table of nothing would hide that
     gaps.close()
     frames.close()
     return sources.code
@@ -90,12 +93,14 @@ class _Part:
         self._path = path
         self._unfinished = f"{path}.unfinished"
         self._writer = writer(self._unfinished, schema)
+        self.rows = 0
         stack.callback(self._discard)
 
     def write(self, batch: Any) -> None:
         """Append a batch."""
         if batch.num_rows:
             self._writer.write_batch(batch)
+            self.rows += batch.num_rows
 
     def close(self) -> None:
         """Finish the file and give it its name."""

@@ -31,6 +31,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 )
 
 _GATHERED: Final = 64  # events that become rows at a time
+_MOST_DAMAGE: Final = 4_096  # stretches, which hold as many bytes each
 _NO_TIME: Final = -(2**63)
 _MOST_CONNECTIONS: Final = 65_536  # whose addresses are remembered
 _MOST_KEYS: Final = 65_536  # whose hashes are
@@ -117,7 +118,7 @@ class TableBuilder:
             if len(gathered) >= _GATHERED:
                 self.add(gathered)
                 gathered = []
-                if self.rows >= ROWS:
+                if self.rows >= ROWS or len(self.damage) >= _MOST_DAMAGE:
                     yield self.frames(), self.gaps()
         self.add(gathered)
         yield self.frames(), self.gaps()
