@@ -23,7 +23,6 @@ from pulsarctl_wire.capture.sources import PLACE_BITS, uncompressed
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.pipeline.splits import Split, filesystem, opened, read_split
 from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder
-from pulsarctl_wire.table.schema import ROWS
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Event, Malformed
 from pulsarctl_wire.wire.session import Knowledge
 from pulsarctl_wire.wire.topics import TopicSession
@@ -242,7 +241,7 @@ class _SplitDecoder:
                 if isinstance(event, Malformed) and event.offset == 0:
                     self._broken.add((event.connection.index, event.to_broker))
             self._draft.gaps(builder.gaps())
-        if builder.rows >= ROWS or (last and builder.rows):
+        if builder.is_full or (last and builder.rows):
             batch = builder.frames()
             self.rows += batch.num_rows
             largest = np.zeros(len(self._edges), np.int64)

@@ -32,6 +32,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 
 _GATHERED: Final = 64  # events that become rows at a time
 _MOST_DAMAGE: Final = 4_096  # stretches, which hold as many bytes each
+_MOST_BYTES: Final = 64 * 1024 * 1024  # of payloads and JSON
 _NO_TIME: Final = -(2**63)
 _MOST_CONNECTIONS: Final = 65_536  # whose addresses are remembered
 _MOST_KEYS: Final = 65_536  # whose hashes are
@@ -103,12 +104,18 @@ class TableBuilder:
 
     def _begin(self) -> None:
         self.rows = 0
+        self._bytes = 0
         self._topics, self._subscriptions, self._names = Codes(), Codes(), Codes()
         self._connections: dict[int, Connection] = {}
         self._metadata: list[MessageMetadata | None] = []  # of the entries
         self._sparse: dict[str, list[tuple[int, Any]]] = {}
         if self._payloads is not None:
             self._payloads = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to take what was collected."""
+        return self.rows >= ROWS or len(self.damage) >= _MOST_DAMAGE or self._bytes >= _MOST_BYTES
 
     def batches(self, batches: Iterable[list[Event]]) -> Iterator[tuple[Any, Any]]:
         """Frames and gaps of all events, a batch of each at a time; there is at least one, maybe empty."""
@@ -118,7 +125,7 @@ class TableBuilder:
             if len(gathered) >= _GATHERED:
                 self.add(gathered)
                 gathered = []
-                if self.rows >= ROWS or len(self.damage) >= _MOST_DAMAGE:
+                if self.is_full:
                     yield self.frames(), self.gaps()
         self.add(gathered)
         yield self.frames(), self.gaps()
@@ -166,6 +173,7 @@ class TableBuilder:
                 self._other(row, frame, base, number)
             if self._payloads is not None:
                 self._payloads.append(raw[frame.payload_at :] if frame.payload_at else None)
+                self._bytes += len(raw)
             row += 1
         self.rows = row
 
@@ -250,7 +258,9 @@ class TableBuilder:
         if number in _WITH_ERROR and body.HasField("error"):
             self._keep(row, "error", _ERRORS.get(body.error, str(body.error)))
         if number not in _WITHOUT_JSON:
-            self._keep(row, "command_json", orjson.dumps(self._walk(body)).decode())
+            text = orjson.dumps(self._walk(body)).decode()
+            self._keep(row, "command_json", text)
+            self._bytes += len(text)
             self._walk.odd.clear()
 
     def _keep(self, row: int, name: str, value: Any) -> None:
@@ -308,7 +318,8 @@ class TableBuilder:
     def gaps(self) -> Any:
         """The gaps and malformed stretches collected, as a `pyarrow.RecordBatch` of `GAPS`."""
         damage, self.damage = self.damage, []
-        columns = Columns(len(damage), {})
+        reasons = [(row, event.reason) for row, event in enumerate(damage) if isinstance(event, Malformed)]
+        columns = Columns(len(damage), {"reason": reasons} if reasons else {})
         places = np.array([event.packet for event in damage], np.int64)
         self._files(columns, places >> PLACE_BITS)
         columns.numbers("packet_offset", places & (1 << PLACE_BITS) - 1)
@@ -316,14 +327,11 @@ class TableBuilder:
         self._connections |= {event.connection.index: event.connection for event in damage}
         self._ends(columns, np.array(halves, np.int64))
         columns.texts("kind", np.array([isinstance(event, Malformed) for event in damage], np.int64), _KINDS)
-        columns.arrays |= {
-            "time_ns": pa.array([event.time_ns for event in damage], pa.int64()),
-            "stream_offset": pa.array([event.offset for event in damage], pa.int64()),
-            "size": pa.array([event.size for event in damage], pa.int64()),
-            "reason": pa.array(
-                [event.reason if isinstance(event, Malformed) else None for event in damage], pa.string()
-            ),
-        }
+        times = [_NO_TIME if event.time_ns is None else event.time_ns for event in damage]
+        columns.numbers("time_ns", np.array(times, np.int64), np.array(times, np.int64) != _NO_TIME)
+        columns.numbers("stream_offset", np.array([event.offset for event in damage], np.int64))
+        columns.numbers("size", np.array([event.size for event in damage], np.int64))
+        columns.sparse_rest()
         return columns.batch(GAPS)
 
     def _files(self, columns: Columns, numbers: Any) -> None:

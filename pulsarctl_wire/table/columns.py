@@ -1,14 +1,16 @@
 """Columns of a batch: records packed while frames pass, and the Arrow arrays that they become."""
 
 import struct
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from pulsarctl_wire.table.schema import METADATA
+from pulsarctl_wire.table.schema import FRAMES, METADATA
 from pulsarctl_wire.wire.fields import as_text
 
+_LONG_TEXTS: Final = {"command_json", "reason"}
 _LETTERS: Final = {"i1": "b", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
 
 
@@ -39,6 +41,11 @@ class Codes(dict[Any, int]):
         code = self[value] = len(self)
         return code
 
+    @property
+    def texts(self) -> dict[int, Any]:
+        """The values by their numbers, without None."""
+        return {code: value for value, code in self.items() if code}
+
 
 class Columns:
     """The columns of a batch of `size` rows while they are filled; what is not put is null.
@@ -61,7 +68,6 @@ class Columns:
         self.present: Any = None
         self._size = size
         self._filled: dict[str, tuple[Any, Any]] = {}
-        self._texts: dict[str, dict[int, str]] = {}
         if not is_nested:
             self.nested = Columns(size, {}, is_nested=True)
 
@@ -69,11 +75,10 @@ class Columns:
         """A column of which all rows are there, but for those where `valid` is False."""
         self._filled[name] = values, valid
 
-    def texts(self, name: str, codes: Any, texts: list[Any]) -> None:
+    def texts(self, name: str, codes: Any, texts: Iterable[Any]) -> None:
         """A column of texts by their numbers; -1 is null."""
-        self.arrays[name] = pa.DictionaryArray.from_arrays(
-            pa.array(codes.astype(np.int32), mask=codes < 0), pa.array(list(map(as_text, texts)), pa.string())
-        )
+        indices = _numbers(codes, codes >= 0, pa.int32())
+        self.arrays[name] = pa.DictionaryArray.from_arrays(indices, _strings(list(texts)))
 
     def put(self, name: str, rows: Any, values: Any) -> None:
         """Fill in `values` at `rows`."""
@@ -100,43 +105,76 @@ class Columns:
             rows = np.array([row for row, _ in pairs], np.int64)
             if self._order is not None:
                 rows = self._order[rows]
-            if isinstance(pairs[0][1], int):
-                self.put(name, rows, np.array([value for _, value in pairs], np.int64))
-                continue
-            values: Any = np.empty(self._size, object)
-            for row, (_, value) in zip(rows.tolist(), pairs, strict=True):
-                values[row] = value
-            self.arrays[name] = values
+            values = [value for _, value in pairs]
+            if name in _LONG_TEXTS:
+                texts = np.full(self._size, None, object)
+                texts[rows] = values
+                self.arrays[name] = _strings(texts.tolist())
+            elif name == "acked":
+                self.arrays[name] = _message_ids(self._size, rows, values)
+            elif isinstance(values[0], int):
+                self.put(name, rows, np.array(values, np.int64))
+            else:
+                codes = Codes()
+                self.put_texts(name, rows, np.array([codes[value] for value in values]), codes.texts)
 
     def array(self, field: Any) -> Any:
         """The column as the Arrow array that `field` of the schema asks for."""
         name = field.name
-        found = self.arrays.get(name)
-        if name == "metadata" and self.nested.present is not None:
-            absent = np.ones(self._size, bool)
-            absent[self.nested.present] = False
-            arrays = [self.nested.array(each) for each in METADATA]
-            return pa.StructArray.from_arrays(arrays, fields=list(METADATA), mask=pa.array(absent))
+        if name in self.arrays:
+            return self.arrays[name]
         if name in self._filled:
-            values, valid = self._filled[name]
-            return pa.array(values, field.type, mask=None if valid is None else ~valid)
-        if found is None:
-            return pa.nulls(self._size, field.type)
-        if isinstance(found, np.ndarray):
-            if pa.types.is_list(field.type):
-                return pa.array([_message_ids(value) for value in found], field.type)
-            return pa.array(found, pa.string()).cast(field.type)
-        return found
+            return _numbers(*self._filled[name], field.type)
+        if name == "metadata" and self.nested.present is not None:
+            there = np.zeros(self._size, bool)
+            there[self.nested.present] = True
+            children = [self.nested.array(each) for each in METADATA]
+            return pa.Array.from_buffers(METADATA, self._size, [_bitmap(there)], children=children)
+        return pa.nulls(self._size, field.type)
 
     def batch(self, schema: Any) -> Any:
         """The batch."""
         return pa.RecordBatch.from_arrays([self.array(field) for field in schema], schema=schema)
 
 
-def _message_ids(pairs: list[tuple[int, int]] | None) -> list[dict[str, int]] | None:
-    if pairs is None:
-        return None
-    return [{"ledger_id": signed(ledger), "entry_id": signed(entry)} for ledger, entry in pairs]
+# Arrow arrays of numpy's, made of their buffers: pa.array would import pandas first, where that is installed
+
+
+def _bitmap(valid: Any) -> Any:
+    return None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _numbers(values: Any, valid: Any, type_: Any) -> Any:
+    """Numbers or truth values, null where `valid` is False."""
+    if type_ == pa.bool_():
+        data = np.packbits(values, bitorder="little")
+    else:
+        data = np.ascontiguousarray(values, type_.to_pandas_dtype())
+    return pa.Array.from_buffers(type_, len(values), [_bitmap(valid), pa.py_buffer(data)])
+
+
+def _strings(texts: list[Any]) -> Any:
+    """Texts, or None."""
+    data = [b"" if text is None else as_text(text).encode("utf-8", "backslashreplace") for text in texts]
+    offsets = np.zeros(len(texts) + 1, np.int32)
+    np.cumsum([len(each) for each in data], out=offsets[1:])
+    valid = np.array([text is not None for text in texts], bool)
+    buffers = [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(b"".join(data))]
+    return pa.Array.from_buffers(pa.string(), len(texts), buffers)
+
+
+def _message_ids(size: int, rows: Any, values: list[list[tuple[int, int]]]) -> Any:
+    """Lists of (ledger id, entry id) at `rows`, null elsewhere."""
+    lengths = np.zeros(size, np.int32)
+    lengths[rows] = [len(each) for each in values]
+    offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
+    in_order = [values[at] for at in np.argsort(rows)]
+    ids = np.array([pair for each in in_order for pair in each], np.uint64).reshape(-1, 2)
+    type_ = FRAMES.field("acked").type
+    columns = [_numbers(ids[:, position].astype(np.int64), None, pa.int64()) for position in (0, 1)]
+    structs = pa.Array.from_buffers(type_.value_type, len(ids), [None], children=columns)
+    buffers = [_bitmap(lengths != 0), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(type_, size, buffers, children=[structs])
 
 
 def signed(value: int) -> int:
