@@ -78,6 +78,10 @@ class Twin:
         """
         return pickle.loads(self._read(_SIZE.unpack(self._read(_SIZE.size))[0]))
 
+    def has_sent(self) -> bool:
+        """Whether something of the other process's is here."""
+        return bool(self._unread or select.select([self._reading], [], [], 0)[0])
+
     def flush(self) -> None:
         """Wait until all that was sent is under way."""
         while self._unsent:

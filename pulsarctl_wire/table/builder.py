@@ -38,6 +38,7 @@ _MOST_CONNECTIONS: Final = 65_536  # whose addresses are remembered
 _MOST_KEYS: Final = 65_536  # whose hashes are
 
 
+_UNSIFTED: Final = 2_048  # metadata that is kept until there is more to look at at a time
 _NO_METADATA: Final = (0, 0, 0, 0, 0, 0)
 _header_at: Final = struct.Struct(">II").unpack_from
 _CHECKSUMS: Final = {None: 0, "valid": 1, "invalid": 2, "absent": 3}
@@ -84,7 +85,14 @@ class TableBuilder:
         )
         self._entries = Records(
             **{"row": "i4", "owner": "u8", "first": "u8", "second": "u8", "count": "i8", "checksum": "i1"},
-            **{"payload_at": "i8", "name": "i4", "sequence": "u8", "publish": "u8", "unpacked": "u4"},
+            **{
+                "size": "i8",
+                "payload_at": "i8",
+                "name": "i4",
+                "sequence": "u8",
+                "publish": "u8",
+                "unpacked": "u4",
+            },
             **{"compression": "i4", "messages": "i4"},
         )
         self._receipts = Records(
@@ -107,7 +115,9 @@ class TableBuilder:
         self._bytes = 0
         self._topics, self._subscriptions, self._names = Codes(), Codes(), Codes()
         self._connections: dict[int, Connection] = {}
-        self._metadata: list[MessageMetadata | None] = []  # of the entries
+        self._metadata: list[MessageMetadata] = []  # of the entries that were not sifted yet
+        self._sifted = 0
+        self._unusual: dict[str, list[tuple[int, Any]]] = {}  # fields of metadata
         self._sparse: dict[str, list[tuple[int, Any]]] = {}
         if self._payloads is not None:
             self._payloads = []
@@ -168,7 +178,7 @@ class TableBuilder:
             if base is None or size <= 2:  # cut, or without its sub-message
                 pass
             elif number in _ENTRIES:
-                entry(row, frame, base, number)
+                entry(row, frame, base, number, size)
             else:
                 self._other(row, frame, base, number)
             if self._payloads is not None:
@@ -176,8 +186,10 @@ class TableBuilder:
                 self._bytes += len(raw)
             row += 1
         self.rows = row
+        if len(self._metadata) > _UNSIFTED:
+            self._sift()
 
-    def _entry(self, row: int, frame: Frame, base: BaseCommand, number: int) -> None:
+    def _entry(self, row: int, frame: Frame, base: BaseCommand, number: int, size: int) -> None:
         if number == _SEND:
             send = base.send
             owner, first, second, count = send.producer_id, send.sequence_id, 0, send.num_messages
@@ -187,7 +199,8 @@ class TableBuilder:
             owner, first, second = message.consumer_id, identity.ledgerId, identity.entryId
             count = message.redelivery_count
         metadata = frame.metadata
-        self._metadata.append(metadata)
+        if metadata is not None:
+            self._metadata.append(metadata)
         packed = self._entries.pack(
             row,
             owner,
@@ -195,6 +208,7 @@ class TableBuilder:
             second,
             count,
             _CHECKSUMS[frame.checksum],
+            size,
             frame.payload_at,
             *(
                 _NO_METADATA
@@ -273,12 +287,13 @@ class TableBuilder:
 
         They are ordered by connection and direction, then as captured: that takes a fifth less space.
         """
+        self._sift()
         common = self._common.take()
         captured = np.argsort(common["half"], kind="stable")
         order = np.empty_like(captured)
         order[captured] = np.arange(len(captured))
         common = common[captured]
-        columns = Columns(len(common), self._sparse, order)
+        columns = Columns(len(common), self._sparse, order, Columns(len(common), self._unusual, order))
         self._files(columns, common["place"] >> PLACE_BITS)
         columns.numbers("packet_offset", common["place"] & (1 << PLACE_BITS) - 1)
         columns.numbers("time_ns", common["time"], common["time"] != _NO_TIME)
@@ -380,51 +395,53 @@ class TableBuilder:
         checked = entries[(entries["checksum"] == 1) | (entries["checksum"] == 2)]
         columns.put("checksum_valid", checked["row"], checked["checksum"] == 1)
         opened = entries["payload_at"] != 0
-        head = np.where(entries["checksum"] == 3, 12, 18)
         whole = opened & (common["partial"][rows] == 0)
-        sizes = entries["payload_at"] - common["size"][rows] - head
+        sizes = _metadata_size(entries)
         columns.put("metadata_size", rows[opened], sizes[opened])
         columns.put("payload_size", rows[whole], (common["total"][rows] + 4 - entries["payload_at"])[whole])
-        known = np.array([metadata is not None for metadata in self._metadata], bool)
+        known = entries["name"] != 0
         columns.put("num_messages", rows[known & ~sends], entries["messages"][known & ~sends])
-        self._take_metadata(columns, entries[known], sizes[known])
+        self._take_metadata(columns, entries[known])
 
-    def _take_metadata(self, columns: Columns, entries: Any, sizes: Any) -> None:
+    def _take_metadata(self, columns: Columns, entries: Any) -> None:
         rows = entries["row"]
         nested = columns.nested
+        assert nested is not None
         nested.present = rows
-        names = list(self._names)[1:]
-        nested.put_texts("producer_name", rows, entries["name"] - 1, dict(enumerate(map(as_text, names))))
+        nested.put_texts("producer_name", rows, entries["name"], self._names.texts)
         nested.put("publish_time", rows, entries["publish"])
         nested.put("num_messages_in_batch", rows, entries["messages"])
         nested.put_texts("compression", rows, entries["compression"], _COMPRESSIONS)
-        # metadata larger than what is known of it has more fields
-        lengths = np.array(
-            [0, *(len(name) if isinstance(name, bytes) else len(name.encode()) for name in names)]
-        )
-        length = lengths[entries["name"]]
-        accounted = 1 + _varint(length) + length + 1 + _varint(entries["sequence"])
-        accounted += 1 + _varint(entries["publish"])
-        accounted += np.where(entries["unpacked"] != 0, 1 + _varint(entries["unpacked"]), 0)
-        accounted += np.where(entries["compression"] != 0, 2, 0)
-        accounted += np.where(entries["messages"] != 1, 1 + _varint(entries["messages"].astype("i8")), 0)
-        metadata = [each for each in self._metadata if each is not None]
-        for at in np.flatnonzero(accounted != sizes).tolist():
-            self._rest_of_metadata(nested.sparse, int(rows[at]), metadata[at])
         nested.sparse_rest()
 
-    def _rest_of_metadata(
-        self, sparse: dict[str, list[tuple[int, Any]]], row: int, metadata: MessageMetadata
-    ) -> None:
-        for name in _NUMBERS_OF_METADATA:
-            if metadata.HasField(name):
-                sparse.setdefault(name, []).append((row, signed(getattr(metadata, name))))
+    def _sift(self) -> None:
+        """Look for metadata that is larger than its usual fields explain: it has others too."""
+        entries = self._entries.records(self._sifted)
+        entries = entries[entries["name"] != 0]
+        self._sifted = len(self._entries.packed)
+        names = [b"", *map(_encoded, self._names.texts.values())]
+        length = np.array(list(map(len, names)))[entries["name"]]
+        usual = 1 + _varint(length) + length + 1 + _varint(entries["sequence"])
+        usual += 1 + _varint(entries["publish"])
+        usual += np.where(entries["unpacked"] != 0, 1 + _varint(entries["unpacked"]), 0)
+        usual += np.where(entries["compression"] != 0, 2, 0)
+        usual += np.where(entries["messages"] != 1, 1 + _varint(entries["messages"].astype("i8")), 0)
+        for at in np.flatnonzero((usual != _metadata_size(entries)) | (entries["checksum"] == 0)).tolist():
+            self._keep_unusual(int(entries["row"][at]), self._metadata[at])
+        self._metadata.clear()
+
+    def _keep_unusual(self, row: int, metadata: MessageMetadata) -> None:
+        found: dict[str, Any] = {
+            name: signed(getattr(metadata, name)) for name in _NUMBERS_OF_METADATA if metadata.HasField(name)
+        }
         if metadata.HasField("schema_version"):
-            sparse.setdefault("schema_version", []).append((row, as_base64(metadata.schema_version)))
+            found["schema_version"] = as_base64(metadata.schema_version)
         if metadata.HasField("uuid"):
-            sparse.setdefault("uuid", []).append((row, as_text(metadata.uuid)))
+            found["uuid"] = as_text(metadata.uuid)
         if metadata.HasField("partition_key") or metadata.HasField("ordering_key"):
-            sparse.setdefault("key_hash", []).append((row, self._key_hash(metadata)))
+            found["key_hash"] = self._key_hash(metadata)
+        for name, value in found.items():
+            self._unusual.setdefault(name, []).append((row, value))
 
     def _key_hash(self, metadata: MessageMetadata) -> int:
         """What Key_Shared subscriptions and key hashing ranges go by: Murmur3 of the (ordering) key."""
@@ -446,6 +463,16 @@ _NUMBERS_OF_METADATA: Final = (
     *("event_time", "deliver_at_time", "num_chunks_from_msg", "chunk_id", "total_chunk_msg_size"),
     *("txnid_least_bits", "txnid_most_bits"),
 )
+
+
+def _encoded(name: Any) -> bytes:
+    return name if isinstance(name, bytes) else name.encode()
+
+
+def _metadata_size(entries: Any) -> Any:
+    """Bytes of the metadata, of entries without broker entry metadata in front."""
+    head = np.where(entries["checksum"] == 3, 12, 18)  # without or with the checksum and its magic
+    return entries["payload_at"] - entries["size"] - head
 
 
 def _varint(values: Any) -> Any:

@@ -22,9 +22,13 @@ class Records:
         self.pack = struct.Struct("<" + "".join(_LETTERS[kind] for kind in fields.values())).pack
         self.packed: list[bytes] = []
 
+    def records(self, start: int = 0) -> Any:
+        """The records from number `start` on as a numpy array."""
+        return np.frombuffer(bytearray().join(self.packed[start:]), self.dtype)
+
     def take(self, order: Any = None) -> Any:
         """The records so far as a numpy array, their rows moved to where `order` says; begins anew."""
-        records = np.frombuffer(bytearray().join(self.packed), self.dtype)
+        records = self.records()
         self.packed.clear()
         if order is not None:
             records["row"] = order[records["row"]]
@@ -51,7 +55,7 @@ class Columns:
     """The columns of a batch of `size` rows while they are filled; what is not put is null.
 
     `sparse` are columns as (row, value) pairs, to be moved to where `order` says; `present` the rows in
-    which a struct is not null.
+    which a struct is not null. `nested` are the columns of the metadata.
     """
 
     def __init__(
@@ -59,8 +63,7 @@ class Columns:
         size: int,
         sparse: dict[str, list[tuple[int, Any]]],
         order: Any = None,
-        *,
-        is_nested: bool = False,
+        nested: "Columns | None" = None,
     ) -> None:
         self.arrays: dict[str, Any] = {}
         self.sparse = sparse
@@ -68,8 +71,7 @@ class Columns:
         self.present: Any = None
         self._size = size
         self._filled: dict[str, tuple[Any, Any]] = {}
-        if not is_nested:
-            self.nested = Columns(size, {}, is_nested=True)
+        self.nested = nested
 
     def numbers(self, name: str, values: Any, valid: Any = None) -> None:
         """A column of which all rows are there, but for those where `valid` is False."""
@@ -125,7 +127,7 @@ class Columns:
             return self.arrays[name]
         if name in self._filled:
             return _numbers(*self._filled[name], field.type)
-        if name == "metadata" and self.nested.present is not None:
+        if self.nested is not None and name == "metadata" and self.nested.present is not None:
             there = np.zeros(self._size, bool)
             there[self.nested.present] = True
             children = [self.nested.array(each) for each in METADATA]

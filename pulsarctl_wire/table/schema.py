@@ -127,7 +127,7 @@ def writer(where: Any, schema: Any, **options: Any) -> Any:
         where,
         schema,
         compression="zstd",
-        compression_level=1,
+        compression_level=3,
         use_dictionary=[path for path in paths if path not in (*_DIFFERENCES, "command_json", "payload")],
         column_encoding={path: "DELTA_BINARY_PACKED" for path in paths if path in _DIFFERENCES},
         write_batch_size=ROWS,
