@@ -115,13 +115,18 @@ def _follow(
     from pulsarctl_wire.spark import FOLLOWING
     from pulsarctl_wire.spark.session import session
 
-    said: set[tuple[str, str, bool]] = set()
+    said = 0
 
     def show(totals: Any) -> None:
-        for problem in totals.problems:
-            if problem not in said:
-                said.add(problem)
-                console.complain(f"{problem[0]}: {problem[1]}")
+        nonlocal said
+        for name, problem, _ in totals.problems[said:]:
+            console.complain(f"{name}: {problem}")
+        said = len(totals.problems)
+        sys.stderr.write(
+            f"{console.human_bytes(totals.read)}, {totals.packets:,} packets, "
+            f"{totals.connections:,} connections\n"
+        )
+        sys.stderr.flush()
 
     with session(master or "local[*]", FOLLOWING | settings) as spark:
         from pulsarctl_wire.spark.follow import follow
