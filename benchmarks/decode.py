@@ -4,9 +4,7 @@ tshark takes part if it is installed with the official Pulsar dissector (the `wi
 apache/pulsar-client-cpp); otherwise pwire's figures stand alone. Inputs are a generated capture of
 MTU-sized packets and every CAPTURE (classic pcap, maybe .zst), with Pulsar's traffic on port 6650.
 
-Both tools run as whole processes, in turns, with their output thrown away, so that a change in the
-machine's speed meets both; ratios are of neighbouring runs. Peak memory is what the kernel says of the
-process. A process starts with its parent's peak, so this one stays small: the generator runs outside it.
+Both run in turns, as side_by_side.py says. Peak memory is what the kernel says of the process.
 
 tshark is told to put TCP segments in order, as pwire does: by default it does not, and then a single
 swapped packet makes it wait for a frame that never ends. The column `tshark_frames` shows whether it
@@ -15,38 +13,38 @@ found them all.
 
 import argparse
 import json
-import os
 import re
-import shutil
 import statistics
-import struct
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import zstandard
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.side_by_side import (
+    FOUR,
+    FOURTEEN,
+    HERE,
+    Pcap,
+    Record,
+    concatenate,
+    fields,
+    find_pwire,
+    find_tshark,
+    frames_named,
+    generate,
+    rate,
+    run,
+    table,
+    tshark_command,
+    unpacked,
+)
 
-HERE: Final = Path(__file__).resolve().parent
 SAMPLES: Final = HERE.parent / "samples" / "pcaps"
 
 COPIES: Final = 10
 """How often --memory concatenates a capture with itself."""
-
-FOUR: Final = ("frame.number", "frame.time_epoch", "tcp.stream", "apache.pulsar.cmd.type")
-FOURTEEN: Final = (
-    *FOUR,
-    *("apache.pulsar.frame_size", "apache.pulsar.topic", "apache.pulsar.subscription"),
-    *("apache.pulsar.producer_id", "apache.pulsar.producer_name", "apache.pulsar.sequence_id"),
-    *("apache.pulsar.consumer_id", "apache.pulsar.message_id", "apache.pulsar.request_id"),
-    "apache.pulsar.publish_time",
-)
-
-Record = dict[str, str | int | float | bool | None]
-"""A row of a report: column -> value, None where there is no figure."""
 
 
 class Row(NamedTuple):
@@ -71,19 +69,6 @@ class Input(NamedTuple):
     frames: int | None
 
 
-class Run(NamedTuple):
-    """What a process took, and what it wrote to stderr."""
-
-    seconds: float
-    mib: float
-    said: str
-
-
-def fields(names: Sequence[str]) -> tuple[str, ...]:
-    """tshark's options to print these fields."""
-    return ("-T", "fields", *(word for name in names for word in ("-e", name)))
-
-
 ROWS: Final = (
     Row("-q", ("-q",), fields(FOUR), {"real": 1.7, "MTU": 4}),
     Row("line", ("-o", "line"), fields(FOURTEEN), {"real": 1.5, "MTU": 3}),
@@ -91,46 +76,9 @@ ROWS: Final = (
 )
 
 
-def find_pwire() -> str | None:
-    """The `pwire` beside this Python, else the one on PATH."""
-    return shutil.which("pwire", path=Path(sys.executable).parent) or shutil.which("pwire")
-
-
-def find_tshark() -> str | None:
-    """tshark, if it has the dissector."""
-    tshark = shutil.which("tshark")
-    if tshark is None:
-        return None
-    known = subprocess.run([tshark, "-G", "protocols"], capture_output=True, text=True, check=True).stdout
-    return tshark if "\tapache.pulsar\n" in known else None
-
-
 def pwire_command(pwire: str, options: Sequence[str], path: Path) -> list[str]:
     """How `path` is decoded with pwire."""
     return [pwire, "decode", *options, str(path)]
-
-
-def tshark_command(tshark: str, options: Sequence[str], path: Path) -> list[str]:
-    """How `path` is decoded with tshark."""
-    return [tshark, "-n", "-o", "tcp.reassemble_out_of_order:TRUE", "-r", str(path), *options]
-
-
-def run(command: list[str]) -> Run:
-    """Run a process to its end; RuntimeError if it fails."""
-    with tempfile.TemporaryFile() as stderr:
-        started = time.perf_counter()
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-        stderr.seek(0)
-        said = stderr.read().decode(errors="replace")
-    if process.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {said[-500:]}")
-    unit = 1 if sys.platform == "darwin" else 1024
-    return Run(seconds, usage.ru_maxrss * unit / 2**20, said)
 
 
 def frames_said(summary: str) -> int | None:
@@ -138,14 +86,6 @@ def frames_said(summary: str) -> int | None:
     number = r"(\d[\d,._]*\d|\d)"
     found = re.search(rf"{number}\s+frames?\b", summary) or re.search(rf"\bframes?\W+{number}", summary)
     return int(re.sub(r"\D", "", found[1])) if found else None
-
-
-def frames_named(tshark: str, path: Path) -> int:
-    """How many frames tshark finds: the commands it names, several a packet with commas between."""
-    command = tshark_command(tshark, fields(["apache.pulsar.cmd.type"]), path)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdout is not None
-        return sum(line.count(b",") + 1 for line in process.stdout if line.strip())
 
 
 def compare(pwire: str, tshark: str | None, source: Input, row: Row, runs: int) -> Record:
@@ -176,11 +116,6 @@ def compare(pwire: str, tshark: str | None, source: Input, row: Row, runs: int) 
         "pwire_mib": max(our.mib for our in ours),
         "tshark_mib": max((their.mib for their in theirs), default=None),
     }
-
-
-def rate(frames: int | None, runs: list[Run]) -> int | None:
-    """Median frames a second."""
-    return round(frames / statistics.median(run.seconds for run in runs)) if frames and runs else None
 
 
 def start_up(pwire: str, runs: int) -> list[Record]:
@@ -219,28 +154,6 @@ def memory(pwire: str, source: Input, scratch: Path) -> list[Record]:
     return report
 
 
-class Pcap:
-    """Reads the records of a classic pcap; ValueError if it is none."""
-
-    def __init__(self, source: BinaryIO) -> None:
-        self.header = source.read(24)
-        order = {b"\xd4\xc3\xb2\xa1": "<", b"\x4d\x3c\xb2\xa1": "<"}.get(self.header[:4])
-        order = order or {b"\xa1\xb2\xc3\xd4": ">", b"\xa1\xb2\x3c\x4d": ">"}.get(self.header[:4])
-        if order is None or len(self.header) < 24:
-            raise ValueError(f"{source.name} is no classic pcap; convert it with: editcap -F pcap IN OUT")
-        self.record = struct.Struct(f"{order}IIII")
-        self._source = source
-
-    def __iter__(self) -> Iterator[tuple[int, int, int, bytes]]:
-        """Each packet: seconds, fraction, bytes on the wire, captured bytes. A cut record ends it."""
-        while len(head := self._source.read(16)) == 16:
-            seconds, fraction, stored, size = self.record.unpack(head)
-            packet = self._source.read(stored)
-            if len(packet) < stored:
-                return
-            yield seconds, fraction, size, packet
-
-
 def cut(path: Path, out: Path, packets: int) -> None:
     """Write the first `packets` packets of a capture to `out`."""
     with path.open("rb") as source, out.open("wb") as target:
@@ -250,48 +163,15 @@ def cut(path: Path, out: Path, packets: int) -> None:
             target.write(capture.record.pack(seconds, fraction, len(packet), size) + packet)
 
 
-def concatenate(path: Path, out: Path, copies: int) -> None:
-    """Write copies of a capture to `out`, each later than the one before and of other connections."""
-    with out.open("wb") as target:
-        start = end = 0
-        for copy in range(copies):
-            with path.open("rb") as source:
-                capture = Pcap(source)
-                if copy == 0:
-                    target.write(capture.header)
-                shift = copy * (end - start + 1)
-                for seconds, fraction, size, packet in capture:
-                    if copy == 0:
-                        start, end = min(start or seconds, seconds), max(end, seconds)
-                    target.write(capture.record.pack(seconds + shift, fraction, len(packet), size))
-                    target.write(readdressed(packet, copy))
-
-
-def readdressed(packet: bytes, copy: int) -> bytes:
-    """An Ethernet packet with both IP addresses changed in their second byte, differently for each copy."""
-    at, size = {b"\x08\x00": (26, 4), b"\x86\xdd": (22, 16)}.get(packet[12:14], (0, 0))
-    if not copy or not size or len(packet) < at + 2 * size:
-        return packet
-    changed = bytearray(packet)
-    changed[at + 1] ^= copy
-    changed[at + size + 1] ^= copy
-    return bytes(changed)
-
-
 def prepare(options: argparse.Namespace, scratch: Path) -> list[Input]:
     """Generate and unpack the inputs."""
     inputs = []
     if options.generated_frames:
         path = scratch / "generated.pcap"
-        frames = str(options.generated_frames)
-        subprocess.run([sys.executable, HERE / "generate.py", path, "--frames", frames], check=True)
+        generate(path, options.generated_frames)
         inputs.append(Input("generated", "MTU", path, options.generated_frames))
     for number, given in enumerate(options.captures):
-        path = given
-        if given.suffix == ".zst":
-            path = scratch / f"{number}-{given.stem}"
-            with given.open("rb") as packed, path.open("wb") as target:
-                zstandard.ZstdDecompressor().copy_stream(packed, target)
+        path = unpacked(given, scratch / f"{number}-{given.stem}")
         inputs.append(Input(given.name, "real", path, options.frames))
     return inputs
 
@@ -301,28 +181,6 @@ def first_packets(source: Input, packets: int, scratch: Path) -> Input:
     path = scratch / f"cut-{source.path.name}"
     cut(source.path, path, packets)
     return source._replace(path=path, frames=None)
-
-
-def table(report: list[Record]) -> str:
-    """Records as aligned columns."""
-    lines = [list(report[0]), *([cell(value) for value in record.values()] for record in report)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in lines
-    )
-
-
-def cell(value: str | int | float | bool | None) -> str:
-    """A value as the table shows it."""
-    if value is None:
-        return "-"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -7,7 +7,8 @@ to one topic after another and consumes what it published:
     broker         SEND_RECEIPT.. MESSAGE..
 
 A line of frames above is one write to the socket; a write is cut into segments of at most `MSS` bytes, so
-that most packets hold one or two frames and some frames span packets. Connections take turns at random.
+that most packets hold one or two frames and some frames span packets. Connections take turns at random;
+where they are more than the topics, several have a producer and a consumer on the same one.
 
 Ids, sequence numbers, permits, checksums of entries and TCP's counters are right. IP and TCP checksums
 are 0, as in a capture from a host that leaves them to its network card; readers do not verify them.
@@ -49,6 +50,8 @@ MSS: Final = 1448
 """Bytes of TCP payload in an Ethernet packet of 1500, with TCP's timestamp option."""
 
 TOPICS: Final = 200
+MAX_CONNECTIONS: Final = 25_000
+"""Each has a port of its own, from 40,000 on."""
 ENTRIES: Final = 2000
 """Entries in the pool."""
 BATCHES: Final = 0.2
@@ -100,15 +103,31 @@ class Entry(NamedTuple):
     messages: int
 
 
-class Topic:
-    """A topic with its producer and consumer, and how far they have come."""
+class Log:
+    """Where the broker keeps a topic's entries: the id of the last one."""
 
-    def __init__(self, number: int, local: int) -> None:
-        self.name = f"persistent://public/default/topic-{number:03}"
-        self.id = local
-        self.producer_name = f"standalone-0-{number}"
+    def __init__(self, number: int) -> None:
         self.ledger = 1000 + number
         self.entry = -1
+
+    def advance(self) -> None:
+        """Move on to the next entry."""
+        self.entry += 1
+        if self.entry == LEDGER:
+            self.ledger, self.entry = self.ledger + TOPICS, 0
+
+
+class Topic:
+    """A topic as a connection uses it: with a producer and a consumer, and how far they have come.
+
+    `log` is the same for all connections of the topic; `producer` makes the producer's name.
+    """
+
+    def __init__(self, number: int, local: int, log: Log, producer: int) -> None:
+        self.name = f"persistent://public/default/topic-{number:03}"
+        self.id = local
+        self.producer_name = f"standalone-0-{producer}"
+        self.log = log
         self.sequence = -1
         self.taken = 0
 
@@ -116,9 +135,7 @@ class Topic:
         """Move on to the next entry, which holds so many messages."""
         self.sequence += messages
         self.taken += messages
-        self.entry += 1
-        if self.entry == LEDGER:
-            self.ledger, self.entry = self.ledger + TOPICS, 0
+        self.log.advance()
 
 
 class Side:
@@ -140,7 +157,7 @@ class Link:
     """
 
     def __init__(self, index: int, rng: random.Random, *, unreliable: bool) -> None:
-        self.client = Side(bytes((10, 1, 0, 1 + index)), 40_000 + index, rng.getrandbits(32))
+        self.client = Side(bytes((10, 1, *divmod(1 + index, 256))), 40_000 + index, rng.getrandbits(32))
         self.broker = Side(bytes((10, 0, 0, 1)), PORT, rng.getrandbits(32))
         self.settled = False
         self.unreliable = unreliable
@@ -290,7 +307,7 @@ class Client:
             sends.append(self._sent(topic, entry, body))
             receipts.append(self._confirmed(topic, entry))
             messages.append(self._delivered(topic, body))
-            ids.append((topic.ledger, topic.entry))
+            ids.append((topic.log.ledger, topic.log.entry))
         yield True, sends
         yield False, receipts
         yield False, messages
@@ -328,15 +345,15 @@ class Client:
         receipt.producer_id = topic.id
         receipt.sequence_id = topic.sequence - entry.messages + 1
         receipt.highest_sequence_id = topic.sequence if entry.messages > 1 else NO_SEQUENCE
-        receipt.message_id.ledgerId = topic.ledger
-        receipt.message_id.entryId = topic.entry
+        receipt.message_id.ledgerId = topic.log.ledger
+        receipt.message_id.entryId = topic.log.entry
         return framed(self._receipt)
 
     def _delivered(self, topic: Topic, body: bytes) -> bytes:
         message = self._message.message
         message.consumer_id = topic.id
-        message.message_id.ledgerId = topic.ledger
-        message.message_id.entryId = topic.entry
+        message.message_id.ledgerId = topic.log.ledger
+        message.message_id.entryId = topic.log.entry
         return framed(self._message, body)
 
 
@@ -417,10 +434,15 @@ def generate(out: BinaryIO, frames: int, connections: int = 8, seed: int = 1, *,
     rng = random.Random(seed)
     pool = [make_entry(rng) for _ in range(ENTRIES)]
     capture = Capture(out, frames, rng)
+    logs = [Log(number) for number in range(TOPICS)]
     talks = []
     for index in range(connections):
-        numbers = range(index, TOPICS, connections)
-        topics = [Topic(number, local) for local, number in enumerate(numbers)]
+        if index < TOPICS:
+            numbers = range(index, TOPICS, connections)
+            topics = [Topic(number, local, logs[number], number) for local, number in enumerate(numbers)]
+        else:
+            number = index % TOPICS
+            topics = [Topic(number, 0, logs[number], index)]
         link = Link(index, rng, unreliable=not clean)
         capture.open(link)
         talks.append((link, Client(link, topics, pool, capture).conversation()))
@@ -437,12 +459,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write a capture of busy Pulsar connections.")
     parser.add_argument("out", type=Path, help="file to write")
     parser.add_argument("--frames", type=int, default=1_000_000)
-    parser.add_argument("--connections", type=int, default=8, help=f"1-{TOPICS}; they share {TOPICS} topics")
+    parser.add_argument(
+        "--connections", type=int, default=8, help=f"1-{MAX_CONNECTIONS}; they share {TOPICS} topics"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--clean", action="store_true", help="no duplicated and no swapped packets")
     options = parser.parse_args()
-    if not 1 <= options.connections <= TOPICS or options.frames < 0:
-        parser.error(f"connections must be 1-{TOPICS}, frames 0 or more")
+    if not 1 <= options.connections <= MAX_CONNECTIONS or options.frames < 0:
+        parser.error(f"connections must be 1-{MAX_CONNECTIONS}, frames 0 or more")
     started = time.perf_counter()
     with options.out.open("wb", buffering=1 << 20) as out:
         packets = generate(out, options.frames, options.connections, options.seed, clean=options.clean)

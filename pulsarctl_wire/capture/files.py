@@ -31,6 +31,7 @@ _PCAP_MAGICS: Final = {
 }
 _SECTION: Final = 0x0A0D0D0A
 _INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _ENHANCED_PACKET = 1, 2, 3, 6
+_TIMES: Final = 1 << 63  # beyond which no time can be meant
 _PCAPNG_MAGIC: Final = b"\x0a\x0d\x0d\x0a"
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -275,7 +276,7 @@ def _block_packet(kind: int, body: bytes, order: str, interfaces: list[Interface
     if size > len(body) - 20:
         raise IndexError("the packet runs beyond its block")
     time_ns = (high << 32 | low) * interface.multiply // interface.divide + interface.offset
-    return time_ns, interface.link, body[20 : 20 + size], length
+    return time_ns if -_TIMES < time_ns < _TIMES else None, interface.link, body[20 : 20 + size], length
 
 
 # -- beginning in the middle

@@ -21,14 +21,14 @@ _NUMBERS: Final = ("next", "acknowledged", "hole_at", "fin")  # sequence numbers
 
 
 class HalfFooting(NamedTuple):
-    """One half: its kind, whether its bytes have begun, the number of the next one, how many bytes of a
-    frame are here, and its stream's position.
+    """One half: its kind, whether its bytes have begun, the number of the next one, where the bytes of a
+    frame came from that are here, and its stream's position.
     """
 
     kind: str
     begun: bool
     next: int
-    buffered: int
+    sources: tuple[tuple[int, int, int | None], ...]
     position: int
 
 
@@ -48,6 +48,7 @@ class State(NamedTuple):
     halves: tuple[dict[str, Any], dict[str, Any]]
     streams: tuple[dict[str, Any] | None, dict[str, Any] | None]
     tables: Tables
+    limit: int
     ended: bool
     waiting: bool
     last_packet: int
@@ -84,10 +85,10 @@ def _footing(half: Half) -> HalfFooting | None:
         return None
     stream = half.stream
     if stream.untouched:
-        is_fresh = half.syn is not None or (not half.begun and half.other.syn is not None)
-        return HalfFooting(FRESH if is_fresh else IDLE, half.begun, half.next, 0, 0)
-    buffered = stream.step
-    return None if buffered is None else HalfFooting(STEP, half.begun, half.next, buffered, stream.position)
+        return HalfFooting(FRESH if stream.in_step else IDLE, half.begun, half.next, (), 0)
+    if stream.step is None:
+        return None
+    return HalfFooting(STEP, half.begun, half.next, stream.sources, stream.position)
 
 
 def agrees(guess: Footing, tcp: Tcp, state: State) -> bool:
@@ -103,7 +104,7 @@ def agrees(guess: Footing, tcp: Tcp, state: State) -> bool:
         if mine.kind == IDLE:
             if stream is not None and not (half.stream.untouched or half.stream.step == 0):
                 return False  # its first bytes went on with a frame
-        elif true is None or (true.kind, true.buffered) != (mine.kind, mine.buffered):
+        elif true is None or (true.kind, true.sources) != (mine.kind, mine.sources):
             return False
     return True
 
@@ -118,12 +119,19 @@ def hand_over(tcp: Tcp) -> State:
     )
     streams = [None if half.stream.untouched else half.stream.state() for half in halves]
     return State(
-        (one, other), (streams[0], streams[1]), session.tables(), tcp.ended, tcp.waiting, tcp.last_packet
+        (one, other),
+        (streams[0], streams[1]),
+        session.tables(),
+        tcp.half.stream.limit,
+        tcp.ended,
+        tcp.waiting,
+        tcp.last_packet,
     )
 
 
 def take_over(tcp: Tcp, guess: Footing, state: State) -> None:
     """Bring `tcp` to `state`, which was reached from `guess`."""
+    limit = tcp.half.stream.limit if state.limit == guess.limit else state.limit  # one announced meanwhile
     rows = zip(halves_of(tcp), guess.halves, state.halves, state.streams, strict=True)
     for half, mine, values, stream in rows:
         shift = half.next - mine.next
@@ -134,8 +142,8 @@ def take_over(tcp: Tcp, guess: Footing, state: State) -> None:
         half.early = [(at + shift, *rest) for at, *rest in values["early"]]
         half.syn = half.syn if values["syn"] is None else values["syn"]
         if stream is not None:
-            limit = half.stream.limit if stream["limit"] == guess.limit else stream["limit"]
-            half.stream.resume(stream | {"limit": limit}, half.stream.position - mine.position)
+            half.stream.resume(stream, half.stream.position - mine.position)
+        half.stream.limit = limit
     tcp.ended, tcp.waiting, tcp.last_packet = state.ended, state.waiting, state.last_packet
     assert isinstance(tcp.session, TopicSession)
     tcp.session.learn(state.tables)

@@ -193,7 +193,7 @@ class Reassembler:
         tcp.ended = True
         self._ended.append(tcp)
         if len(self._ended) > LINGER:
-            self._forget(self._ended.popleft())
+            self.forget(self._ended.popleft())
 
     def close(self) -> Iterator[list[Event]]:
         """End all connections, as the capture ends; give the events that are left, by connection."""
@@ -376,7 +376,8 @@ class Reassembler:
         tcp.session.track(events)
         return events
 
-    def _forget(self, tcp: Tcp) -> None:
+    def forget(self, tcp: Tcp) -> None:
+        """Let the next segment on a connection's addresses open another one."""
         for key in tcp.keys:
             half = self._halves.get(key)
             if half is not None and half.tcp is tcp:
@@ -392,7 +393,7 @@ class Reassembler:
             del self._halves[key]
         for tcp in everyone[: len(everyone) // 10]:
             events += self._close(tcp)
-            self._forget(tcp)
+            self.forget(tcp)
 
 
 def _begin(half: Half, sequence: int) -> None:
@@ -471,6 +472,7 @@ def _learn_direction(tcp: Tcp, events: list[Event]) -> None:
         if right is not event.to_broker:
             connection = event.connection
             connection.client, connection.server = connection.server, connection.client
+            connection.flipped = not connection.flipped
             for half in (tcp.half, tcp.half.other):
                 half.stream.to_broker = not half.stream.to_broker
             for other in events:

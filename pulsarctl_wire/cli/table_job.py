@@ -21,7 +21,7 @@ import pyarrow as pa
 from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.cli import console, twin
 from pulsarctl_wire.cli.reading import Sources
-from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder, writer
+from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder, renumbered, writer
 from pulsarctl_wire.wire.topics import TopicSession
 
 _MOST_WAITING: Final = 4  # batches of the first process that wait for the second one
@@ -168,13 +168,7 @@ def _numbered(side: _Side, other: _Side) -> Iterator[_Batch]:
             _remove(batch.frames)
         own, others = np.array(side.opened[: batch.opened]), np.array(other.opened)
         numbers = np.arange(len(own)) + np.searchsorted(others, own)
-        yield batch._replace(frames=_renumbered(frames, numbers), gaps=_renumbered(batch.gaps, numbers))
-
-
-def _renumbered(batch: Any, numbers: Any) -> Any:
-    at = batch.schema.get_field_index("connection")
-    column = pa.array(numbers[batch.column(at).to_numpy()], pa.int64())
-    return batch.set_column(at, batch.schema.field(at), column)
+        yield batch._replace(frames=renumbered(frames, numbers), gaps=renumbered(batch.gaps, numbers))
 
 
 def _remove(path: str) -> None:
@@ -194,9 +188,10 @@ class _Part:
     def __init__(self, path: str, schema: Any, stack: ExitStack) -> None:
         self._path = path
         self._unfinished = f"{path}.unfinished"
-        self._writer = writer(self._unfinished, schema)
+        self._writer: Any = None
         self.rows = 0
         stack.callback(self._discard)
+        self._writer = writer(self._unfinished, schema)
 
     def write(self, batch: Any) -> None:
         """Append a batch."""
@@ -210,6 +205,7 @@ class _Part:
         os.replace(self._unfinished, self._path)
 
     def _discard(self) -> None:
-        with suppress(OSError):
-            self._writer.close()
+        with suppress(OSError, pa.ArrowException):
+            if self._writer is not None:
+                self._writer.close()
         _remove(self._unfinished)

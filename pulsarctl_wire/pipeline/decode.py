@@ -58,11 +58,12 @@ class Edge:
     packets   from there until it stood on sure footing, or to the end; None if they were too many
     guess     that footing; None if there was none. Then there are no rows of it
     sure      the place of the first packet after it
-    doubtful  whether an idle half did not go on with a frame when it woke up
+    doubtful  whether an idle half did not go on with a frame when it woke up, or events are held back
     state     the connection's at the end of the split
-    largest   bytes of its largest frame
+    largest   bytes of its largest frame, or of the one that has begun
     damaged   whether any of its bytes were lost or are no frames
     in_step   whether both halves were in step at the end
+    guessed   topics of answers that may answer requests of before, by request ids
     """
 
     def __init__(self, index: int, pair: bytes, place: int) -> None:
@@ -78,6 +79,7 @@ class Edge:
         self.largest = 0
         self.damaged = False
         self.in_step = False
+        self.guessed: dict[int, tuple[str | None, str | None]] = {}
 
 
 class Decoded(NamedTuple):
@@ -262,16 +264,22 @@ class _SplitDecoder:
         for edge, tcp in zip(self._edges, self._tcps, strict=True):
             if edge.guess is not None:
                 edge.state = hand_over(tcp)
+                assert isinstance(tcp.session, TopicSession)
+                edge.guessed = tcp.session.guessed
                 edge.doubtful = self._is_doubtful(edge, tcp)
+                edge.largest = max(edge.largest, *(half.stream.awaited for half in halves_of(tcp)))
                 edge.in_step = all(half.stream.step is not None for half in halves_of(tcp))
         return self._edges
 
     def _is_doubtful(self, edge: Edge, tcp: Tcp) -> bool:
         assert edge.guess is not None
         return any(
-            guess.kind == IDLE
-            and not half.stream.untouched
-            and (half.stream.step is None or (edge.index, half.stream.to_broker) in self._broken)
+            half.held
+            or (
+                guess.kind == IDLE
+                and not half.stream.untouched
+                and (half.stream.step is None or (edge.index, half.stream.to_broker) in self._broken)
+            )
             for guess, half in zip(edge.guess.halves, halves_of(tcp), strict=True)
         )
 

@@ -83,7 +83,8 @@ class Progress:
         self.spoilt = decoded.problem is not None
         if decoded.problem is not None:
             totals.problems.append((split.input.name, decoded.problem, decoded.damaged))
-        totals.read += max(min(split.stop, split.input.size) - split.start, 0)
+        is_last = split.stop >= split.input.size
+        totals.read += (split.input.size if is_last else decoded.end[0]) - split.start
         totals.packets += decoded.packets
         totals.connections = self.stitcher.connections
         totals.redone += stitched.redone

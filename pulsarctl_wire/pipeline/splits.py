@@ -106,17 +106,18 @@ def _find(argument: str) -> list[Input]:
         raise CaptureError(f"{argument}: no such file")
     selector = fs.FileSelector(base, recursive=True)
     inside = [each for each in system.get_file_info(selector) if each.type == fs.FileType.File]
-    for each in inside:
-        if base == ".":
-            each.path = each.path.removeprefix("./")
     return sorted(
-        (_input(each, scheme + each.path) for each in inside if _is_wanted(each, pattern)),
+        (_input(each, scheme + _path(each)) for each in inside if _is_wanted(each, pattern)),
         key=lambda each: natural(each.name),
     )
 
 
+def _path(info: Any) -> str:
+    return str(info.path).removeprefix("./")
+
+
 def _is_wanted(info: Any, pattern: str | None) -> bool:
-    return fnmatchcase(info.path, pattern) if pattern else bool(_CAPTURE.search(info.base_name))
+    return fnmatchcase(_path(info), pattern) if pattern else bool(_CAPTURE.search(info.base_name))
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:

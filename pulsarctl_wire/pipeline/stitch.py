@@ -8,8 +8,9 @@ of that connection are read again and followed here.
 
 import io
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from pulsarctl_wire.capture.handover import agrees, halves_of, take_over
@@ -17,12 +18,10 @@ from pulsarctl_wire.capture.packets import Dissector
 from pulsarctl_wire.capture.reassembly import Reassembler, Tcp
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Kept, Settings
 from pulsarctl_wire.pipeline.splits import Split
-from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder
+from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder, renumbered
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event
 from pulsarctl_wire.wire.session import Knowledge
 from pulsarctl_wire.wire.topics import Tables, TopicSession
-
-_GATHERED: Final = 4_096  # events that become rows at a time
 
 _Mends = dict[int, tuple[Connection, tuple[int, int], Tables]]
 
@@ -85,62 +84,83 @@ class Stitcher:
 
     def add(self, decoded: Decoded, reread: Reread) -> Stitched:
         """Take the next split. `decoded.edges` is used up."""
-        first = self._reassembler.connections
         self._names[decoded.split.file] = decoded.split.input.name
-        events: list[Event] = []
+        rows = _Rows(TableBuilder(self._names, payload=self._payload))
         mends: _Mends = {}
         again: dict[bytes, int] = {}
         edges: dict[bytes, list[Edge]] = {}
         for edge in decoded.edges:
             edges.setdefault(edge.pair, []).append(edge)
         for pair, some in edges.items():
-            for edge in some:
-                if edge.packets is None:
-                    again[pair] = edge.place
-                    break
-                if not self._take(edge, events, mends):
-                    again[pair] = edge.sure
-                    break
+            place = self._take_all(pair, some, rows, mends)
+            if place is not None:
+                again[pair] = place
         if again:
             for packet in reread(decoded.split, self.dissector, again):
-                events += self._follow(packet)
+                rows.add(self._follow(packet))
         if decoded.fragments:
             self.dissector = decoded.dissector
-        self._opened.sort(key=lambda opened: opened[0])
-        for index, (_, connection) in enumerate(self._opened, first):
-            connection.index = index
-        self._opened.clear()
-        frames, gaps = self._rows(events)
+        rows.flush()
+        numbers = self._number()
         return Stitched(
             {index: Mend(each.index, shifts, tables) for index, (each, shifts, tables) in mends.items()},
-            frames,
-            gaps,
+            *rows.streams(numbers),
             len(again),
         )
 
     def close(self) -> Stitched:
         """The rows that are left where the capture ends. The stitcher is used up."""
-        events = [event for events in self._reassembler.close() for event in events]
-        return Stitched({}, *self._rows(events), 0)
+        rows = _Rows(TableBuilder(self._names, payload=self._payload))
+        for events in self._reassembler.close():
+            rows.add(events)
+        rows.flush()
+        return Stitched({}, *rows.streams(self._number()), 0)
+
+    def _number(self) -> Any:
+        """Number the new connections in order of their first packets; give the numbers by those they had."""
+        numbers = np.arange(self._reassembler.connections)
+        first = len(numbers) - len(self._opened)
+        self._opened.sort(key=lambda opened: opened[0])
+        for index, (_, connection) in enumerate(self._opened, first):
+            numbers[connection.index] = index
+            connection.index = index
+        self._opened.clear()
+        return numbers
 
     def _follow(self, packet: Kept) -> list[Event]:
         self._place, time_ns, segment = packet
         return self._reassembler.add(segment, time_ns, self._place)
 
-    def _take(self, edge: Edge, events: list[Event], mends: _Mends) -> bool:
+    def _take_all(self, pair: bytes, edges: list[Edge], rows: "_Rows", mends: _Mends) -> int | None:
+        """Take the connections of the same addresses; give from where they must be read again, if so."""
+        before = self._reassembler.connection(pair)
+        if len(edges) > 1 and before is not None and not before.ended:
+            return edges[0].place  # whether the next one is another connection depends on the past
+        taken = False
+        for edge in edges:
+            if taken:
+                self._next_on(pair)
+            if edge.packets is None:
+                return edge.place
+            if not self._take(edge, rows, mends):
+                return edge.sure
+            taken = edge.guess is not None
+        return None
+
+    def _take(self, edge: Edge, rows: "_Rows", mends: _Mends) -> bool:
         """Follow a connection to where it stood on sure footing, and go on from where it ended, if it did."""
         assert edge.packets is not None
         for packet in edge.packets:
-            events += self._follow(packet)
+            rows.add(self._follow(packet))
         if edge.guess is None:
             return True
         assert edge.state is not None
         tcp = self._reassembler.connection(edge.packets[-1][2][0])
         if tcp is None or edge.doubtful or not agrees(edge.guess, tcp, edge.state):
             return False
-        if not _same_limit(edge, tcp):
-            return False
         assert isinstance(tcp.session, TopicSession)
+        if not _same_limit(edge, tcp) or not tcp.session.agrees(edge.guessed):
+            return False
         producers, consumers, asked = tcp.session.tables()
         shifts = [0, 0]
         for half, guess in zip(halves_of(tcp), edge.guess.halves, strict=True):
@@ -152,14 +172,38 @@ class Stitcher:
             self._reassembler.ended(tcp)
         return True
 
-    def _rows(self, events: list[Event]) -> tuple[bytes, bytes]:
-        builder = TableBuilder(self._names, payload=self._payload)
-        frames, gaps = _Stream(FRAMES), _Stream(GAPS)
-        parts = (events[start : start + _GATHERED] for start in range(0, len(events), _GATHERED))
-        for some_frames, some_gaps in builder.batches(parts):
-            frames.write(some_frames)
-            gaps.write(some_gaps)
-        return frames.close(), gaps.close()
+    def _next_on(self, pair: bytes) -> None:
+        """Another connection follows on these addresses, as the split could see."""
+        tcp = self._reassembler.connection(pair)
+        if tcp is not None and tcp.ended:
+            self._reassembler.forget(tcp)
+
+
+class _Rows:
+    """Rows of the edges, until their connections have their numbers."""
+
+    def __init__(self, builder: TableBuilder) -> None:
+        self._builder = builder
+        self._batches: list[tuple[Any, Any]] = []
+
+    def add(self, events: list[Event]) -> None:
+        """Add the rows of `events`."""
+        if events:
+            self._builder.add(events)
+            if self._builder.is_full:
+                self.flush()
+
+    def flush(self) -> None:
+        """Make a batch of what was added."""
+        self._batches.append((self._builder.frames(), self._builder.gaps()))
+
+    def streams(self, numbers: Any) -> tuple[bytes, bytes]:
+        """The frames and the gaps as Arrow streams, their connections numbered."""
+        streams = _Stream(FRAMES), _Stream(GAPS)
+        for batches in self._batches:
+            for stream, batch in zip(streams, batches, strict=True):
+                stream.write(renumbered(batch, numbers))
+        return streams[0].close(), streams[1].close()
 
 
 class _Stream:

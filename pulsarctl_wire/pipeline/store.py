@@ -45,14 +45,16 @@ class Store:
         with self._said():
             if self._follows():
                 raise CaptureError("the table follows a directory; go on with --follow, end with --finish")
-            saved = [each for name in _STATES if (each := self._load(name)) is not None]
-            fitting = [each for each in saved if _fits(each, inputs, options)]
-            found = max(fitting, key=lambda each: (each.file, each.part), default=None)
+            saved = {name: each for name in _STATES if (each := self._load(name)) is not None}
+            fitting = [name for name, each in saved.items() if _fits(each, inputs, options)]
+            last = max(fitting, key=lambda name: (saved[name].file, saved[name].part), default="")
+            found = saved.get(last)
+            kept = _STATES[: _STATES.index(last) + 1] if found else ()
             first = Split(found.file, found.part, Input("", 0, 0)).name if found else ""
             for kind in (*KINDS, "progress"):
                 self._system.create_dir(f"{self._path}/{kind}")
                 for each in self._list(kind):
-                    if each.base_name >= first and each.base_name not in (_STATES if found else ()):
+                    if each.base_name >= first and each.base_name not in kept:
                         self._system.delete_file(each.path)
             with suppress(FileNotFoundError):
                 self._system.delete_file(f"{self._path}/{_MANIFEST}")

@@ -39,6 +39,9 @@ _MOST_KEYS: Final = 65_536  # whose hashes are
 
 
 _UNSIFTED: Final = 2_048  # metadata that is kept until there is more to look at at a time
+_Ends = tuple[str | None, int | None, str | None, int | None]
+"""Address and port of the source, and of the destination."""
+
 _NO_METADATA: Final = (0, 0, 0, 0, 0, 0)
 _header_at: Final = struct.Struct(">II").unpack_from
 _CHECKSUMS: Final = {None: 0, "valid": 1, "invalid": 2, "absent": 3}
@@ -104,10 +107,10 @@ class TableBuilder:
         )
         self._flows = Records(row="i4", consumer="u8", permits="u4")
         self._keys: dict[Any, int] = {}
-        self._addresses: dict[int, tuple[Connection, tuple[str | None, int | None, str | None, int | None]]]
-        self._addresses = {}
+        self._addresses: dict[int, tuple[str, str, _Ends]] = {}
         self.damage: list[Event] = []
         """What was collected for the gaps table since its last batch was taken."""
+        self._damaged: list[int] = []  # the halves of that, as they were called then
         self._begin()
 
     def _begin(self) -> None:
@@ -150,6 +153,7 @@ class TableBuilder:
         for frame in events:
             if frame.__class__ is not Frame:
                 self.damage.append(frame)
+                self._damaged.append(_half(frame))
                 continue
             connection = frame.connection
             if connection is not last:
@@ -162,7 +166,7 @@ class TableBuilder:
                 time_ns = start_ns = _NO_TIME
             common(
                 pack(
-                    connection.index << 1 | frame.to_broker,
+                    connection.index << 2 | connection.flipped << 1 | frame.to_broker,
                     number if base is not None else -1,
                     frame.packet,
                     time_ns,
@@ -224,7 +228,7 @@ class TableBuilder:
             ),
         )
         self._entries.packed.append(packed)
-        if frame.broker_entry:
+        if frame.broker_entry or (frame.partial and frame.payload_at):
             start, stop = frame.parts.metadata
             self._keep(row, "metadata_size", stop - start)
 
@@ -289,7 +293,7 @@ class TableBuilder:
         """
         self._sift()
         common = self._common.take()
-        captured = np.argsort(common["half"], kind="stable")
+        captured = np.argsort(common["half"] & ~2, kind="stable")
         order = np.empty_like(captured)
         order[captured] = np.arange(len(captured))
         common = common[captured]
@@ -338,7 +342,7 @@ class TableBuilder:
         places = np.array([event.packet for event in damage], np.int64)
         self._files(columns, places >> PLACE_BITS)
         columns.numbers("packet_offset", places & (1 << PLACE_BITS) - 1)
-        halves = [event.connection.index << 1 | event.to_broker for event in damage]
+        halves, self._damaged = self._damaged, []
         self._connections |= {event.connection.index: event.connection for event in damage}
         self._ends(columns, np.array(halves, np.int64))
         columns.texts("kind", np.array([isinstance(event, Malformed) for event in damage], np.int64), _KINDS)
@@ -354,7 +358,7 @@ class TableBuilder:
         columns.texts("file", codes, [self._sources[number] for number in files.tolist()])
 
     def _ends(self, columns: Columns, halves: Any) -> None:
-        """Addresses, connection and direction, from `connection << 1 | to_broker`."""
+        """Addresses, connection and direction, from `connection << 2 | flipped << 1 | to_broker`."""
         kinds, codes = np.unique(halves, return_inverse=True)
         ends = [self._ends_of(half) for half in kinds.tolist()]
         for name, position in (("src_ip", 0), ("dst_ip", 2)):
@@ -364,20 +368,21 @@ class TableBuilder:
         for name, position in (("src_port", 1), ("dst_port", 3)):
             ports = np.array([-1 if end[position] is None else end[position] for end in ends], np.int64)
             columns.numbers(name, ports[codes], ports[codes] >= 0)
-        columns.numbers("connection", halves >> 1)
+        columns.numbers("connection", halves >> 2)
         columns.numbers("to_broker", (halves & 1) != 0)
 
-    def _ends_of(self, half: int) -> tuple[str | None, int | None, str | None, int | None]:
-        index = half >> 1
-        known = self._addresses.get(index)
+    def _ends_of(self, half: int) -> _Ends:
+        index = half >> 2
         connection = self._connections[index]
-        if known is None or known[0] is not connection:
+        known = self._addresses.get(index)
+        if known is None or known[:2] != (connection.client, connection.server):
             if len(self._addresses) >= _MOST_CONNECTIONS:
                 self._addresses.clear()
-            ends = (*_address(connection.client), *_address(connection.server))
-            known = self._addresses[index] = connection, ends
-        ends = known[1]
-        return ends if half & 1 else (*ends[2:], *ends[:2])
+            client, server = connection.client, connection.server
+            known = self._addresses[index] = client, server, (*_address(client), *_address(server))
+        ends = known[2]
+        from_client = bool(half & 1) is (bool(half & 2) is connection.flipped)
+        return ends if from_client else (*ends[2:], *ends[:2])
 
     def _take_entries(self, columns: Columns, common: Any, entries: Any) -> None:
         """What SEND and MESSAGE have: ids, checksum, sizes, metadata."""
@@ -426,7 +431,10 @@ class TableBuilder:
         usual += np.where(entries["unpacked"] != 0, 1 + _varint(entries["unpacked"]), 0)
         usual += np.where(entries["compression"] != 0, 2, 0)
         usual += np.where(entries["messages"] != 1, 1 + _varint(entries["messages"].astype("i8")), 0)
-        for at in np.flatnonzero((usual != _metadata_size(entries)) | (entries["checksum"] == 0)).tolist():
+        unusual = (usual != _metadata_size(entries)) | (entries["checksum"] == 0)
+        for name in ("sequence", "publish"):  # they may be missing, and something else be there
+            unusual |= entries[name] == 0
+        for at in np.flatnonzero(unusual | (length == 0)).tolist():
             self._keep_unusual(int(entries["row"][at]), self._metadata[at])
         self._metadata.clear()
 
@@ -463,6 +471,12 @@ _NUMBERS_OF_METADATA: Final = (
     *("event_time", "deliver_at_time", "num_chunks_from_msg", "chunk_id", "total_chunk_msg_size"),
     *("txnid_least_bits", "txnid_most_bits"),
 )
+
+
+def _half(event: Event) -> int:
+    """The direction of a connection as a number."""
+    connection = event.connection
+    return connection.index << 2 | connection.flipped << 1 | event.to_broker
 
 
 def _encoded(name: Any) -> bytes:

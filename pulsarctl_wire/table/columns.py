@@ -182,3 +182,10 @@ def _message_ids(size: int, rows: Any, values: list[list[tuple[int, int]]]) -> A
 def signed(value: int) -> int:
     """A uint64 as the int64 with the same bits."""
     return value - 2**64 if value >= 2**63 else value
+
+
+def renumbered(batch: Any, numbers: Any) -> Any:
+    """A batch of either table with `numbers[n]` for each connection n."""
+    at = batch.schema.get_field_index("connection")
+    column = _numbers(numbers[batch.column(at).to_numpy()], None, pa.int64())
+    return batch.set_column(at, batch.schema.field(at), column)

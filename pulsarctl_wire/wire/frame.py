@@ -49,15 +49,17 @@ class Connection:
     """A TCP connection, or what stands in for one (a hex dump, a file of raw frames).
 
     `index` counts connections from 0 in order of appearance, as Wireshark's tcp.stream does; `client`
-    and `server` are "address:port" texts, empty where the source does not say.
+    and `server` are "address:port" texts, empty where the source does not say. `flipped` tells that they
+    were taken for one another until a command showed which is which.
     """
 
-    __slots__ = ("client", "index", "server")
+    __slots__ = ("client", "flipped", "index", "server")
 
     def __init__(self, index: int, client: str = "", server: str = "") -> None:
         self.index = index
         self.client = client
         self.server = server
+        self.flipped = False
 
     def __str__(self) -> str:
         return f"{self.client}-{self.server}" if self.client else str(self.index)

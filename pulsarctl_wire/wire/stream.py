@@ -111,6 +111,8 @@ class FrameStream:
         """
         if packet >= self._packet or not self._buffered:
             self._time_ns, self._packet = time_ns, packet
+            if not self._offset and not self._buffered:
+                self._lost_stamp = time_ns, packet  # should what begins here be no frame
         self._source, self._source_ns = packet, time_ns
         self._older = self._buffered
         if self._buffered:
@@ -162,6 +164,23 @@ class FrameStream:
     def untouched(self) -> bool:
         """Whether nothing was fed so far."""
         return not (self._offset or self._buffered)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the next byte that is in no event yet begins a frame."""
+        return self._in_step()
+
+    @property
+    def sources(self) -> tuple[_Source, ...]:
+        """Where the bytes came from that are in no event yet; their ends are counted from `position`."""
+        if not self._buffered:
+            return ()
+        return tuple((end - self._offset, packet, time_ns) for end, packet, time_ns in self._sources)
+
+    @property
+    def awaited(self) -> int:
+        """Bytes that the frame which has begun says it has; 0 if it does not say yet."""
+        return int.from_bytes(b"".join(self._buffer)[:4], "big") + 4 if self._buffered >= 4 else 0
 
     @property
     def position(self) -> int:

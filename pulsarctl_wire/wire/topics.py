@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from pulsarctl_wire.wire.commands import BODIES, NUMBERS, REQUESTS
+from pulsarctl_wire.wire.commands import ANSWERS, BODIES, NUMBERS, REQUESTS
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.session import FIELDS, MAX_PENDING, RULES, Asked, Owner, Session, bound
+
+_ONLY_TYPE: Final = b"\0\0\0\2"
+"""COMMAND_SIZE of a command without its sub-message: it has no ids, not even 0."""
 
 Tables = tuple[dict[int, tuple[str, int]], dict[int, tuple[str, str]], dict[tuple[str, int], Asked]]
 """Producers (topic and token), consumers (topic and subscription) and requests by their ids."""
@@ -21,8 +24,22 @@ class TopicSession(Session):
         for frame in events:
             if frame.__class__ is Frame and frame.base is not None:
                 rule = rules.get(frame.type)
-                if rule is not None:
+                if rule is not None and frame.raw[4:8] != _ONLY_TYPE:
                     rule(self, frame)
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.guessed: dict[int, tuple[str | None, str | None]] = {}
+        """Topics of answers that may answer another request than was thought, by request ids."""
+
+    def agrees(self, guessed: dict[int, tuple[str | None, str | None]]) -> bool:
+        """Whether another session that knew nothing of the requests that wait here guessed as they are."""
+        for number, topic in guessed.items():
+            for family in ("request", "lookup"):
+                asked = self._asked.get((family, number))
+                if asked is not None and topic not in ((None, None), (asked.topic, asked.subscription)):
+                    return False
+        return True
 
     def tables(self) -> Tables:
         """What is known so far; it can be pickled."""
@@ -44,6 +61,13 @@ class TopicSession(Session):
         known = self._producers.get(frame.base.send.producer_id)  # type: ignore[union-attr]
         if known is not None:
             frame.topic = known[0]
+
+    def _answer(self, frame: Frame) -> None:
+        super()._answer(frame)
+        if frame.request is None or len(ANSWERS[frame.type]) > 1:
+            body = frame.body
+            if body is not None and "request_id" in FIELDS[frame.type] and len(self.guessed) < MAX_PENDING:
+                self.guessed[body.request_id] = frame.topic, frame.subscription
 
     def _request(self, frame: Frame) -> None:
         super()._request(frame)
@@ -79,6 +103,7 @@ def about(tables: Tables, owner: Owner) -> tuple[str | None, str | None]:
 _RULES: Final[dict[int, Callable[[Any, Frame], None]]] = {
     **RULES,
     **dict.fromkeys(REQUESTS, TopicSession._request),
+    **dict.fromkeys(ANSWERS, TopicSession._answer),
     NUMBERS["ACK"]: TopicSession._ack,
     NUMBERS["SEND"]: TopicSession._send,
     NUMBERS["SEND_RECEIPT"]: TopicSession._of_producer,

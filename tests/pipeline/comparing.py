@@ -1,0 +1,178 @@
+"""Rows of the pipeline, and those that one process has of the same files."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pyarrow.parquet as pq
+
+from pulsarctl_wire.capture.sources import Decoder, open_source
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline import finish
+from pulsarctl_wire.pipeline.progress import Options, Totals
+from pulsarctl_wire.pipeline.run import Run
+from pulsarctl_wire.pipeline.splits import Input, find_inputs
+from pulsarctl_wire.table import TableBuilder
+from pulsarctl_wire.wire.topics import TopicSession
+
+Row = dict[str, Any]
+
+
+class Now(Executor):
+    """Runs what it is given at once, as another process would: on copies. After `most` tasks it fails."""
+
+    def __init__(self, most: int = 10**9) -> None:
+        self.left = most
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.left -= 1
+        try:
+            if self.left < 0:
+                raise InterruptedError("the machine went away")
+            future.set_result(_copy(task(*_copy(args), **kwargs)))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def _copy(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+class Outcome(NamedTuple):
+    """What was found in some files."""
+
+    frames: list[Row]
+    gaps: list[Row]
+    packets: int
+    connections: int
+    problems: list[str]
+
+
+def alone(paths: list[str], options: Options) -> Outcome:
+    """What one process finds."""
+    decoder = Decoder(
+        max_frame_size=options.max_frame_size, join_chunks=False, places=True, new_session=TopicSession
+    )
+    builder = TableBuilder(decoder.sources, payload=options.payload)
+    problems = []
+    for path in paths:
+        source = open_source(path)
+        with source.stream:
+            try:
+                for events in decoder.read(source):
+                    builder.add(events)
+            except CaptureError as error:
+                problems.append(str(error))
+    for events in decoder.finish():
+        builder.add(events)
+    gaps = builder.gaps().to_pylist()
+    frames = builder.frames().to_pylist()
+    return Outcome(ordered(frames), ordered(gaps), decoder.packets, decoder.reassembler.connections, problems)
+
+
+def ordered(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row["file"], row["packet_offset"], row["stream_offset"], repr(row)))
+
+
+def stored(out: Path, kind: str) -> list[Row]:
+    """The rows of a table's directory."""
+    return ordered([row for path in sorted((out / kind).glob("*.parquet")) for row in _rows(path)])
+
+
+def _rows(path: Path) -> list[Row]:
+    rows: list[Row] = pq.read_table(path).to_pylist()
+    return rows
+
+
+def run(
+    inputs: list[Input] | list[str], out: Path, options: Options, executor: Executor | None = None
+) -> Totals:
+    found = [each if isinstance(each, Input) else find_inputs([each])[0] for each in inputs]
+    return Run(found, str(out), options=options).run(executor or Now())
+
+
+def together(paths: list[str], out: Path, options: Options) -> Outcome:
+    """What the pipeline stores."""
+    totals = run(paths, out, options)
+    frames, gaps = stored(out, "frames"), stored(out, "gaps")
+    assert (totals.frames, totals.gaps) == (len(frames), len(gaps))
+    return _outcome(frames, gaps, totals)
+
+
+def _outcome(frames: list[Row], gaps: list[Row], totals: Totals) -> Outcome:
+    problems = [f"{name}: {what}" for name, what, _ in totals.problems]
+    return Outcome(frames, gaps, totals.packets, totals.connections, problems)
+
+
+class _InMemory:
+    """Stands for a Parquet file: those take longer than all else in a small capture."""
+
+    written: dict[str, list[Row]]
+
+    def __init__(self, system: Any, path: str, schema: Any) -> None:
+        self.rows = 0
+        self._path = path
+        self._found: list[Row] = []
+
+    def write(self, batch: Any) -> None:
+        self._found += batch.to_pylist()
+        self.rows += batch.num_rows
+
+    def close(self) -> int:
+        self.written[self._path] = self._found
+        return 0
+
+    def discard(self) -> None:
+        pass
+
+
+@contextmanager
+def in_memory() -> Iterator[dict[str, list[Row]]]:
+    """Keeps the rows of finished splits, by the paths of the files that would have them."""
+    written: dict[str, list[Row]] = {}
+    with mock.patch.object(finish, "_ParquetFile", type("Kept", (_InMemory,), {"written": written})):
+        yield written
+
+
+def together_in_memory(paths: list[str], out: Path, options: Options) -> tuple[Outcome, Totals]:
+    """What the pipeline would store, and its totals."""
+    with in_memory() as written:
+        totals = run(paths, out, options)
+    kinds = [
+        ordered([row for path, rows in written.items() if f"/{kind}/" in path for row in rows])
+        for kind in ("frames", "gaps")
+    ]
+    assert (totals.frames, totals.gaps) == (len(kinds[0]), len(kinds[1]))
+    return _outcome(kinds[0], kinds[1], totals), totals
+
+
+def first_difference(expected: Outcome, found: Outcome) -> str:
+    """What differs first, for people; empty if nothing does."""
+    out = io.StringIO()
+    for name in Outcome._fields:
+        one, other = getattr(expected, name), getattr(found, name)
+        if one == other:
+            continue
+        if not isinstance(one, list) or name == "problems":
+            return f"{name}: {one} alone, {other} together"
+        out.write(f"{len(one)} {name} alone, {len(other)} together\n")
+        missing, more = [row for row in one if row not in other], [row for row in other if row not in one]
+        if len(missing) == len(more):
+            for row, twin in zip(missing, more, strict=True):
+                differing = {key: (row[key], twin[key]) for key in row if row[key] != twin[key]}
+                what = row.get("command", row.get("kind"))
+                out.write(f"{what} {row['file']}:{row['packet_offset']}: {differing}\n")
+                break
+        else:
+            out.write(f"only alone: {missing[:1]}\nonly together: {more[:1]}\n")
+        return out.getvalue()
+    return ""

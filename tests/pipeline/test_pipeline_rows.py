@@ -1,0 +1,93 @@
+"""However a capture is split, its rows are those that one process has."""
+
+from __future__ import annotations
+
+import io
+import random
+import runpy
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipeline.comparing import alone, first_difference, together, together_in_memory
+from pipeline.traffic import capture
+
+from pulsarctl_wire.pipeline.progress import Options
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
+CAPTURES = sorted(path.name for path in SAMPLES.glob("*.pcap*"))
+FAST = Path("/dev/shm")
+generate = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "generate.py"))["generate"]
+
+
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    """A directory in memory, where there is one."""
+    with tempfile.TemporaryDirectory(dir=FAST if FAST.is_dir() else None) as path:
+        yield Path(path)
+
+
+def check(paths: list[str], out: Path, options: Options) -> int:
+    """Compare; gives the number of connections that were read again."""
+    found, totals = together_in_memory(paths, out, options)
+    assert not first_difference(alone(paths, options), found)
+    return totals.redone
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+@pytest.mark.parametrize("parts", [2, 5, 12])
+def test_samples_in_splits(name: str, parts: int, tmp_path: Path) -> None:
+    path = SAMPLES / name
+    options = Options(split_size=path.stat().st_size // parts + 1, payload=parts == 5)
+    check([str(path)], tmp_path / "out", options)
+
+
+@pytest.mark.parametrize("name", ["java-keyshared.pcap", "errors.pcap", "snaplen96.pcap"])
+def test_samples_in_files_of_parquet(name: str, tmp_path: Path) -> None:
+    options = Options(split_size=3_000, payload=True)
+    paths = [str(SAMPLES / name)]
+    assert not first_difference(alone(paths, options), together(paths, tmp_path / "out", options))
+
+
+def test_all_samples_one_after_the_other(tmp_path: Path) -> None:
+    options = Options(split_size=20_000)
+    check([str(SAMPLES / name) for name in CAPTURES], tmp_path / "out", options)
+
+
+@settings(max_examples=100)
+@given(seed=st.integers(0, 2**64 - 1))
+def test_random_captures(seed: int, directory: Path) -> None:
+    made = capture(random.Random(seed))
+    with tempfile.TemporaryDirectory(dir=directory) as place:
+        paths = []
+        for file in made.files:
+            (Path(place) / file.name).write_bytes(file.data)
+            paths.append(str(Path(place) / file.name))
+        check(paths, Path(place) / "out", Options(made.split_size, made.max_frame_size))
+
+
+@pytest.mark.parametrize(("seed", "size"), [(1, 200_000), (2, 90_000)])
+@pytest.mark.parametrize("lost", [0.0, 0.001])
+def test_busy_connections(seed: int, size: int, lost: float, directory: Path) -> None:
+    """Duplicated and swapped packets come with the generator; here some are lost too."""
+    made = io.BytesIO()
+    generate(made, 8_000, 4, seed)
+    path = directory / f"busy{seed}.pcap"
+    path.write_bytes(without(made.getvalue(), lost, random.Random(seed)))
+    redone = check([str(path)], directory / f"out{seed}{lost}", Options(split_size=size))
+    assert lost or redone < 4  # reading again is for the unusual
+
+
+def without(data: bytes, share: float, rng: random.Random) -> bytes:
+    """A capture less a share of its packets."""
+    kept, at = [data[:24]], 24
+    while at < len(data):
+        stop = at + 16 + int(struct.unpack_from("<I", data, at + 8)[0])
+        if rng.random() >= share:
+            kept.append(data[at:stop])
+        at = stop
+    return b"".join(kept)

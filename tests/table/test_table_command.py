@@ -1,0 +1,137 @@
+"""`pwire table`: two files, whole or not at all."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
+from pwire_run import Pcap, Run, pwire
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
+SIMPLE = SAMPLES / "python-simple.pcap"
+
+
+def table(*args: str | Path, stdin: bytes = b"") -> Run:
+    return pwire("table", *args, stdin=stdin)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return found
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("out", "gaps"),
+    [("it.parquet", "it.gaps.parquet"), ("a.b.pq", "a.b.gaps.pq"), ("frames", "frames.gaps")],
+)
+def test_the_gaps_are_beside_the_frames(tmp_path: Path, out: str, gaps: str) -> None:
+    ran = table(SAMPLES / "corrupt-in-transit.pcap", SAMPLES / "snaplen96.pcap", "--out", tmp_path / out)
+    assert (ran.code, ran.err) == (0, "")
+    assert names(tmp_path) == sorted([out, gaps])
+    assert {row["kind"] for row in rows(tmp_path / gaps)} <= {"gap", "malformed"}
+    assert {Path(row["file"]).name for row in rows(tmp_path / out)} == {
+        "corrupt-in-transit.pcap",
+        "snaplen96.pcap",
+    }
+
+
+def test_stdin_hex_dumps_and_raw_frames(tmp_path: Path) -> None:
+    capture = SIMPLE.read_bytes()
+    assert table("-", "--out", tmp_path / "stdin", stdin=capture).code == 0
+    assert table(SIMPLE, "--out", tmp_path / "file").code == 0
+    named = [{**row, "file": "stdin"} for row in rows(tmp_path / "file")]
+    assert rows(tmp_path / "stdin") == named
+
+    packets = [data.hex() for _, _, _, data in Pcap.read(SIMPLE.name).packets]
+    dump = "\n".join(
+        "\n".join(
+            f"{at // 2:04x}  {' '.join(packet[at : at + 32][i : i + 2] for i in range(0, 32, 2))}".rstrip()
+            for at in range(0, len(packet), 32)
+        )
+        + "\n"
+        for packet in packets
+    )
+    (tmp_path / "dump.txt").write_text(dump)
+    assert table(tmp_path / "dump.txt", "--out", tmp_path / "dumped").code == 0
+    dumped = rows(tmp_path / "dumped")
+    assert [row["command"] for row in dumped] == [row["command"] for row in named]
+    assert {row["time_ns"] for row in dumped} == {None}
+    assert all(1 <= row["packet_offset"] <= len(packets) for row in dumped)
+
+    (tmp_path / "raw").write_bytes(bytes.fromhex("0000000900000005081292010000000009000000050813 9a0100"))
+    assert table(tmp_path / "raw", "--out", tmp_path / "frames").code == 0
+    assert [(row["command"], row["src_ip"]) for row in rows(tmp_path / "frames")] == [
+        ("PING", None),
+        ("PONG", None),
+    ]
+
+
+def test_payloads_are_kept_if_that_is_asked_for(tmp_path: Path) -> None:
+    for options, kept in (([], False), (["--payload"], True)):
+        assert table(SIMPLE, "--out", tmp_path / "it", *options).code == 0
+        some = [row for row in rows(tmp_path / "it") if row["command"] == "MESSAGE"]
+        assert [len(row["payload"]) if kept else row["payload"] for row in some] == [
+            row["payload_size"] if kept else None for row in some
+        ]
+
+
+# ---- When something is wrong ----
+
+
+def test_what_cannot_be_read_leaves_nothing(tmp_path: Path) -> None:
+    for source in (tmp_path / "none.pcap", tmp_path, Path(__file__)):
+        ran = table(source, "--out", tmp_path / "it.parquet")
+        assert ran.code == 3
+        assert len(ran.complaints) == 1
+        assert names(tmp_path) == []
+
+
+def test_one_that_cannot_be_read_among_others(tmp_path: Path) -> None:
+    ran = table(tmp_path / "none.pcap", SIMPLE, "--out", tmp_path / "it.parquet")
+    assert ran.code == 3
+    assert names(tmp_path) == ["it.gaps.parquet", "it.parquet"]
+    assert rows(tmp_path / "it.parquet")
+
+
+def test_what_came_before_the_damage_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "cut.pcap").write_bytes(SIMPLE.read_bytes()[:-9])
+    ran = table(tmp_path / "cut.pcap", "--out", tmp_path / "it.parquet")
+    assert ran.code == 4
+    assert len(ran.complaints) == 1
+    assert rows(tmp_path / "it.parquet")
+    assert names(tmp_path) == ["cut.pcap", "it.gaps.parquet", "it.parquet"]
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    for out in (tmp_path / "none" / "it.parquet", Path("/dev/full/it.parquet"), Path("/proc/it.parquet")):
+        ran = table(SIMPLE, "--out", out)
+        assert ran.code == 5
+        assert [str(out) in line for line in ran.complaints] == [True]
+    assert names(tmp_path) == []
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "it.parquet.unfinished").symlink_to("/dev/full")
+    ran = table(SIMPLE, "--out", tmp_path / "it.parquet")
+    assert ran.code == 5
+    assert "No space left" in ran.err
+    assert names(tmp_path) == []
+
+
+def test_an_old_table_is_replaced_only_by_a_whole_one(tmp_path: Path) -> None:
+    out = tmp_path / "it.parquet"
+    out.write_bytes(b"old")
+    assert table(tmp_path / "none.pcap", "--out", out).code == 3
+    assert (names(tmp_path), out.read_bytes()) == (["it.parquet"], b"old")
+    assert table(SIMPLE, "--out", out).code == 0
+    assert rows(out)
+    assert names(tmp_path) == ["it.gaps.parquet", "it.parquet"]

@@ -1,0 +1,274 @@
+"""Rows say of each frame what its record says."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsarctl_wire.capture import Decoder, Source, open_source
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.table import TableBuilder
+from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed, build_frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.topics import TopicSession
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
+CAPTURES = sorted(path.name for path in SAMPLES.glob("*.pcap*"))
+PLAIN = {"SEND", "SEND_RECEIPT", "MESSAGE", "ACK", "FLOW", "PING", "PONG", "ACK_RESPONSE", "?"}
+
+Row = dict[str, Any]
+
+
+def rows_of(events: list[Event], *, payload: bool = False, sources: tuple[str, ...] = ("it",)) -> list[Row]:
+    builder = TableBuilder(sources, payload=payload)
+    builder.add(events)
+    rows: list[Row] = builder.frames().to_pylist()
+    return rows
+
+
+def frames_of(data: bytes) -> list[Event]:
+    """The frames of raw bytes, and what is left of them."""
+    stream = FrameStream(Connection(0, "10.0.0.1:5", "[fd00::1]:6650"), True)
+    stream.certain = False
+    return [*stream.feed(data), *stream.close()]
+
+
+def raw(command: bytes, behind: bytes = b"") -> bytes:
+    size = len(command)
+    return (4 + size + len(behind)).to_bytes(4, "big") + size.to_bytes(4, "big") + command + behind
+
+
+def signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
+
+
+def decoded(name: str, *, places: bool) -> list[Event]:
+    decoder = Decoder(places=places, join_chunks=False, new_session=TopicSession)
+    with (source := open_source(str(SAMPLES / name))).stream:
+        batches = [*decoder.read(source), *decoder.finish()]
+    return [event for events in batches for event in events]
+
+
+def expected(frame: Frame, record: Row) -> Row:
+    """The columns that a frame's record tells."""
+    fields, metadata, command = record["fields"] or {}, record["metadata"], record["command"]
+    ids = fields.get("message_id")
+    acked = ids if command == "ACK" and ids else []
+    first = acked[0] if acked else ids if command in ("MESSAGE", "SEND_RECEIPT") else None
+    ends = [record["client"].rpartition(":"), record["server"].rpartition(":")]
+    source, target = ends if record["to_broker"] else ends[::-1]
+    row = {name: record[name] for name in ("time_ns", "connection", "to_broker", "command", "total_size")}
+    row |= {name: record[name] for name in ("topic", "subscription", "partial", "checksum")}
+    row |= {name: fields.get(name) for name in ("request_id", "producer_id", "consumer_id", "sequence_id")}
+    row |= {
+        "start_time_ns": None if frame.start_ns == frame.time_ns else frame.start_ns,
+        "src_ip": source[0].strip("[]"),
+        "src_port": int(source[2]),
+        "dst_ip": target[0].strip("[]"),
+        "dst_port": int(target[2]),
+        "stream_offset": frame.offset,
+        "command_size": frame.command_size,
+        "ledger_id": first and first["ledgerId"],
+        "entry_id": first and first["entryId"],
+        "error": fields.get("error"),
+        "permits": fields.get("messagePermits") if command == "FLOW" else None,
+        "redelivery_count": fields.get("redelivery_count", 0) if command == "MESSAGE" else None,
+        "ack_type": fields.get("ack_type") if command == "ACK" else None,
+        "ack_count": len(acked) if command == "ACK" else None,
+        "acked": [{"ledger_id": each["ledgerId"], "entry_id": each["entryId"]} for each in acked]
+        if len(acked) > 1
+        else None,
+        "checksum_valid": {"valid": True, "invalid": False}.get(record["checksum"] or ""),
+        "payload_size": frame.size - frame.payload_at if frame.payload_at and not frame.partial else None,
+        "metadata": metadata and of_metadata(metadata),
+        "payload": frame.payload if frame.payload_at else None,
+    }
+    start, stop = frame.parts.metadata if command in ("SEND", "MESSAGE") else (0, 0)
+    row["metadata_size"] = stop - start if frame.payload_at else None
+    count = metadata and metadata.get("num_messages_in_batch", 1)
+    row["num_messages"] = fields.get("num_messages", 1) if command == "SEND" else count
+    return row
+
+
+def of_metadata(metadata: Row) -> Row:
+    names = ("producer_name", "publish_time", "event_time", "deliver_at_time", "uuid", "num_chunks_from_msg")
+    row = {
+        name: metadata.get(name) for name in (*names, "chunk_id", "total_chunk_msg_size", "schema_version")
+    }
+    row |= {name: metadata.get(name) for name in ("txnid_least_bits", "txnid_most_bits")}
+    row["compression"] = metadata.get("compression", "NONE")
+    row["num_messages_in_batch"] = metadata.get("num_messages_in_batch", 1)
+    return row
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_rows_of_a_sample_say_what_its_records_say(name: str) -> None:
+    events = decoded(name, places=False)
+    recorder = Recorder()
+    records = {
+        (event.connection.index, event.to_broker, event.offset): (event, recorder(event))
+        for event in events
+        if isinstance(event, Frame)
+    }
+    rows = rows_of(events, payload=True)
+    assert len(rows) == len(records)
+    for row in rows:
+        frame, record = records[row["connection"], row["to_broker"], row["stream_offset"]]
+        wanted = expected(frame, record)
+        if row["metadata"] is not None:
+            has_key = bool({"partition_key", "ordering_key"} & record["metadata"].keys())
+            assert (row["metadata"].pop("key_hash") is not None) is has_key
+        assert {key: row[key] for key in wanted} == wanted
+        text = row["command_json"]
+        assert (text is None) is (record["command"] in PLAIN)
+        assert text is None or json.loads(text) == record["fields"]
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_gaps_of_a_sample_say_what_its_records_say(name: str) -> None:
+    damage: list[Event] = [event for event in decoded(name, places=False) if not isinstance(event, Frame)]
+    builder = TableBuilder(["it"])
+    builder.add(damage)
+    rows = builder.gaps().to_pylist()
+    assert len(rows) == len(damage)
+    for row, event in zip(rows, damage, strict=True):
+        assert (row["time_ns"], row["to_broker"]) == (event.time_ns, event.to_broker)
+        assert (row["stream_offset"], row["size"]) == (event.offset, event.size)
+        assert row["kind"] == ("gap" if isinstance(event, Gap) else "malformed")
+        assert row["reason"] == (event.reason if isinstance(event, Malformed) else None)
+
+
+@pytest.mark.parametrize("name", [name for name in CAPTURES if not name.endswith(".gz")])
+def test_a_row_tells_where_its_packet_is(name: str) -> None:
+    """The packet at that byte of the file ends what it completed."""
+    data = (SAMPLES / name).read_bytes()
+    frames = [event for event in decoded(name, places=True) if isinstance(event, Frame)]
+    for row in rows_of(list(frames), payload=True, sources=("named",)):
+        assert row["file"] == "named"
+        size = int.from_bytes(data[row["packet_offset"] + 8 : row["packet_offset"] + 12], "little")
+        packet = data[row["packet_offset"] + 16 :][:size]
+        assert not row["payload"] or row["payload"][-16:] in packet
+
+
+def test_secrets_are_redacted() -> None:
+    rows = rows_of(decoded("auth-token.pcap", places=False))
+    told = [row["command_json"] for row in rows if "auth_data" in (row["command_json"] or "")]
+    assert told
+    assert all("[redacted: " in text or "PulsarAuthRefresh" in text for text in told)
+    assert not any("eyJ" in text for text in told)
+
+
+# ---- Key hashes ----
+
+MURMUR3 = {
+    "k1": 2110152746,
+    "k2": 1479966664,
+    "key1": 462881061,
+    "key2": 1936800180,
+    "key01": 39696932,
+    "key02": 751761803,
+    "my-key": 1844492593,
+    "é": 269551495,
+}
+"""Of Pulsar's own HashTest.java, and two computed by a broker's classes."""
+
+
+def send(metadata: MessageMetadata, payload: bytes = b"x", **fields: int) -> bytes:
+    base = BaseCommand(type=BaseCommand.SEND)
+    base.send.producer_id = fields.get("producer_id", 1)
+    base.send.sequence_id = fields.get("sequence_id", 1)
+    return build_frame(base, metadata, payload)
+
+
+def metadata_of(**fields: Any) -> MessageMetadata:
+    return MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, **fields)
+
+
+def key_hash(**fields: Any) -> int | None:
+    found: int | None = rows_of(frames_of(send(metadata_of(**fields))))[0]["metadata"]["key_hash"]
+    return found
+
+
+@pytest.mark.parametrize("key", MURMUR3)
+def test_key_hashes_are_those_of_pulsar(key: str) -> None:
+    assert key_hash(partition_key=key) == MURMUR3[key]
+    assert key_hash(ordering_key=key.encode(), partition_key="other") == MURMUR3[key]
+
+
+def test_binary_keys_are_hashed_as_bytes() -> None:
+    assert key_hash(partition_key="bXkta2V5", partition_key_b64_encoded=True) == MURMUR3["my-key"]
+    assert key_hash(partition_key="no base64", partition_key_b64_encoded=True) is not None
+    assert key_hash() is None
+
+
+# ---- Hostile frames ----
+
+
+@pytest.mark.parametrize("number", sorted(NUMBERS.values()))
+def test_a_command_without_its_sub_message_is_a_row(number: int) -> None:
+    head = BaseCommand(type=number).SerializeToString()  # type: ignore[arg-type]
+    (row,) = rows_of(frames_of(raw(head)))
+    assert row["command"] == {each: name for name, each in NUMBERS.items()}[number]
+    assert row["command_json"] is None
+    assert row["producer_id"] is row["consumer_id"] is row["request_id"] is None
+
+
+@pytest.mark.parametrize(
+    "command", [b"\x08\x06\x92\x01\x00", b"\x08\x09\x92\x01\x00", b"\x08\x08\x92\x01\x00"]
+)
+def test_a_command_with_the_sub_message_of_another_type_is_a_row(command: bytes) -> None:
+    (row,) = rows_of(frames_of(raw(command)))
+    assert row["command"] in ("SEND", "MESSAGE", "SEND_ERROR")
+
+
+@pytest.mark.parametrize("number", [99, 2**31 - 1])
+def test_a_type_that_nobody_knows_is_a_row(number: int) -> None:
+    head = BaseCommand(type=BaseCommand.PING).SerializePartialToString()[:1]
+    varint = b""
+    while number > 127:
+        varint, number = varint + bytes([number & 127 | 128]), number >> 7
+    (row,) = rows_of(frames_of(raw(head + varint + bytes([number]))))
+    assert row["command"].startswith("UNKNOWN(")
+
+
+def test_numbers_of_64_bits_are_kept() -> None:
+    most = 2**64 - 1
+    base = BaseCommand(type=BaseCommand.ACK)
+    base.ack.consumer_id = 2**63
+    base.ack.request_id = most
+    base.ack.ack_type = 0  # type: ignore[assignment]
+    for number in (most, 2**63, 0):
+        base.ack.message_id.add(ledgerId=number, entryId=number)
+    (row,) = rows_of(frames_of(build_frame(base)))
+    assert (row["consumer_id"], row["request_id"], row["ledger_id"]) == (-(2**63), -1, -1)
+    assert [each["entry_id"] for each in row["acked"]] == [-1, -(2**63), 0]
+    base = BaseCommand(type=BaseCommand.FLOW)
+    base.flow.consumer_id, base.flow.messagePermits = most, 2**32 - 1
+    (row,) = rows_of(frames_of(build_frame(base)))
+    assert (row["consumer_id"], row["permits"]) == (-1, 2**32 - 1)
+
+
+def test_a_cut_frame_has_the_columns_of_what_is_there() -> None:
+    whole = send(metadata_of(event_time=7), b"payload")
+    (cut,) = rows_of(frames_of(whole[:-3]), payload=True)
+    assert (cut["partial"], cut["checksum"], cut["payload"]) == (True, None, b"payl")
+    assert (cut["payload_size"], cut["metadata"]["event_time"]) == (None, 7)
+    (cut,) = rows_of(frames_of(whole[:9]))
+    assert (cut["command"], cut["partial"]) == ("?", True)
+
+
+def test_rows_of_raw_frames_have_no_addresses_and_no_times() -> None:
+    decoder = Decoder(places=True, new_session=TopicSession)
+    source = Source("frames", io.BytesIO(send(metadata_of()) * 2))
+    (events,) = [events for events in decoder.read(source) if events]
+    rows = TableBuilder(decoder.sources)
+    rows.add(events)
+    for row in rows.frames().to_pylist():
+        assert row["src_ip"] is row["src_port"] is row["time_ns"] is row["start_time_ns"] is None
+        assert (row["file"], row["packet_offset"]) == ("frames", 0)
