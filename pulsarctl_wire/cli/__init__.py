@@ -10,6 +10,8 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.analyze import analyze
 from pulsarctl_wire.cli.capture import capture
 from pulsarctl_wire.cli.decode import decode
+from pulsarctl_wire.cli.report import report
+from pulsarctl_wire.cli.sql import sql
 from pulsarctl_wire.cli.stats import stats
 from pulsarctl_wire.cli.table import table
 
@@ -25,6 +27,8 @@ app.command()(capture)
 app.command()(stats)
 app.command()(table)
 app.command()(analyze)
+app.command()(report)
+app.command()(sql)
 
 
 def _version(wanted: bool) -> None:

@@ -166,7 +166,7 @@ class _SplitDecoder:
     def __init__(self, split: Split, settings: Settings) -> None:
         self.packets = 0
         self.rows = 0
-        self.dissector = split.dissector or Dissector()
+        self.dissector: Dissector = pickle.loads(pickle.dumps(split.dissector or Dissector()))
         self.dissector.fragments = 0
         self._reassembler = Reassembler(
             Knowledge(join_chunks=False, schemas=False, fixed_limit=settings.max_frame_size is not None),
@@ -232,6 +232,9 @@ class _SplitDecoder:
         edge.packets.append(packet)
         edge.guess = footing(tcp, patient=len(edge.packets) < PATIENCE)
         edge.sure = packet[0] + 1
+        if edge.guess is not None:
+            assert isinstance(tcp.session, TopicSession)
+            tcp.session.forget_requests()  # who knows the past has seen them too
 
     def _flush(self, *, last: bool = False) -> None:
         builder = self._builder

@@ -7,7 +7,9 @@ of that connection are read again and followed here.
 """
 
 import io
+from collections import Counter
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,13 +90,7 @@ class Stitcher:
         rows = _Rows(TableBuilder(self._names, payload=self._payload))
         mends: _Mends = {}
         again: dict[bytes, int] = {}
-        edges: dict[bytes, list[Edge]] = {}
-        for edge in decoded.edges:
-            edges.setdefault(edge.pair, []).append(edge)
-        for pair, some in edges.items():
-            place = self._take_all(pair, some, rows, mends)
-            if place is not None:
-                again[pair] = place
+        self._take_all(decoded.edges, rows, mends, again)
         if again:
             for packet in reread(decoded.split, self.dissector, again):
                 rows.add(self._follow(packet))
@@ -131,29 +127,43 @@ class Stitcher:
         self._place, time_ns, segment = packet
         return self._reassembler.add(segment, time_ns, self._place)
 
-    def _take_all(self, pair: bytes, edges: list[Edge], rows: "_Rows", mends: _Mends) -> int | None:
-        """Take the connections of the same addresses; give from where they must be read again, if so."""
-        before = self._reassembler.connection(pair)
-        if len(edges) > 1 and before is not None and not before.ended:
-            return edges[0].place  # whether the next one is another connection depends on the past
-        taken = False
-        for edge in edges:
-            if taken:
-                self._next_on(pair)
-            if edge.packets is None:
-                return edge.place
-            if not self._take(edge, rows, mends):
-                return edge.sure
-            taken = edge.guess is not None
-        return None
+    def _take_all(self, edges: list[Edge], rows: "_Rows", mends: _Mends, again: dict[bytes, int]) -> None:
+        """Follow the packets of the edges in order, and go on from the states that they lead to.
 
-    def _take(self, edge: Edge, rows: "_Rows", mends: _Mends) -> bool:
-        """Follow a connection to where it stood on sure footing, and go on from where it ended, if it did."""
-        assert edge.packets is not None
-        for packet in edge.packets:
+        `again` gets the connections that must be read again, and from where, by their pairs.
+        """
+        last: dict[bytes, Edge] = {}
+        several = {pair for pair, count in Counter(edge.pair for edge in edges).items() if count > 1}
+        steps: list[tuple[int, Edge, Kept | None]]
+        steps = [(packet[0], edge, packet) for edge in edges for packet in edge.packets or ()]
+        steps += [(edge.place, edge, None) for edge in edges if edge.packets is None]
+        steps.sort(key=itemgetter(0))
+        for place, edge, packet in steps:
+            pair = edge.pair
+            if pair in again:
+                continue
+            if last.get(pair) is not edge:
+                if pair in several and pair not in last and self._is_open(pair):
+                    again[pair] = place  # whether the next one is another connection depends on the past
+                    continue
+                if pair in last and last[pair].guess is not None:
+                    self._next_on(pair)
+                last[pair] = edge
+            if packet is None:
+                again[pair] = place
+                continue
             rows.add(self._follow(packet))
-        if edge.guess is None:
-            return True
+            if edge.guess is not None and place + 1 == edge.sure and not self._go_on(edge, mends):
+                again[pair] = edge.sure
+
+    def _is_open(self, pair: bytes) -> bool:
+        tcp = self._reassembler.connection(pair)
+        return tcp is not None and not tcp.ended
+
+    def _go_on(self, edge: Edge, mends: _Mends) -> bool:
+        """Go on from where a connection ended, if it stood where the split thought it did."""
+        assert edge.packets
+        assert edge.guess is not None
         assert edge.state is not None
         tcp = self._reassembler.connection(edge.packets[-1][2][0])
         if tcp is None or edge.doubtful or not agrees(edge.guess, tcp, edge.state):

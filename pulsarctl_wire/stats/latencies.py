@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from hdrh.histogram import HdrHistogram  # type: ignore[import-untyped]
+from hdrh.histogram import HdrHistogram
 
 EXACT: Final = 2_048
 """Times that are kept as they are; of up to `8 * EXACT` in several such, percentiles are still exact."""

@@ -172,10 +172,14 @@ class FrameStream:
 
     @property
     def sources(self) -> tuple[_Source, ...]:
-        """Where the bytes came from that are in no event yet; their ends are counted from `position`."""
+        """Where the bytes came from that are in no event yet, and the latest of their packets.
+
+        Their ends are counted from `position`.
+        """
         if not self._buffered:
             return ()
-        return tuple((end - self._offset, packet, time_ns) for end, packet, time_ns in self._sources)
+        sources = [(end - self._offset, packet, time_ns) for end, packet, time_ns in self._sources]
+        return (*sources, (0, self._packet, self._time_ns))
 
     @property
     def awaited(self) -> int:

@@ -45,6 +45,10 @@ class TopicSession(Session):
         """What is known so far; it can be pickled."""
         return self._producers, self._consumers, self._asked
 
+    def forget_requests(self) -> None:
+        """Let somebody else know the requests that wait: their answers are told nothing here."""
+        self._asked.clear()
+
     def learn(self, tables: Tables) -> None:
         """Know what another session of this connection knew later, which did not know what this one does."""
         for key, asked in tables[2].items():

@@ -242,3 +242,18 @@ def test_a_cut_frame_that_begins_in_packets_out_of_order(tmp_path: Path) -> None
         [first],
         [early, late, tcp.send(False, build("ACTIVE_CONSUMER_CHANGE", consumer_id=1, is_active=True))],
     )
+
+
+def test_a_request_asked_before_its_consumer_was_opened(tmp_path: Path) -> None:
+    """Its answer is about nothing known, even if it comes when the consumer has long been opened."""
+    tcp = Tcp()
+    at = {"ledgerId": 7, "entryId": 1}
+    ack = build("ACK", consumer_id=1, ack_type=0, message_id=[at], request_id=1)
+    subscribe = build("SUBSCRIBE", topic="t", subscription="s", subType=1, consumer_id=1, request_id=2)
+    change = build("ACTIVE_CONSUMER_CHANGE", consumer_id=5, is_active=True)
+    answer = build("ACK_RESPONSE", consumer_id=1, request_id=1)
+    check(
+        tmp_path,
+        [tcp.send(True, ack), tcp.send(True, subscribe), tcp.send(False, change)],
+        [tcp.send(False, answer)],
+    )

@@ -493,7 +493,7 @@ def written(rng: random.Random, packets: list[RawPacket], blocks: bool, links: l
         some = packets[start:stop]
         data = _pcapng(rng, some, links) if blocks and some else _pcap(rng, some, links[0])
         if rng.random() < 0.03:
-            data = data[: rng.randrange(len(data) + 1)]
+            data = data[: rng.choice((0, rng.randrange(4, len(data) + 1)))]
         total += len(data)
         name = f"{len(files)}.pcap"
         if rng.random() < 0.1:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from comparing import Outcome, alone, ordered, run, stored
+from pipeline.comparing import Outcome, alone, ordered, run, stored
 
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.splits import find_inputs

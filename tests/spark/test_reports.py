@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,9 @@ CORRUPT = "persistent://public/default/crc1-369"
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
     from pulsarctl_wire.spark.reports import Tables, find, load
+    from pulsarctl_wire.spark.reports.load import settings
 
     folder = tmp_path_factory.mktemp("tables")
     code = "import sys; from pulsarctl_wire.cli import main; sys.argv[0] = 'pwire'; main()"
@@ -39,9 +40,18 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tab
     for name, path in zip(CAPTURES, paths, strict=True):
         arguments = ["table", str(SAMPLES / f"{name}.pcap"), "--out", path]
         subprocess.run([sys.executable, "-c", code, *arguments], check=False, capture_output=True)
-    loaded = load(spark, find(paths))
+    found = find(paths)
+    before = {name: spark.conf.get(name, None) for name in settings(found)}
+    for name, value in settings(found).items():
+        spark.conf.set(name, value)
+    loaded = load(spark, found)
     # one partition: what so little data costs is the number of tasks
-    return Tables(loaded.frames.coalesce(1).cache(), loaded.gaps.coalesce(1).cache())
+    yield Tables(loaded.frames.coalesce(1).cache(), loaded.gaps.coalesce(1).cache())
+    for name, old in before.items():
+        if old is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, old)
 
 
 @pytest.fixture(scope="module")
@@ -245,3 +255,73 @@ def test_summary(make: Make) -> None:
     assert row["delivered"] == sum(each["messages"]["delivered"] for each in known)
     assert (row["connections"], row["partial"], row["errors"], row["bad_checksums"]) == (10, 75, 13, 1)
     assert (row["gaps"], row["gap_bytes"], row["malformed"], row["malformed_bytes"]) == (84, 15890, 9, 246)
+
+
+# -- the command
+
+
+@pytest.fixture
+def command(
+    spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs `pwire ARGS` on the tables at hand, in the session at hand."""
+    from contextlib import contextmanager
+
+    from typer.testing import CliRunner
+
+    from pulsarctl_wire.cli import app
+    from pulsarctl_wire.spark.session import SparkError
+
+    @contextmanager
+    def loaded(*_: object) -> Iterator[tuple[SparkSession, Tables]]:
+        from pyspark.errors import PySparkException
+
+        try:
+            yield spark, tables
+        except PySparkException as error:
+            raise SparkError(str(error).strip().splitlines()[0]) from None
+
+    monkeypatch.setattr(sys.modules["pulsarctl_wire.cli.report"], "loaded", loaded)
+    monkeypatch.setattr(sys.modules["pulsarctl_wire.cli.sql"], "loaded", loaded)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        ran = CliRunner().invoke(app, arguments)
+        return ran.exit_code, ran.stdout, ran.stderr
+
+    return run
+
+
+def test_a_report_as_table_json_and_csv(command: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, _ = command("report", "hot-keys", "x.parquet", "--topic", "java-simple-orders")
+    assert code == 0
+    assert out.splitlines()[0].split() == ["topic", "key", "hash", "messages", "bytes", "producers", "share"]
+    assert "public/default/java-simple-orders" in out
+    assert "50.0%" in out
+    code, out, _ = command(
+        "report", "hot-keys", "x.parquet", "-o", "json", "--top", "1", "--topic", "java-simple-orders"
+    )
+    assert [json.loads(line)["share"] for line in out.splitlines()] == [0.5]
+    code, out, _ = command("report", "checksums", "x.parquet", "-o", "csv")
+    heading, row = out.splitlines()
+    assert heading.startswith("time_ns,command,topic,")
+    assert row.split(",")[1:3] == ["SEND", CORRUPT]
+
+
+def test_summary_as_tables_and_as_page(command: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    code, out, _ = command("report", "summary", "x.parquet", "--html", str(page))
+    assert (code, out) == (0, "")
+    text = page.read_text()
+    assert "500.87 ms" in text
+    assert "ConsumerBusy" in text
+    code, _, error = command("report", "gaps", "x.parquet", "--html", str(tmp_path / "no" / "page.html"))
+    assert (code, error.count("\n")) == (5, 1)
+
+
+def test_sql(command: Callable[..., tuple[int, str, str]]) -> None:
+    query = "select kind, count(*) n from gaps group by 1 order by 1"
+    code, out, _ = command("sql", "x.parquet", query, "-o", "csv")
+    assert (code, out) == (0, "kind,n\ngap,84\nmalformed,9\n")
+    code, out, error = command("sql", "x.parquet", "selec 1")
+    assert (code, out) == (2, "")
+    assert error == "pwire: Syntax error at or near 'selec'. (line 1, pos 0)\n"

@@ -1,0 +1,328 @@
+"""`pwire report`: answers to the usual questions, from a frames table by Spark."""
+
+import csv
+import difflib
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from pulsarctl_wire.cli import console
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.spark.reports import Options, Report, Tables
+    from pulsarctl_wire.spark.reports.overview import Overview
+
+ROWS: Final = 20
+"""Rows of a table on the terminal, where `--top` says nothing else."""
+_MISSING: Final = "Spark is not installed: pip install 'pulsarctl-wire[spark]'"
+_UNITS: Final = {"us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+
+
+class Output(str, Enum):
+    """How a report is shown."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    html = "html"
+
+
+MASTER = typer.Option("--master", metavar="URL", help="Where Spark runs: local[*], spark://HOST:7077, yarn.")
+CONF = typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark, as in spark.driver.memory=8g.")
+
+
+def report(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="Which report; without one they are listed.", show_default=False
+        ),
+    ] = None,
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TABLE...",
+            help="Frames tables that pwire table wrote, or directories that pwire analyze wrote.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")] = Output.table,
+    top: Annotated[
+        int | None,
+        typer.Option("--top", metavar="N", min=1, help="Rows at the most.", show_default="20 in tables"),
+    ] = None,
+    bucket: Annotated[
+        str | None,
+        typer.Option("--bucket", metavar="TIME", help="Width of time buckets: 500ms, 1s, 5m, 1h."),
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", metavar="TOPIC", help="A topic in any spelling, or a pattern with *."),
+    ] = None,
+    html: Annotated[
+        str | None, typer.Option("--html", metavar="FILE", help="Write the report as a page of its own.")
+    ] = None,
+    master: Annotated[str, MASTER] = "local[*]",
+    conf: Annotated[list[str] | None, CONF] = None,
+) -> None:
+    """Answer a question about captured traffic: latencies, throughput, errors, journeys of messages."""
+    width = _nanoseconds(bucket)
+    settings = settings_of(conf)
+    with spark_errors():
+        from pulsarctl_wire.spark.reports import REPORTS, Options, about
+
+        if name is None:
+            _list(REPORTS.values())
+            return
+        found = REPORTS.get(name)
+        if found is None:
+            near = difflib.get_close_matches(name, REPORTS, 1, 0.5)
+            hint = f"; did you mean {near[0]}?" if near else ";"
+            console.fail(
+                f"report {name}: no such report{hint} they are: {', '.join(REPORTS)}", console.EXIT_USAGE
+            )
+        if not tables:
+            console.fail(f"report {name}: name a TABLE, as pwire table writes it", console.EXIT_USAGE)
+        options = Options(width, top)
+        with loaded(tables, master, settings) as (_, opened):
+            chosen = about(opened, topic) if topic else opened
+            _show(found, chosen, options, output, html, title=", ".join(tables))
+
+
+def _nanoseconds(text: str | None) -> int | None:
+    """A span such as 500ms or 1.5s in ns."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s|m|h)", text.strip().replace("µ", "u"))
+    width = round(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if not 1000 <= width <= 10**18:
+        console.fail(f"--bucket {text}: a time such as 500ms, 1s, 5m or 1h", console.EXIT_USAGE)
+    return width
+
+
+def settings_of(conf: Iterable[str] | None) -> dict[str, str]:
+    """Spark's settings from KEY=VALUE texts."""
+    settings = {}
+    for text in conf or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            console.fail(f"--conf {text}: KEY=VALUE", console.EXIT_USAGE)
+        settings[key] = value
+    return settings
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Whatever may go wrong with Spark, tables or output ends the command with one line."""
+    from pulsarctl_wire.errors import WireError
+
+    try:
+        from pulsarctl_wire.spark import page, reports  # noqa: F401
+    except ImportError:
+        console.fail(_MISSING, console.EXIT_USAGE)
+    from pulsarctl_wire.spark.session import SparkError
+
+    try:
+        yield
+    except SparkError as error:  # a master, a setting or a query that is wrong
+        text = re.sub(r"^\[[A-Z_.]+\] | SQLSTATE: \w+", "", " ".join(str(error).split()))
+        console.fail(text, console.EXIT_USAGE)
+    except WireError as error:
+        console.fail(str(error), console.EXIT_SOURCE)
+    except BrokenPipeError:
+        console.end_of_pipe()
+    except OSError as error:
+        console.fail_to_write(error)
+
+
+@contextmanager
+def loaded(paths: Sequence[str], master: str, conf: Mapping[str, str]) -> Iterator[tuple[Any, "Tables"]]:
+    """A Spark session and the tables at `paths`; they are looked at before Spark starts."""
+    from pulsarctl_wire.spark.reports.load import find, load, settings
+    from pulsarctl_wire.spark.session import session
+
+    found = find(paths)
+    with session(master, settings(found) | dict(conf)) as spark:
+        yield spark, load(spark, found)
+
+
+def _list(reports: Iterable["Report"]) -> None:
+    for each in reports:
+        sys.stdout.write(f"{each.name:16} {each.about}\n")
+
+
+def _show(
+    found: "Report", tables: "Tables", options: "Options", output: Output, html: str | None, *, title: str
+) -> None:
+    if found.name == "summary" and (html or output in (Output.html, Output.table)):
+        from pulsarctl_wire.spark.page import summary_page
+        from pulsarctl_wire.spark.reports.overview import collect
+
+        wants_page = bool(html) or output == Output.html
+        overview = collect(tables, options, plots=wants_page)
+        if wants_page:
+            _write_page(html, summary_page(overview, title, shown))
+        else:
+            print_overview(overview)
+        return
+    made = found.make(tables, options)
+    if html or output == Output.html:
+        from pulsarctl_wire.spark.page import table_page
+
+        rows, _ = _first(made, options.top or 1000)
+        _write_page(html, table_page(rows, made.columns, f"{found.name}: {title}", shown))
+        return
+    write(made, output, options.top)
+
+
+def _write_page(path: str | None, page: str) -> None:
+    if path is None:
+        sys.stdout.write(page)
+        return
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(page)
+    except OSError as error:
+        console.fail(f"--html {path}: {error.strerror or error}", console.EXIT_OUTPUT)
+
+
+# -- rows on stdout
+
+
+def write(made: Any, output: Output, top: int | None) -> None:
+    """The rows of `made`: JSON lines and CSV with raw numbers, all of them; a table for people."""
+    if output == Output.table:
+        rows, more = _first(made, top or ROWS)
+        print_table("", rows, made.columns, more=more)
+        return
+    chosen = made.limit(top) if top else made
+    rows_of = (row.asDict(recursive=True) for row in chosen.toLocalIterator())
+    if output == Output.json:
+        import orjson
+
+        for row in rows_of:
+            sys.stdout.buffer.write(orjson.dumps(row, default=str, option=orjson.OPT_APPEND_NEWLINE))
+        return
+    writer = csv.DictWriter(sys.stdout, made.columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows_of)
+
+
+def _first(made: Any, most: int) -> tuple[list[dict[str, Any]], bool]:
+    """The first rows, and whether there are more."""
+    rows = [row.asDict(recursive=True) for row in made.limit(most + 1).collect()]
+    return rows[:most], len(rows) > most
+
+
+def print_overview(overview: "Overview") -> None:
+    """The summary on the terminal."""
+    totals = overview.totals
+    first, last = totals["first_ns"], totals["last_ns"]
+    told = [
+        {"": name.removesuffix("_ns").replace("_", " "), "total": shown(name, value)}
+        for name, value in totals.items()
+    ]
+    if first is not None:
+        told.insert(2, {"": "seconds", "total": f"{(last - first) / 1e9:.3f}"})
+    print_table("totals", told, ["", "total"])
+    percentiles = ["count", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns"]
+    for title, rows, columns in (
+        (
+            "topics",
+            overview.topics,
+            ["topic", "share", "bytes", "frames", "published", "delivered", "errors"],
+        ),
+        ("publish latency", overview.publish_latency, ["topic", "producer", *percentiles]),
+        ("request latency", overview.request_latency, ["command", *percentiles, "errors"]),
+        ("slowest", overview.slowest, ["latency_ns", "time_ns", "command", "answer", "topic", "connection"]),
+        ("errors", overview.errors, ["error", "command", "topic", "client", "count", "example"]),
+        (
+            "bad checksums",
+            overview.checksums,
+            ["time_ns", "command", "topic", "connection", "file", "packet_offset"],
+        ),
+        ("gaps", overview.gaps, ["time_ns", "kind", "size", "reason", "connection"]),
+    ):
+        if rows:
+            print_table(title, rows, columns)
+
+
+def print_table(
+    title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, more: bool = False
+) -> None:
+    """Rows for people, cut to the width of the terminal; columns without a value are left out."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    terminal = Console(soft_wrap=False)
+    if not sys.stdout.isatty():
+        terminal = Console(width=10_000, color_system=None)
+    if title:
+        terminal.print(Text(f"\n{title}", style="bold"))
+    used = [name for name in columns if any(row.get(name) is not None for row in rows)] or list(columns)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in used:
+        number = any(isinstance(row.get(name), int | float) for row in rows)
+        heading = name.removesuffix("_ns").replace("_", " ")
+        table.add_column(
+            Text(heading), justify="right" if number else "left", overflow="ellipsis", no_wrap=True
+        )
+    for row in rows:
+        table.add_row(*(Text(console.clean(shown(name, row.get(name)))) for name in used))
+    terminal.print(table)
+    if more:
+        terminal.print(Text("… and more: --top N shows as many, -o json all of them", style="dim"))
+    if not rows:
+        terminal.print(Text("nothing", style="dim"))
+
+
+# -- values for people
+
+_TIMES: Final = {
+    "time_ns",
+    "first_ns",
+    "last_ns",
+    "sent_ns",
+    "receipt_ns",
+    "delivered_ns",
+    "acked_ns",
+    "answered_ns",
+}
+_PLAIN: Final = re.compile(r"(^|_)(id|hash|connection|offset|port)$")
+
+
+def shown(name: str, value: Any) -> str:
+    """A value of column `name` with its unit, for people."""
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value).removeprefix("persistent://") if name == "topic" else str(value)
+    if name in _TIMES or name.endswith("_time_ns"):
+        return _moment(int(value))
+    formats: dict[str, Callable[[Any], str]] = {
+        "_ns": lambda number: console.human_time(int(number)),
+        "bytes": lambda number: console.human_bytes(int(number)),
+        "size": lambda number: console.human_bytes(int(number)),
+        "bytes_per_s": lambda number: f"{console.human_bytes(int(number))}/s",
+        "share": lambda number: f"{number:.1%}",
+    }
+    for ending, form in formats.items():
+        if name.endswith(ending):
+            return form(value)
+    if "bytes_" in name:
+        return console.human_bytes(int(value))
+    if _PLAIN.search(name):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
+
+
+def _moment(time_ns: int) -> str:
+    seconds, rest = divmod(time_ns, 10**9)
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}.{rest // 1000:06}"
