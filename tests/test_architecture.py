@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "stats": {"errors", "wire", "capture"},
     "table": {"errors", "wire", "capture"},
     "pipeline": {"errors", "wire", "capture", "table"},
-    "spark": {"errors", "wire", "table", "pipeline"},
+    "spark": {"errors", "wire", "capture", "table", "pipeline"},
     "cli": {"errors", "wire", "views", "record", "capture", "stats", "table", "pipeline", "spark"},
 }
 ONLY_IN = {

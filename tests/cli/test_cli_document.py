@@ -38,7 +38,7 @@ def _options(command: str) -> set[str]:
     } - {"--help", "-h"}
 
 
-@pytest.mark.parametrize("command", ["decode", "capture", "table", "analyze"])
+@pytest.mark.parametrize("command", ["decode", "capture", "table", "analyze", "report", "sql"])
 def test_every_option_is_documented(command: str) -> None:
     assert _documented(_section(f"## `pwire {command}`")) == _options(command)
 

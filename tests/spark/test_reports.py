@@ -325,3 +325,71 @@ def test_sql(command: Callable[..., tuple[int, str, str]]) -> None:
     code, out, error = command("sql", "x.parquet", "selec 1")
     assert (code, out) == (2, "")
     assert error == "pwire: Syntax error at or near 'selec'. (line 1, pos 0)\n"
+
+
+# ---- `pwire stats` says the same ----
+
+
+@pytest.fixture(scope="module")
+def stats() -> Callable[[str], Rows]:
+    """The records of `pwire stats` over the same captures, by what it counts by."""
+    code = "import sys; from pulsarctl_wire.cli import main; sys.argv[0] = 'pwire'; main()"
+    sources = [SAMPLES / f"{name}.pcap" for name in CAPTURES]
+    command = [sys.executable, "-c", code, "stats", *sources, "-o", "json", "--top", "0"]
+    out = subprocess.run(command, check=False, capture_output=True).stdout
+    records = [json.loads(line) for line in out.splitlines()]
+    return lambda by: [record for record in records if record["by"] == by]
+
+
+def latencies(row: dict[str, Any]) -> list[int]:
+    return [row["count"], *(row[f"{name}_ns"] for name in PERCENTILES)]
+
+
+def test_stats_agree_on_totals(make: Make, stats: Callable[[str], Rows]) -> None:
+    (one,), (other,) = make("summary"), stats("total")
+    names = {"sent": "published", "invalid_checksums": "bad_checksums"}
+    for name in ("frames", "bytes", "sent", "delivered", "errors", "partial", "gaps", "malformed"):
+        assert other[name] == one[names.get(name, name)], name
+
+
+def test_stats_agree_on_topics(make: Make, stats: Callable[[str], Rows]) -> None:
+    reported = {
+        row["topic"]: [row[name] for name in ("frames", "bytes", "published", "delivered")]
+        for row in make("topics")
+    }
+    counted = {
+        row["topic"]: [row[name] for name in ("frames", "bytes", "sent", "delivered")]
+        for row in stats("topic")
+    }
+    assert {topic: reported[topic] for topic in counted} == counted
+
+
+def test_stats_agree_on_publish_latencies(make: Make, stats: Callable[[str], Rows]) -> None:
+    rows = [row for row in make("publish-latency") if row["producer"] is not None]
+    reported = {(row["topic"], row["producer"]): latencies(row) for row in rows}
+    counted = {
+        (row["topic"], row["producer"]): list(row["publish_ns"].values())
+        for row in stats("producer")
+        if row["publish_ns"]
+    }
+    assert reported == counted
+
+
+def test_stats_agree_on_request_latencies(make: Make, stats: Callable[[str], Rows]) -> None:
+    reported = {row["command"]: latencies(row) for row in make("request-latency") if row["count"]}
+    counted = {
+        row["command"]: list((row["request_ns"] or row["publish_ns"]).values())
+        for row in stats("command")
+        if row["request_ns"]
+    }
+    assert reported == counted
+
+
+def test_stats_agree_on_errors(make: Make, stats: Callable[[str], Rows]) -> None:
+    reported: dict[str, int] = {}
+    for row in make("errors"):
+        reported[row["error"]] = reported.get(row["error"], 0) + row["count"]
+    counted: dict[str, int] = {}
+    for row in stats("error"):
+        counted[row["error"]] = counted.get(row["error"], 0) + row["errors"]
+    assert reported == counted
