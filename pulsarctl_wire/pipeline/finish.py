@@ -17,7 +17,7 @@ from pulsarctl_wire.pipeline.decode import KINDS, Draft
 from pulsarctl_wire.pipeline.splits import filesystem
 from pulsarctl_wire.pipeline.stitch import Mend, Stitched
 from pulsarctl_wire.table import FRAMES, GAPS, writer
-from pulsarctl_wire.table.schema import TEXT
+from pulsarctl_wire.table.columns import number_array, text_array
 from pulsarctl_wire.wire.commands import ANSWERS, NUMBERS, REQUESTS
 from pulsarctl_wire.wire.session import Asked
 from pulsarctl_wire.wire.topics import about
@@ -124,14 +124,14 @@ def _mended(batch: Any, mends: dict[int, Mend]) -> Any:
             numbers[index], shifts[index] = mend.connection, mend.shifts
     right = numbers[local] >= 0
     if not right.all():
-        batch = batch.filter(pa.array(right))
+        batch = batch.filter(number_array(right, None, pa.bool_()))
         local = local[right]
     to_broker = batch.column("to_broker").to_numpy(zero_copy_only=False).astype(np.int64)
     offsets = batch.column("stream_offset").to_numpy() + shifts[local, to_broker]
-    batch = _replaced(batch, "stream_offset", pa.array(offsets))
+    batch = _replaced(batch, "stream_offset", number_array(offsets, None, pa.int64()))
     if "command" in batch.schema.names:
         batch = _with_topics(batch, local, mends)
-    return _replaced(batch, "connection", pa.array(numbers[local]))
+    return _replaced(batch, "connection", number_array(numbers[local], None, pa.int64()))
 
 
 def _replaced(batch: Any, name: str, column: Any) -> Any:
@@ -171,9 +171,8 @@ def _with_topics(batch: Any, local: Any, mends: dict[int, Mend]) -> Any:
         places = {text: place for place, text in enumerate(texts)}
         indices = column.indices.fill_null(-1).to_numpy().copy()
         indices[unknown] = [places.get(each[position], -1) for each in topics]
-        filled = pa.array(indices, pa.int32(), mask=indices < 0)
-        array = pa.DictionaryArray.from_arrays(filled, pa.array(list(texts), pa.string()))
-        batch = _replaced(batch, name, array.cast(TEXT))
+        filled = number_array(indices, indices >= 0, pa.int32())
+        batch = _replaced(batch, name, pa.DictionaryArray.from_arrays(filled, text_array(list(texts))))
     return batch
 
 
@@ -192,7 +191,7 @@ def _ids(batch: Any, rows: Any) -> tuple[Any, Any]:
     kinds = np.full(len(rows), _NEITHER, np.int64)
     ids = np.zeros(len(rows), np.int64)
     for kind, name in ((_PRODUCER, "producer_id"), (_CONSUMER, "consumer_id")):
-        column = batch.column(name).take(pa.array(rows))
+        column = batch.column(name).take(number_array(rows, None, pa.int64()))
         there = column.is_valid().to_numpy(zero_copy_only=False)
         kinds[there] = kind
         ids[there] = column.fill_null(0).to_numpy()[there]

@@ -79,8 +79,8 @@ class Columns:
 
     def texts(self, name: str, codes: Any, texts: Iterable[Any]) -> None:
         """A column of texts by their numbers; -1 is null."""
-        indices = _numbers(codes, codes >= 0, pa.int32())
-        self.arrays[name] = pa.DictionaryArray.from_arrays(indices, _strings(list(texts)))
+        indices = number_array(codes, codes >= 0, pa.int32())
+        self.arrays[name] = pa.DictionaryArray.from_arrays(indices, text_array(list(texts)))
 
     def put(self, name: str, rows: Any, values: Any) -> None:
         """Fill in `values` at `rows`."""
@@ -111,7 +111,7 @@ class Columns:
             if name in _LONG_TEXTS:
                 texts = np.full(self._size, None, object)
                 texts[rows] = values
-                self.arrays[name] = _strings(texts.tolist())
+                self.arrays[name] = text_array(texts.tolist())
             elif name == "acked":
                 self.arrays[name] = _message_ids(self._size, rows, values)
             elif isinstance(values[0], int):
@@ -126,7 +126,7 @@ class Columns:
         if name in self.arrays:
             return self.arrays[name]
         if name in self._filled:
-            return _numbers(*self._filled[name], field.type)
+            return number_array(*self._filled[name], field.type)
         if self.nested is not None and name == "metadata" and self.nested.present is not None:
             there = np.zeros(self._size, bool)
             there[self.nested.present] = True
@@ -146,7 +146,7 @@ def _bitmap(valid: Any) -> Any:
     return None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def _numbers(values: Any, valid: Any, type_: Any) -> Any:
+def number_array(values: Any, valid: Any, type_: Any) -> Any:
     """Numbers or truth values, null where `valid` is False."""
     if type_ == pa.bool_():
         data = np.packbits(values, bitorder="little")
@@ -155,7 +155,7 @@ def _numbers(values: Any, valid: Any, type_: Any) -> Any:
     return pa.Array.from_buffers(type_, len(values), [_bitmap(valid), pa.py_buffer(data)])
 
 
-def _strings(texts: list[Any]) -> Any:
+def text_array(texts: list[Any]) -> Any:
     """Texts, or None."""
     data = [b"" if text is None else as_text(text).encode("utf-8", "backslashreplace") for text in texts]
     offsets = np.zeros(len(texts) + 1, np.int32)
@@ -173,7 +173,7 @@ def _message_ids(size: int, rows: Any, values: list[list[tuple[int, int]]]) -> A
     in_order = [values[at] for at in np.argsort(rows)]
     ids = np.array([pair for each in in_order for pair in each], np.uint64).reshape(-1, 2)
     type_ = FRAMES.field("acked").type
-    columns = [_numbers(ids[:, position].astype(np.int64), None, pa.int64()) for position in (0, 1)]
+    columns = [number_array(ids[:, position].astype(np.int64), None, pa.int64()) for position in (0, 1)]
     structs = pa.Array.from_buffers(type_.value_type, len(ids), [None], children=columns)
     buffers = [_bitmap(lengths != 0), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(type_, size, buffers, children=[structs])
@@ -187,5 +187,5 @@ def signed(value: int) -> int:
 def renumbered(batch: Any, numbers: Any) -> Any:
     """A batch of either table with `numbers[n]` for each connection n."""
     at = batch.schema.get_field_index("connection")
-    column = _numbers(numbers[batch.column(at).to_numpy()], None, pa.int64())
+    column = number_array(numbers[batch.column(at).to_numpy()], None, pa.int64())
     return batch.set_column(at, batch.schema.field(at), column)
