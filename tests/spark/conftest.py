@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     pytest.importorskip("pyspark", reason="pyspark is not installed")
-    from pulsarctl_wire.spark.session import start, stop
+    from pulsarctl_wire.spark.session import ARCHIVE, start, stop
 
-    running = start("local[2]")
+    running = start("local[2]", {ARCHIVE: "false"})  # its making would go on beside the tests
     yield running
     stop(running)

@@ -88,6 +88,7 @@ def test_captures_are_a_data_source(spark: SparkSession, table: str) -> None:
 
 def start(directory: Path, out: Path, *options: str) -> subprocess.Popen[bytes]:
     command = [*PWIRE, "analyze", "--follow", str(directory), "--out", str(out), "--master", "local[2]"]
+    command += ["--conf", "spark.pwire.archive=false"]
     return subprocess.Popen(
         [*command, "--split-size", "100000", *options], stderr=subprocess.PIPE, start_new_session=True
     )
