@@ -65,6 +65,7 @@ class TableJob:
         # frames come and go by the hundred thousand and hold no cycles: collecting them is wasted time
         gc.freeze()
         gc.set_threshold(100_000, 20, 100)
+        pa.set_memory_pool(pa.system_memory_pool())  # it gives back what a batch has used
         other = None
         if twice and twin.pays(self._paths):
             sizes = {path: os.path.getsize(path) for path in self._paths}

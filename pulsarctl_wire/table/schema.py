@@ -130,6 +130,6 @@ def writer(where: Any, schema: Any, **options: Any) -> Any:
         compression_level=3,
         use_dictionary=[path for path in paths if path not in (*_DIFFERENCES, "command_json", "payload")],
         column_encoding={path: "DELTA_BINARY_PACKED" for path in paths if path in _DIFFERENCES},
-        write_batch_size=ROWS,
+        write_batch_size=8_192,
         **options,
     )
