@@ -146,13 +146,11 @@ def _with_topics(batch: Any, local: Any, mends: dict[int, Mend]) -> Any:
     )
     if not len(unknown):
         return batch
-    ids = np.stack([local[unknown], *_ids(batch, unknown)], axis=1)
-    owners, codes = np.unique(ids, axis=0, return_inverse=True)
+    owners, codes = _owners(batch, local, unknown)
     found = [
         about(mends[index].tables, (kind == _CONSUMER, number & _UNSIGNED)) if kind else (None, None)
-        for index, kind, number in owners.tolist()
+        for index, kind, number in owners
     ]
-    topics = [found[code] for code in codes.reshape(-1).tolist()]
     commands = batch.column("command")
     numbers = [NUMBERS.get(name, -1) for name in commands.dictionary.to_pylist()]
     types = np.array(numbers)[commands.indices.to_numpy()[unknown]]
@@ -161,16 +159,17 @@ def _with_topics(batch: Any, local: Any, mends: dict[int, Mend]) -> Any:
             row = batch.slice(int(unknown[at]), 1).select(_ASKED_BY).to_pylist()[0]
             mend = mends[int(local[unknown[at]])]
             if asking:
-                _remember(row, int(types[at]), mend, topics[at])
-            else:
-                topics[at] = _of_answer(row, int(types[at]), mend) or topics[at]
+                _remember(row, int(types[at]), mend, found[codes[at]])
+            elif (answered := _of_answer(row, int(types[at]), mend)) is not None:
+                codes[at] = len(found)
+                found.append(answered)
     for name, position in (("topic", 0), ("subscription", 1)):
         column = batch.column(name)
-        texts = dict.fromkeys([*column.dictionary.to_pylist(), *(each[position] for each in topics)])
+        texts = dict.fromkeys([*column.dictionary.to_pylist(), *(each[position] for each in found)])
         texts.pop(None, None)
         places = {text: place for place, text in enumerate(texts)}
         indices = column.indices.fill_null(-1).to_numpy().copy()
-        indices[unknown] = [places.get(each[position], -1) for each in topics]
+        indices[unknown] = np.array([places.get(each[position], -1) for each in found])[codes]
         filled = number_array(indices, indices >= 0, pa.int32())
         batch = _replaced(batch, name, pa.DictionaryArray.from_arrays(filled, text_array(list(texts))))
     return batch
@@ -186,8 +185,8 @@ _ANSWERS: Final = {*ANSWERS, _MIGRATED}
 _ASKED_BY: Final = ["request_id", "to_broker", "command_json"]
 
 
-def _ids(batch: Any, rows: Any) -> tuple[Any, Any]:
-    """For each of `rows` the kind of its id, and the id."""
+def _owners(batch: Any, local: Any, rows: Any) -> tuple[list[tuple[int, int, int]], Any]:
+    """The different (connection, kind of its id, id) that `rows` have, and which of them each row has."""
     kinds = np.full(len(rows), _NEITHER, np.int64)
     ids = np.zeros(len(rows), np.int64)
     for kind, name in ((_PRODUCER, "producer_id"), (_CONSUMER, "consumer_id")):
@@ -195,7 +194,12 @@ def _ids(batch: Any, rows: Any) -> tuple[Any, Any]:
         there = column.is_valid().to_numpy(zero_copy_only=False)
         kinds[there] = kind
         ids[there] = column.fill_null(0).to_numpy()[there]
-    return kinds, ids
+    different, codes = np.unique(ids, return_inverse=True)
+    _, first, codes = np.unique(
+        (local[rows] * 3 + kinds) * len(different) + codes, return_index=True, return_inverse=True
+    )
+    columns = (local[rows][first], kinds[first], ids[first])
+    return list(zip(*(column.tolist() for column in columns), strict=True)), codes
 
 
 def _remember(row: dict[str, Any], number: int, mend: Mend, topic: _Topic) -> None:
