@@ -10,6 +10,7 @@ import pyarrow as pa
 from pulsarctl_wire.table.schema import FRAMES, METADATA
 from pulsarctl_wire.wire.fields import as_text
 
+_KINDS: Final = {pa.int32(): np.int32, pa.int64(): np.int64}
 _LONG_TEXTS: Final = {"command_json", "reason"}
 _LETTERS: Final = {"i1": "b", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
 
@@ -151,7 +152,7 @@ def number_array(values: Any, valid: Any, type_: Any) -> Any:
     if type_ == pa.bool_():
         data = np.packbits(values, bitorder="little")
     else:
-        data = np.ascontiguousarray(values, type_.to_pandas_dtype())
+        data = np.ascontiguousarray(values, _KINDS[type_])
     return pa.Array.from_buffers(type_, len(values), [_bitmap(valid), pa.py_buffer(data)])
 
 

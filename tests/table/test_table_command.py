@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -135,3 +136,17 @@ def test_an_old_table_is_replaced_only_by_a_whole_one(tmp_path: Path) -> None:
     assert table(SIMPLE, "--out", out).code == 0
     assert rows(out)
     assert names(tmp_path) == ["it.gaps.parquet", "it.parquet"]
+
+
+def test_pandas_is_not_needed(tmp_path: Path) -> None:
+    """It comes only with Spark; pyarrow asks for it in odd places."""
+    code = (
+        "import sys; sys.modules['pandas'] = None; from pulsarctl_wire.cli import main; "
+        "sys.argv[0] = 'pwire'; main()"
+    )
+    for command in (
+        ["table", SIMPLE, "--out", tmp_path / "it.parquet"],
+        ["analyze", SIMPLE, "--out", tmp_path / "out"],
+    ):
+        subprocess.run([sys.executable, "-c", code, *command], check=True, capture_output=True)
+    assert rows(tmp_path / "it.parquet") == rows(tmp_path / "out" / "frames" / "000000-00000.parquet")
