@@ -334,7 +334,7 @@ def test_sql(command: Callable[..., tuple[int, str, str]]) -> None:
 def stats() -> Callable[[str], Rows]:
     """The records of `pwire stats` over the same captures, by what it counts by."""
     code = "import sys; from pulsarctl_wire.cli import main; sys.argv[0] = 'pwire'; main()"
-    sources = [SAMPLES / f"{name}.pcap" for name in CAPTURES]
+    sources = [str(SAMPLES / f"{name}.pcap") for name in CAPTURES]
     command = [sys.executable, "-c", code, "stats", *sources, "-o", "json", "--top", "0"]
     out = subprocess.run(command, check=False, capture_output=True).stdout
     records = [json.loads(line) for line in out.splitlines()]

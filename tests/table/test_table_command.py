@@ -144,9 +144,10 @@ def test_pandas_is_not_needed(tmp_path: Path) -> None:
         "import sys; sys.modules['pandas'] = None; from pulsarctl_wire.cli import main; "
         "sys.argv[0] = 'pwire'; main()"
     )
-    for command in (
+    commands: list[list[str | Path]] = [
         ["table", SIMPLE, "--out", tmp_path / "it.parquet"],
         ["analyze", SIMPLE, "--out", tmp_path / "out"],
-    ):
+    ]
+    for command in commands:
         subprocess.run([sys.executable, "-c", code, *command], check=True, capture_output=True)
     assert rows(tmp_path / "it.parquet") == rows(tmp_path / "out" / "frames" / "000000-00000.parquet")
