@@ -60,7 +60,7 @@ def expected(paths: list[str]) -> Outcome:
 def test_workers_find_what_one_process_does(spark: SparkSession, capture: Path, tmp_path: Path) -> None:
     from pulsarctl_wire.spark.executor import SparkExecutor
 
-    inputs = [str(SAMPLES), str(capture)]
+    inputs = [f"{SAMPLES}/[ns]*.pcap", str(capture)]
     with SparkExecutor(spark) as executor:
         totals = run(find_inputs(inputs), tmp_path, Options(split_size=200_000), executor)
     found = expected(inputs)
