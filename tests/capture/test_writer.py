@@ -49,7 +49,7 @@ def read(data: bytes) -> list[RawPacket]:
 
 packet_lists = st.lists(
     st.tuples(
-        st.integers(0, 2**64 - 1),
+        st.integers(0, 2**63 - 1),
         st.sampled_from([0, ETHERNET, RAW, 113, 276, 65_535]),
         st.binary(max_size=70),
         st.integers(0, 3000),
