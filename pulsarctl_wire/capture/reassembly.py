@@ -329,7 +329,7 @@ class Reassembler:
             if not half.begun or abs(half.unwrap(sequence) - half.next) <= MAX_EARLY:
                 events += self._end_halves(half.tcp)
         elif half.begun and not half.closed:
-            half.fin = half.unwrap(sequence)
+            half.fin = max(half.unwrap(sequence), half.next)  # what was delivered came before it
             half.acknowledged = min(half.acknowledged, half.fin)
             self._check_ends(half, events)
 

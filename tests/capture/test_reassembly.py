@@ -902,6 +902,14 @@ def test_a_rst_alone_is_a_connection_without_events() -> None:
         max_size=25,
     )
 )
+@example(
+    [
+        (False, 0, 0, b"", 0, None),
+        (False, 220_488, 0, b"", 0, None),
+        (True, 0, ACK, b"", 2, None),
+        (False, -2_003, FIN, b"", 0, None),
+    ]
+)
 @settings(max_examples=300, deadline=None)
 def test_any_segments_raise_nothing(
     segments: list[tuple[bool, int, int, bytes, int, int | None]],
