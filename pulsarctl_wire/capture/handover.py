@@ -48,6 +48,7 @@ class State(NamedTuple):
     halves: tuple[dict[str, Any], dict[str, Any]]
     streams: tuple[dict[str, Any] | None, dict[str, Any] | None]
     tables: Tables
+    unmatched: list[tuple[int, int]]
     limit: int
     ended: bool
     waiting: bool
@@ -122,6 +123,7 @@ def hand_over(tcp: Tcp) -> State:
         (one, other),
         (streams[0], streams[1]),
         session.tables(),
+        session.unmatched,
         tcp.half.stream.limit,
         tcp.ended,
         tcp.waiting,
@@ -146,4 +148,4 @@ def take_over(tcp: Tcp, guess: Footing, state: State) -> None:
         half.stream.limit = limit
     tcp.ended, tcp.waiting, tcp.last_packet = state.ended, state.waiting, state.last_packet
     assert isinstance(tcp.session, TopicSession)
-    tcp.session.learn(state.tables)
+    tcp.session.learn(state.tables, state.unmatched)

@@ -182,6 +182,7 @@ class _SplitDecoder:
         self._builder = TableBuilder({split.file: split.input.name}, payload=settings.payload)
         self._gathered: list[Event] = []
         self._draft = Draft(settings.drafts, split.name)
+        self._draft.delete()  # of an attempt that began elsewhere
 
     def run(self, packets: PacketReader) -> None:
         """Decode them."""
@@ -304,6 +305,12 @@ class Draft:
         self._system, inside = filesystem(directory)
         self.paths = [f"{inside}/{name}.{kind}.arrow" for kind in KINDS]
         self._open: dict[int, tuple[Any, Any]] = {}
+
+    def delete(self) -> None:
+        """Leave nothing of it."""
+        for path in self.paths:
+            with suppress(FileNotFoundError):
+                self._system.delete_file(path)
 
     def frames(self, batch: Any) -> None:
         """Append rows of frames."""

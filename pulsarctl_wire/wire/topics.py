@@ -1,6 +1,6 @@
 """A session that only tells frames what they are about: in the frames table sends are paired later."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from pulsarctl_wire.wire.commands import ANSWERS, BODIES, NUMBERS, REQUESTS
@@ -31,6 +31,8 @@ class TopicSession(Session):
         super().__init__(*arguments)
         self.guessed: dict[int, tuple[str | None, str | None]] = {}
         """Topics of answers that may answer another request than was thought, by request ids."""
+        self.unmatched: list[tuple[int, int]] = []
+        """Types and request ids of answers whose requests are not known."""
 
     def agrees(self, guessed: dict[int, tuple[str | None, str | None]]) -> bool:
         """Whether another session that knew nothing of the requests that wait here guessed as they are."""
@@ -48,9 +50,20 @@ class TopicSession(Session):
     def forget_requests(self) -> None:
         """Let somebody else know the requests that wait: their answers are told nothing here."""
         self._asked.clear()
+        self.guessed.clear()
+        self.unmatched.clear()
 
-    def learn(self, tables: Tables) -> None:
-        """Know what another session of this connection knew later, which did not know what this one does."""
+    def learn(self, tables: Tables, unmatched: Iterable[tuple[int, int]] = ()) -> None:
+        """Know what another session of this connection knew later, which did not know what this one does.
+
+        `unmatched` are the answers that it had no requests for: they may be known here.
+        """
+        for type_, number in unmatched:
+            for family, _ in ANSWERS[type_]:
+                waiting = self._asked.get((family, number))
+                if waiting is not None and type_ in REQUESTS[waiting.type].answers:
+                    del self._asked[family, number]
+                    break
         for key, asked in tables[2].items():
             if asked.owner is not None:
                 topic, subscription = about(self.tables(), asked.owner)
@@ -72,6 +85,8 @@ class TopicSession(Session):
             body = frame.body
             if body is not None and "request_id" in FIELDS[frame.type] and len(self.guessed) < MAX_PENDING:
                 self.guessed[body.request_id] = frame.topic, frame.subscription
+                if frame.request is None and len(self.unmatched) < MAX_PENDING:
+                    self.unmatched.append((frame.type, body.request_id))
 
     def _request(self, frame: Frame) -> None:
         super()._request(frame)
