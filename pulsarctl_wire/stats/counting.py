@@ -10,10 +10,11 @@ from typing import Any, Final
 from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.stats.rows import BUCKETS, NAMES, Cell, Key, Row
-from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
+from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, ServerError
+from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
+from pulsarctl_wire.wire.session import bound
 
 MAX_ROWS: Final = 10_000
 """Rows of a kind."""
@@ -37,16 +38,6 @@ _PRODUCER, _PRODUCER_SUCCESS = NUMBERS["PRODUCER"], NUMBERS["PRODUCER_SUCCESS"]
 _ALWAYS_ERRORS: Final = {_SEND_ERROR, NUMBERS["ERROR"]}
 _BY: Final = tuple(NAMES)
 
-
-def _error_fields() -> Iterator[tuple[int, str]]:
-    for number, body in BODIES.items():
-        for field in getattr(BaseCommand(), body).DESCRIPTOR.fields:
-            if field.enum_type is not None and field.enum_type.full_name == ServerError.DESCRIPTOR.full_name:
-                yield number, field.name
-
-
-ERROR_FIELDS: Final = dict(_error_fields())
-"""Type number -> the field of the command that says which error it reports."""
 
 _SPECIAL: Final = {*ERROR_FIELDS, _PRODUCER, _PRODUCER_SUCCESS}
 
@@ -205,7 +196,7 @@ class Stats:
         producer = error = None
         if kind == _PRODUCER and body is not None:
             self._opening[connection, body.request_id] = body.producer_id
-            _bound(self._opening)
+            bound(self._opening, _MAX_PRODUCERS)
         elif kind == _PRODUCER_SUCCESS and body is not None:
             opened = self._opening.pop((connection, body.request_id), None)
             if opened is not None:
@@ -222,7 +213,7 @@ class Stats:
         if self._names.get((connection, producer)) not in (None, name):
             self._forget()  # cells of its receipts count for the producer before it
         self._names[connection, producer] = name
-        _bound(self._names)
+        bound(self._names, _MAX_PRODUCERS)
 
     def _cell(self, key: Key, frame: Frame) -> Cell:
         """The cell of a key that has none, or is longer than is kept."""
@@ -419,10 +410,3 @@ def _pieces(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     iterator = iter(items)
     while piece := list(islice(iterator, size)):
         yield piece
-
-
-def _bound(table: dict[Any, Any]) -> None:
-    """Forget the older half of a table that has become too large."""
-    if len(table) > _MAX_PRODUCERS:
-        for key in list(islice(table, len(table) // 2)):
-            del table[key]

@@ -19,7 +19,7 @@ from mmh3 import hash as murmur3
 from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.table.columns import Codes, Columns, Records, signed
 from pulsarctl_wire.table.schema import FRAMES, GAPS, ROWS
-from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
+from pulsarctl_wire.wire.commands import BODIES, ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.fields import Walker, as_base64, as_text
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -57,13 +57,6 @@ def _present(number: int, names: Iterable[str]) -> tuple[str, ...]:
 
 
 _IDS_OF: Final = {number: _present(number, _IDS) for number in BODIES}
-_WITH_ERROR: Final = {
-    number
-    for number, name in BODIES.items()
-    if (field := getattr(BaseCommand(), name).DESCRIPTOR.fields_by_name.get("error")) is not None
-    and field.enum_type is not None
-    and field.enum_type.name == "ServerError"
-}
 _ERRORS: Final = {value.number: value.name for value in ServerError.DESCRIPTOR.values}
 _COMPRESSIONS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
 _ACK_TYPES: Final = {value.number: value.name for value in CommandAck.AckType.DESCRIPTOR.values}
@@ -273,8 +266,10 @@ class TableBuilder:
         for name in _IDS_OF[number]:
             if body.HasField(name):
                 self._keep(row, name, signed(getattr(body, name)))
-        if number in _WITH_ERROR and body.HasField("error"):
-            self._keep(row, "error", _ERRORS.get(body.error, str(body.error)))
+        field = ERROR_FIELDS.get(number)
+        if field is not None and body.HasField(field):
+            code = getattr(body, field)
+            self._keep(row, "error", _ERRORS.get(code, str(code)))
         if number not in _WITHOUT_JSON:
             text = orjson.dumps(self._walk(body)).decode()
             self._keep(row, "command_json", text)

@@ -8,7 +8,7 @@ clients (C++): one for the lookup service, one for all else; a request is theref
 
 from typing import Final, NamedTuple
 
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, ServerError
 
 _TYPES: Final = BaseCommand.Type.DESCRIPTOR.values_by_name
 
@@ -22,6 +22,14 @@ BODIES: Final[dict[int, str]] = {
     number: BaseCommand.DESCRIPTOR.fields_by_number[number].name for number in NAMES
 }
 """Type number -> the name of its sub-message's field in BaseCommand."""
+
+ERROR_FIELDS: Final[dict[int, str]] = {
+    number: field.name
+    for number in BODIES
+    for field in BaseCommand.DESCRIPTOR.fields_by_number[number].message_type.fields
+    if field.enum_type is not None and field.enum_type.full_name == ServerError.DESCRIPTOR.full_name
+}
+"""Type number -> the field of the command that says which error it reports."""
 
 PAYLOAD_TYPES: Final = frozenset({BaseCommand.SEND, BaseCommand.MESSAGE})
 """The commands that carry an entry (metadata and payload) behind the command."""
