@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import CONF, MAX_FRAME_SIZE, NO_COLOR, PAYLOAD, settings_of
 
 _SMALL: Final = 32 * 1024 * 1024  # bytes of inputs that are done before Spark has started
 _UNITS: Final = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1024, "mi": 1024**2, "gi": 1024**3}
@@ -33,9 +34,7 @@ def analyze(
             show_default="local[*]",
         ),
     ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark.")
-    ] = None,
+    conf: Annotated[list[str] | None, CONF] = None,
     split_size: Annotated[
         str, typer.Option("--split-size", metavar="SIZE", help="Bytes that are decoded at a time.")
     ] = "128Mi",
@@ -49,28 +48,15 @@ def analyze(
             "--finish", help="With --follow: take up the newest file too, as no more come, and end."
         ),
     ] = False,
-    payload: Annotated[
-        bool, typer.Option("--payload", help="Keep the payload of each frame, as it was on the wire.")
-    ] = False,
-    max_frame_size: Annotated[
-        int | None,
-        typer.Option(
-            "--max-frame-size",
-            metavar="BYTES",
-            min=16,
-            help="Largest legal frame, whatever the broker announces.",
-            show_default="5 MiB + 10 KiB",
-        ),
-    ] = None,
-    no_color: Annotated[
-        bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).")
-    ] = False,
+    payload: Annotated[bool, PAYLOAD] = False,
+    max_frame_size: Annotated[int | None, MAX_FRAME_SIZE] = None,
+    no_color: Annotated[bool, NO_COLOR] = False,
 ) -> None:
     """Turn captures into one table of frames (Parquet) with Spark; a rerun takes up what is new."""
     started = time.monotonic()
     from concurrent.futures import ThreadPoolExecutor
 
-    split, settings = _size(split_size), _settings(conf or [])
+    split, settings = _size(split_size), settings_of(conf)
     if follow and len(inputs) != 1:
         console.fail("analyze: --follow takes one directory", console.EXIT_USAGE)
     if finish and not follow:
@@ -140,16 +126,6 @@ def _size(text: str) -> int:
     if match is None or match[2] not in _UNITS or int(match[1]) == 0:
         console.fail(f"--split-size {text}: a number of bytes such as 128Mi or 64M", console.EXIT_USAGE)
     return int(match[1]) * _UNITS[match[2]]
-
-
-def _settings(pairs: list[str]) -> dict[str, str]:
-    settings = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            console.fail(f"--conf {pair}: KEY=VALUE, such as spark.driver.memory=4g", console.EXIT_USAGE)
-        settings[key] = value
-    return settings
 
 
 def _report(totals: Any, inputs: int, resumed: int, out: str, seconds: float) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import CONF, settings_of
 
 if TYPE_CHECKING:
     from pulsarctl_wire.spark.reports import Options, Report, Tables
@@ -34,7 +35,6 @@ class Output(str, Enum):
 
 
 MASTER = typer.Option("--master", metavar="URL", help="Where Spark runs: local[*], spark://HOST:7077, yarn.")
-CONF = typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark, as in spark.driver.memory=8g.")
 
 
 def report(
@@ -104,17 +104,6 @@ def _nanoseconds(text: str | None) -> int | None:
     if not 1000 <= width <= 10**18:
         console.fail(f"--bucket {text}: a time such as 500ms, 1s, 5m or 1h", console.EXIT_USAGE)
     return width
-
-
-def settings_of(conf: Iterable[str] | None) -> dict[str, str]:
-    """Spark's settings from KEY=VALUE texts."""
-    settings = {}
-    for text in conf or ():
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            console.fail(f"--conf {text}: KEY=VALUE", console.EXIT_USAGE)
-        settings[key] = value
-    return settings
 
 
 @contextmanager

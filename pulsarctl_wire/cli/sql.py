@@ -5,12 +5,11 @@ from typing import Annotated
 import typer
 
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import CONF, settings_of
 from pulsarctl_wire.cli.report import (
-    CONF,
     MASTER,
     Output,
     loaded,
-    settings_of,
     spark_errors,
     write,
 )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, NO_COLOR
 
 if TYPE_CHECKING:
     from pulsarctl_wire.capture.sources import Decoder
@@ -62,19 +63,8 @@ def stats(
         int, typer.Option("--top", metavar="N", min=0, help="Rows of each, the largest first; 0: all.")
     ] = 10,
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, max=2, help="Processes for large files.")] = 2,
-    max_frame_size: Annotated[
-        int | None,
-        typer.Option(
-            "--max-frame-size",
-            metavar="BYTES",
-            min=16,
-            help="Largest legal frame, whatever the broker announces.",
-            show_default="5 MiB + 10 KiB",
-        ),
-    ] = None,
-    no_color: Annotated[
-        bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).")
-    ] = False,
+    max_frame_size: Annotated[int | None, MAX_FRAME_SIZE] = None,
+    no_color: Annotated[bool, NO_COLOR] = False,
 ) -> None:
     """Count what a capture holds, by command, topic, producer, ...: messages, bytes, latencies, errors."""
     if not sources:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, PAYLOAD
 
 
 def table(
@@ -24,20 +25,9 @@ def table(
             "--out", metavar="FILE.parquet", help="The table's file; FILE.gaps.parquet comes beside it."
         ),
     ],
-    payload: Annotated[
-        bool, typer.Option("--payload", help="Keep the payload of each frame, as it was on the wire.")
-    ] = False,
+    payload: Annotated[bool, PAYLOAD] = False,
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, max=2, help="Processes for large files.")] = 2,
-    max_frame_size: Annotated[
-        int | None,
-        typer.Option(
-            "--max-frame-size",
-            metavar="BYTES",
-            min=16,
-            help="Largest legal frame, whatever the broker announces.",
-            show_default="5 MiB + 10 KiB",
-        ),
-    ] = None,
+    max_frame_size: Annotated[int | None, MAX_FRAME_SIZE] = None,
 ) -> None:
     """Write captured traffic as a Parquet table, one row a frame, and a table of its gaps."""
     from pulsarctl_wire.cli.table_job import TableJob

@@ -125,7 +125,7 @@ class FrameStream:
         elif self._sources:
             self._sources = []
         events: list[Event] = []
-        at = self._frames(data, 0, events) if self._in_step() else 0
+        at = self._frames(data, 0, events) if self.in_step else 0
         if at < len(data):
             at = self._run(data, at, events)
         self._keep(data, at)
@@ -158,17 +158,12 @@ class FrameStream:
     @property
     def step(self) -> int | None:
         """How many bytes of a frame that begins where the last one ended are here; None if out of step."""
-        return self._buffered if self._in_step() and self._seen_frame and self._approved < 0 else None
+        return self._buffered if self.in_step and self._seen_frame and self._approved < 0 else None
 
     @property
     def untouched(self) -> bool:
         """Whether nothing was fed so far."""
         return not (self._offset or self._buffered)
-
-    @property
-    def in_step(self) -> bool:
-        """Whether the next byte that is in no event yet begins a frame."""
-        return self._in_step()
 
     @property
     def sources(self) -> tuple[_Source, ...]:
@@ -229,12 +224,14 @@ class FrameStream:
             else:
                 approved = self._approved
                 went = self._frames(data, at, events)
-                if went == at and self._in_step() and self._approved == approved:
+                if went == at and self.in_step and self._approved == approved:
                     return at  # waiting for the rest of a frame
                 at = went
         return at
 
-    def _in_step(self) -> bool:
+    @property
+    def in_step(self) -> bool:
+        """Whether the next byte that is in no event yet begins a frame."""
         return not (self._skip or self._searching or self.protocol)
 
     def _keep(self, data: bytes, taken: int) -> None:
