@@ -18,7 +18,7 @@ import pyarrow as pa
 from pulsarctl_wire.capture.files import Layout, PacketReader, reader
 from pulsarctl_wire.capture.handover import IDLE, Footing, State, footing, halves_of, hand_over
 from pulsarctl_wire.capture.packets import SYN, Dissector, Segment
-from pulsarctl_wire.capture.reassembly import Reassembler, Tcp
+from pulsarctl_wire.capture.reassembly import NewSession, Reassembler, Tcp
 from pulsarctl_wire.capture.sources import PLACE_BITS, uncompressed
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.pipeline.splits import Split, filesystem, opened, read_split
@@ -43,6 +43,14 @@ class Settings(NamedTuple):
     drafts: str
     max_frame_size: int | None = None
     payload: bool = False
+
+    def reassembler(self, new_session: NewSession) -> Reassembler:
+        """A reassembler of frames for the table: chunks are not joined, schemas not kept."""
+        return Reassembler(
+            Knowledge(join_chunks=False, schemas=False, fixed_limit=self.max_frame_size is not None),
+            limit=self.max_frame_size or MAX_FRAME_SIZE,
+            new_session=new_session,
+        )
 
 
 Kept = tuple[int, int | None, Segment]
@@ -168,11 +176,7 @@ class _SplitDecoder:
         self.rows = 0
         self.dissector: Dissector = pickle.loads(pickle.dumps(split.dissector or Dissector()))
         self.dissector.fragments = 0
-        self._reassembler = Reassembler(
-            Knowledge(join_chunks=False, schemas=False, fixed_limit=settings.max_frame_size is not None),
-            limit=settings.max_frame_size or MAX_FRAME_SIZE,
-            new_session=TopicSession,
-        )
+        self._reassembler = settings.reassembler(TopicSession)
         self._base = split.file << PLACE_BITS
         self._edges: list[Edge] = []
         self._tcps: list[Tcp] = []

@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from pulsarctl_wire.capture.handover import agrees, halves_of, take_over
 from pulsarctl_wire.capture.packets import Dissector
-from pulsarctl_wire.capture.reassembly import Reassembler, Tcp
+from pulsarctl_wire.capture.reassembly import Tcp
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Kept, Settings
 from pulsarctl_wire.pipeline.splits import Split
 from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder, renumbered
-from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event
+from pulsarctl_wire.wire.frame import Connection, Event
 from pulsarctl_wire.wire.session import Knowledge
 from pulsarctl_wire.wire.topics import Tables, TopicSession
 
@@ -65,11 +65,7 @@ class Stitcher:
         self._names: dict[int, str] = {}
         self._place = 0
         self._opened: list[tuple[int, Connection]] = []
-        self._reassembler = Reassembler(
-            Knowledge(join_chunks=False, schemas=False, fixed_limit=settings.max_frame_size is not None),
-            limit=settings.max_frame_size or MAX_FRAME_SIZE,
-            new_session=self._session,
-        )
+        self._reassembler = settings.reassembler(self._session)
 
     @property
     def connections(self) -> int:

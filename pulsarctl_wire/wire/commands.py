@@ -26,7 +26,7 @@ BODIES: Final[dict[int, str]] = {
 ERROR_FIELDS: Final[dict[int, str]] = {
     number: field.name
     for number in BODIES
-    for field in BaseCommand.DESCRIPTOR.fields_by_number[number].message_type.fields
+    for field in BaseCommand.DESCRIPTOR.fields_by_number[number].message_type.fields  # type: ignore[union-attr]
     if field.enum_type is not None and field.enum_type.full_name == ServerError.DESCRIPTOR.full_name
 }
 """Type number -> the field of the command that says which error it reports."""

@@ -12,9 +12,9 @@ import pytest
 from pulsarctl_wire.capture import Decoder, Source, open_source
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.table import TableBuilder
-from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.commands import BODIES, NUMBERS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed, build_frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, ServerError
 from pulsarctl_wire.wire.stream import FrameStream
 from pulsarctl_wire.wire.topics import TopicSession
 
@@ -272,3 +272,16 @@ def test_rows_of_raw_frames_have_no_addresses_and_no_times() -> None:
     for row in rows.frames().to_pylist():
         assert row["src_ip"] is row["src_port"] is row["time_ns"] is row["start_time_ns"] is None
         assert (row["file"], row["packet_offset"]) == ("frames", 0)
+
+
+@pytest.mark.parametrize(("command", "field"), [("getSchemaResponse", "error_code"), ("success", "")])
+def test_an_error_is_told_whatever_its_field_is_called(command: str, field: str) -> None:
+    base = BaseCommand()
+    body = getattr(base, command)
+    body.request_id = 1
+    if field:
+        setattr(body, field, ServerError.Value("TopicNotFound"))
+    base.type = next(number for number, name in BODIES.items() if name == command)  # type: ignore[assignment]
+    builder = TableBuilder(["it"])
+    builder.add(FrameStream(Connection(0), False).feed(build_frame(base)))
+    assert builder.frames().to_pylist()[0]["error"] == ("TopicNotFound" if field else None)
