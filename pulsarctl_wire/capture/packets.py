@@ -42,6 +42,8 @@ _tcp_at: Final = struct.Struct(">IIBB").unpack_from
 
 _LARGEST_DATAGRAM: Final = 65_535 - 60  # bytes behind the largest header
 
+_DEEPEST: Final = 8  # IP packets in one another
+
 MAX_DATAGRAMS: Final = 256
 """IP datagrams whose fragments are kept at a time; of more, the oldest are given up."""
 
@@ -55,6 +57,7 @@ class Dissector:
         self.fragments = 0
         """IP fragments met so far."""
         self._datagrams: dict[bytes, _Datagram] = {}
+        self._depth = 0
 
     @property
     def is_waiting(self) -> bool:
@@ -115,7 +118,7 @@ class Dissector:
                 return None
             size = (header + len(whole)).to_bytes(2, "big")
             head = data[at : at + 2] + size + data[at + 4 : at + 6] + bytes(2) + data[at + 8 : at + header]
-            return self._ip(head + whole, 0, header + len(whole))
+            return self._inside(head + whole)
         if protocol != _TCP:
             return self._tunnel(protocol, data, at, at + header)
         return self._tcp(data[at + 12 : at + 20], data, at + header, stop)
@@ -141,7 +144,7 @@ class Dissector:
                     return None
                 size = len(whole).to_bytes(2, "big")
                 head = data[at : at + 4] + size + data[next_at : next_at + 1] + data[at + 7 : at + 40]
-                return self._ipv6(head + whole, 0, 40 + len(whole))
+                return self._inside(head + whole)
             else:
                 return self._tunnel(protocol, data, at, next_at)
 
@@ -169,10 +172,17 @@ class Dissector:
 
     def _unwrap(self, link: int, data: bytes) -> Segment | None:
         inner = innermost_ip(link, data)
-        if not inner:
+        return self._inside(inner) if 0 < len(inner) < len(data) else None
+
+    def _inside(self, data: bytes) -> Segment | None:
+        """The segment in an IP packet that was in another one."""
+        if self._depth == _DEEPEST:
             return None
-        found = self._ip(inner, 0, len(inner))
-        return found
+        self._depth += 1
+        try:
+            return self._ip(data, 0, len(data))
+        finally:
+            self._depth -= 1
 
     def _fragment(self, key: bytes, offset: int, more: bool, data: bytes) -> bytes | None:
         """Add a fragment to its datagram; the whole of it once nothing is missing."""

@@ -587,3 +587,11 @@ def test_random_fragments_raise_nothing() -> None:
         found = dissector.segment(RAW_IP, data, len(data))
         assert found is None or len(found[4]) < 200
     assert dissector.skipped <= 3000
+
+
+def test_packets_in_packets_without_end() -> None:
+    headers = b"".join(b"\x2c\0\0\0" + number.to_bytes(4, "big") for number in range(4000))
+    nested = bytes(IPv6(nh=44, plen=len(headers)))[:40] + headers  # fragments that are whole
+    assert dissect(RAW_IP, nested) is None
+    tunnels = b"".join(bytes(IP(proto=4, len=20 * left)) for left in range(3000, 0, -1))
+    assert dissect(RAW_IP, tunnels) is None
