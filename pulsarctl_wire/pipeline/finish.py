@@ -6,6 +6,7 @@ once more writes the same.
 
 import io
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -154,15 +155,15 @@ def _with_topics(batch: Any, local: Any, mends: dict[int, Mend]) -> Any:
     commands = batch.column("command")
     numbers = [NUMBERS.get(name, -1) for name in commands.dictionary.to_pylist()]
     types = np.array(numbers)[commands.indices.to_numpy()[unknown]]
-    for asking in (True, False):  # a request's topic is its answer's
-        for at in np.flatnonzero(np.isin(types, list(REQUESTS if asking else _ANSWERS))).tolist():
-            row = batch.slice(int(unknown[at]), 1).select(_ASKED_BY).to_pylist()[0]
-            mend = mends[int(local[unknown[at]])]
-            if asking:
-                _remember(row, int(types[at]), mend, found[codes[at]])
-            elif (answered := _of_answer(row, int(types[at]), mend)) is not None:
-                codes[at] = len(found)
-                found.append(answered)
+    numbered = batch.column("request_id").is_valid().to_numpy(zero_copy_only=False)[unknown]
+    asking = np.isin(types, list(REQUESTS)) & numbered  # most ACKs ask for nothing
+    for at, row in _rows(batch, unknown, asking):
+        _remember(row, int(types[at]), mends[int(local[unknown[at]])], found[codes[at]])
+    for at, row in _rows(batch, unknown, np.isin(types, list(_ANSWERS))):
+        answered = _of_answer(row, int(types[at]), mends[int(local[unknown[at]])])
+        if answered is not None:
+            codes[at] = len(found)
+            found.append(answered)
     for name, position in (("topic", 0), ("subscription", 1)):
         column = batch.column(name)
         texts = dict.fromkeys([*column.dictionary.to_pylist(), *(each[position] for each in found)])
@@ -185,6 +186,13 @@ _ANSWERS: Final = {*ANSWERS, _MIGRATED}
 _ASKED_BY: Final = ["request_id", "to_broker", "command_json"]
 
 
+def _rows(batch: Any, rows: Any, wanted: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    """What requests and answers are told apart by, of those of `rows` that are wanted; and which they are."""
+    places = np.flatnonzero(wanted)
+    found = batch.select(_ASKED_BY).take(number_array(rows[places], None, pa.int64())).to_pylist()
+    yield from zip(places.tolist(), found, strict=True)
+
+
 def _owners(batch: Any, local: Any, rows: Any) -> tuple[list[tuple[int, int, int]], Any]:
     """The different (connection, kind of its id, id) that `rows` have, and which of them each row has."""
     kinds = np.full(len(rows), _NEITHER, np.int64)
@@ -204,7 +212,7 @@ def _owners(batch: Any, local: Any, rows: Any) -> tuple[list[tuple[int, int, int
 
 def _remember(row: dict[str, Any], number: int, mend: Mend, topic: _Topic) -> None:
     """Let the answer of a request know its topic."""
-    if row["to_broker"] and row["request_id"] is not None and topic[0] is not None:
+    if row["to_broker"] and topic[0] is not None:
         key = REQUESTS[number].family, row["request_id"] & _UNSIGNED
         mend.tables[2][key] = Asked(0, None, number, *topic)
 
