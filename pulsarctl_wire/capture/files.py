@@ -5,21 +5,17 @@ walk is a third of all the work. Nothing is seeked, so pipes work, and a packet 
 has arrived. Sources: the libpcap file format (pcap-savefile) and the PCAP Next Generation draft.
 """
 
-import gzip
 import struct
 import sys
-import zlib
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Final, NamedTuple, cast
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-import zstandard
-
+from pulsarctl_wire.capture.compression import Read
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 
 RawPacket = tuple[int | None, int, bytes, int]
 """(time in ns since the epoch or None, link type, captured bytes, length on the wire in bytes)."""
 
-CHUNK: Final = 256 * 1024
 LARGEST_PACKET: Final = 16 * 1024 * 1024
 """Bytes of the largest packet believed; a longer one means that the file is damaged there."""
 
@@ -33,74 +29,7 @@ _SECTION: Final = 0x0A0D0D0A
 _INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _ENHANCED_PACKET = 1, 2, 3, 6
 _TIMES: Final = 1 << 63  # beyond which no time can be meant
 _PCAPNG_MAGIC: Final = b"\x0a\x0d\x0d\x0a"
-_GZIP_MAGIC: Final = b"\x1f\x8b"
-_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _SECTION_ORDERS: Final = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
-
-COMPRESSED: Final = (_GZIP_MAGIC, _ZSTD_MAGIC)
-
-Read = Callable[[], bytes]
-"""Gives the next bytes as soon as there are some; empty at the end."""
-
-
-def decompress(stream: BinaryIO, head: bytes) -> BinaryIO:
-    """`stream` itself, or what it holds if `head`, its first bytes (not consumed), says gzip or zstd."""
-    if head.startswith(_GZIP_MAGIC):
-        return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
-    if head.startswith(_ZSTD_MAGIC):
-        return cast(BinaryIO, _Zstandard(stream))
-    return stream
-
-
-class _Zstandard:
-    """Reads zstd frames one after the other, and knows when the last one is not whole."""
-
-    _STEP: Final = 2048  # compressed bytes; they may become 128 KiB for each four of them
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._read = getattr(stream, "read1", stream.read)
-        self._rest = b""
-        self._frame: Any = None
-
-    def read1(self, size: int = -1) -> bytes:
-        """The next bytes; b"" at the end. Raises EOFError where a frame is cut."""
-        while True:
-            if not self._rest:
-                self._rest = self._read(CHUNK)
-            if not self._rest:
-                if self._frame is not None:
-                    raise EOFError("the last frame is not complete")
-                return b""
-            if self._frame is None:
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
-            step, self._rest = self._rest[: self._STEP], self._rest[self._STEP :]
-            data: bytes = self._frame.decompress(step)
-            if self._frame.eof:
-                self._rest = self._frame.unused_data + self._rest
-                self._frame = None
-            if data:
-                return data
-
-    read = read1
-
-
-def reader(stream: BinaryIO) -> Read:
-    """A function that reads on in `stream`.
-
-    It raises DamagedCapture where the compression breaks off, CaptureError where reading fails.
-    """
-    read1 = getattr(stream, "read1", stream.read)
-
-    def read() -> bytes:
-        try:
-            chunk: bytes = read1(CHUNK)
-        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
-            raise DamagedCapture(f"the compressed data breaks off: {error}") from error
-        except OSError as error:
-            raise CaptureError(error.strerror or str(error)) from error
-        return chunk
-
-    return read
 
 
 def is_capture(head: bytes) -> bool:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from crc32c import crc32c
+from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment
 from pulsarctl_wire.wire.commands import TO_BROKER
@@ -53,6 +54,7 @@ Its turn among those of both directions is its packet's number, or what waited b
 """
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Half:
     """One direction of a TCP connection. Sequence numbers are not wrapped here."""
 
@@ -95,6 +97,7 @@ class Half:
         return min(first, self.hole_turn) if self.hole_at == self.next else first
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Tcp:
     """A TCP connection: the half it was first seen by (that knows the other) and its session."""
 
@@ -116,6 +119,7 @@ _ELSEWHERE: Final = Half(FrameStream(Connection(-1), True))
 """Stands for the halves of connections that another process follows."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Reassembler:
     """Takes the TCP segments of a capture and gives the events of all its connections, in order.
 

@@ -9,14 +9,14 @@ on in the next.
 """
 
 import errno
-import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, BinaryIO, Final, NamedTuple, cast
+from typing import BinaryIO, Final, NamedTuple, cast
 
 from pulsarctl_wire.capture import files
+from pulsarctl_wire.capture.compression import COMPRESSED, Read, Unread, decompress, reader
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.hexdump import Dumped, link_of, looks_like_hexdump, parse_hexdump
 from pulsarctl_wire.capture.packets import RAW_IP, Dissector
@@ -150,7 +150,7 @@ class Decoder:
 
     def _read(self, stream: BinaryIO) -> Iterator[list[Event]]:
         stream, head = peel(stream)
-        read = files.reader(stream)
+        read = reader(stream)
         if not (head or read()):  # which raises if it breaks off at once
             raise CaptureError("is empty: no packets, no frames")
         if files.is_capture(head):
@@ -160,7 +160,7 @@ class Decoder:
         else:
             yield from self._raw(head, read)
 
-    def _hexdump(self, head: bytes, read: files.Read) -> Iterator[list[Event]]:
+    def _hexdump(self, head: bytes, read: Read) -> Iterator[list[Event]]:
         text = bytearray(head)
         damage: DamagedCapture | None = None
         try:
@@ -189,7 +189,7 @@ class Decoder:
                 for dump, link in zip(dumps, links, strict=True)
             )
 
-    def _raw(self, head: bytes, read: files.Read) -> Iterator[list[Event]]:
+    def _raw(self, head: bytes, read: Read) -> Iterator[list[Event]]:
         def chunks() -> Iterator[tuple[bytes, None]]:
             yield head, None
             while chunk := read():
@@ -241,16 +241,16 @@ def peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
     """Undo the compression of a source; give the stream to read on in and its first bytes."""
     for _ in range(4):  # nobody compresses more often, but an attacker
         head = _first_bytes(stream, 4)
-        if not head.startswith(files.COMPRESSED):
+        if not head.startswith(COMPRESSED):
             return stream, head + _rest_of_sniff(stream, head)
-        stream = files.decompress(cast(BinaryIO, _Unread(head, stream)), head)
+        stream = decompress(cast(BinaryIO, Unread(head, stream)), head)
     raise CaptureError("compressed more than three times")
 
 
 def _first_bytes(stream: BinaryIO, size: int) -> bytes:
     """Up to `size` bytes of a source; where it breaks off before, reading on says so once more."""
     head = b""
-    read = files.reader(stream)
+    read = reader(stream)
     with suppress(DamagedCapture):
         while len(head) < size and (more := read()):
             head += more
@@ -267,23 +267,4 @@ def _rest_of_sniff(stream: BinaryIO, head: bytes) -> bytes:
 def uncompressed(stream: BinaryIO) -> BinaryIO:
     """`stream` from its beginning, without whatever it is compressed by."""
     peeled, head = peel(stream)
-    return cast(BinaryIO, _Unread(head, peeled))
-
-
-class _Unread(io.RawIOBase):
-    """A stream with bytes put back in front."""
-
-    def __init__(self, head: bytes, stream: BinaryIO) -> None:
-        self._head = head
-        self._stream = stream
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer)
-        if not self._head:  # a reader may give more than it was asked for
-            self._head = getattr(self._stream, "read1", self._stream.read)(len(view))
-        data, self._head = self._head[: len(view)], self._head[len(view) :]
-        view[: len(data)] = data
-        return len(data)
+    return cast(BinaryIO, Unread(head, peeled))

@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pulsarctl_wire.capture.files import Layout, PacketReader, reader
+from pulsarctl_wire.capture.compression import reader
+from pulsarctl_wire.capture.files import Layout, PacketReader
 from pulsarctl_wire.capture.handover import IDLE, Footing, State, footing, halves_of, hand_over
 from pulsarctl_wire.capture.packets import SYN, Dissector, Segment
 from pulsarctl_wire.capture.reassembly import NewSession, Reassembler, Tcp

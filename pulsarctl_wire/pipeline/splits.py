@@ -14,7 +14,8 @@ from typing import Any, BinaryIO, Final, NamedTuple, cast
 from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.capture import files
-from pulsarctl_wire.capture.files import Layout, PacketReader, Read
+from pulsarctl_wire.capture.compression import Read, reader
+from pulsarctl_wire.capture.files import Layout, PacketReader
 from pulsarctl_wire.capture.packets import Dissector
 from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.errors import CaptureError
@@ -152,7 +153,7 @@ def plan(file: int, input_: Input, size: int = SPLIT_SIZE) -> list[Split]:
             peeled, head = peel(stream)
             if peeled is not stream or not files.is_capture(head):
                 return whole
-            layout = _first_layout(files.read_packets(head, files.reader(stream)))
+            layout = _first_layout(files.read_packets(head, reader(stream)))
     except CaptureError:
         return whole
     starts = range(0, input_.size, size)

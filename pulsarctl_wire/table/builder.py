@@ -38,13 +38,15 @@ _MOST_CONNECTIONS: Final = 65_536  # whose addresses are remembered
 _MOST_KEYS: Final = 65_536  # whose hashes are
 
 
-_UNSIFTED: Final = 2_048  # metadata that is kept until there is more to look at at a time
 _Ends = tuple[str | None, int | None, str | None, int | None]
 """Address and port of the source, and of the destination."""
 
-_NO_METADATA: Final = (0, 0, 0, 0, 0, 0)
 _header_at: Final = struct.Struct(">II").unpack_from
 _CHECKSUMS: Final = {None: 0, "valid": 1, "invalid": 2, "absent": 3}
+_HEADS: Final = (18, 18, 18, 12)
+"""Bytes in front of the metadata but for the command: sizes, checksum and magic; by the numbers above."""
+_VARINT: Final = tuple(max(1, -(-bits // 7)) for bits in range(65))
+"""Bytes that protobuf takes for a number, by its bits."""
 _SEND, _RECEIPT, _MESSAGE, _ACK, _FLOW = 6, 7, 9, 10, 11
 _ENTRIES: Final = {_SEND, _MESSAGE}
 _WITHOUT_JSON: Final = {NUMBERS[name] for name in ("PING", "PONG", "ACK_RESPONSE")}
@@ -76,29 +78,22 @@ class TableBuilder:
         self._payloads: list[bytes | None] | None = [] if payload else None
         self._walk = Walker()
         self._common = Records(
-            **{"half": "i8", "type": "i4", "place": "i8", "time": "i8", "start": "i8", "offset": "i8"},
-            **{"total": "i8", "size": "i8", "topic": "i4", "subscription": "i4", "partial": "i1"},
+            **{"half": "i8", "place": "i8", "time": "i8", "start": "i8", "offset": "i8", "total": "i8"},
+            **{"size": "i8", "type": "i4", "topic": "i4", "subscription": "i4", "partial": "i1"},
         )
         self._entries = Records(
-            **{"row": "i4", "owner": "u8", "first": "u8", "second": "u8", "count": "i8", "checksum": "i1"},
-            **{
-                "size": "i8",
-                "payload_at": "i8",
-                "name": "i4",
-                "sequence": "u8",
-                "publish": "u8",
-                "unpacked": "u4",
-            },
-            **{"compression": "i4", "messages": "i4"},
+            **{"owner": "u8", "first": "u8", "second": "u8", "count": "i8", "size": "i8"},
+            **{"payload_at": "i8", "row": "i4", "checksum": "i1"},
         )
+        self._opened = Records(row="i4", name="i4", publish="u8", codec="i4", messages="i4")
         self._receipts = Records(
-            row="i4", producer="u8", sequence="u8", ledger="u8", entry="u8", identified="i1"
+            producer="u8", sequence="u8", ledger="u8", entry="u8", row="i4", identified="i1"
         )
         self._acks = Records(
-            **{"row": "i4", "consumer": "u8", "asks": "i1", "request": "u8"},
-            **{"ledger": "u8", "entry": "u8", "type": "i4", "count": "i4"},
+            **{"consumer": "u8", "request": "u8", "ledger": "u8", "entry": "u8"},
+            **{"row": "i4", "type": "i4", "count": "i4", "asks": "i1"},
         )
-        self._flows = Records(row="i4", consumer="u8", permits="u4")
+        self._flows = Records(consumer="u8", permits="u4", row="i4")
         self._keys: dict[Any, int] = {}
         self._addresses: dict[int, tuple[str, str, _Ends]] = {}
         self.damage: list[Event] = []
@@ -111,8 +106,6 @@ class TableBuilder:
         self._bytes = 0
         self._topics, self._subscriptions, self._names = Codes(), Codes(), Codes()
         self._connections: dict[int, Connection] = {}
-        self._metadata: list[MessageMetadata] = []  # of the entries that were not sifted yet
-        self._sifted = 0
         self._unusual: dict[str, list[tuple[int, Any]]] = {}  # fields of metadata
         self._sparse: dict[str, list[tuple[int, Any]]] = {}
         if self._payloads is not None:
@@ -140,7 +133,8 @@ class TableBuilder:
 
     def add(self, events: list[Event]) -> None:
         """Collect `events`."""
-        common, pack = self._common.packed.append, self._common.pack
+        records = self._common
+        pack_into, room = records.pack_into, records.room
         topics, subscriptions, entry = self._topics, self._subscriptions, self._entry
         connections, row, last = self._connections, self.rows, None
         for frame in events:
@@ -157,20 +151,20 @@ class TableBuilder:
             total, size = _header_at(raw) if len(raw) >= 8 else (frame.total_size, 0)
             if time_ns is None or start_ns is None:
                 time_ns = start_ns = _NO_TIME
-            common(
-                pack(
-                    connection.index << 2 | connection.flipped << 1 | frame.to_broker,
-                    number if base is not None else -1,
-                    frame.packet,
-                    time_ns,
-                    start_ns,
-                    frame.offset,
-                    total,
-                    size,
-                    topics[frame.topic],
-                    subscriptions[frame.subscription],
-                    frame.partial,
-                )
+            pack_into(
+                records.buffer,
+                room(),
+                connection.index << 2 | connection.flipped << 1 | frame.to_broker,
+                frame.packet,
+                time_ns,
+                start_ns,
+                frame.offset,
+                total,
+                size,
+                number if base is not None else -1,
+                topics[frame.topic],
+                subscriptions[frame.subscription],
+                frame.partial,
             )
             if base is None or size <= 2:  # cut, or without its sub-message
                 pass
@@ -183,8 +177,6 @@ class TableBuilder:
                 self._bytes += len(raw)
             row += 1
         self.rows = row
-        if len(self._metadata) > _UNSIFTED:
-            self._sift()
 
     def _entry(self, row: int, frame: Frame, base: BaseCommand, number: int, size: int) -> None:
         if number == _SEND:
@@ -195,68 +187,61 @@ class TableBuilder:
             identity = message.message_id
             owner, first, second = message.consumer_id, identity.ledgerId, identity.entryId
             count = message.redelivery_count
-        metadata = frame.metadata
-        if metadata is not None:
-            self._metadata.append(metadata)
-        packed = self._entries.pack(
-            row,
-            owner,
-            first,
-            second,
-            count,
-            _CHECKSUMS[frame.checksum],
-            size,
-            frame.payload_at,
-            *(
-                _NO_METADATA
-                if metadata is None
-                else (
-                    self._names[metadata.producer_name],
-                    metadata.sequence_id,
-                    metadata.publish_time,
-                    metadata.uncompressed_size,
-                    metadata.compression,
-                    metadata.num_messages_in_batch,
-                )
-            ),
-        )
-        self._entries.packed.append(packed)
+        records, payload_at, checksum = self._entries, frame.payload_at, _CHECKSUMS[frame.checksum]
+        at = records.room()
+        records.pack_into(records.buffer, at, owner, first, second, count, size, payload_at, row, checksum)
+        if frame.metadata is not None:
+            self._open(row, frame.metadata, payload_at - size - _HEADS[checksum] if checksum else -1)
         if frame.broker_entry or (frame.partial and frame.payload_at):
             start, stop = frame.parts.metadata
             self._keep(row, "metadata_size", stop - start)
+
+    def _open(self, row: int, metadata: MessageMetadata, size: int) -> None:
+        """Collect metadata of `size` bytes; if its usual fields explain those, it has no others."""
+        name, sequence, publish = metadata.producer_name, metadata.sequence_id, metadata.publish_time
+        unpacked, codec = metadata.uncompressed_size, metadata.compression
+        messages = metadata.num_messages_in_batch
+        records = self._opened
+        at = records.room()
+        records.pack_into(records.buffer, at, row, self._names[name], publish, codec, messages)
+        length = len(name)
+        usual = 3 + length + _VARINT[length.bit_length()]
+        usual += _VARINT[sequence.bit_length()] + _VARINT[publish.bit_length()]
+        if unpacked:
+            usual += 1 + _VARINT[unpacked.bit_length()]
+        if codec:
+            usual += 2
+        if messages != 1:
+            usual += 1 + _VARINT[messages.bit_length()]
+        if usual != size or not (length and sequence and publish) or not name.isascii():
+            self._keep_unusual(row, metadata)
 
     def _other(self, row: int, frame: Frame, base: BaseCommand, number: int) -> None:
         if number == _RECEIPT:
             receipt = base.send_receipt
             identity = receipt.message_id
+            ids = receipt.producer_id, receipt.sequence_id, identity.ledgerId, identity.entryId
             records = self._receipts
-            packed = records.pack(
-                row,
-                receipt.producer_id,
-                receipt.sequence_id,
-                identity.ledgerId,
-                identity.entryId,
-                receipt.HasField("message_id"),
-            )
+            records.pack_into(records.buffer, records.room(), *ids, row, receipt.HasField("message_id"))
         elif number == _ACK:
-            ack = base.ack
-            acked = ack.message_id
-            count = len(acked)
-            ledger, entry = (acked[0].ledgerId, acked[0].entryId) if count else (0, 0)
-            if count > 1:
-                self._keep(row, "acked", [(each.ledgerId, each.entryId) for each in acked])
-            records = self._acks
-            asks = ack.HasField("request_id")
-            packed = records.pack(
-                row, ack.consumer_id, asks, ack.request_id, ledger, entry, ack.ack_type, count
-            )
+            self._ack(row, base.ack)
         elif number == _FLOW:
-            records = self._flows
-            packed = records.pack(row, base.flow.consumer_id, base.flow.messagePermits)
+            records, flow = self._flows, base.flow
+            records.pack_into(records.buffer, records.room(), flow.consumer_id, flow.messagePermits, row)
         else:
             self._rare(row, frame)
-            return
-        records.packed.append(packed)
+
+    def _ack(self, row: int, ack: CommandAck) -> None:
+        acked = ack.message_id
+        count = len(acked)
+        ledger, entry = (acked[0].ledgerId, acked[0].entryId) if count else (0, 0)
+        if count > 1:
+            self._keep(row, "acked", [(each.ledgerId, each.entryId) for each in acked])
+        asks, request = ack.HasField("request_id"), ack.request_id
+        records, at = self._acks, self._acks.room()
+        records.pack_into(
+            records.buffer, at, ack.consumer_id, request, ledger, entry, row, ack.ack_type, count, asks
+        )
 
     def _rare(self, row: int, frame: Frame) -> None:
         body = frame.body
@@ -286,7 +271,6 @@ class TableBuilder:
 
         They are ordered by connection and direction, then as captured: that takes a fifth less space.
         """
-        self._sift()
         common = self._common.take()
         captured = np.argsort(common["half"] & ~2, kind="stable")
         order = np.empty_like(captured)
@@ -307,6 +291,7 @@ class TableBuilder:
         columns.texts("topic", common["topic"] - 1, list(self._topics)[1:])
         columns.texts("subscription", common["subscription"] - 1, list(self._subscriptions)[1:])
         self._take_entries(columns, common, self._entries.take(order))
+        self._take_metadata(columns, common, self._opened.take(order))
         receipts, acks, flows = (each.take(order) for each in (self._receipts, self._acks, self._flows))
         columns.put("producer_id", receipts["row"], receipts["producer"])
         columns.put("sequence_id", receipts["row"], receipts["sequence"])
@@ -399,52 +384,34 @@ class TableBuilder:
         sizes = _metadata_size(entries)
         columns.put("metadata_size", rows[opened], sizes[opened])
         columns.put("payload_size", rows[whole], (common["total"][rows] + 4 - entries["payload_at"])[whole])
-        known = entries["name"] != 0
-        columns.put("num_messages", rows[known & ~sends], entries["messages"][known & ~sends])
-        self._take_metadata(columns, entries[known])
 
-    def _take_metadata(self, columns: Columns, entries: Any) -> None:
+    def _take_metadata(self, columns: Columns, common: Any, entries: Any) -> None:
         rows = entries["row"]
+        delivered = common["type"][rows] != _SEND
+        columns.put("num_messages", rows[delivered], entries["messages"][delivered])
         nested = columns.nested
         assert nested is not None
         nested.present = rows
         nested.put_texts("producer_name", rows, entries["name"], self._names.texts)
         nested.put("publish_time", rows, entries["publish"])
         nested.put("num_messages_in_batch", rows, entries["messages"])
-        nested.put_texts("compression", rows, entries["compression"], _COMPRESSIONS)
+        nested.put_texts("compression", rows, entries["codec"], _COMPRESSIONS)
         nested.sparse_rest()
 
-    def _sift(self) -> None:
-        """Look for metadata that is larger than its usual fields explain: it has others too."""
-        entries = self._entries.records(self._sifted)
-        entries = entries[entries["name"] != 0]
-        self._sifted = len(self._entries.packed)
-        names = [b"", *map(_encoded, self._names.texts.values())]
-        length = np.array(list(map(len, names)))[entries["name"]]
-        usual = 1 + _varint(length) + length + 1 + _varint(entries["sequence"])
-        usual += 1 + _varint(entries["publish"])
-        usual += np.where(entries["unpacked"] != 0, 1 + _varint(entries["unpacked"]), 0)
-        usual += np.where(entries["compression"] != 0, 2, 0)
-        usual += np.where(entries["messages"] != 1, 1 + _varint(entries["messages"].astype("i8")), 0)
-        unusual = (usual != _metadata_size(entries)) | (entries["checksum"] == 0)
-        for name in ("sequence", "publish"):  # they may be missing, and something else be there
-            unusual |= entries[name] == 0
-        for at in np.flatnonzero(unusual | (length == 0)).tolist():
-            self._keep_unusual(int(entries["row"][at]), self._metadata[at])
-        self._metadata.clear()
-
     def _keep_unusual(self, row: int, metadata: MessageMetadata) -> None:
-        found: dict[str, Any] = {
-            name: signed(getattr(metadata, name)) for name in _NUMBERS_OF_METADATA if metadata.HasField(name)
-        }
-        if metadata.HasField("schema_version"):
-            found["schema_version"] = as_base64(metadata.schema_version)
-        if metadata.HasField("uuid"):
-            found["uuid"] = as_text(metadata.uuid)
-        if metadata.HasField("partition_key") or metadata.HasField("ordering_key"):
-            found["key_hash"] = self._key_hash(metadata)
-        for name, value in found.items():
-            self._unusual.setdefault(name, []).append((row, value))
+        has = metadata.HasField
+        for name in _NUMBERS_OF_METADATA:
+            if has(name):
+                self._keep_of(row, name, signed(getattr(metadata, name)))
+        if has("schema_version"):
+            self._keep_of(row, "schema_version", as_base64(metadata.schema_version))
+        if has("uuid"):
+            self._keep_of(row, "uuid", as_text(metadata.uuid))
+        if has("partition_key") or has("ordering_key"):
+            self._keep_of(row, "key_hash", self._key_hash(metadata))
+
+    def _keep_of(self, row: int, name: str, value: Any) -> None:
+        self._unusual.setdefault(name, []).append((row, value))
 
     def _key_hash(self, metadata: MessageMetadata) -> int:
         """What Key_Shared subscriptions and key hashing ranges go by: Murmur3 of the (ordering) key."""
@@ -474,22 +441,9 @@ def _half(event: Event) -> int:
     return connection.index << 2 | connection.flipped << 1 | event.to_broker
 
 
-def _encoded(name: Any) -> bytes:
-    return name if isinstance(name, bytes) else name.encode()
-
-
 def _metadata_size(entries: Any) -> Any:
     """Bytes of the metadata, of entries without broker entry metadata in front."""
-    head = np.where(entries["checksum"] == 3, 12, 18)  # without or with the checksum and its magic
-    return entries["payload_at"] - entries["size"] - head
-
-
-def _varint(values: Any) -> Any:
-    """How many bytes protobuf takes for each of `values`."""
-    return np.searchsorted(_VARINTS, values.astype(np.uint64), side="right") + 1
-
-
-_VARINTS: Final = np.array([1 << 7 * count for count in range(1, 10)], np.uint64)
+    return entries["payload_at"] - entries["size"] - np.array(_HEADS)[entries["checksum"]]
 
 
 def _address(text: str) -> tuple[str | None, int | None]:

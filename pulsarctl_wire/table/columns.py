@@ -12,25 +12,36 @@ from pulsarctl_wire.wire.fields import as_text
 
 _KINDS: Final = {pa.int32(): np.int32, pa.int64(): np.int64}
 _LONG_TEXTS: Final = {"command_json", "reason"}
+_FIRST_ROOM: Final = 1024  # records
 _LETTERS: Final = {"i1": "b", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
 
 
 class Records:
-    """Binary records of one kind, with the number of the row that each belongs to."""
+    """Binary records of one kind, with the number of the row that each belongs to.
+
+    A record is collected by `pack_into(buffer, room(), ...)` with the values of all fields.
+    """
 
     def __init__(self, **fields: str) -> None:
-        self.dtype = np.dtype(list(fields.items()))
-        self.pack = struct.Struct("<" + "".join(_LETTERS[kind] for kind in fields.values())).pack
-        self.packed: list[bytes] = []
+        layout = struct.Struct("".join(_LETTERS[kind] for kind in fields.values()) + "0q")
+        self.pack_into = layout.pack_into
+        self.buffer = bytearray()
+        self._dtype = np.dtype(list(fields.items()), align=True)  # numpy is slower at odd places
+        self._size = layout.size
+        self._end = 0
 
-    def records(self, start: int = 0) -> Any:
-        """The records from number `start` on as a numpy array."""
-        return np.frombuffer(bytearray().join(self.packed[start:]), self.dtype)
+    def room(self) -> int:
+        """Where the next record goes in `buffer`."""
+        at = self._end
+        self._end = at + self._size
+        if self._end > len(self.buffer):
+            self.buffer += bytes(max(at, _FIRST_ROOM * self._size))
+        return at
 
     def take(self, order: Any = None) -> Any:
         """The records so far as a numpy array, their rows moved to where `order` says; begins anew."""
-        records = self.records()
-        self.packed.clear()
+        records = np.frombuffer(self.buffer, self._dtype, self._end // self._size).copy()
+        self._end = 0
         if order is not None:
             records["row"] = order[records["row"]]
         return records

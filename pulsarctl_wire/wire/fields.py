@@ -77,7 +77,7 @@ class Walker:
             else:
                 values[name] = value if convert is None else convert(value)
         if not required <= values.keys():
-            missing = ", ".join(sorted(required - values.keys()))
+            missing = ", ".join(sorted(name for name in required if name not in values))
             self.odd.append(f"{message.DESCRIPTOR.name} lacks {missing}")
         if len(UnknownFieldSet(message)):  # type: ignore[no-untyped-call, unused-ignore]
             for number, data in unknown_fields(message):

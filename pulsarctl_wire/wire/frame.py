@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 from google.protobuf.message import DecodeError, EncodeError
+from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.wire.commands import BODIES, command_name
@@ -45,6 +46,7 @@ _entry_at: Final = struct.Struct(">HII").unpack_from  # magic 0e01, CRC32-C, MET
 _parse_metadata: Final = MessageMetadata.FromString
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Connection:
     """A TCP connection, or what stands in for one (a hex dump, a file of raw frames).
 
@@ -65,6 +67,7 @@ class Connection:
         return f"{self.client}-{self.server}" if self.client else str(self.index)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Frame:
     """A frame of the protocol, whole or cut short, with what its session knows of it.
 
@@ -215,6 +218,7 @@ class Frame:
         return f"<Frame {self.number} {arrow} {self.command} {len(self.raw)} bytes>"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Malformed:
     """A stretch of captured bytes that is no frame.
 
@@ -257,6 +261,7 @@ class Malformed:
         return f"<Malformed {self.size} bytes at {self.offset}: {self.reason}>"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Gap:
     """A hole in one direction of a connection: `size` bytes at `offset` were never captured."""
 

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from pulsarctl_wire.wire.commands import ANSWERS, BODIES, NUMBERS, REQUESTS
 from pulsarctl_wire.wire.fields import REFRESH, as_text
 from pulsarctl_wire.wire.frame import FRAME_PADDING, Connection, Event, Frame
@@ -182,6 +184,7 @@ class Knowledge:
             answers[request] = answer
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Session:
     """Follows one connection: `track` its events in order, and frames know their topic and request."""
 

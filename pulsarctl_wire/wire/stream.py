@@ -23,6 +23,7 @@ import struct
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
+from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire import foreign, resync
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
@@ -46,7 +47,13 @@ _MOST_PACKETS: Final = 65_536  # that a malformed stretch names
 _FREE_EFFORT: Final = 16 * 1024 * 1024
 _EFFORT_PER_BYTE: Final = 8
 
-_FIXED: Final = {"connection", "to_broker", "certain"}
+_STATE: Final = (
+    *("limit", "protocol", "_offset", "_buffer", "_buffered", "_older", "_need", "_sources"),
+    *("_source", "_source_ns", "_time_ns", "_packet", "_approved", "_skip", "_searching", "_seen_frame"),
+    *("_fresh", "_resume_at", "_searched", "_effort"),
+    *("_lost_reason", "_lost_at", "_lost_size", "_lost_head", "_lost_packets", "_lost_stamp"),
+)
+"""All that a stream goes on from but for the connection and the direction."""
 
 _Source = tuple[int, int, int | None]
 """Where bytes came from: their end in the stream, the packet, its time in ns."""
@@ -58,6 +65,7 @@ _CONNECT: Final = BaseCommand.CONNECT
 _UNPARSEABLE: Final = "the command does not parse as BaseCommand"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FrameStream:
     """Turns one direction of a connection into frames, gaps and malformed stretches.
 
@@ -67,6 +75,8 @@ class FrameStream:
     no frame is refused for its direction. `protocol` names the other protocol this direction turned
     out to speak, if it did.
     """
+
+    __slots__ = ("certain", "connection", "to_broker", *_STATE)
 
     def __init__(
         self,
@@ -187,12 +197,13 @@ class FrameStream:
         return self._offset
 
     def state(self) -> dict[str, Any]:
-        """All that the stream goes on from but for the connection and the direction; it can be pickled."""
-        return {name: value for name, value in vars(self).items() if name not in _FIXED}
+        """What another stream can go on from; it can be pickled."""
+        return {name: getattr(self, name) for name in _STATE}
 
     def resume(self, state: dict[str, Any], shift: int) -> None:
         """Go on from a `state` whose offsets are `shift` bytes too small."""
-        vars(self).update(state)
+        for name, value in state.items():
+            setattr(self, name, value)
         self._offset += shift
         self._searched += shift
         self._lost_at += shift

@@ -3,9 +3,12 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from mypy_extensions import mypyc_attr
+
 from pulsarctl_wire.wire.commands import ANSWERS, BODIES, NUMBERS, REQUESTS
-from pulsarctl_wire.wire.frame import Event, Frame
-from pulsarctl_wire.wire.session import FIELDS, MAX_PENDING, RULES, Asked, Owner, Session, bound
+from pulsarctl_wire.wire.frame import Connection, Event, Frame
+from pulsarctl_wire.wire.session import FIELDS, MAX_PENDING, RULES, Asked, Knowledge, Owner, Session, bound
+from pulsarctl_wire.wire.stream import FrameStream
 
 _ONLY_TYPE: Final = b"\0\0\0\2"
 """COMMAND_SIZE of a command without its sub-message: it has no ids, not even 0."""
@@ -14,6 +17,7 @@ Tables = tuple[dict[int, tuple[str, int]], dict[int, tuple[str, str]], dict[tupl
 """Producers (topic and token), consumers (topic and subscription) and requests by their ids."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TopicSession(Session):
     """A session that tells frames their topics and subscriptions, and pairs no sends with receipts."""
 
@@ -27,8 +31,8 @@ class TopicSession(Session):
                 if rule is not None and frame.raw[4:8] != _ONLY_TYPE:
                     rule(self, frame)
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream]) -> None:
+        super().__init__(connection, knowledge, streams)
         self.guessed: dict[int, tuple[str | None, str | None]] = {}
         """Topics of answers that may answer another request than was thought, by request ids."""
         self.unmatched: list[tuple[int, int]] = []
@@ -36,10 +40,12 @@ class TopicSession(Session):
 
     def agrees(self, guessed: dict[int, tuple[str | None, str | None]]) -> bool:
         """Whether another session that knew nothing of the requests that wait here guessed as they are."""
-        for number, topic in guessed.items():
+        for number, (topic, subscription) in guessed.items():
             for family in ("request", "lookup"):
                 asked = self._asked.get((family, number))
-                if asked is not None and topic not in ((None, None), (asked.topic, asked.subscription)):
+                if asked is None or (topic is None and subscription is None):
+                    continue
+                if topic != asked.topic or subscription != asked.subscription:
                     return False
         return True
 

@@ -28,15 +28,8 @@ from segments import (
     simple,
 )
 
-from pulsarctl_wire.capture.files import (
-    CHUNK,
-    LARGEST_PACKET,
-    RawPacket,
-    decompress,
-    is_capture,
-    read_packets,
-    reader,
-)
+from pulsarctl_wire.capture.compression import CHUNK, decompress, reader
+from pulsarctl_wire.capture.files import LARGEST_PACKET, RawPacket, is_capture, read_packets
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 
 RAW = 101

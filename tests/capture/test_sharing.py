@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from segments import Tcp, captured, pcap
 
 from pulsarctl_wire.capture import Decoder, Source, files, open_source, sharing
+from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.sharing import Sharing
 from pulsarctl_wire.cli.jsonl import json_line
@@ -79,7 +80,7 @@ def command(name: str, **fields: Any) -> bytes:
 
 def packets_of(name: str) -> list[RawPacket]:
     with open_source(str(SAMPLES / name)).stream as stream:
-        read = files.reader(stream)
+        read = reader(stream)
         return list(files.read_packets(read(), read))
 
 

@@ -40,7 +40,8 @@ from segments import (
 )
 
 from pulsarctl_wire.capture import Decoder, Source, open_source, read_events, read_frames, sources
-from pulsarctl_wire.capture.files import RawPacket, decompress, read_packets, reader
+from pulsarctl_wire.capture.compression import decompress, reader
+from pulsarctl_wire.capture.files import RawPacket, read_packets
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 

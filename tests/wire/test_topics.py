@@ -53,7 +53,7 @@ def track(session: TopicSession, commands: Iterable[tuple[bool, bytes]]) -> list
 
 
 def session() -> TopicSession:
-    return TopicSession(Connection(0), Knowledge(join_chunks=False, schemas=False))
+    return TopicSession(Connection(0), Knowledge(join_chunks=False, schemas=False), ())
 
 
 SUBSCRIBE = command("SUBSCRIBE", topic="t", subscription="s", subType=1, consumer_id=1, request_id=1)

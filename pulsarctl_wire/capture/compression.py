@@ -1,0 +1,103 @@
+"""Compressed sources, undone as they are read.
+
+This module is not compiled (hatch_build.py): a read that runs in the interpreter lets Ctrl-C through.
+"""
+
+import gzip
+import io
+import zlib
+from collections.abc import Callable
+from typing import Any, BinaryIO, Final, cast
+
+import zstandard
+
+from pulsarctl_wire.errors import CaptureError, DamagedCapture
+
+CHUNK: Final = 256 * 1024
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+COMPRESSED: Final = (_GZIP_MAGIC, _ZSTD_MAGIC)
+
+Read = Callable[[], bytes]
+"""Gives the next bytes as soon as there are some; empty at the end."""
+
+
+def decompress(stream: BinaryIO, head: bytes) -> BinaryIO:
+    """`stream` itself, or what it holds if `head`, its first bytes (not consumed), says gzip or zstd."""
+    if head.startswith(_GZIP_MAGIC):
+        return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
+    if head.startswith(_ZSTD_MAGIC):
+        return cast(BinaryIO, _Zstandard(stream))
+    return stream
+
+
+class _Zstandard:
+    """Reads zstd frames one after the other, and knows when the last one is not whole."""
+
+    _STEP: Final = 2048  # compressed bytes; they may become 128 KiB for each four of them
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._read = getattr(stream, "read1", stream.read)
+        self._rest = b""
+        self._frame: Any = None
+
+    def read1(self, size: int = -1) -> bytes:
+        """The next bytes; b"" at the end. Raises EOFError where a frame is cut."""
+        while True:
+            if not self._rest:
+                self._rest = self._read(CHUNK)
+            if not self._rest:
+                if self._frame is not None:
+                    raise EOFError("the last frame is not complete")
+                return b""
+            if self._frame is None:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+            step, self._rest = self._rest[: self._STEP], self._rest[self._STEP :]
+            data: bytes = self._frame.decompress(step)
+            if self._frame.eof:
+                self._rest = self._frame.unused_data + self._rest
+                self._frame = None
+            if data:
+                return data
+
+    read = read1
+
+
+def reader(stream: BinaryIO) -> Read:
+    """A function that reads on in `stream`.
+
+    It raises DamagedCapture where the compression breaks off, CaptureError where reading fails.
+    """
+    read1 = getattr(stream, "read1", stream.read)
+
+    def read() -> bytes:
+        try:
+            chunk: bytes = read1(CHUNK)
+        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
+            raise DamagedCapture(f"the compressed data breaks off: {error}") from error
+        except OSError as error:
+            raise CaptureError(error.strerror or str(error)) from error
+        return chunk
+
+    return read
+
+
+class Unread(io.RawIOBase):
+    """A stream with bytes put back in front."""
+
+    def __init__(self, head: bytes, stream: BinaryIO) -> None:
+        self._head = head
+        self._stream = stream
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` as far as there is something; how many bytes that was."""
+        view = memoryview(buffer)
+        if not self._head:  # a reader may give more than it was asked for
+            self._head = getattr(self._stream, "read1", self._stream.read)(len(view))
+        data, self._head = self._head[: len(view)], self._head[len(view) :]
+        view[: len(data)] = data
+        return len(data)
