@@ -1,6 +1,9 @@
-"""One Spark session for all tests: to start one takes seconds."""
+"""What tests with Spark share: a session, for to start one takes seconds, and a capture."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,3 +20,11 @@ def spark() -> Iterator["SparkSession"]:
     running = start("local[2]", {ARCHIVE: "false"})  # its making would go on beside the tests
     yield running
     stop(running)
+
+
+@pytest.fixture(scope="session")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("generated") / "busy.pcap"
+    generator = Path(__file__).parents[2] / "benchmarks" / "generate.py"
+    subprocess.run([sys.executable, generator, path, "--frames", "6000"], check=True, capture_output=True)
+    return path

@@ -1,0 +1,16 @@
+"""The rows of a table that Spark wrote, and those of one process."""
+
+from pathlib import Path
+
+from pipeline.comparing import Outcome, alone, stored
+
+from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.splits import find_inputs
+
+
+def rows(out: Path) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    return stored(out, "frames"), stored(out, "gaps")
+
+
+def expected(paths: list[str]) -> Outcome:
+    return alone([each.name for each in find_inputs(paths)], Options())

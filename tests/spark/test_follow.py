@@ -1,0 +1,65 @@
+"""A directory followed by Spark, killed and started again: the rows of one process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from spark.rows import expected, rows
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
+
+
+def rotated(capture: Path, directory: Path, files: int) -> list[Path]:
+    """A pcap cut into files, as tcpdump -C does."""
+    data = capture.read_bytes()
+    starts, at = [], 24
+    while at < len(data):
+        starts.append(at)
+        at += 16 + struct.unpack_from("<I", data, at + 8)[0]
+    cuts = [*starts[:: -(-len(starts) // files)], len(data)]
+    paths = []
+    for number, (start, stop) in enumerate(pairwise(cuts)):
+        paths.append(directory / f"busy.pcap{number or ''}")
+        paths[-1].write_bytes(data[:24] + data[start:stop])
+    return paths
+
+
+def start(directory: Path, out: Path, *options: str) -> subprocess.Popen[bytes]:
+    command = [*PWIRE, "analyze", "--follow", str(directory), "--out", str(out), "--master", "local[2]"]
+    command += ["--conf", "spark.pwire.archive=false"]
+    return subprocess.Popen(
+        [*command, "--split-size", "100000", *options], stderr=subprocess.PIPE, start_new_session=True
+    )
+
+
+def test_following_is_killed_and_goes_on(capture: Path, tmp_path: Path) -> None:
+    directory, out, later = tmp_path / "captures", tmp_path / "out", tmp_path / "later"
+    directory.mkdir()
+    later.mkdir()
+    files = rotated(capture, later, 12)
+    for path in files[:5]:
+        path.rename(directory / path.name)
+    with start(directory, out) as process:
+        assert process.stderr is not None
+        assert b"packets" in process.stderr.readline()  # a batch is done
+        for path in files[5:9]:
+            path.rename(directory / path.name)
+        assert b"packets" in process.stderr.readline()
+        os.killpg(process.pid, signal.SIGKILL)  # its files are written, and Spark does not know that
+    for path in files[9:]:
+        path.rename(directory / path.name)
+    with start(directory, out, "--finish") as process:
+        said = process.communicate()[1]
+    assert process.returncode == 0, said
+    found = expected([str(directory)])
+    assert rows(out) == (found.frames, found.gaps)
+    assert not [*out.glob("*/*.unfinished"), *out.glob("progress/*.arrow")]
