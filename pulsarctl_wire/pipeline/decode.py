@@ -240,7 +240,7 @@ class _SplitDecoder:
         edge.sure = packet[0] + 1
         if edge.guess is not None:
             assert isinstance(tcp.session, TopicSession)
-            tcp.session.forget_requests()  # who knows the past has seen them too
+            tcp.session.forget()  # who knows the past has seen the same frames, and none that are none
 
     def _flush(self, *, last: bool = False) -> None:
         builder = self._builder

@@ -53,9 +53,10 @@ class TopicSession(Session):
         """What is known so far; it can be pickled."""
         return self._producers, self._consumers, self._asked
 
-    def forget_requests(self) -> None:
-        """Let somebody else know the requests that wait: their answers are told nothing here."""
-        self._asked.clear()
+    def forget(self) -> None:
+        """Let somebody else know what was opened and asked so far, who may have seen more of it."""
+        for table in self.tables():
+            table.clear()
         self.guessed.clear()
         self.unmatched.clear()
 

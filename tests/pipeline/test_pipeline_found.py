@@ -5,7 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.comparing import alone, first_difference, together_in_memory
-from segments import Tcp, build, captured, conversation, enhanced, interface, option, pcap, section
+from segments import (
+    PING,
+    PONG,
+    Tcp,
+    build,
+    captured,
+    conversation,
+    enhanced,
+    interface,
+    option,
+    pcap,
+    section,
+)
 
 from pulsarctl_wire.capture.packets import ACK, SYN, Segment
 from pulsarctl_wire.capture.reassembly import LINGER
@@ -257,3 +269,14 @@ def test_a_request_asked_before_its_consumer_was_opened(tmp_path: Path) -> None:
         [tcp.send(True, ack), tcp.send(True, subscribe), tcp.send(False, change)],
         [tcp.send(False, answer)],
     )
+
+
+def test_what_a_frame_inside_another_one_says_is_forgotten(tmp_path: Path) -> None:
+    """Where a split begins a frame is believed that is none; no rows come of it, nor topics."""
+    tcp = Tcp()
+    inner = build("SUBSCRIBE", topic="t", subscription="s", subType=1, consumer_id=2, request_id=1)
+    outer = (len(PING) - 4 + len(inner)).to_bytes(4, "big") + PING[4:]
+    before = [tcp.syn(), tcp.syn_ack(), tcp.send(True, outer)]
+    resumed = [tcp.send(True, inner), tcp.send(False, PONG)]
+    asking = tcp.send(True, build("FLOW", consumer_id=2, messagePermits=1))
+    check(tmp_path, before, [*resumed, asking])
