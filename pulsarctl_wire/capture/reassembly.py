@@ -165,8 +165,10 @@ class Reassembler:
         if flags & SYN:
             sequence += 1  # it counts as one byte; what it carries comes behind it
         other = half.other
-        if 0 < (acknowledged - other.next) & _MASK < _HALF and flags & ACK and not other.closed:
-            self._acknowledge(other, acknowledged, events)
+        if flags & ACK and not other.closed:
+            ahead = (acknowledged - other.next) & _MASK
+            if 0 < ahead < _HALF or (ahead and not other.begun):
+                self._acknowledge(other, acknowledged, events)
         if payload or missing:
             if sequence == half.next & _MASK and half.begun and not (missing or tcp.waiting or half.closed):
                 half.next += len(payload)  # the usual case: the very next bytes
@@ -304,12 +306,12 @@ class Reassembler:
 
     def _acknowledge(self, half: Half, acknowledged: int, events: list[Event]) -> None:
         """The peer has bytes of this half that were not seen: late in the capture, or missing in it."""
-        upto = half.unwrap(acknowledged)
         if not half.begun:
             if half.tcp.certain:  # its SYN was lost: this is where its bytes begin
                 half.begun = True
-                half.next = upto
+                half.next = acknowledged
             return
+        upto = half.unwrap(acknowledged)
         if half.fin >= 0:
             upto = min(upto, half.fin)
         if upto <= half.next or (half.early and not half.blocked):

@@ -612,8 +612,9 @@ def test_only_one_direction_was_captured() -> None:
 
 
 @pytest.mark.parametrize("to_broker", [True, False])
-def test_a_lost_syn_and_a_lost_first_segment_leave_a_gap(to_broker: bool) -> None:
-    tcp = Tcp()
+@pytest.mark.parametrize("isn", [1_000, 1 << 31, (1 << 32) - 3])
+def test_a_lost_syn_and_a_lost_first_segment_leave_a_gap(to_broker: bool, isn: int) -> None:
+    tcp = Tcp(isn=(isn, isn))
     syn, syn_ack, ack = tcp.handshake()
     data = PING * 3 + PONG * 3
     tcp.send(to_broker, data[:5])  # lost
