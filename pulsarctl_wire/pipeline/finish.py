@@ -6,7 +6,6 @@ once more writes the same.
 
 import io
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -152,18 +151,7 @@ def _with_topics(batch: Any, local: Any, mends: dict[int, Mend]) -> Any:
         about(mends[index].tables, (kind == _CONSUMER, number & _UNSIGNED)) if kind else (None, None)
         for index, kind, number in owners
     ]
-    commands = batch.column("command")
-    numbers = [NUMBERS.get(name, -1) for name in commands.dictionary.to_pylist()]
-    types = np.array(numbers)[commands.indices.to_numpy()[unknown]]
-    numbered = batch.column("request_id").is_valid().to_numpy(zero_copy_only=False)[unknown]
-    asking = np.isin(types, list(REQUESTS)) & numbered  # most ACKs ask for nothing
-    for at, row in _rows(batch, unknown, asking):
-        _remember(row, int(types[at]), mends[int(local[unknown[at]])], found[codes[at]])
-    for at, row in _rows(batch, unknown, np.isin(types, list(_ANSWERS))):
-        answered = _of_answer(row, int(types[at]), mends[int(local[unknown[at]])])
-        if answered is not None:
-            codes[at] = len(found)
-            found.append(answered)
+    _tell_answers(batch, local, unknown, mends, codes, found)
     for name, position in (("topic", 0), ("subscription", 1)):
         column = batch.column(name)
         texts = dict.fromkeys([*column.dictionary.to_pylist(), *(each[position] for each in found)])
@@ -186,11 +174,26 @@ _ANSWERS: Final = {*ANSWERS, _MIGRATED}
 _ASKED_BY: Final = ["request_id", "to_broker", "command_json"]
 
 
-def _rows(batch: Any, rows: Any, wanted: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    """What requests and answers are told apart by, of those of `rows` that are wanted; and which they are."""
-    places = np.flatnonzero(wanted)
-    found = batch.select(_ASKED_BY).take(number_array(rows[places], None, pa.int64())).to_pylist()
-    yield from zip(places.tolist(), found, strict=True)
+def _tell_answers(
+    batch: Any, local: Any, unknown: Any, mends: dict[int, Mend], codes: Any, found: list[_Topic]
+) -> None:
+    """Give answers the topics of their requests, in the order of capture: `found`, and in `codes` which."""
+    commands = batch.column("command")
+    numbers = [NUMBERS.get(name, -1) for name in commands.dictionary.to_pylist()]
+    types = np.array(numbers)[commands.indices.to_numpy()[unknown]]
+    numbered = batch.column("request_id").is_valid().to_numpy(zero_copy_only=False)[unknown]
+    asking = np.isin(types, list(REQUESTS)) & numbered  # most ACKs ask for nothing
+    concerned = np.flatnonzero(asking | np.isin(types, list(_ANSWERS)))
+    captured = batch.column("packet_offset").to_numpy()[unknown[concerned]]
+    concerned = concerned[np.argsort(captured, kind="stable")]
+    rows = batch.select(_ASKED_BY).take(number_array(unknown[concerned], None, pa.int64())).to_pylist()
+    for at, row in zip(concerned.tolist(), rows, strict=True):
+        mend, number = mends[int(local[unknown[at]])], int(types[at])
+        if asking[at]:
+            _remember(row, number, mend, found[codes[at]])
+        elif (answered := _of_answer(row, number, mend)) is not None:
+            codes[at] = len(found)
+            found.append(answered)
 
 
 def _owners(batch: Any, local: Any, rows: Any) -> tuple[list[tuple[int, int, int]], Any]:

@@ -92,7 +92,8 @@ class TopicSession(Session):
             body = frame.body
             if body is not None and "request_id" in FIELDS[frame.type] and len(self.guessed) < MAX_PENDING:
                 self.guessed[body.request_id] = frame.topic, frame.subscription
-                if frame.request is None and len(self.unmatched) < MAX_PENDING:
+                last = frame.type != _PRODUCER_SUCCESS or body.producer_ready  # else one more will come
+                if last and frame.request is None and len(self.unmatched) < MAX_PENDING:
                     self.unmatched.append((frame.type, body.request_id))
 
     def _request(self, frame: Frame) -> None:
@@ -126,6 +127,7 @@ def about(tables: Tables, owner: Owner) -> tuple[str | None, str | None]:
     return (tables[0][number][0] if number in tables[0] else None), None
 
 
+_PRODUCER_SUCCESS: Final = NUMBERS["PRODUCER_SUCCESS"]
 _RULES: Final[dict[int, Callable[[Any, Frame], None]]] = {
     **RULES,
     **dict.fromkeys(REQUESTS, TopicSession._request),

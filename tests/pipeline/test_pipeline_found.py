@@ -16,6 +16,7 @@ from segments import (
     interface,
     option,
     pcap,
+    receipt,
     section,
 )
 
@@ -280,3 +281,32 @@ def test_what_a_frame_inside_another_one_says_is_forgotten(tmp_path: Path) -> No
     resumed = [tcp.send(True, inner), tcp.send(False, PONG)]
     asking = tcp.send(True, build("FLOW", consumer_id=2, messagePermits=1))
     check(tmp_path, before, [*resumed, asking])
+
+
+def test_a_producer_that_waits_for_its_turn_is_answered_twice(tmp_path: Path) -> None:
+    """The first answer, in a split that does not know the request, must not be taken for the last one."""
+    tcp = Tcp()
+    waits, ready = (
+        build("PRODUCER_SUCCESS", request_id=1, producer_name="p", producer_ready=is_ready)
+        for is_ready in (False, True)
+    )
+    check(
+        tmp_path,
+        [tcp.syn(), tcp.syn_ack(), tcp.send(True, build("PRODUCER", topic="t", producer_id=1, request_id=1))],
+        [tcp.send(True, PING), tcp.send(False, receipt()), tcp.send(False, waits)],
+        [tcp.send(True, PING), tcp.send(False, ready)],
+    )
+
+
+def test_an_answer_that_comes_before_its_request(tmp_path: Path) -> None:
+    tcp = Tcp()
+    subscribe = build("SUBSCRIBE", topic="t", subscription="s", subType=1, consumer_id=2, request_id=1)
+    check(
+        tmp_path,
+        [tcp.syn(), tcp.syn_ack(), tcp.send(True, subscribe)],
+        [
+            *(tcp.send(True, PING), tcp.send(False, receipt())),
+            tcp.send(False, build("SUCCESS", request_id=5)),
+            tcp.send(True, build("SEEK", consumer_id=2, request_id=5, message_publish_time=1)),
+        ],
+    )
