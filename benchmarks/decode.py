@@ -39,6 +39,7 @@ from benchmarks.side_by_side import (
     table,
     tshark_command,
     unpacked,
+    version,
 )
 
 SAMPLES: Final = HERE.parent / "samples" / "pcaps"
@@ -221,6 +222,7 @@ def main() -> None:
     pwire = find_pwire()
     if pwire is None:
         sys.exit("pwire is not installed")
+    print(version(pwire), file=sys.stderr)
     reports = measure(options, pwire)
     if options.json:
         print(json.dumps(reports, indent=2))

@@ -49,6 +49,7 @@ from benchmarks.side_by_side import (
     table,
     tshark_command,
     unpacked,
+    version,
 )
 
 SECTIONS: Final = ("table", "stats", "analyze", "connections", "report")
@@ -490,10 +491,11 @@ def peak(runs: Sequence[Run]) -> dict[str, float | None]:
     }
 
 
-def notes(options: argparse.Namespace, tshark: str | None) -> list[str]:
+def notes(options: argparse.Namespace, pwire: str, tshark: str | None) -> list[str]:
     """What the figures are to be read with."""
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    told = [f"{os.cpu_count()} processors; load at the start: {load}; medians of {options.runs} runs"]
+    machine = f"{os.cpu_count()} processors; load at the start: {load}"
+    told = [f"{version(pwire)}; {machine}; medians of {options.runs} runs"]
     if tshark is None:
         told.append("no tshark with the Pulsar dissector: pwire's figures alone")
     elif "analyze" in options.only:
@@ -555,7 +557,7 @@ def main() -> None:
     if pwire is None:
         sys.exit("pwire is not installed")
     tshark = find_tshark()
-    told = notes(options, tshark)
+    told = notes(options, pwire, tshark)
     print("\n".join(told))
     reports: dict[str, list[Record]] = {}
     with scratch_directory(options.keep) as scratch:

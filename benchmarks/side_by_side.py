@@ -46,6 +46,11 @@ def find_pwire() -> str | None:
     return shutil.which("pwire", path=Path(sys.executable).parent) or shutil.which("pwire")
 
 
+def version(pwire: str) -> str:
+    """What `pwire` says it is: a compiled one is nearly twice as fast."""
+    return subprocess.run([pwire, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+
+
 def find_tshark() -> str | None:
     """tshark, if it has the dissector."""
     tshark = shutil.which("tshark")

@@ -33,7 +33,10 @@ app.command()(sql)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        sys.stdout.write(f"pwire {__version__}\n")
+        from pulsarctl_wire.wire import frame
+
+        compiled = "" if frame.__file__.endswith(".py") else " (compiled)"
+        sys.stdout.write(f"pwire {__version__}{compiled}\n")
         raise typer.Exit
 
 
