@@ -1,6 +1,7 @@
 """The command `pwire`. One file per family of commands; each parses, calls the library, and renders."""
 
 import sys
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -33,9 +34,8 @@ app.command()(sql)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from pulsarctl_wire.wire import frame
-
-        compiled = "" if frame.__file__.endswith(".py") else " (compiled)"
+        frame = find_spec("pulsarctl_wire.wire.frame")
+        compiled = " (compiled)" if frame and not (frame.origin or "").endswith(".py") else ""
         sys.stdout.write(f"pwire {__version__}{compiled}\n")
         raise typer.Exit
 

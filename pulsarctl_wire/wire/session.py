@@ -116,6 +116,7 @@ class Kept:
             self._bytes -= kept[1]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Schemas:
     """The schemas of topics as far as they were seen: declared, fetched or registered."""
 
