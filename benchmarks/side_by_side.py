@@ -137,7 +137,7 @@ def run(command: Sequence[str], *, watch: bool = False, out: Path | None = None)
 class Watcher(threading.Thread):
     """Looks at the memory of all processes of a session, often; Linux only."""
 
-    INTERVAL: Final = 0.05
+    INTERVAL: Final = 0.2
 
     def __init__(self, session: int) -> None:
         super().__init__(daemon=True)

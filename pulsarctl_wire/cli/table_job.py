@@ -24,7 +24,7 @@ from pulsarctl_wire.cli.reading import Sources
 from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder, renumbered, writer
 from pulsarctl_wire.wire.topics import TopicSession
 
-_MOST_WAITING: Final = 4  # batches of the first process that wait for the second one
+_MOST_WAITING: Final = 2  # batches of the first process that wait for the second one
 
 
 class _Batch(NamedTuple):
