@@ -84,7 +84,7 @@ class Store:
 
     def save(self, progress: Progress, *, is_last_begun: bool = False) -> None:
         """Save how far the work came: all done, or the last input just about to begin."""
-        self._write(f"progress/{_STATES[not is_last_begun]}", pickle.dumps(progress))
+        self._write(f"progress/{_STATES[not is_last_begun]}", progress.dump())
 
     def finish(self, progress: Progress) -> None:
         """Say that the table is whole."""

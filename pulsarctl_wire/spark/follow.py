@@ -208,7 +208,7 @@ class Stitching(StatefulProcessor):
             if settled is not None:
                 results.append((settled.split.name, pickle.dumps(progress.take(settled))))
         progress.file, progress.part, progress.end = progress.file + 1, 0, None
-        state = pickle.dumps(progress)
+        state = progress.dump()
         self._state.update((state,))
         yield pd.DataFrame([*results, ("", state)], columns=["name", "data"])
 
