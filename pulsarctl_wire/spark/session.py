@@ -297,6 +297,8 @@ class _Running:
     log: IO[bytes] | None
     """What Java prints; None if it goes to the terminal."""
     archive: _Archive
+    package: Path
+    """Where what Spark runs imports `pulsarctl_wire` from: where that is installed, or a file to be sent."""
 
 
 _running: _Running | None = None
@@ -339,18 +341,21 @@ def start(
     given = {"spark.master": master, "spark.app.name": name, **(conf or {})}
     master = given["spark.master"]
     _check(given)
+    scratch = _scratch()
     _running = running = _Running(
-        _scratch(),
+        scratch,
         # Whoever sets a log level wants to see the log.
         None if "spark.log.level" in given else tempfile.TemporaryFile(),  # noqa: SIM115
         _Archive([]) if given.get(ARCHIVE) == "false" else _archive(java, home, cache),
+        Path(__file__).parents[2] if is_local(master) else packed(scratch / "pulsarctl_wire.zip"),
     )
     settings = defaults(master) | given
     settings["spark.driver.extraJavaOptions"] = _java_options(running, given, cache)
     logging.getLogger().addFilter(_NOT_PY4J)
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     try:
-        with _environment(master, settings, home, java.home if java.has_vector else make_shim(java, cache)):
+        java_home = java.home if java.has_vector else make_shim(java, cache)
+        with _environment(master, settings, home, java_home, running.package):
             return _connect(master, settings, running)
     except BaseException as error:
         expected = isinstance(error, (*_errors_of_spark(), ValueError, OSError))
@@ -368,6 +373,16 @@ def _scratch() -> Path:
             if time.time() - old.stat().st_mtime > 86400:
                 old.rmdir()
     return Path(tempfile.mkdtemp(prefix="pwire-spark-"))
+
+
+def packed(path: Path) -> Path:
+    """This package as the file `path`, uncompiled: with it workers need only the libraries it uses."""
+    package = Path(__file__).parents[1]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for module in sorted(package.rglob("*")):
+            if module.is_file() and module.suffix not in (".so", ".pyc", ".pyd"):
+                file.write(module, module.relative_to(package.parent))
+    return path
 
 
 def _errors_of_spark() -> tuple[type[Exception], ...]:
@@ -407,12 +422,14 @@ def _connect(master: str, settings: Mapping[str, str], running: _Running) -> "Sp
     spark = SparkSession(context)
     spark.range(0).schema  # noqa: B018 - Spark reads its SQL settings now, bad ones are known here
     if not is_local(master):
-        ship(spark)
+        spark.sparkContext.addPyFile(str(running.package))
     return spark
 
 
 @contextmanager
-def _environment(master: str, settings: Mapping[str, str], home: str, java_home: Path) -> Iterator[None]:
+def _environment(
+    master: str, settings: Mapping[str, str], home: str, java_home: Path, package: Path
+) -> Iterator[None]:
     """The environment in which Java starts, and the workers after it; ours is put back."""
     changes: dict[str, str | None] = {
         "JAVA_HOME": str(java_home),
@@ -423,10 +440,10 @@ def _environment(master: str, settings: Mapping[str, str], home: str, java_home:
         "SPARK_CONNECT_MODE_ENABLED": None,
     }
     python = settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+    paths = filter(None, (str(package), os.environ.get("PYTHONPATH")))
+    changes["PYTHONPATH"] = os.pathsep.join(paths)  # Java runs some of our code beside it
     if is_local(master):
         python = sys.executable
-        ours = str(Path(__file__).parents[2])
-        changes["PYTHONPATH"] = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
         changes["PYTHONSAFEPATH"] = "1"  # no modules from the directory that pwire is started in
         changes["SPARK_LOCAL_IP"] = "127.0.0.1"
     changes["PYSPARK_PYTHON"] = python or sys.executable
@@ -458,18 +475,6 @@ def _cause(error: BaseException, log: IO[bytes] | None) -> str:
     causes = re.findall(r"^(?:: |Caused by: )(.+)", text, re.MULTILINE)
     line = causes[-1] if causes else text.strip().partition("\n")[0]
     return re.sub(r"^(?:Exception in thread \S+ )?(?:[\w.$]+(?:Exception|Error): )+", "", line).strip()
-
-
-def ship(spark: "SparkSession") -> None:
-    """Send this package along to the workers, which then need only the libraries it uses."""
-    package = Path(__file__).parents[1]
-    directory = _running.scratch if _running is not None else _scratch()
-    path = directory / f"{package.name}.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        for module in sorted(package.rglob("*")):
-            if module.is_file() and "__pycache__" not in module.parts:
-                file.write(module, module.relative_to(package.parent))
-    spark.sparkContext.addPyFile(str(path))
 
 
 def stop(spark: "SparkSession") -> None:

@@ -22,7 +22,7 @@ from pulsarctl_wire.spark.session import (
     is_local,
     look_at,
     make_shim,
-    ship,
+    packed,
     start,
 )
 
@@ -308,14 +308,11 @@ def test_a_second_session_is_refused(spark: "SparkSession") -> None:
         start("local[1]")
 
 
-def test_the_package_goes_along(spark: "SparkSession") -> None:
-    before = sys.path[:]
-    ship(spark)
-    try:
-        (sent,) = [path for path in sys.path if path.endswith("pulsarctl_wire.zip")]
-        with zipfile.ZipFile(sent) as file:
-            names = file.namelist()
-        assert "pulsarctl_wire/wire/frame.py" in names
-        assert not [name for name in names if "__pycache__" in name]
-    finally:
-        sys.path[:] = before
+def test_the_package_goes_along(tmp_path: Path) -> None:
+    sent = packed(tmp_path / "pulsarctl_wire.zip")
+    with zipfile.ZipFile(sent) as file:
+        names = file.namelist()
+    assert "pulsarctl_wire/wire/frame.py" in names
+    assert not [name for name in names if not name.endswith((".py", ".pyi", ".typed"))]
+    imported = "import sys; sys.path.insert(0, sys.argv[1]); from pulsarctl_wire.pipeline import decode"
+    subprocess.run([sys.executable, "-c", f"{imported}; assert '.zip' in decode.__file__", sent], check=True)
