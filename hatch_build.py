@@ -20,7 +20,7 @@ COMPILED = (
     *("capture/packets", "capture/reassembly", "capture/files", "capture/sources"),
     *("table/builder", "table/columns", "record", "cli/line"),
 )
-"""Modules; what inherits from a class of theirs has to be among them."""
+"""Modules; a class of theirs that others inherit from says so (docs/architecture.md)."""
 
 _ANYTHING = "from typing import Any\ndef __getattr__(name: str) -> Any: ...\n"
 """A stub. What the real ones promise is not so for every message received: text may be bytes."""
