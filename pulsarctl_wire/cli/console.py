@@ -16,8 +16,11 @@ import io
 import os
 import re
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
+
+from pulsarctl_wire.errors import WireError
 
 EXIT_USAGE: Final = 2
 EXIT_SOURCE: Final = 3
@@ -63,10 +66,18 @@ def end_of_pipe() -> NoReturn:
     raise SystemExit(EXIT_PIPE)
 
 
-def fail_to_write(error: OSError) -> NoReturn:
-    """End because the output cannot be written: a full disk, a device that fails."""
-    _give_up_stdout()
-    fail(f"the output cannot be written: {error.strerror}", EXIT_OUTPUT)
+@contextmanager
+def errors_said() -> Iterator[None]:
+    """What goes wrong with sources or with the output ends the command with one line."""
+    try:
+        yield
+    except WireError as error:
+        fail(str(error), EXIT_SOURCE)
+    except BrokenPipeError:
+        end_of_pipe()
+    except OSError as error:  # a full disk, a device that fails
+        _give_up_stdout()
+        fail(f"the output cannot be written: {error.strerror}", EXIT_OUTPUT)
 
 
 def use_colour(stream: object, wanted: bool = True) -> bool:

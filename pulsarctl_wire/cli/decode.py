@@ -193,7 +193,7 @@ def decode(
             console.EXIT_USAGE,
         )
     from pulsarctl_wire.cli.job import DecodeJob, Options
-    from pulsarctl_wire.errors import FilterError, WireError
+    from pulsarctl_wire.errors import FilterError
 
     options = Options(
         sources=sources or [],
@@ -217,15 +217,10 @@ def decode(
         colour=not no_color,
         jobs=jobs,
     )
-    try:
-        with ExitStack() as stack:
-            code = DecodeJob(options, stack).run()
-    except FilterError as error:
-        console.fail(str(error), console.EXIT_USAGE)
-    except WireError as error:
-        console.fail(str(error), console.EXIT_SOURCE)
-    except BrokenPipeError:
-        console.end_of_pipe()
-    except OSError as error:
-        console.fail_to_write(error)
+    with console.errors_said():
+        try:
+            with ExitStack() as stack:
+                code = DecodeJob(options, stack).run()
+        except FilterError as error:
+            console.fail(str(error), console.EXIT_USAGE)
     raise SystemExit(code)

@@ -13,6 +13,8 @@ MAX_FRAME_SIZE: Final[Any] = typer.Option(
     help="Largest legal frame, whatever the broker announces.",
     show_default="5 MiB + 10 KiB",
 )
+OUTPUT: Final[Any] = typer.Option("-o", "--output", help="Form of the output.")
+JOBS: Final[Any] = typer.Option("-j", "--jobs", min=1, max=2, help="Processes for large files.")
 PAYLOAD: Final[Any] = typer.Option("--payload", help="Keep the payload of each frame, as it was on the wire.")
 NO_COLOR: Final[Any] = typer.Option("--no-color", help="No colours (NO_COLOR does the same).")
 CONF: Final[Any] = typer.Option(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import CONF, settings_of
+from pulsarctl_wire.cli.options import CONF, OUTPUT, settings_of
 
 if TYPE_CHECKING:
     from pulsarctl_wire.spark.reports import Options, Report, Tables
@@ -52,7 +52,7 @@ def report(
             show_default=False,
         ),
     ] = None,
-    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")] = Output.table,
+    output: Annotated[Output, OUTPUT] = Output.table,
     top: Annotated[
         int | None,
         typer.Option("--top", metavar="N", min=1, help="Rows at the most.", show_default="20 in tables"),
@@ -109,25 +109,18 @@ def _nanoseconds(text: str | None) -> int | None:
 @contextmanager
 def spark_errors() -> Iterator[None]:
     """Whatever may go wrong with Spark, tables or output ends the command with one line."""
-    from pulsarctl_wire.errors import WireError
-
     try:
         from pulsarctl_wire.spark import page, reports  # noqa: F401
     except ImportError:
         console.fail(_MISSING, console.EXIT_USAGE)
     from pulsarctl_wire.spark.session import SparkError
 
-    try:
-        yield
-    except SparkError as error:  # a master, a setting or a query that is wrong
-        text = re.sub(r"^\[[A-Z_.]+\] | SQLSTATE: \w+", "", " ".join(str(error).split()))
-        console.fail(text, console.EXIT_USAGE)
-    except WireError as error:
-        console.fail(str(error), console.EXIT_SOURCE)
-    except BrokenPipeError:
-        console.end_of_pipe()
-    except OSError as error:
-        console.fail_to_write(error)
+    with console.errors_said():
+        try:
+            yield
+        except SparkError as error:  # a master, a setting or a query that is wrong
+            text = re.sub(r"^\[[A-Z_.]+\] | SQLSTATE: \w+", "", " ".join(str(error).split()))
+            console.fail(text, console.EXIT_USAGE)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, NO_COLOR
+from pulsarctl_wire.cli.options import JOBS, MAX_FRAME_SIZE, NO_COLOR, OUTPUT
 
 if TYPE_CHECKING:
     from pulsarctl_wire.capture.sources import Decoder
@@ -49,7 +49,7 @@ def stats(
             show_default=False,
         ),
     ] = None,
-    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the output.")] = Output.table,
+    output: Annotated[Output, OUTPUT] = Output.table,
     by: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,7 +62,7 @@ def stats(
     top: Annotated[
         int, typer.Option("--top", metavar="N", min=0, help="Rows of each, the largest first; 0: all.")
     ] = 10,
-    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, max=2, help="Processes for large files.")] = 2,
+    jobs: Annotated[int, JOBS] = 2,
     max_frame_size: Annotated[int | None, MAX_FRAME_SIZE] = None,
     no_color: Annotated[bool, NO_COLOR] = False,
 ) -> None:
@@ -75,20 +75,11 @@ def stats(
     for kind in kinds:
         if kind not in KINDS:
             console.fail(f"--by {kind}: no such thing; it is one of {', '.join(KINDS)}", console.EXIT_USAGE)
-    from pulsarctl_wire.errors import WireError
-
     options = Options(
         sources, output.value, list(dict.fromkeys(kinds)), top, jobs, max_frame_size, not no_color
     )
-    try:
-        with ExitStack() as stack:
-            code = StatsJob(options, stack).run()
-    except WireError as error:
-        console.fail(str(error), console.EXIT_SOURCE)
-    except BrokenPipeError:
-        console.end_of_pipe()
-    except OSError as error:
-        console.fail_to_write(error)
+    with console.errors_said(), ExitStack() as stack:
+        code = StatsJob(options, stack).run()
     raise SystemExit(code)
 
 

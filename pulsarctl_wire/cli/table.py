@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, PAYLOAD
+from pulsarctl_wire.cli.options import JOBS, MAX_FRAME_SIZE, PAYLOAD
 
 
 def table(
@@ -26,7 +26,7 @@ def table(
         ),
     ],
     payload: Annotated[bool, PAYLOAD] = False,
-    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, max=2, help="Processes for large files.")] = 2,
+    jobs: Annotated[int, JOBS] = 2,
     max_frame_size: Annotated[int | None, MAX_FRAME_SIZE] = None,
 ) -> None:
     """Write captured traffic as a Parquet table, one row a frame, and a table of its gaps."""
