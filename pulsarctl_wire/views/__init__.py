@@ -4,6 +4,7 @@
 
     show(Content(b"hello"))                               # Shown("text", "hello")
     show(Content(payload, parse_schema("avro:user.avsc")))  # Shown("avro", {"id": 7, ...})
+    encode(b'{"id": 7}', parse_schema("avro:user.avsc"))    # Encoded(b"\\x0e"), the way back
 
 Every view scores a payload with its schema and the best one shows it. Without a schema that is
 text or hexadecimal digits: nothing is guessed. To add a view, write a module with ``score`` and
@@ -20,11 +21,12 @@ from dataclasses import replace
 
 from pulsarctl_wire.views import avro, hex_view, json_view, keyvalue, primitives, protobuf, text
 from pulsarctl_wire.views.content import Content, Shown, View, reason
+from pulsarctl_wire.views.encoding import Encoded, encode
 from pulsarctl_wire.views.schemas import parse_schema
 from pulsarctl_wire.views.values import plain_text
 from pulsarctl_wire.wire import PulsarApi_pb2
 
-__all__ = ["VIEWS", "Content", "Shown", "View", "parse_schema", "show", "show_plain"]
+__all__ = ["VIEWS", "Content", "Encoded", "Shown", "View", "encode", "parse_schema", "show", "show_plain"]
 
 VIEWS: tuple[View, ...] = (json_view, avro, protobuf, keyvalue, primitives, text, hex_view)
 """All views; of equal scores the first wins. Text comes late: it looks at every byte."""

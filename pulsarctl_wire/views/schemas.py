@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from pulsarctl_wire.views import avro, protobuf
@@ -14,23 +16,39 @@ from pulsarctl_wire.wire import PulsarApi_pb2
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
+_Schema = PulsarApi_pb2.Schema
+
 _PLAIN = (
     *("None", "String", "Json", "Bool", "Int8", "Int16", "Int32", "Int64", "Float", "Double"),
     *("Date", "Time", "Timestamp", "Instant", "LocalDate", "LocalTime", "LocalDateTime"),
 )
-_BY_NAME: dict[str, Any] = {name.lower(): PulsarApi_pb2.Schema.Type.Value(name) for name in _PLAIN}
-_CHOICE = f"use avro:FILE, protobuf:FILE[:MESSAGE], or one of {', '.join(_BY_NAME)}"
+_BY_NAME: dict[str, Any] = {name.lower(): _Schema.Type.Value(name) for name in _PLAIN}
+_BY_NAME["bytes"] = _BY_NAME["none"]  # the Java client's Schema.BYTES, which it sends as no schema at all
+_JAVA_NAMES = {"none": "Bytes", "bytes": "Bytes", "json": "", "bool": "Boolean"}
+_JAVA_NAMES |= {name: name.upper() for name in ("int8", "int16", "int32", "int64")}
+"""Names that the Java client gives its schemas, where they are not those of the types."""
+
+_PAIRS = {"keyvalue": "INLINE", "keyvalue-separated": "SEPARATED"}
+_CHOICE = (
+    f"use avro:FILE, protobuf:FILE[:MESSAGE], or one of {', '.join(_BY_NAME)}; "
+    "also json:FILE, and keyvalue:KEY,VALUE or keyvalue-separated:KEY,VALUE of two such schemas"
+)
 _PROTOC = "write it with protoc --include_imports --descriptor_set_out=FILE"
+_DEFINES = ("{", "[", '"')  # what a definition begins with, and hardly any file's name
+_RECORD = "give an Avro schema in JSON"
 _MAX_FILE = 16 * MAX_SCHEMA
 _SOME = 8  # messages named in an error
 
 
 def parse_schema(spec: str) -> PulsarApi_pb2.Schema:
-    """The schema that ``TYPE`` or ``TYPE:FILE`` means.
+    """The schema that ``TYPE``, ``TYPE:FILE`` or ``TYPE:DEFINITION`` means, as the Java client would send it.
 
-    ``json``, ``string``, ``int64`` and the other plain types need no file. ``avro:FILE`` takes an
-    Avro schema in JSON; ``protobuf:FILE`` and ``protobuf:FILE:package.Message`` take a
-    FileDescriptorSet as ``protoc --include_imports --descriptor_set_out=FILE`` writes it.
+    ``json``, ``string``, ``int64`` and the other plain types need no file; ``bytes`` and ``none`` mean no
+    schema. ``avro:FILE`` takes an Avro schema in JSON, and so does ``json:FILE``: it describes the JSON. In
+    both a text that begins with ``{``, ``[`` or ``"`` is the definition itself. ``protobuf:FILE`` and
+    ``protobuf:FILE:package.Message`` take a FileDescriptorSet as ``protoc --include_imports
+    --descriptor_set_out=FILE`` writes it. ``keyvalue:KEY,VALUE`` (INLINE) and
+    ``keyvalue-separated:KEY,VALUE`` take two of those; the key's file has no comma in its name.
 
     Reads the file. ValueError, one line that names cause and way out, when the type is unknown or
     the file cannot be read or used.
@@ -40,12 +58,18 @@ def parse_schema(spec: str) -> PulsarApi_pb2.Schema:
     if kind in ("avro", "protobuf"):
         if not file:
             raise ValueError(f"schema {quoted(spec)} names no file: use {kind}:FILE")
-        return _avro(file) if kind == "avro" else _protobuf(file)
+        return _avro(file, _Schema.Avro) if kind == "avro" else _protobuf(file)
+    if kind == "json" and file:
+        return _avro(file, _Schema.Json)
+    if kind in _PAIRS and file:
+        return _key_value(kind, file)
     if kind not in _BY_NAME:
         raise ValueError(f"unknown schema type {quoted(kind)}: {_CHOICE}")
     if file:
         raise ValueError(f"the schema type {kind} takes no file: use just {kind}")
-    return PulsarApi_pb2.Schema(name=kind, schema_data=b"", type=_BY_NAME[kind])
+    number = _BY_NAME[kind]
+    name = _JAVA_NAMES.get(kind, _Schema.Type.Name(number))
+    return PulsarApi_pb2.Schema(name=name, schema_data=b"", type=number)
 
 
 def _read(file: str) -> bytes:
@@ -61,7 +85,7 @@ def _read(file: str) -> bytes:
 
 
 def _checked(schema: PulsarApi_pb2.Schema, file: str, way_out: str) -> PulsarApi_pb2.Schema:
-    view = avro if schema.type == PulsarApi_pb2.Schema.Avro else protobuf
+    view = protobuf if schema.type == _Schema.ProtobufNative else avro
     if len(schema.schema_data) > MAX_SCHEMA:
         raise ValueError(f"{quoted(file)} makes a schema of more than {MAX_SCHEMA} bytes: {way_out}")
     try:
@@ -71,9 +95,10 @@ def _checked(schema: PulsarApi_pb2.Schema, file: str, way_out: str) -> PulsarApi
     return schema
 
 
-def _avro(file: str) -> PulsarApi_pb2.Schema:
-    schema = PulsarApi_pb2.Schema(name="avro", schema_data=_read(file), type=PulsarApi_pb2.Schema.Avro)
-    return _checked(schema, file, "give an Avro schema in JSON")
+def _avro(given: str, kind: Any) -> PulsarApi_pb2.Schema:
+    data = given.encode("utf-8", "surrogateescape") if given.startswith(_DEFINES) else _read(given)
+    schema = PulsarApi_pb2.Schema(name="", schema_data=data, type=kind)
+    return _checked(schema, given, _RECORD)
 
 
 def _protobuf(spec: str) -> PulsarApi_pb2.Schema:
@@ -91,8 +116,7 @@ def _protobuf(spec: str) -> PulsarApi_pb2.Schema:
         "rootMessageTypeName": message,
         "rootFileDescriptorName": root.name,
     }
-    native = PulsarApi_pb2.Schema.ProtobufNative
-    schema = PulsarApi_pb2.Schema(name=message, schema_data=orjson.dumps(described), type=native)
+    schema = PulsarApi_pb2.Schema(name="", schema_data=orjson.dumps(described), type=_Schema.ProtobufNative)
     return _checked(schema, file, _PROTOC)
 
 
@@ -133,3 +157,52 @@ def _with_imports(files: FileDescriptorSet, root: FileDescriptorProto, file: str
                 needed[name] = by_name[name]
                 unread.append(by_name[name])
     return type(files)(file=needed.values())
+
+
+def _key_value(kind: str, given: str) -> PulsarApi_pb2.Schema:
+    key, value = (parse_schema(half) for half in _halves(kind, given))
+    properties = {"kv.encoding.type": _PAIRS[kind]}
+    data = b""
+    for half, schema in (("key", key), ("value", value)):
+        if schema.type == _Schema.KeyValue and "SEPARATED" in [entry.value for entry in schema.properties]:
+            raise ValueError(
+                f"the {half} of {kind} has no place for a separate key: use keyvalue:KEY,VALUE in it"
+            )
+        properties |= _described(half, schema)
+        data += len(schema.schema_data).to_bytes(4, "big") + schema.schema_data
+    made = PulsarApi_pb2.Schema(name="KeyValue", schema_data=data, type=_Schema.KeyValue)
+    made.properties.extend(PulsarApi_pb2.KeyValue(key=name, value=text) for name, text in properties.items())
+    return made
+
+
+def _halves(kind: str, given: str) -> tuple[str, str]:
+    """The texts of both schemas: the first comma parts them that is no part of a definition."""
+    schema, _, rest = given.partition(":")
+    if rest.startswith(_DEFINES) and "," not in schema:
+        try:
+            _, end = json.JSONDecoder().raw_decode(rest)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"the key of {kind} is no JSON: {reason(error)}; {_RECORD}") from None
+        key, value = f"{schema}:{rest[:end]}", rest[end:].lstrip()
+        comma, value = value[:1], value[1:]
+    else:
+        key, comma, value = given.partition(",")
+    if comma != "," or not key or not value:
+        raise ValueError(f"{quoted(given)} is not a key's and a value's schema: use {kind}:KEY,VALUE")
+    return key, value
+
+
+def _described(half: str, schema: PulsarApi_pb2.Schema) -> dict[str, str]:
+    """What the Java client's KeyValueSchemaInfo writes of a key's or a value's schema."""
+    own = {entry.key: entry.value for entry in schema.properties}
+    return {
+        f"{half}.schema.name": schema.name,
+        f"{half}.schema.type": _java_type(schema.type),
+        f"{half}.schema.properties": json.dumps(own, separators=(",", ":")),
+    }
+
+
+def _java_type(number: Any) -> str:
+    """The name in Java's enum SchemaType: LOCAL_DATE for LocalDate."""
+    name = _Schema.Type.Name(number)
+    return {"None": "BYTES", "Bool": "BOOLEAN"}.get(name) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()

@@ -324,7 +324,7 @@ USAGE = [
     (["python-simple.pcap", "--schema", "yaml"], "unknown schema type 'yaml'"),
     (["python-simple.pcap", "--schema", "avro"], "names no file"),
     (["python-simple.pcap", "--schema", "avro:missing.avsc"], "cannot read the schema 'missing.avsc'"),
-    (["python-simple.pcap", "--schema", "json:file"], "takes no file"),
+    (["python-simple.pcap", "--schema", "int64:file"], "takes no file"),
 ]
 
 

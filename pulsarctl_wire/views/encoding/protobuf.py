@@ -1,0 +1,191 @@
+"""JSON to Protobuf messages, by the topic's ProtobufNative or Protobuf schema.
+
+The JSON is Protobuf's own mapping (protobuf.dev, "ProtoJSON Format"), read by google.protobuf: fields by
+their names in the .proto file or in camelCase, bytes in base64, enums by name or number, a Timestamp as
+``"2023-11-14T22:13:20Z"``. What the Protobuf view shows for those well-known types, their fields, is taken
+as well: if the first reading fails, a second one treats them as any other message.
+
+Nothing is added to the default descriptor pool. A Protobuf schema describes the fields of the top message
+only: messages inside it cannot be written.
+"""
+
+from __future__ import annotations
+
+from binascii import a2b_base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pulsarctl_wire.views import protobuf
+from pulsarctl_wire.views.cache import SchemaCache, schema_json
+from pulsarctl_wire.views.content import MAX_REASON, quoted
+from pulsarctl_wire.views.encoding.texts import misfit, read_json
+from pulsarctl_wire.wire import PulsarApi_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message import Message
+
+_WELL_KNOWN = "google.protobuf"
+_PLAIN = "plain.google.protobuf"
+_PROTOC = "give the schema as protobuf:FILE, written with protoc --include_imports"
+_LARGEST_FLOAT, _BEYOND_FLOAT = (
+    float.fromhex("0x1.fffffep127"),
+    float.fromhex("0x1.ffffffp127"),
+)  # between them, rounding leads back
+_ROOT = "Message"  # the name of a message that only its fields are known of
+
+
+@dataclass(frozen=True, slots=True)
+class _Type:
+    """A message's class in a pool of its own.
+
+    Attributes:
+        pool: all types that the message needs.
+        made: the message's class.
+        unknown: names of fields that the schema names but does not describe.
+    """
+
+    pool: DescriptorPool
+    made: type[Message]
+    unknown: frozenset[str] = frozenset()
+
+
+def encode_protobuf(text: bytes, schema: PulsarApi_pb2.Schema) -> bytes:
+    """The JSON ``text`` as a message; ValueError names the field that does not fit."""
+    value = read_json(text, _number)
+    kinds = _types(schema)
+    for name in value if isinstance(value, dict) else ():
+        if name in kinds[0].unknown:
+            raise ValueError(
+                f"the schema does not describe the message in the field {quoted(name)}: {_PROTOC}"
+            )
+    try:
+        return _written(value, kinds[0])
+    except ValueError as error:
+        if len(kinds) == 1:
+            raise
+        try:
+            return _written(value, kinds[1])
+        except ValueError:
+            raise error from None
+
+
+def _number(digits: str) -> float | str:
+    """A JSON number. The largest float is written 3.4028235e38, which as a double is larger than that one.
+
+    The library refuses such numbers, but not their digits as text, which it takes for any number.
+    """
+    number = float(digits)
+    return digits if _LARGEST_FLOAT < abs(number) < _BEYOND_FLOAT else number
+
+
+def _written(value: Any, kind: _Type) -> bytes:
+    from google.protobuf import json_format
+    from google.protobuf.message import EncodeError
+
+    message = kind.made()
+    name = kind.made.DESCRIPTOR.full_name
+    if not isinstance(value, dict) and not name.startswith(f"{_WELL_KNOWN}."):
+        raise misfit("", value, f"an object with the fields of the message {name}")
+    try:
+        json_format.ParseDict(value, message, descriptor_pool=kind.pool)
+        return bytes(message.SerializeToString())
+    except (json_format.Error, EncodeError, AttributeError, TypeError, ValueError, RecursionError) as error:
+        # AttributeError, TypeError: a list or a scalar in place of an object
+        why = quoted(error, 2 * MAX_REASON)[1:-1].rstrip(".")
+        raise ValueError(f"the JSON does not fit the message {name}: {why}; correct it") from None
+
+
+def _compile(schema: PulsarApi_pb2.Schema) -> tuple[_Type, ...]:
+    protobuf.compile_schema(schema)  # says what is wrong with it; from here on it is well formed
+    if schema.type == PulsarApi_pb2.Schema.Protobuf:
+        return (_from_parsing_info(schema),)
+    described = schema_json(schema.schema_data)
+    files = protobuf.read_descriptors(a2b_base64(described["fileDescriptorSet"]))
+    root = described["rootMessageTypeName"]
+    made = _type(files, root)
+    if not any(file.package == _WELL_KNOWN for file in files.file):
+        return (made,)
+    for file in files.file:
+        _make_plain(file)
+    return made, _type(files, _renamed(root))
+
+
+_types = SchemaCache(_compile)
+
+
+def _type(files: FileDescriptorSet, root: str, unknown: frozenset[str] = frozenset()) -> _Type:
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message_factory import GetMessageClass
+
+    pool = DescriptorPool()
+    try:
+        for file in _in_order(files):
+            pool.AddSerializedFile(file.SerializeToString())
+        return _Type(pool, GetMessageClass(pool.FindMessageTypeByName(root)), unknown)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"its descriptors do not fit together: {error}; {_PROTOC}") from None
+
+
+def _in_order(files: FileDescriptorSet) -> list[FileDescriptorProto]:
+    """Each file once, behind those that it imports, as a pool wants them."""
+    by_name = {file.name: file for file in reversed(files.file)}
+    ordered: dict[str, FileDescriptorProto] = {}
+    begun: set[str] = set()
+    stack = [(name, False) for name in by_name]
+    while stack:
+        name, imported = stack.pop()
+        if imported:
+            ordered.setdefault(name, by_name[name])
+        elif name in by_name and name not in begun:
+            begun.add(name)
+            stack.append((name, True))
+            stack += [(needed, False) for needed in by_name[name].dependency]
+    return list(ordered.values())
+
+
+def _make_plain(file: FileDescriptorProto) -> None:
+    """Rename the well-known types in ``file``, and their files: the library knows them by either."""
+    if file.package == _WELL_KNOWN:
+        file.package = _PLAIN
+    file.name = f"plain/{file.name}"
+    file.dependency[:] = [f"plain/{name}" for name in file.dependency]
+    messages = list(file.message_type)
+    fields = list(file.extension)
+    while messages:
+        message = messages.pop()
+        messages += message.nested_type
+        fields += (*message.field, *message.extension)
+    for field in fields:
+        if field.type_name:  # to set it, even to "", would be to say that the field has a message's type
+            field.type_name = _renamed(field.type_name)
+        if field.extendee:
+            field.extendee = _renamed(field.extendee)
+
+
+def _renamed(name: str) -> str:
+    bare = name.removeprefix(".")
+    if not bare.startswith(f"{_WELL_KNOWN}."):
+        return name
+    return name[: len(name) - len(bare)] + _PLAIN + bare.removeprefix(_WELL_KNOWN)
+
+
+def _from_parsing_info(schema: PulsarApi_pb2.Schema) -> _Type:
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
+
+    described = next(entry.value for entry in schema.properties if entry.key == protobuf.PARSING_INFO)
+    file = FileDescriptorProto(name="schema.proto")
+    message = file.message_type.add(name=_ROOT)
+    unknown = set()
+    for one in schema_json(described):
+        if one["type"] in ("MESSAGE", "GROUP"):
+            unknown.add(one["name"])
+            continue
+        # Names of enum values are not in the schema, but their numbers are written as integers are.
+        kind = "INT32" if one["type"] == "ENUM" else one["type"]
+        field = message.field.add(name=one["name"], number=one["number"])
+        field.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind}")
+        repeated = one.get("label") == "LABEL_REPEATED"
+        field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+    return _type(FileDescriptorSet(file=[file]), _ROOT, frozenset(unknown))
