@@ -1,0 +1,408 @@
+"""What is recorded of a live session is a capture with the same bytes, that nobody has complaints about."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scapy.layers.inet import IP, TCP
+from scapy.layers.inet6 import IPv6
+from segments import PING, PONG, START_NS, conversation, message, raws, send, troubles
+
+from pulsarctl_wire.capture import read_events, read_frames
+from pulsarctl_wire.capture.files import RawPacket, read_packets
+from pulsarctl_wire.capture.packets import ACK, FIN, SYN, Dissector
+from pulsarctl_wire.capture.recording import MAX_PAYLOAD, SessionWriter
+from pulsarctl_wire.wire.frame import Connection, Frame
+
+TSHARK = shutil.which("tshark")
+PSH = 0x08
+
+# (client, server): addresses, names, sockets, nothing; some of them twice
+ENDS = [
+    ("10.0.0.1:50000", "10.0.0.2:6650"),
+    ("[::1]:50001", "[::1]:6650"),
+    ("", ""),
+    ("10.0.0.1:50000", "10.0.0.2:6650"),
+    ("10.0.0.2:6650", "10.0.0.1:50000"),
+    ("laptop:50000", "broker.example:6651"),
+    ("unix:/run/client.sock", "unix:/run/pulsar.sock"),
+    ("127.0.0.1:9", "[fe80::1%eth0]:6650"),
+    ("10.0.0.9:6650", "10.0.0.9:6650"),
+]
+
+
+def some(index: int = 0, ends: tuple[str, str] = ENDS[0]) -> Connection:
+    return Connection(index, *ends)
+
+
+class Chunk(NamedTuple):
+    connection: int
+    to_broker: bool
+    data: bytes
+
+
+def record(chunks: Iterable[Chunk], ends: list[tuple[str, str]] = ENDS, *, isn: int = 1) -> bytes:
+    """A file of `chunks`, carried a microsecond apart by connections that are all open at once."""
+    file = io.BytesIO()
+    made = SessionWriter(file, isn=isn)
+    connections = [Connection(number, *each) for number, each in enumerate(ends)]
+    for connection in connections:
+        made.opened(connection, START_NS)
+    last = START_NS
+    for number, chunk in enumerate(chunks, 1):
+        last = START_NS + number * 1000
+        made.carried(connections[chunk.connection], chunk.to_broker, memoryview(chunk.data), last)
+    for connection in connections:
+        made.closed(connection, last + 1000, by_broker=connection.index % 2 == 1)
+    return file.getvalue()
+
+
+def packets(file: bytes) -> list[RawPacket]:
+    return list(read_packets(b"", io.BytesIO(file).read))
+
+
+def parsed(file: bytes) -> list[Any]:
+    """The TCP layers of a file's packets."""
+    layers: list[Any] = [(IPv6 if data[0] >> 4 == 6 else IP)(data) for _, _, data, _ in packets(file)]
+    return [layer[TCP] for layer in layers]
+
+
+def shown(tcp: Any) -> tuple[int, int, int, bytes]:
+    """Flags, sequence number, acknowledgement number and payload."""
+    return int(tcp.flags), tcp.seq, tcp.ack, bytes(tcp.payload)
+
+
+def right_checksums(data: bytes) -> bool:
+    """Whether a packet has the checksums that scapy would give it."""
+    layer: Any = (IPv6 if data[0] >> 4 == 6 else IP)(data)
+    del layer[TCP].chksum
+    if data[0] >> 4 == 4:
+        del layer.chksum
+    return bytes(layer) == data
+
+
+isns = st.sampled_from([0, 1, 2**31 - 2, 2**32 - 1, 2**32 - 2, 2**32 - 100])
+chunk_lists = st.lists(
+    st.builds(Chunk, st.integers(0, len(ENDS) - 1), st.booleans(), st.binary(max_size=90)), max_size=20
+)
+
+
+@st.composite
+def talks(draw: st.DrawFn) -> tuple[list[Chunk], dict[tuple[int, bool], list[bytes]]]:
+    """Frames of several connections, both ways, in chunks cut anywhere; and the frames of each direction."""
+    frames: dict[tuple[int, bool], list[bytes]] = {}
+    waiting: dict[tuple[int, bool], bytes] = {}
+    for connection in range(len(ENDS)):
+        for to_broker, kinds in ((True, (PING, send(b"x" * 40))), (False, (PONG, message(b"y" * 40)))):
+            chosen = draw(st.lists(st.sampled_from(kinds), max_size=3))
+            if chosen:
+                frames[connection, to_broker] = chosen
+                waiting[connection, to_broker] = b"".join(chosen)
+    chunks = []
+    while waiting:
+        one = draw(st.sampled_from(sorted(waiting)))
+        size = draw(st.integers(1, 100))
+        chunks.append(Chunk(*one, waiting[one][:size]))
+        waiting[one] = waiting[one][size:]
+        if not waiting[one]:
+            del waiting[one]
+    return chunks, frames
+
+
+# ---- What is read again ----
+
+
+@given(talks(), isns)
+@settings(max_examples=100)
+def test_the_frames_are_those_that_were_carried(
+    talk: tuple[list[Chunk], dict[tuple[int, bool], list[bytes]]], isn: int
+) -> None:
+    chunks, frames = talk
+    events = list(read_events(io.BytesIO(record(chunks, isn=isn))))
+    assert troubles(events) == []
+    found: dict[tuple[int, bool], list[Frame]] = {}
+    for event in events:
+        assert isinstance(event, Frame)
+        found.setdefault((event.connection.index, event.to_broker), []).append(event)
+    assert {one: raws(those) for one, those in found.items()} == frames
+    for one, those in found.items():
+        # when the first and the last byte of each frame were carried
+        times = [
+            START_NS + number * 1000
+            for number, chunk in enumerate(chunks, 1)
+            if (chunk.connection, chunk.to_broker) == one
+            for _ in chunk.data
+        ]
+        for frame in those:
+            stop = frame.offset + len(frame.raw)
+            assert (frame.start_ns, frame.time_ns) == (times[frame.offset], times[stop - 1])
+
+
+@given(chunk_lists, isns)
+@example([Chunk(0, True, b""), Chunk(1, False, bytes(range(256)) * 600)], 2**32 - 1)
+@example([Chunk(1, True, b"\xff" * (MAX_PAYLOAD + 1)), Chunk(0, False, b"\xff" * MAX_PAYLOAD)], 1)
+@settings(max_examples=100)
+def test_each_direction_has_its_bytes_in_packets_without_a_hole(chunks: list[Chunk], isn: int) -> None:
+    expected: dict[int, dict[bool, bytes]] = {n: {True: b"", False: b""} for n in range(len(ENDS))}
+    for chunk in chunks:
+        expected[chunk.connection][chunk.to_broker] += chunk.data
+    dissector = Dissector()
+    clients: list[bytes] = []
+    following: dict[bytes, int] = {}
+    carried: dict[bytes, bytes] = {}
+    peers: dict[bytes, bytes] = {}
+    for _, link, data, length in packets(record(chunks, isn=isn)):
+        assert len(data) == length <= 65_535
+        assert right_checksums(data)
+        segment = dissector.segment(link, data, length)
+        assert segment is not None
+        key, sequence, acknowledged, flags, payload, missing = segment
+        assert missing == 0
+        half = (len(key) - 4) // 2
+        peers[key] = key[half : 2 * half] + key[:half] + key[-2:] + key[-4:-2]
+        if flags == SYN:
+            assert key not in following
+            clients.append(key)
+        assert following.setdefault(key, sequence) == sequence
+        following[key] = (sequence + len(payload) + bool(flags & (SYN | FIN))) % 2**32
+        carried[key] = carried.get(key, b"") + payload
+        assert acknowledged == (following[peers[key]] if flags & ACK else 0)
+        assert flags == PSH | ACK or not payload
+    assert [{True: carried[key], False: carried[peers[key]]} for key in clients] == list(expected.values())
+
+
+def test_a_conversation_is_decoded_as_one() -> None:
+    turns = conversation([b"x" * 10, b"y" * 200_000])
+    file = record([Chunk(0, to_broker, raw) for to_broker, raw in turns], ENDS[:1])
+    frames = list(read_frames(io.BytesIO(file)))
+    assert [(frame.to_broker, frame.raw) for frame in frames] == turns
+    assert {str(frame.connection) for frame in frames} == {"10.0.0.1:50000-10.0.0.2:6650"}
+    assert [frame.time_ns for frame in frames] == [START_NS + 1000 * n for n in range(1, len(turns) + 1)]
+
+
+def test_what_is_recorded_is_there_at_once() -> None:
+    file = io.BytesIO()
+    made = SessionWriter(file)
+    made.opened(some(), 1)
+    for number in range(1, 4):
+        made.carried(some(), True, PING, number)
+        assert raws(read_frames(io.BytesIO(file.getvalue()))) == [PING] * number
+
+
+# ---- Packets ----
+
+
+def test_the_packets_of_a_small_session() -> None:
+    file = record([Chunk(0, True, b"ask"), Chunk(0, False, b"answer")], ENDS[:1], isn=2**32 - 3)
+    isn = 2**32 - 3
+    assert [shown(tcp) for tcp in parsed(file)] == [
+        (SYN, isn, 0, b""),
+        (SYN | ACK, isn, isn + 1, b""),
+        (ACK, isn + 1, isn + 1, b""),
+        (PSH | ACK, isn + 1, isn + 1, b"ask"),
+        (PSH | ACK, isn + 1, 1, b"answer"),
+        (FIN | ACK, 1, 4, b""),
+        (ACK, 4, 2, b""),
+        (FIN | ACK, 4, 2, b""),
+        (ACK, 2, 5, b""),
+    ]
+    assert [time_ns for time_ns, *_ in packets(file)] == [
+        START_NS + 1000 * number for number in (0, 0, 0, 1, 2, 3, 3, 3, 3)
+    ]
+
+
+@pytest.mark.parametrize("by_broker", [False, True])
+def test_whoever_closes_sends_the_first_fin(by_broker: bool) -> None:
+    file = io.BytesIO()
+    made = SessionWriter(file)
+    made.opened(some(), 1)
+    made.closed(some(), 2, by_broker)
+    made.closed(some(), 3)
+    assert [(int(tcp.flags), tcp.dport == 6650) for tcp in parsed(file.getvalue())[3:]] == [
+        (FIN | ACK, not by_broker),
+        (ACK, by_broker),
+        (FIN | ACK, by_broker),
+        (ACK, not by_broker),
+    ]
+
+
+def test_many_bytes_one_way_are_acknowledged_on_the_way() -> None:
+    file = record([Chunk(0, True, bytes(3_000_000))] * 2, ENDS[:1])
+    acknowledged, most = 2, 0
+    for flags, sequence, number, payload in map(shown, parsed(file)[3:-4]):
+        if payload:
+            most = max(most, sequence + len(payload) - acknowledged)
+        else:
+            assert flags == ACK
+            acknowledged = number
+    assert 1_000_000 < most < 1_200_000
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 511, 512, 513, 514, 515, 516, 64_997, 64_998, 64_999, 65_000])
+def test_checksums_are_right_at_any_size(size: int) -> None:
+    data = (bytes(range(1, 252)) * 260)[:size]
+    made = packets(record([Chunk(0, True, data), Chunk(1, False, data)], ENDS[:2]))
+    assert len(made) == 16
+    assert all(right_checksums(packet) for _, _, packet, _ in made)
+
+
+def test_a_checksum_may_be_zero() -> None:
+    file = record([Chunk(0, True, b"ab")] * 65_535, ENDS[:1])  # the numbers give every sum
+    sums = [data[36:38] for _, _, data, _ in packets(file)]
+    zero = sums.index(b"\0\0")
+    assert b"\xff\xff" not in sums  # of a sum that is not zero there is no such complement
+    assert right_checksums(packets(file)[zero][2])
+
+
+def test_nothing_carried_writes_nothing() -> None:
+    assert len(packets(record([Chunk(0, True, b"")] * 3, ENDS[:1]))) == 7
+
+
+def addresses(*ends: tuple[str, str]) -> list[str]:
+    """The connections that pwire finds, all open at once."""
+    file = record([Chunk(number, True, PING) for number in range(len(ends))], list(ends))
+    return [str(frame.connection) for frame in read_frames(io.BytesIO(file))]
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "found"),
+    [
+        ("1.2.3.4:567", "5.6.7.8:6650", "1.2.3.4:567-5.6.7.8:6650"),
+        ("[::1]:567", "[2001:db8::2]:6650", "[::1]:567-[2001:db8::2]:6650"),
+        ("[fe80::1%eth0]:567", "[fe80::2]:6650", "[fe80::1]:567-[fe80::2]:6650"),
+        ("1.2.3.4:567", "[::1]:6650", "[::ffff:102:304]:567-[::1]:6650"),
+        ("", "", "198.18.0.0:49152-198.19.0.0:6650"),
+        ("1.2.3.4:567", "broker.example:6651", "1.2.3.4:567-198.19.0.0:6651"),
+        ("[::1]:567", "broker.example:6651", "[::1]:567-[::ffff:c613:0]:6651"),
+        ("/run/a.sock", "1.2.3.4", "198.18.0.0:49152-198.19.0.0:6650"),
+        ("1.2.3.4:0", "5.6.7.8:65536", "198.18.0.0:49152-198.19.0.0:6650"),
+        (":1", "5.6.7.8:-1", "198.18.0.0:1-198.19.0.0:6650"),
+    ],
+)
+def test_addresses_are_the_connections_or_stand_in(client: str, server: str, found: str) -> None:
+    assert addresses((client, server)) in ([found], [found.replace("::ffff:102:304", "::ffff:1.2.3.4")])
+
+
+def test_connections_never_mix() -> None:
+    found = addresses(*ENDS, *ENDS)
+    assert len(set(found)) == 2 * len(ENDS)
+    assert found[:4] == [
+        "10.0.0.1:50000-10.0.0.2:6650",
+        "[::1]:50001-[::1]:6650",
+        "198.18.0.2:49152-198.19.0.2:6650",
+        "198.18.0.3:49152-10.0.0.2:6650",
+    ]
+
+
+def test_stand_ins_are_distinct_beyond_the_block_of_addresses() -> None:
+    file = io.BytesIO()
+    made = SessionWriter(file)
+    for index in (0, 65_536, 2**30, -1):
+        made.opened(some(index, ("", "broker:6650")), 1)
+    assert [(tcp.underlayer.src, tcp.sport) for tcp in parsed(file.getvalue())[::3]] == [
+        ("198.18.0.0", 49_152),
+        ("198.18.0.0", 49_153),
+        ("198.18.0.1", 49_152),
+        ("198.18.255.255", 65_535),
+    ]
+
+
+# ---- Opening, again and not at all ----
+
+
+@pytest.mark.parametrize("close", [True, False])
+@pytest.mark.parametrize("ends", ENDS)
+def test_closing_and_opening_again_gives_two_connections(ends: tuple[str, str], close: bool) -> None:
+    file = io.BytesIO()
+    made = SessionWriter(file)
+    connection = some(4, ends)
+    for time_ns in (1, 2):
+        made.opened(connection, time_ns)
+        made.carried(connection, True, PING, time_ns)
+        made.carried(connection, False, PONG[:5], time_ns)  # which must not continue in the next one
+        if close:
+            made.closed(connection, time_ns)
+    made.closed(connection, 2)
+    events = list(read_events(io.BytesIO(file.getvalue())))
+    frames = [event for event in events if isinstance(event, Frame) and not event.partial]
+    assert [(frame.connection.index, frame.raw, frame.time_ns) for frame in frames] == [
+        (0, PING, 1),
+        (1, PING, 2),
+    ]
+    assert len(troubles(events)) == 2
+    assert [int(tcp.flags) for tcp in parsed(file.getvalue())].count(SYN) == 2
+    assert len({(tcp.sport, tcp.seq) for tcp in parsed(file.getvalue()) if tcp.flags == "S"}) == 2
+
+
+def test_what_an_unopened_connection_carries_opens_it() -> None:
+    file = io.BytesIO()
+    made = SessionWriter(file)
+    made.closed(some(), 1)
+    assert packets(file.getvalue()) == []
+    made.carried(some(), True, PING, 2)
+    assert [int(tcp.flags) for tcp in parsed(file.getvalue())] == [SYN, SYN | ACK, ACK, PSH | ACK]
+
+
+def test_a_full_disk_is_an_oserror() -> None:
+    class Full(io.BytesIO):
+        full = False
+
+        def write(self, data: Any, /) -> int:
+            if self.full:
+                raise OSError(28, "No space left on device")
+            return super().write(data)
+
+    file = Full()
+    made = SessionWriter(file)
+    made.opened(some(), 1)
+    file.full = True
+    with pytest.raises(OSError, match="No space left"):
+        made.opened(some(1), 2)
+    with pytest.raises(OSError, match="No space left"):
+        made.carried(some(), True, PING, 2)
+    with pytest.raises(OSError, match="No space left"):
+        made.closed(some(), 3)
+    assert len(packets(file.getvalue())) == 3
+
+
+# ---- Wireshark ----
+
+NOTE = 0x400000
+FIELDS = ["_ws.expert.severity", "_ws.expert.message", "ip.checksum.status", "tcp.checksum.status"]
+FIELDS += ["tcp.stream", "tcp.len", "tcp.analysis.flags"]
+
+
+@pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
+@pytest.mark.parametrize("isn", [1, 2**32 - 2000])
+def test_tshark_has_no_complaint(isn: int, tmp_path: Path) -> None:
+    path = tmp_path / "session.pcapng"
+    chunks = [Chunk(n % len(ENDS), n % 5 < 3, send(b"\xff" * n, n)) for n in range(600)]
+    large = send(b"\xfe\xff" * 2_000_001)
+    chunks += [Chunk(number, True, part) for number in range(2) for part in (large, large)]
+    chunks += [Chunk(number, False, PONG) for number in range(len(ENDS))]
+    path.write_bytes(record(chunks, isn=isn))
+    checks = ["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"]
+    checks += ["-d", "tcp.port==1-65535,data"]  # else short frames are taken for SMPP on some ports
+    shown = ["-T", "fields", *(part for field in FIELDS for part in ("-e", field))]
+    command = [str(TSHARK), "-n", "-r", str(path), *checks, *shown]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert [line for line in done.stderr.splitlines() if "root" not in line] == []
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert len(rows) == len(packets(path.read_bytes()))
+    complaints = [row for row in rows if any(int(one) > NOTE for one in row[0].split(",") if one)]
+    assert complaints == []
+    notes = [row for row in rows if str(NOTE) in row[0] and "connection closing" not in row[1]]
+    assert notes == []
+    assert {row[2] for row in rows} == {"1", ""}  # good; IPv6 has none
+    assert {row[3] for row in rows} == {"1"}
+    assert len({row[4] for row in rows}) == len(ENDS)
+    assert sum(int(row[5]) for row in rows) == sum(len(chunk.data) for chunk in chunks)
+    assert {row[6] for row in rows} == {""}
