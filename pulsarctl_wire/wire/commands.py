@@ -6,7 +6,7 @@ clients (C++): one for the lookup service, one for all else; a request is theref
 (family, id) and not by its id alone.
 """
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, ServerError
 
@@ -30,6 +30,9 @@ ERROR_FIELDS: Final[dict[int, str]] = {
     if field.enum_type is not None and field.enum_type.full_name == ServerError.DESCRIPTOR.full_name
 }
 """Type number -> the field of the command that says which error it reports."""
+
+FAILED: Final = {NUMBERS["LOOKUP_RESPONSE"]: 2, NUMBERS["PARTITIONED_METADATA_RESPONSE"]: 1}
+"""Type number of an answer with a field `response` -> its value Failed."""
 
 PAYLOAD_TYPES: Final = frozenset({BaseCommand.SEND, BaseCommand.MESSAGE})
 """The commands that carry an entry (metadata and payload) behind the command."""
@@ -124,3 +127,11 @@ for _how in REQUESTS.values():
 def command_name(number: int) -> str:
     """The name of command type `number`, or UNKNOWN(number) for a type the schema does not have."""
     return NAMES.get(number) or f"UNKNOWN({number})"
+
+
+def build_command(name: str, **fields: Any) -> BaseCommand:
+    """The BaseCommand `name` ("LOOKUP") with these fields; None leaves one out, a dict is a message in it."""
+    number = NUMBERS[name]
+    given = {key: value for key, value in fields.items() if value is not None}
+    parts: dict[str, Any] = {"type": number, BODIES[number]: given}
+    return BaseCommand(**parts)

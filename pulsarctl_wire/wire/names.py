@@ -26,6 +26,49 @@ def full_topic(name: str | bytes) -> str:
     return f"persistent://{name}" if parts == 2 else name
 
 
+def check_topic(name: str) -> str:
+    """The full name of a topic that a user named. Raises ValueError for what is no topic name."""
+    full = full_topic(name)
+    domain, _, rest = full.partition("://")
+    parts = rest.split("/")
+    if domain not in ("persistent", "non-persistent", "topic", "segment"):
+        raise ValueError(f"{name!r} is no topic: a domain is persistent:// or non-persistent://")
+    if len(parts) < 3 or not all(parts) or len(name) > LONGEST_NAME:
+        raise ValueError(
+            f"{name!r} is no topic: use NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME"
+        )
+    return full
+
+
+def check_namespace(name: str) -> str:
+    """`tenant/namespace`, also from a bare namespace name of tenant public. Raises ValueError."""
+    full = name if "/" in name else f"public/{name}"
+    if not all(full.split("/")) or not 1 <= full.count("/") <= 2 or "://" in full:
+        raise ValueError(f"{name!r} is no namespace: use TENANT/NAMESPACE")
+    return full
+
+
+def local_name(topic: str) -> str:
+    """The last part of a full topic name."""
+    return topic.rpartition("/")[2]
+
+
+def namespace_of(topic: str) -> str:
+    """`tenant/namespace` (older: `tenant/cluster/namespace`) of a full topic name."""
+    return topic.partition("://")[2].rpartition("/")[0]
+
+
+def partition_name(topic: str, index: int) -> str:
+    """The name of partition `index` of a partitioned topic."""
+    return f"{topic}-partition-{index}"
+
+
+def partition_index(topic: str) -> int:
+    """Which partition this topic is; -1 for one that is none."""
+    found = _PARTITION.search(topic)
+    return int(found[0].rpartition("-")[2]) if found else -1
+
+
 def without_partition(topic: str) -> str:
     """The topic that a partition belongs to (its `-partition-N` taken off); others as they are."""
     return _PARTITION.sub("", topic)

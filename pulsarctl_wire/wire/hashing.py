@@ -1,0 +1,31 @@
+"""The hashes by which keys find their partition, and lists of topics are compared.
+
+Sources: Pulsar's JavaStringHash, Murmur3_32Hash and TopicList; PIP-145 for the latter. Keys are hashed as
+they are carried: binary ones by their base64 text.
+"""
+
+from collections.abc import Iterable
+
+from crc32c import crc32c
+
+
+def java_string_hash(key: str) -> int:
+    """Java's String.hashCode of `key`, without its sign: 31 bits over UTF-16 units."""
+    value = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = 31 * value + (units[at] << 8 | units[at + 1]) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF
+
+
+def murmur3_32(key: str) -> int:
+    """Murmur3 (x86, 32 bits, seed 0) of `key` in UTF-8, without its sign."""
+    import mmh3
+
+    return mmh3.hash(key.encode("utf-8", "surrogatepass"), 0, signed=False) & 0x7FFFFFFF
+
+
+def topics_hash(topics: Iterable[str]) -> str:
+    """What the broker calls the hash of a list of topics: CRC32-C of the sorted names, little-endian hex."""
+    joined = ",".join(sorted(topics)).encode()
+    return crc32c(joined).to_bytes(4, "little").hex() if joined else "00000000"
