@@ -1,0 +1,568 @@
+"""Consuming: one consumer of one topic or partition, its permits and its acknowledgements.
+
+    SUBSCRIBE, FLOW -> MESSAGE -> `Delivery` -> ack | nack -> ACK (with a request id, so that it is confirmed)
+
+Permits are given back when a delivery is taken by whoever consumes, half a queue at a time; so a slow reader
+slows the broker. Acknowledgements are gathered for `ACK_PAUSE` or `ACK_COUNT` ids. Those not confirmed when
+the link is lost are sent again over the next one, and what comes again although it was acknowledged is
+acknowledged again and not shown. What is corrupt is acknowledged with its validation_error and counted, as
+Pulsar's clients do.
+"""
+
+import asyncio
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pulsarctl_wire.errors import BrokerError, LinkClosed, SessionError, Unanswered
+from pulsarctl_wire.net.client import Broker, Client
+from pulsarctl_wire.net.link import Link
+from pulsarctl_wire.wire.commands import build_command
+from pulsarctl_wire.wire.frame import Frame, build_frame
+from pulsarctl_wire.wire.names import partition_index
+from pulsarctl_wire.wire.payload import ChunkJoiner, Message, open_entry
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandAck, CommandSubscribe, Schema
+
+ACK_PAUSE: Final = 0.1
+"""Seconds that acknowledgements are gathered for, as in Pulsar's clients."""
+ACK_COUNT: Final = 1_000
+"""Ids that are acknowledged at once at the most."""
+REMEMBERED: Final = 65_536
+"""Acknowledged entries that are known again when they are delivered once more."""
+
+Position = tuple[int, int, int]
+"""Ledger, entry and batch index (-1: all of the entry)."""
+
+EARLIEST: Final[Position] = (-1, -1, -1)
+LATEST: Final[Position] = (2**63 - 1, 2**63 - 1, -1)
+
+
+@dataclass(frozen=True)
+class ConsumerOptions:
+    """How to subscribe. Times in seconds.
+
+    `start` is where a subscription that is not durable begins, `inclusive` whether with that very message;
+    `rollback` seconds back in time from now, instead. `queue_size` counts messages.
+    """
+
+    subscription: str
+    type: int = CommandSubscribe.Exclusive
+    name: str | None = None
+    durable: bool = True
+    initial: int = CommandSubscribe.Latest
+    queue_size: int = 1000
+    start: Position | None = None
+    inclusive: bool = True
+    rollback: int = 0
+    schema: Schema | None = None
+    priority: int | None = None
+    read_compacted: bool = False
+    replicated: bool = False
+    create_topic: bool = True
+    properties: Sequence[tuple[str, str]] = ()
+    batch_index_ack: bool = False
+    nack_delay: float = 60.0
+    ack_timeout: float = 0.0
+    txn: tuple[int, int] | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether messages are acknowledged and redelivered one by one."""
+        return self.type in (CommandSubscribe.Shared, CommandSubscribe.Key_Shared)
+
+
+class Delivery:
+    """An entry that was delivered: its `frame` and the `messages` of it that are to be consumed.
+
+    `id` is (ledger, entry), of a chunked message its last chunk's, all of whose ids are in `ids`.
+    `left` has a bit for each message (by batch index) that is not acknowledged yet.
+    """
+
+    __slots__ = ("consumer", "frame", "generation", "id", "ids", "left", "messages", "redelivered", "size")
+
+    def __init__(
+        self, consumer: "Consumer", frame: Frame, messages: list[Message], ids: list[tuple[int, int]]
+    ) -> None:
+        self.consumer = consumer
+        self.frame = frame
+        self.messages = messages
+        self.ids = ids
+        self.id = ids[-1]
+        self.generation = consumer.generation
+        self.redelivered: int = frame.body.redelivery_count
+        self.size = _cost(frame)
+        self.left = 0
+        for message in messages:
+            self.left |= 1 << (message.index or 0)
+
+    def position(self, message: Message) -> Position:
+        """Where `message` of this entry is."""
+        return (*self.id, -1 if message.index is None else message.index)
+
+
+class Consumer:
+    """Consumes one topic that is not partitioned, or one partition. `deliver` is given each delivery.
+
+    Attributes: `generation` counts how often it was opened, `active` is what a Failover consumer was told,
+    `ended` whether the topic was terminated and all of it acknowledged, `counts` of "corrupt", "duplicate"
+    and "acked" messages or entries, `error` what ended it.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        options: ConsumerOptions,
+        deliver: Callable[[Delivery], None],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.topic = topic
+        self.options = options
+        self.id = next(client.ids)
+        self.generation = 0
+        self.active: bool | None = None
+        self.ended = False
+        self.error: SessionError | None = None
+        self.counts: Counter[str] = Counter()
+        self.link: Link | None = None
+        self.partition = partition_index(topic)
+        self._client = client
+        self._deliver = deliver
+        self._changed = changed
+        self._opened = self._closing = False
+        self._assigned: Broker | None = None
+        self._reopening: asyncio.Task[None] | None = None
+        self._credit = 0
+        self._epoch = 0
+        self._chunks = ChunkJoiner()
+        self._chunk_ids: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
+        self._to_ack: list[dict[str, Any]] = []
+        self._unconfirmed: dict[int, list[dict[str, Any]]] = {}
+        self._acking: set[asyncio.Task[None]] = set()
+        self._groups = 0
+        self._acked: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._partly: dict[tuple[int, int], int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._nacked: list[tuple[float, tuple[int, int]]] = []
+        self._outstanding: OrderedDict[tuple[int, int], float] = OrderedDict()
+        self._clock: asyncio.TimerHandle | None = None
+        self._last: Position | None = None
+
+    # -- opening
+
+    async def open(self) -> None:
+        """Subscribe, and ask for messages. Raises SessionError."""
+        try:
+            await self._client.patiently(self._subscribe, f"consumer of {self.topic}")
+        except Unanswered:
+            self._abandon()
+            raise
+
+    async def _subscribe(self) -> None:
+        client, options = self._client, self.options
+        broker, self._assigned = self._assigned or await client.lookup(self.topic), None
+        link = await client.link(broker)
+        link.claim("consumer_id", self.id, self)
+        self.link = link
+        start = None if options.durable else self._last or options.start
+        rollback = options.rollback if self._last is None and not self._opened else 0
+        command = build_command(
+            "SUBSCRIBE",
+            topic=self.topic,
+            subscription=options.subscription,
+            subType=options.type,
+            consumer_id=self.id,
+            consumer_name=options.name,
+            durable=options.durable,
+            start_message_id=None if start is None else _id_data(start),
+            initialPosition=options.initial,
+            start_message_rollback_duration_sec=rollback or None,
+            schema=options.schema,
+            priority_level=options.priority,
+            read_compacted=options.read_compacted or None,
+            replicate_subscription_state=options.replicated or None,
+            force_topic_creation=None if options.create_topic else False,
+            metadata=[{"key": key, "value": value} for key, value in options.properties] or None,
+            consumer_epoch=None if options.is_shared else self._epoch,
+        )
+        self.generation += 1
+        self._chunks = ChunkJoiner()
+        self._chunk_ids.clear()
+        await link.request(command)
+        self._opened = True
+        self._credit = 0
+        self._flow(options.queue_size)
+        for ids in self._unconfirmed.values():
+            self._send_acks(ids)
+        self._unconfirmed.clear()
+        if options.ack_timeout and self._clock is None:
+            self._check()
+
+    def _abandon(self) -> None:
+        if self.link is not None and self.link.is_open:
+            command = build_command("CLOSE_CONSUMER", consumer_id=self.id, request_id=self.link.next_id())
+            self.link.send(build_frame(command))
+            self.link.release("consumer_id", self.id)
+
+    async def ask(self, name: str, **fields: Any) -> Any:
+        """Send a request about this consumer ("SEEK", "UNSUBSCRIBE", …); give its answer's body."""
+        if self.error is not None:
+            raise self.error
+        assert self.link is not None
+        return (await self.link.request(build_command(name, consumer_id=self.id, **fields))).body
+
+    async def close(self) -> None:
+        """Send what acknowledgements wait, and close."""
+        self._closing = True
+        for timer in (self._timer, self._clock):
+            if timer is not None:
+                timer.cancel()
+        if self._reopening is not None:
+            self._reopening.cancel()
+            return
+        if self.link is None or not self.link.is_open or self.error is not None:
+            return
+        await self.flush_acks()
+        try:
+            await self.ask("CLOSE_CONSUMER")
+        except (LinkClosed, Unanswered) as error:
+            self._client.warn(str(error))
+        self.link.release("consumer_id", self.id)
+
+    # -- permits
+
+    def taken(self, delivery: Delivery) -> None:
+        """Say that a delivery is consumed: its permits are given back."""
+        if delivery.generation == self.generation:
+            self._give_back(delivery.size)
+            if self.options.ack_timeout:
+                for each in delivery.ids:
+                    self._outstanding[each] = time.monotonic() + self.options.ack_timeout
+        self._last = delivery.position(delivery.messages[-1]) if delivery.messages else self._last
+
+    def _give_back(self, permits: int) -> None:
+        self._credit += permits
+        if self._credit >= (self.options.queue_size + 1) // 2:
+            self._flow(self._credit)
+            self._credit = 0
+
+    def _flow(self, permits: int) -> None:
+        if self.link is not None and self.link.is_open:
+            self.link.send(build_frame(build_command("FLOW", consumer_id=self.id, messagePermits=permits)))
+
+    # -- what comes in
+
+    def received(self, frame: Frame) -> None:
+        """A frame about this consumer."""
+        kind = frame.type
+        if kind == BaseCommand.MESSAGE:
+            self._message(frame)
+        elif kind == BaseCommand.CLOSE_CONSUMER:
+            self._close_consumer(frame.body)
+        elif kind == BaseCommand.TOPIC_MIGRATED:
+            self._assign(frame.body.brokerServiceUrl, frame.body.brokerServiceUrlTls, "TOPIC_MIGRATED")
+        elif kind == BaseCommand.ACTIVE_CONSUMER_CHANGE:
+            self.active = frame.body.is_active
+            self._changed()
+        elif kind == BaseCommand.REACHED_END_OF_TOPIC:
+            self.ended = True
+            self._changed()
+
+    def _message(self, frame: Frame) -> None:
+        body = frame.body
+        if body.HasField("consumer_epoch") and body.consumer_epoch < self._epoch:
+            self._give_back(_cost(frame))
+            return
+        place = body.message_id
+        where = (place.ledgerId, place.entryId)
+        if where in self._acked:
+            self.counts["duplicate"] += 1
+            self._drop(frame, where)
+            return
+        metadata = frame.metadata
+        if frame.checksum == "invalid" or metadata is None:
+            self._corrupt(frame, where, CommandAck.ChecksumMismatch)
+            return
+        frame.topic, frame.subscription = self.topic, self.options.subscription
+        ids = [where]
+        if metadata.num_chunks_from_msg > 1:
+            joined = self._chunk(frame, where)
+            if joined is None:
+                return
+            ids = joined
+        entry = open_entry(frame)
+        if not entry.messages or any(message.payload is None for message in entry.messages):
+            compressed = metadata.compression and not metadata.encryption_keys
+            self._corrupt(
+                frame,
+                where,
+                CommandAck.DecompressionError if compressed else CommandAck.BatchDeSerializeError,
+                "; ".join(entry.notes),
+            )
+            return
+        for note in entry.notes:
+            self._client.warn(f"{self.topic} {where[0]}:{where[1]}: {note}")
+        messages = [message for message in entry.messages if not message.skipped]
+        left = self._partly.get(where)
+        if left is not None:
+            messages = [message for message in messages if left >> (message.index or 0) & 1]
+        if not self.options.durable:
+            messages = self._from_start(where, messages)
+        if messages:
+            self._deliver(Delivery(self, frame, messages, ids))
+        else:
+            self._give_back(_cost(frame))
+
+    def _from_start(self, where: tuple[int, int], messages: list[Message]) -> list[Message]:
+        """What is not before the place where a reader begins, or goes on: the broker sends whole entries."""
+        start = self._last or self.options.start
+        if start is None or start[0] < 0 or start == LATEST:
+            return messages
+        inclusive = self._last is None and self.options.inclusive
+        kept = []
+        for message in messages:
+            at = (*where, -1 if message.index is None or start[2] < 0 else message.index)
+            if at > start or (inclusive and at == start):
+                kept.append(message)
+        return kept
+
+    def _chunk(self, frame: Frame, where: tuple[int, int]) -> list[tuple[int, int]] | None:
+        """Keep a chunk; with the last one of a message give the ids of all its chunks."""
+        metadata = frame.metadata
+        assert metadata is not None
+        self._chunks.add(frame, metadata, self.id)
+        ids = self._chunk_ids.setdefault(metadata.uuid, [])
+        if where not in ids:
+            ids.append(where)
+        for note in frame.notes:
+            self._client.warn(f"{self.topic} {where[0]}:{where[1]}: {note}")
+        if frame.joined is not None:
+            del self._chunk_ids[metadata.uuid]
+            return ids
+        if len(self._chunk_ids) > ChunkJoiner.MAX_MESSAGES:
+            self._chunk_ids.popitem(last=False)
+        self._give_back(1)
+        return None
+
+    def _corrupt(self, frame: Frame, where: tuple[int, int], why: int, text: str = "") -> None:
+        name = CommandAck.ValidationError.Name(why)  # type: ignore[arg-type]
+        self.counts["corrupt"] += 1
+        more = f" ({text})" if text else ""
+        self._client.warn(
+            f"{self.topic} {where[0]}:{where[1]}: corrupt, acknowledged with validation_error {name}{more}"
+        )
+        self._remember([where])
+        command = build_command(
+            "ACK",
+            consumer_id=self.id,
+            ack_type=CommandAck.Individual,
+            message_id=[{"ledgerId": where[0], "entryId": where[1]}],
+            validation_error=why,
+        )
+        if self.link is not None and self.link.is_open:
+            self.link.send(build_frame(command))
+        self._give_back(_cost(frame))
+
+    def _drop(self, frame: Frame, where: tuple[int, int]) -> None:
+        """Acknowledge once more what was acknowledged before."""
+        self._queue_ack([_id_data((*where, -1))])
+        self._give_back(_cost(frame))
+
+    # -- acknowledging
+
+    def ack(self, delivery: Delivery, message: Message | None = None) -> None:
+        """Acknowledge one message of a delivery, or all of it."""
+        delivery.left = 0 if message is None else delivery.left & ~(1 << (message.index or 0))
+        if delivery.left:
+            self._partly[delivery.id] = delivery.left
+            if self.options.batch_index_ack:
+                size = delivery.frame.metadata.num_messages_in_batch if delivery.frame.metadata else 0
+                self._queue_ack([_id_data((*delivery.id, -1), delivery.left, size)])
+            return
+        self._partly.pop(delivery.id, None)
+        self._remember(delivery.ids)
+        self._queue_ack([_id_data((*each, -1)) for each in delivery.ids])
+
+    def ack_cumulatively(self, delivery: Delivery, message: Message) -> None:
+        """Acknowledge everything up to and with `message`. Exclusive and Failover only."""
+        index = message.index or 0
+        left = delivery.left & ~((1 << index + 1) - 1)
+        delivery.left = left
+        size = delivery.frame.metadata.num_messages_in_batch if delivery.frame.metadata else 0
+        if left and not self.options.batch_index_ack:
+            return  # the broker would take it for the entry before
+        self._send_acks([_id_data((*delivery.id, -1), left, size)], CommandAck.Cumulative)
+        if not left:
+            self._remember(delivery.ids)
+
+    def _remember(self, ids: list[tuple[int, int]]) -> None:
+        for each in ids:
+            self._acked[each] = None
+            self._outstanding.pop(each, None)
+        while len(self._acked) > REMEMBERED:
+            self._acked.popitem(last=False)
+
+    def _queue_ack(self, ids: list[dict[str, Any]]) -> None:
+        self._to_ack += ids
+        if len(self._to_ack) >= ACK_COUNT:
+            self._send_queued()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(ACK_PAUSE, self._send_queued)
+
+    def _send_queued(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._to_ack:
+            ids, self._to_ack = self._to_ack, []
+            self._send_acks(ids)
+
+    def _send_acks(self, ids: list[dict[str, Any]], kind: int = CommandAck.Individual) -> None:
+        task = asyncio.get_running_loop().create_task(self._acknowledge(ids, kind))
+        self._acking.add(task)
+        task.add_done_callback(self._acking.discard)
+
+    async def _acknowledge(self, ids: list[dict[str, Any]], kind: int) -> None:
+        self._groups += 1
+        group = self._groups
+        most, least = self.options.txn or (None, None)
+        try:
+            await self.ask("ACK", ack_type=kind, message_id=ids, txnid_most_bits=most, txnid_least_bits=least)
+        except LinkClosed:
+            if kind == CommandAck.Individual:
+                self._unconfirmed[group] = ids
+        except SessionError as error:
+            if isinstance(error, BrokerError) and self.options.txn:
+                self.error = self.error or error
+            self._client.warn(f"{self.topic}: {error}")
+
+    async def flush_acks(self) -> None:
+        """Send what acknowledgements wait, and wait until they are confirmed."""
+        self._send_queued()
+        while self._acking:
+            await asyncio.wait(list(self._acking))
+
+    # -- asking for messages again
+
+    def nack(self, delivery: Delivery) -> None:
+        """Refuse a delivery: it is to come again after `nack_delay`."""
+        self._outstanding.pop(delivery.id, None)
+        self._nacked.append((time.monotonic() + self.options.nack_delay, delivery.id))
+        if self._clock is None:
+            self._check()
+
+    def _check(self) -> None:
+        """Ask again for what was refused, or not acknowledged in time."""
+        now = time.monotonic()
+        due = [where for when, where in self._nacked if when <= now]
+        self._nacked = [each for each in self._nacked if each[0] > now]
+        for where, when in list(self._outstanding.items()):
+            if when > now:
+                break
+            del self._outstanding[where]
+            due.append(where)
+        if due:
+            self.redeliver(due)
+        waits = [when for when, _ in self._nacked] + list(self._outstanding.values())[:1]
+        if self.options.ack_timeout:
+            waits.append(now + self.options.ack_timeout / 4)
+        self._clock = None
+        if waits and not self._closing:
+            pause = max(min(waits) - now, 0.01)
+            self._clock = asyncio.get_running_loop().call_later(pause, self._check)
+
+    def redeliver(self, ids: list[tuple[int, int]]) -> None:
+        """Ask for these entries again; Exclusive and Failover get all that is not acknowledged."""
+        if self.link is None or not self.link.is_open:
+            return  # they come by themselves
+        if self.options.is_shared:
+            wanted = [_id_data((*each, -1)) for each in dict.fromkeys(ids)]
+            command = build_command(
+                "REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=self.id, message_ids=wanted
+            )
+        else:
+            self._epoch += 1
+            self.generation += 1
+            self._credit = 0
+            command = build_command(
+                "REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=self.id, consumer_epoch=self._epoch
+            )
+        self._send_queued()
+        self.link.send(build_frame(command))
+        if not self.options.is_shared:
+            self._flow(self.options.queue_size)
+
+    # -- losing the broker, and finding it again
+
+    def _assign(self, url: str, url_tls: str, source: str) -> None:
+        try:
+            self._assigned = self._client.named(url, url_tls, source)
+        except SessionError as error:
+            self._client.warn(f"{self.topic}: {error}")
+
+    def _close_consumer(self, body: Any) -> None:
+        if body.assignedBrokerServiceUrl or body.assignedBrokerServiceUrlTls:
+            self._assign(body.assignedBrokerServiceUrl, body.assignedBrokerServiceUrlTls, "CLOSE_CONSUMER")
+        self._acked.clear()  # somebody may have sought back: then they are to come again
+        self._partly.clear()
+        if self._opened:
+            self._reopen(LinkClosed("the broker closed the consumer"))
+
+    def lost(self, error: LinkClosed) -> None:
+        """The link has ended."""
+        if self._opened:
+            self._reopen(error)
+
+    def sought(self) -> None:
+        """Forget where we were: a SEEK was sent, after which the broker closes all consumers."""
+        self._last = None
+        self.options = replace(self.options, start=EARLIEST if self.options.start else None, rollback=0)
+
+    def _reopen(self, error: LinkClosed) -> None:
+        if self._closing or self.error is not None or self._reopening is not None:
+            return
+        if not self._client.settings.reconnect:
+            self._end(error)
+            return
+        self._client.warn(f"consumer of {self.topic}: {error}; opening it again")
+        self._reopening = asyncio.get_running_loop().create_task(self._open_again())
+
+    async def _open_again(self) -> None:
+        try:
+            await self._client.patiently(self._subscribe, f"consumer of {self.topic}", opened_before=True)
+        except SessionError as error:
+            self._end(error)
+        finally:
+            self._reopening = None
+
+    def _end(self, error: SessionError) -> None:
+        self.error = error
+        self._changed()
+
+
+def _cost(frame: Frame) -> int:
+    """Permits that a MESSAGE used: one a message, but for those its ack_set masks."""
+    metadata = frame.metadata
+    if metadata is None:
+        return 1
+    count = metadata.num_messages_in_batch
+    masked = frame.body.ack_set
+    if masked:
+        count = sum(bin(word & 2**64 - 1).count("1") for word in masked)
+    return max(count, 1)
+
+
+def _id_data(position: Position, left: int = 0, size: int = 0) -> dict[str, Any]:
+    """A position as the fields of MessageIdData; `left` are the bits of a batch that stay unacknowledged."""
+    fields: dict[str, Any] = {"ledgerId": position[0] & 2**64 - 1, "entryId": position[1] & 2**64 - 1}
+    if position[2] >= 0:
+        fields["batch_index"] = position[2]
+    if left:
+        words = left.to_bytes((left.bit_length() + 63) // 64 * 8, "little")
+        fields["ack_set"] = [
+            int.from_bytes(words[at : at + 8], "little", signed=True) for at in range(0, len(words), 8)
+        ]
+        fields["batch_size"] = size
+    return fields

@@ -1,0 +1,492 @@
+"""Producing: messages become entries, which wait for their receipts in order and are sent again if need be.
+
+    send -> batch -> frame -> pending (FIFO) -> SEND_RECEIPT -> `Sent`
+
+What the broker does, and what follows (the way that loses nothing):
+
+    a receipt for the oldest pending send      it is done
+    a receipt that was had before              passed over
+    a receipt that leaves sends out            the link is given up, all pending is sent again over a new one
+    SEND_ERROR ChecksumError                   if our copy is intact all pending is sent again; else it fails
+    SEND_ERROR NotAllowedError                 that send fails, the others go on
+    SEND_ERROR TopicTerminatedError            all pending fails, the producer ends
+    SEND_ERROR with another code               as with a receipt that leaves sends out
+    CLOSE_PRODUCER, TOPIC_MIGRATED, link lost  opened again (epoch + 1), all pending is sent again
+    no receipt within the send timeout         the send fails
+
+Sends keep their sequence ids when they are sent again, so that a broker that deduplicates stores them once.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pulsarctl_wire.errors import BrokerError, LinkClosed, LocalProtocolError, SessionError, Unanswered
+from pulsarctl_wire.net.client import Broker, Client
+from pulsarctl_wire.net.link import Link
+from pulsarctl_wire.wire.commands import build_command
+from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunked, single_entry
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.frame import Connection, Frame, build_frame, read_entry
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, ProducerAccessMode, Schema
+from pulsarctl_wire.wire.server_errors import MEANINGS, error_name
+
+METADATA_ROOM: Final = 1_024
+"""Bytes of a message's limit that are left for its metadata when it is cut into chunks."""
+
+_NONE: Final = 2**64 - 1
+_WATCHES: Final = 4  # looks at the oldest send, per send timeout
+
+
+@dataclass(frozen=True)
+class ProducerOptions:
+    """How to produce. Times in seconds, sizes in bytes.
+
+    `batch_count` 1 sends each message alone. `by_key` gathers messages of one key in a batch of their own.
+    `max_pending` and `max_pending_bytes` are how much may wait for receipts before `send` waits.
+    """
+
+    name: str | None = None
+    access: int = ProducerAccessMode.Shared
+    initial_sequence_id: int | None = None
+    schema: Schema | None = None
+    codec: int = 0
+    batch_count: int = 1000
+    batch_bytes: int = 128 * 1024
+    batch_delay: float = 0.001
+    by_key: bool = False
+    chunking: bool = False
+    chunk_bytes: int | None = None
+    max_pending: int = 50_000
+    max_pending_bytes: int = 64 * 1024 * 1024
+    send_timeout: float = 30.0
+    properties: Sequence[tuple[str, str]] = ()
+    txn: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The fate of a send: of `count` messages with sequence ids up to `highest`.
+
+    `ledger` and `entry` are where it was stored (both -1: a duplicate, not stored again), `first` the id of a
+    chunked message's first chunk; `error` why it was not, None if it was. `batched`: it went as a batch.
+    `latency_ns` is the time from the first sending to the receipt.
+    """
+
+    topic: str
+    sequence_id: int
+    highest: int
+    count: int
+    ledger: int = -1
+    entry: int = -1
+    batched: bool = False
+    first: tuple[int, int] | None = None
+    latency_ns: int = 0
+    error: SessionError | None = None
+
+
+class _Sending:
+    """An entry that waits for its receipt; `chunks_left` of its message are still to come."""
+
+    __slots__ = ("bytes", "chunks_left", "count", "frame", "highest", "sent_ns", "sequence_id")
+
+    def __init__(self, frame: bytes, sequence_id: int, highest: int, count: int, chunks_left: int) -> None:
+        self.frame = frame
+        self.bytes = len(frame)
+        self.sequence_id = sequence_id
+        self.highest = highest
+        self.count = count
+        self.chunks_left = chunks_left
+        self.sent_ns = time.perf_counter_ns()
+
+
+class Producer:
+    """Produces to one topic that is not partitioned, or to one partition; `on_sent` hears of each send.
+
+    Attributes: `name` as the broker knows it, `schema_version` of what it produces, `pending_messages`.
+    """
+
+    def __init__(
+        self, client: Client, topic: str, options: ProducerOptions, on_sent: Callable[[Sent], None]
+    ) -> None:
+        self.topic = topic
+        self.name = options.name or ""
+        self.schema_version = b""
+        self.pending_messages = 0
+        self._client = client
+        self._options = options
+        self._on_sent = on_sent
+        self._id = next(client.ids)
+        self._epoch = 0
+        self._topic_epoch: int | None = None
+        self._link: Link | None = None
+        self._stamp = Stamp("")
+        self._next = options.initial_sequence_id + 1 if options.initial_sequence_id is not None else 0
+        self._opened = self._closing = False
+        self._assigned: Broker | None = None
+        self._pending: deque[_Sending] = deque()
+        self._pending_bytes = 0
+        self._first_chunk: tuple[int, int] | None = None
+        self._batches: dict[str | None, Batch] = {}
+        self._batched_count = self._batched_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._reopening: asyncio.Task[None] | None = None
+        self._error: SessionError | None = None
+
+    # -- opening
+
+    async def open(self) -> None:
+        """Register with the broker of the topic. Raises SessionError."""
+        try:
+            await self._client.patiently(self._register, f"producer of {self.topic}")
+        except Unanswered:
+            self._abandon()
+            raise
+
+    async def _register(self) -> None:
+        client, options = self._client, self._options
+        broker, self._assigned = self._assigned or await client.lookup(self.topic), None
+        link = await client.link(broker)
+        link.claim("producer_id", self._id, self)
+        self._link = link
+        command = build_command(
+            "PRODUCER",
+            topic=self.topic,
+            producer_id=self._id,
+            producer_name=self.name or None,
+            schema=options.schema,
+            epoch=self._epoch,
+            user_provided_producer_name=options.name is not None,
+            producer_access_mode=options.access,
+            topic_epoch=self._topic_epoch,
+            metadata=[{"key": key, "value": value} for key, value in options.properties] or None,
+            txn_enabled=True if options.txn else None,
+        )
+        self._epoch += 1
+        body = (await link.request(command)).body
+        self.name = as_text(body.producer_name)
+        self.schema_version = body.schema_version
+        if body.HasField("topic_epoch"):
+            self._topic_epoch = body.topic_epoch
+        if not self._opened and options.initial_sequence_id is None:
+            self._next = body.last_sequence_id + 1
+        self._stamp = Stamp(self.name, options.codec, self.schema_version, options.txn)
+        self._opened = True
+        if self._watch is None:
+            self._look()
+
+    def _abandon(self) -> None:
+        """Tell a broker that did not answer in time that the producer is not wanted any more."""
+        if self._link is not None and self._link.is_open:
+            command = build_command("CLOSE_PRODUCER", producer_id=self._id, request_id=self._link.next_id())
+            self._link.send(build_frame(command))
+            self._link.release("producer_id", self._id)
+
+    # -- sending
+
+    async def send(self, message: Outgoing) -> None:
+        """Send `message`, alone or with others; waits while too much is pending.
+
+        Raises the SessionError that ended the producer, LocalProtocolError for a message too large.
+        """
+        if self._error is not None:
+            raise self._error
+        options = self._options
+        sequence_id = self._next if message.sequence_id is None else message.sequence_id
+        self._next = sequence_id + 1
+        size = len(message.payload)
+        if options.batch_count <= 1 or message.deliver_at is not None or size >= options.batch_bytes:
+            self._send_batches()
+            self._send_alone(message, sequence_id)
+        else:
+            if self._batched_bytes + size > options.batch_bytes:
+                self._send_batches()
+            key = message.key if options.by_key else None
+            batch = self._batches.get(key)
+            if batch is None:
+                batch = self._batches[key] = Batch()
+            batch.add(message, sequence_id)
+            self._batched_count += 1
+            self._batched_bytes += size
+            if self._batched_count < options.batch_count:
+                if self._timer is None:
+                    loop = asyncio.get_running_loop()
+                    self._timer = loop.call_later(options.batch_delay, self._send_batches)
+                return
+            self._send_batches()
+        await self._room()
+
+    @property
+    def is_batching(self) -> bool:
+        """Whether messages wait in a batch."""
+        return self._batched_count > 0
+
+    def _send_alone(self, message: Outgoing, sequence_id: int) -> None:
+        metadata, payload = single_entry(self._stamp, message, sequence_id, _now_ms())
+        limit = self._link.max_message_size if self._link is not None else 0
+        if self._options.chunking and limit:
+            room = min(self._options.chunk_bytes or limit, limit)
+            if self._options.chunk_bytes is None:
+                room -= metadata.ByteSize() + METADATA_ROOM
+            for part, piece in chunked(metadata, payload, max(room, 1)):
+                self._send_entry(part, piece, sequence_id, sequence_id, 1)
+            return
+        if limit and len(payload) > limit:
+            raise LocalProtocolError(
+                f"a message of {len(payload)} bytes: the broker takes {limit}; --chunking cuts it up"
+            )
+        self._send_entry(metadata, payload, sequence_id, sequence_id, 1)
+
+    def _send_batches(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        batches, self._batches = self._batches, {}
+        self._batched_count = self._batched_bytes = 0
+        for batch in batches.values():
+            metadata, payload = batch.entry(self._stamp, _now_ms())
+            self._send_entry(metadata, payload, batch.lowest, batch.highest, batch.count)
+
+    def _send_entry(
+        self, metadata: MessageMetadata, payload: bytes, lowest: int, highest: int, count: int
+    ) -> None:
+        chunks = metadata.num_chunks_from_msg
+        most, least = self._options.txn or (None, None)
+        command = build_command(
+            "SEND",
+            producer_id=self._id,
+            sequence_id=lowest,
+            num_messages=count if count > 1 else None,
+            highest_sequence_id=highest if count > 1 else None,
+            is_chunk=True if chunks > 1 else None,
+            txnid_most_bits=most,
+            txnid_least_bits=least,
+        )
+        frame = build_frame(command, metadata, payload)
+        sending = _Sending(frame, lowest, highest, count, chunks - 1 - metadata.chunk_id if chunks > 1 else 0)
+        self._pending.append(sending)
+        self._pending_bytes += sending.bytes
+        self.pending_messages += count
+        if self._reopening is None and self._link is not None and self._link.is_open:
+            self._link.send(frame)
+
+    async def _room(self) -> None:
+        """Wait until there is room for more; let the loop see to what has come meanwhile."""
+        await asyncio.sleep(0)
+        link = self._link
+        if link is not None:
+            await link.drain()
+        options = self._options
+        while (
+            self.pending_messages >= options.max_pending or self._pending_bytes >= options.max_pending_bytes
+        ):
+            if self._error is not None:
+                return
+            await self._progress()
+
+    async def _progress(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    async def flush(self) -> None:
+        """Send what is batched, and wait until all that is pending has its fate."""
+        self._send_batches()
+        while self._pending and self._error is None:
+            await self._progress()
+
+    async def close(self) -> None:
+        """Close the producer; what is pending is not waited for (`flush` does)."""
+        self._closing = True
+        for timer in (self._timer, self._watch):
+            if timer is not None:
+                timer.cancel()
+        if self._reopening is not None:
+            self._reopening.cancel()
+            return
+        link = self._link
+        if link is not None and link.is_open and self._error is None:
+            try:
+                await link.request(build_command("CLOSE_PRODUCER", producer_id=self._id))
+            except (LinkClosed, Unanswered) as error:
+                self._client.warn(str(error))
+            link.release("producer_id", self._id)
+
+    # -- what comes back
+
+    def received(self, frame: Frame) -> None:
+        """A frame about this producer."""
+        body = frame.body
+        if frame.type == BaseCommand.SEND_RECEIPT:
+            self._receipt(body)
+        elif frame.type == BaseCommand.SEND_ERROR:
+            self._send_error(body)
+        elif frame.type == BaseCommand.TOPIC_MIGRATED:
+            self._assign(body.brokerServiceUrl, body.brokerServiceUrlTls, "TOPIC_MIGRATED")
+        elif frame.type == BaseCommand.CLOSE_PRODUCER:
+            if body.assignedBrokerServiceUrl or body.assignedBrokerServiceUrlTls:
+                self._assign(
+                    body.assignedBrokerServiceUrl, body.assignedBrokerServiceUrlTls, "CLOSE_PRODUCER"
+                )
+            if self._opened:
+                self._reopen(LinkClosed("the broker closed the producer"))
+
+    def _assign(self, url: str, url_tls: str, source: str) -> None:
+        try:
+            self._assigned = self._client.named(url, url_tls, source)
+        except SessionError as error:
+            self._client.warn(f"{self.topic}: {error}")
+
+    def _receipt(self, body: Any) -> None:
+        pending = self._pending
+        sequence_id = body.sequence_id
+        if not pending or sequence_id < pending[0].sequence_id:
+            return  # had before
+        head = pending[0]
+        if sequence_id not in (head.sequence_id, head.highest):
+            self._start_over(f"a receipt for sequence id {sequence_id}, none for {head.sequence_id}")
+            return
+        place = body.message_id
+        ledger, entry = _signed(place.ledgerId), _signed(place.entryId)
+        if head.chunks_left:
+            self._first_chunk = self._first_chunk or (ledger, entry)
+            self._pop()
+            return
+        first, self._first_chunk = self._first_chunk, None
+        self._done(head, ledger, entry, first)
+
+    def _done(self, head: _Sending, ledger: int, entry: int, first: tuple[int, int] | None) -> None:
+        self._pop()
+        latency = time.perf_counter_ns() - head.sent_ns
+        self._on_sent(
+            Sent(
+                self.topic,
+                head.sequence_id,
+                head.highest,
+                head.count,
+                ledger,
+                entry,
+                head.count > 1,
+                first,
+                latency,
+            )
+        )
+
+    def _pop(self) -> None:
+        head = self._pending.popleft()
+        self._pending_bytes -= head.bytes
+        self.pending_messages -= head.count
+        self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _fail_head(self, error: SessionError) -> None:
+        head = self._pending[0]
+        self._pop()
+        self._first_chunk = None
+        while head.chunks_left and self._pending and self._pending[0].sequence_id == head.sequence_id:
+            self._pop()  # the message's other chunks
+        self._on_sent(
+            Sent(self.topic, head.sequence_id, head.highest, head.count, batched=head.count > 1, error=error)
+        )
+
+    def _send_error(self, body: Any) -> None:
+        code = error_name(body.error)
+        error = BrokerError(code, as_text(body.message), "SEND", MEANINGS.get(code, ""))
+        if code == "TopicTerminatedError":
+            self._end(error)
+            return
+        found = [each for each in self._pending if body.sequence_id in (each.sequence_id, each.highest)]
+        if code in ("NotAllowedError", "ChecksumError") and found:
+            if code == "NotAllowedError" or not _is_intact(found[0].frame):
+                self._pending.remove(found[0])
+                self._pending.appendleft(found[0])
+                self._fail_head(error)
+            else:
+                self._client.warn(f"{self.topic}: {error}; our copy is intact, all pending is sent again")
+                self._resend()
+            return
+        self._start_over(str(error))
+
+    def _start_over(self, reason: str) -> None:
+        if self._link is not None:
+            self._link.drop(f"{self.topic}: {reason}")
+
+    # -- losing the broker, and finding it again
+
+    def lost(self, error: LinkClosed) -> None:
+        """The link has ended."""
+        if self._opened:
+            self._reopen(error)
+
+    def _reopen(self, error: LinkClosed) -> None:
+        if self._closing or self._error is not None or self._reopening is not None:
+            return
+        if not self._client.settings.reconnect:
+            self._end(error)
+            return
+        self._client.warn(f"producer of {self.topic}: {error}; opening it again")
+        self._reopening = asyncio.get_running_loop().create_task(self._open_again())
+
+    async def _open_again(self) -> None:
+        try:
+            await self._client.patiently(self._register, f"producer of {self.topic}", opened_before=True)
+        except SessionError as error:
+            self._reopening = None
+            self._end(error)
+            return
+        self._reopening = None
+        if self._pending:
+            self._client.warn(f"producer of {self.topic}: open again, {len(self._pending)} sent again")
+        self._resend()
+
+    def _resend(self) -> None:
+        link = self._link
+        if link is not None and link.is_open:
+            for sending in self._pending:
+                link.send(sending.frame)
+
+    def _end(self, error: SessionError) -> None:
+        """Nothing more can be sent: all that is pending fails."""
+        self._error = error
+        while self._pending:
+            self._fail_head(error)
+        self._wake()
+
+    def _look(self) -> None:
+        """Fail what has waited for too long."""
+        timeout = self._options.send_timeout
+        late = time.perf_counter_ns() - int(timeout * 1e9)
+        while self._pending and self._pending[0].sent_ns < late:
+            head = self._pending[0]
+            self._fail_head(
+                Unanswered(
+                    f"{self.topic}: SEND of sequence id {head.sequence_id} was not answered by SEND_RECEIPT "
+                    f"within {timeout:g} s"
+                )
+            )
+        self._watch = asyncio.get_running_loop().call_later(timeout / _WATCHES, self._look)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
+
+
+def _is_intact(raw: bytes) -> bool:
+    """Whether the checksum of a SEND we keep still fits its bytes."""
+    frame = Frame(raw, None, BaseCommand.SEND, Connection(0), True)
+    read_entry(frame, 8 + frame.command_size)
+    return frame.checksum == "valid"

@@ -1,0 +1,267 @@
+"""How to reach a cluster: service URL, credentials, TLS, patience.
+
+A setting comes from a flag, else from the environment (`PWIRE_NAME` before `PULSAR_NAME`), else from a
+file in the format of Pulsar's own client.conf. Source of the file's keys and of the forms of authParams:
+Pulsar's client configuration reference.
+"""
+
+import json
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from pulsarctl_wire.errors import SettingsError
+
+DEFAULT_URL: Final = "pulsar://localhost:6650"
+_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
+_CONF_KEYS: Final = {
+    "brokerServiceUrl": "url",
+    "authPlugin": "auth_plugin",
+    "authParams": "auth_params",
+    "tlsAllowInsecureConnection": "tls_allow_insecure",
+    "tlsEnableHostnameVerification": "tls_hostname_check",
+    "tlsTrustCertsFilePath": "tls_ca",
+    "tlsCertificateFilePath": "tls_cert",
+    "tlsKeyFilePath": "tls_key",
+}
+_PLUGINS: Final = {"authenticationtoken": "token", "authenticationbasic": "basic", "authenticationtls": "tls"}
+
+
+class Address(NamedTuple):
+    """A host and a TCP port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class ServiceUrl:
+    """A service URL taken apart: whether it asks for TLS, and its hosts in the order to be tried."""
+
+    tls: bool
+    addresses: tuple[Address, ...]
+
+    def __str__(self) -> str:
+        return f"pulsar{'+ssl' if self.tls else ''}://{','.join(map(str, self.addresses))}"
+
+
+def parse_url(text: str) -> ServiceUrl:
+    """The parts of `pulsar://host:port,host2:port2` or `pulsar+ssl://…`; ports default to 6650 and 6651.
+
+    Raises SettingsError for anything else.
+    """
+    scheme, found, rest = text.strip().partition("://")
+    if not found:
+        scheme, rest = "pulsar", scheme
+    if scheme in ("http", "https"):
+        raise SettingsError(f"{text} is a web service URL; the binary protocol's is like {DEFAULT_URL}")
+    if scheme not in _PORTS:
+        raise SettingsError(f"{text}: a service URL begins with pulsar:// or pulsar+ssl://")
+    addresses = tuple(_address(each, _PORTS[scheme], text) for each in rest.rstrip("/").split(","))
+    return ServiceUrl(scheme == "pulsar+ssl", addresses)
+
+
+def _address(text: str, port: int, whole: str) -> Address:
+    host, colon, tail = text.strip().rpartition(":")
+    if not colon or tail.endswith("]"):
+        host, tail = text.strip(), str(port)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise SettingsError(f"{whole}: an IPv6 address stands in brackets, as in pulsar://[::1]:6650")
+    if not host or "/" in host or not (tail.isascii() and tail.isdigit() and 0 < int(tail) < 65_536):
+        raise SettingsError(f"{whole}: {text.strip() or 'nothing'} is no host:port")
+    return Address(host, int(tail))
+
+
+@dataclass(frozen=True)
+class Auth:
+    """A way to authenticate: its name on the wire, and what is sent. Credentials are read at each use."""
+
+    method: str = "none"
+    data: Callable[[], bytes] = field(default=bytes, repr=False)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that a session needs to know beforehand; times in seconds.
+
+    `timeout` is how long an answer may take, `connect_timeout` how long TCP, TLS and CONNECT together,
+    `keep_alive` the pause between PINGs. `protocol_version` and `proxy_to` are for those who test brokers.
+    """
+
+    url: ServiceUrl
+    auth: Auth = Auth()
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_allow_insecure: bool = False
+    tls_hostname_check: bool = True
+    listener: str | None = None
+    timeout: float = 30.0
+    connect_timeout: float = 10.0
+    keep_alive: float = 30.0
+    reconnect: bool = True
+
+    def tls_context(self) -> ssl.SSLContext:
+        """What TLS connections are made with. Raises SettingsError for certificates that cannot be read."""
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca)
+            if self.tls_cert:
+                context.load_cert_chain(self.tls_cert, self.tls_key)
+        except (OSError, ssl.SSLError) as error:
+            files = ", ".join(filter(None, (self.tls_ca, self.tls_cert, self.tls_key)))
+            why = getattr(error, "strerror", None) or error
+            raise SettingsError(
+                f"TLS certificates {files} cannot be used: {why}; PEM files are wanted"
+            ) from None
+        context.check_hostname = self.tls_hostname_check and not self.tls_allow_insecure
+        if self.tls_allow_insecure:
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def gather(
+    flags: Mapping[str, str | None], environment: Mapping[str, str], conf: str | None = None
+) -> dict[str, str]:
+    """Settings by name (`url`, `token`, `tls_ca`, …) out of flags, environment and client.conf.
+
+    `flags` are what the command line gave (None: not given), `conf` the file it named, else the one in
+    PWIRE_CLIENT_CONF or PULSAR_CLIENT_CONF. Raises SettingsError if that cannot be read.
+    """
+    path = conf or environment.get("PWIRE_CLIENT_CONF") or environment.get("PULSAR_CLIENT_CONF")
+    found = _read_conf(path) if path else {}
+    for name in flags:
+        for variable in (f"PULSAR_{name.upper()}", f"PWIRE_{name.upper()}"):
+            if environment.get(variable):
+                _override(found, name, environment[variable])
+    if "url" not in found and environment.get("PULSAR_SERVICE_URL"):
+        found["url"] = environment["PULSAR_SERVICE_URL"]
+    for name, value in flags.items():
+        if value is not None:
+            _override(found, name, value)
+    return found
+
+
+_CREDENTIALS: Final = ("token", "token_file", "basic", "auth_plugin", "auth_params")
+
+
+def _override(found: dict[str, str], name: str, value: str) -> None:
+    """Set `name`; credentials of another kind that came from a weaker source give way."""
+    if name in ("token", "token_file", "basic", "auth_plugin"):
+        for other in _CREDENTIALS:
+            found.pop(other, None)
+    found[name] = value
+
+
+def _read_conf(path: str) -> dict[str, str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read(1 << 20).splitlines()
+    except OSError as error:
+        raise SettingsError(f"client.conf {path}: {error.strerror}; name another with --conf") from None
+    found = {}
+    for line in lines:
+        key, equals, value = line.partition("=")
+        name = _CONF_KEYS.get(key.strip())
+        if equals and name and value.strip() and not line.lstrip().startswith(("#", "!")):
+            found[name] = value.strip()
+    return found
+
+
+def settings_from(found: Mapping[str, str], **rest: object) -> Settings:
+    """The settings that texts such as `gather` gives mean; `rest` are further fields of Settings.
+
+    Raises SettingsError for a value that makes no sense.
+    """
+    url = parse_url(found.get("url", DEFAULT_URL))
+    auth, tls_cert, tls_key = _auth(found)
+    return Settings(
+        url=url,
+        auth=auth,
+        tls_ca=found.get("tls_ca"),
+        tls_cert=found.get("tls_cert", tls_cert),
+        tls_key=found.get("tls_key", tls_key),
+        tls_allow_insecure=_truth(found, "tls_allow_insecure", False),
+        tls_hostname_check=_truth(found, "tls_hostname_check", True),
+        listener=found.get("listener_name"),
+        **rest,  # type: ignore[arg-type]
+    )
+
+
+def _truth(found: Mapping[str, str], name: str, default: bool) -> bool:
+    value = found.get(name, str(default)).lower()
+    if value not in ("true", "false", "1", "0", "yes", "no"):
+        raise SettingsError(f"{name}: {value!r} is neither true nor false")
+    return value in ("true", "1", "yes")
+
+
+def _auth(found: Mapping[str, str]) -> tuple[Auth, str | None, str | None]:
+    """The authentication asked for, and certificate and key where it names them."""
+    if "token" in found:
+        return _token("token:" + found["token"]), None, None
+    if "token_file" in found:
+        return _token("file:" + found["token_file"]), None, None
+    if "basic" in found:
+        return _basic(found["basic"]), None, None
+    plugin, parameters = found.get("auth_plugin", ""), found.get("auth_params", "")
+    if not plugin:
+        return (Auth("tls"), None, None) if found.get("tls_cert") else (Auth(), None, None)
+    kind = _PLUGINS.get(plugin.rpartition(".")[2].lower(), plugin.lower())
+    if kind == "token":
+        return _token(parameters), None, None
+    if kind == "basic":
+        return _basic(parameters), None, None
+    if kind == "tls":
+        files = _pairs(parameters)
+        return Auth("tls"), files.get("tlsCertFile"), files.get("tlsKeyFile")
+    if kind in ("none", "authenticationdisabled"):
+        return Auth(), None, None
+    raise SettingsError(f"auth plugin {plugin}: pwire knows token, basic, tls and none")
+
+
+def _pairs(text: str) -> dict[str, str]:
+    if text.lstrip().startswith("{"):
+        try:
+            return {str(key): str(value) for key, value in json.loads(text).items()}
+        except ValueError:
+            raise SettingsError("auth params: they begin like JSON and are none") from None
+    return {key: value for key, _, value in (each.partition(":") for each in text.split(","))}
+
+
+def _token(text: str) -> Auth:
+    if text.lstrip().startswith("{"):
+        text = "token:" + _pairs(text).get("token", "")
+    if text.startswith("file:"):
+        path = text.removeprefix("file:")
+        path = path.removeprefix("//") if path.startswith("///") else path
+        return Auth("token", lambda: _read_token(path))
+    token = text.removeprefix("token:").strip().encode()
+    if not token:
+        raise SettingsError("the token is empty; give it by --token, --token-file or PULSAR_TOKEN")
+    return Auth("token", lambda: token)
+
+
+def _read_token(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            token = file.read(1 << 20).strip()
+    except OSError as error:
+        raise SettingsError(f"token file {path}: {error.strerror}") from None
+    if not token:
+        raise SettingsError(f"token file {path} is empty")
+    return token
+
+
+def _basic(text: str) -> Auth:
+    if text.lstrip().startswith("{"):
+        pairs = _pairs(text)
+        text = f"{pairs.get('userId', '')}:{pairs.get('password', '')}"
+    user, colon, _ = text.partition(":")
+    if not colon or not user:
+        raise SettingsError("basic authentication is given as USER:PASSWORD")
+    return Auth("basic", text.encode)

@@ -1,0 +1,217 @@
+"""A subscription to several topics at once, partitioned or by a pattern; and where refused messages go."""
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import Final
+
+from pulsarctl_wire.errors import SessionError
+from pulsarctl_wire.net.client import Client
+from pulsarctl_wire.net.consumer import Consumer, ConsumerOptions, Delivery
+from pulsarctl_wire.net.producer import Producer, ProducerOptions, Sent
+from pulsarctl_wire.net.watch import TopicWatch
+from pulsarctl_wire.wire.entry import Outgoing
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.names import namespace_of, partition_name, without_partition
+from pulsarctl_wire.wire.payload import Message
+
+
+class Subscription:
+    """The consumers of one subscription, and one queue for what they get.
+
+    `topics` are full names; partitioned ones get a consumer for each partition. `pattern` (a regular
+    expression over full names, of topics in one namespace) adds topics as they appear.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        topics: Iterable[str],
+        options: ConsumerOptions,
+        *,
+        pattern: str | None = None,
+        extra_topics: Iterable[str] = (),
+    ) -> None:
+        self.consumers: dict[str, Consumer] = {}
+        self._client = client
+        self._topics = list(topics)
+        self._options = options
+        self._pattern = pattern
+        self._extra = list(extra_topics)
+        self._queue: deque[Delivery] = deque()
+        self._event = asyncio.Event()
+        self._watch: TopicWatch | None = None
+        self._opening: set[asyncio.Task[None]] = set()
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What the consumers counted, summed."""
+        return sum((each.counts for each in self.consumers.values()), Counter())
+
+    async def open(self) -> None:
+        """Subscribe to all topics. Raises SessionError."""
+        topics = self._topics
+        if self._pattern is not None:
+            self._watch = TopicWatch(self._client, namespace_of(self._pattern), self._pattern, self._appeared)
+            topics = sorted({without_partition(each) for each in await self._watch.open()})
+        for topic in [*topics, *self._extra]:
+            await self._add(topic)
+
+    async def _add(self, topic: str) -> None:
+        count = await self._client.partitions(topic, create=self._options.create_topic)
+        for name in [partition_name(topic, index) for index in range(count)] or [topic]:
+            if name not in self.consumers:
+                consumer = Consumer(self._client, name, self._options, self._deliver, self._event.set)
+                self.consumers[name] = consumer
+                try:
+                    await consumer.open()
+                except BaseException:
+                    del self.consumers[name]
+                    raise
+
+    def _appeared(self, added: list[str], removed: list[str]) -> None:
+        for topic in {without_partition(each) for each in added}:
+            task = asyncio.get_running_loop().create_task(self._add_late(topic))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _add_late(self, topic: str) -> None:
+        # all of a topic that has just appeared is news
+        try:
+            await self._add(topic)
+        except SessionError as error:
+            self._client.warn(f"{topic}: {error}")
+
+    def _deliver(self, delivery: Delivery) -> None:
+        self._queue.append(delivery)
+        self._event.set()
+
+    async def take(self) -> list[Delivery]:
+        """What was delivered and not taken yet; waits for something.
+
+        Empty when all topics have been terminated and read to their ends. Raises the SessionError that
+        ended a consumer.
+        """
+        while True:
+            taken = []
+            while self._queue:
+                delivery = self._queue.popleft()
+                # what was queued before the consumer was opened again comes once more
+                if delivery.generation == delivery.consumer.generation:
+                    taken.append(delivery)
+            if taken:
+                return taken
+            for consumer in self.consumers.values():
+                if consumer.error is not None:
+                    raise consumer.error
+            if (
+                self._pattern is None
+                and self.consumers
+                and all(each.ended for each in self.consumers.values())
+            ):
+                return []
+            self._event.clear()
+            await self._event.wait()
+
+    async def close(self) -> None:
+        """Close all consumers; acknowledgements that wait are sent first."""
+        for task in self._opening:
+            task.cancel()
+        if self._watch is not None:
+            await self._watch.close()
+        await asyncio.gather(*(each.close() for each in self.consumers.values()))
+
+
+class DeadLetters:
+    """Sends on what is refused too often, to the dead letter topic, or for later to the retry topic.
+
+    Properties and names as Pulsar's clients have them: `<topic>-<subscription>-DLQ` and `-RETRY`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        subscription: str,
+        limit: int,
+        dead_topic: str | None = None,
+        retry_topic: str | None = None,
+    ) -> None:
+        base = f"{without_partition(topic)}-{subscription}"
+        self.limit = limit
+        self.dead_topic = dead_topic or f"{base}-DLQ"
+        self.retry_topic = retry_topic or f"{base}-RETRY"
+        self.buried = self.retried = 0
+        self._client = client
+        self._subscription = subscription
+        self._producers: dict[str, Producer] = {}
+        self._failed: SessionError | None = None
+
+    async def bury(self, delivery: Delivery, message: Message) -> None:
+        """Send `message` to the dead letter topic, and acknowledge it when it is stored there."""
+        await self._send(self.dead_topic, delivery, message, self._properties(delivery, message), None)
+        self.buried += 1
+
+    async def retry(self, delivery: Delivery, message: Message, delay: float) -> None:
+        """Send `message` to the retry topic, to come again in `delay` seconds; too often: bury it."""
+        properties = self._properties(delivery, message)
+        times = int(properties.get(_TIMES, "0")) + 1 if properties.get(_TIMES, "0").isdigit() else 1
+        if times > self.limit:
+            await self.bury(delivery, message)
+            return
+        properties |= {_TIMES: str(times), _DELAY: str(int(delay * 1000))}
+        at = int((time.time() + delay) * 1000)
+        await self._send(self.retry_topic, delivery, message, properties, at)
+        self.retried += 1
+
+    def _properties(self, delivery: Delivery, message: Message) -> dict[str, str]:
+        """The message's own, and where it came from first."""
+        properties = {as_text(each.key): as_text(each.value) for each in message.metadata.properties}
+        ledger, entry = delivery.id
+        origin = f"{ledger}:{entry}:{delivery.consumer.partition}"
+        if message.index is not None:
+            origin += f":{message.index}"
+        properties.setdefault("REAL_TOPIC", delivery.consumer.topic)
+        properties.setdefault("REAL_SUBSCRIPTION", self._subscription)
+        properties.setdefault("ORIGIN_MESSAGE_ID", origin)
+        properties.setdefault("ORIGIN_MESSAGE_IDY_TIME", properties["ORIGIN_MESSAGE_ID"])
+        return properties
+
+    async def _send(
+        self, topic: str, delivery: Delivery, message: Message, properties: dict[str, str], at: int | None
+    ) -> None:
+        producer = self._producers.get(topic)
+        if producer is None:
+            producer = Producer(self._client, topic, ProducerOptions(batch_count=1), self._sent)
+            await producer.open()
+            self._producers[topic] = producer
+        metadata = message.metadata
+        await producer.send(
+            Outgoing(
+                message.payload or b"",
+                key=as_text(metadata.partition_key) if metadata.HasField("partition_key") else None,
+                key_is_base64=metadata.partition_key_b64_encoded,
+                ordering_key=metadata.ordering_key or None,
+                properties=tuple(properties.items()),
+                event_time=metadata.event_time,
+                deliver_at=at,
+                null=metadata.null_value,
+            )
+        )
+        await producer.flush()
+        if self._failed is not None:
+            raise self._failed
+        delivery.consumer.ack(delivery, message)
+
+    def _sent(self, sent: Sent) -> None:
+        self._failed = self._failed or sent.error
+
+    async def close(self) -> None:
+        """Close the producers."""
+        for producer in self._producers.values():
+            await producer.close()
+
+
+_TIMES: Final = "RECONSUMETIMES"
+_DELAY: Final = "DELAY_TIME"
