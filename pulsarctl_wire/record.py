@@ -171,7 +171,7 @@ class Recorder:
         if schema is None:
             view, value = show_plain(payload)
             return {"view": view, "value": value}
-        shown = show(Content(payload, schema, _key_bytes(metadata)))
+        shown = show(Content(payload, schema, key_bytes(metadata)))
         if shown.note:
             notes.append(shown.note)
         return {"view": shown.view, "value": shown.value}
@@ -218,7 +218,7 @@ def _place(event: Event) -> Record:
     }
 
 
-def _key_bytes(metadata: Any) -> bytes | None:
+def key_bytes(metadata: Any) -> bytes | None:
     """The key of a message as its producer gave it (binary keys travel as base64 text)."""
     if not metadata.HasField("partition_key"):
         return None

@@ -10,8 +10,12 @@ from pulsarctl_wire import __version__
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.analyze import analyze
 from pulsarctl_wire.cli.capture import capture
+from pulsarctl_wire.cli.consume import consume, read
 from pulsarctl_wire.cli.decode import decode
+from pulsarctl_wire.cli.lookup import lookup, partitions, topics
+from pulsarctl_wire.cli.produce import produce
 from pulsarctl_wire.cli.report import report
+from pulsarctl_wire.cli.session import verb
 from pulsarctl_wire.cli.sql import sql
 from pulsarctl_wire.cli.stats import stats
 from pulsarctl_wire.cli.table import table
@@ -30,6 +34,8 @@ app.command()(table)
 app.command()(analyze)
 app.command()(report)
 app.command()(sql)
+for each in (produce, consume, read, lookup, partitions, topics):
+    app.command()(verb(each))
 
 
 def _version(wanted: bool) -> None:

@@ -8,6 +8,9 @@ Exit codes, documented in docs/cli.md:
     3    a source cannot be read, or is nothing that pwire reads
     4    a source breaks off or is damaged: all before that was shown
     5    an output file cannot be written
+    6    no connection to a broker, or it was lost
+    7    a broker refused
+    8    a broker did not answer in time
     130  interrupted by Ctrl-C
     141  the reader of a pipe has gone
 """
@@ -20,12 +23,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
-from pulsarctl_wire.errors import WireError
+from pulsarctl_wire.errors import (
+    BrokerError,
+    FilterError,
+    LocalProtocolError,
+    SessionError,
+    SettingsError,
+    Unanswered,
+    WireError,
+)
 
 EXIT_USAGE: Final = 2
 EXIT_SOURCE: Final = 3
 EXIT_DAMAGED: Final = 4
 EXIT_OUTPUT: Final = 5
+EXIT_UNREACHABLE: Final = 6
+EXIT_REFUSED: Final = 7
+EXIT_UNANSWERED: Final = 8
 EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE: Final = 141
 
@@ -66,13 +80,26 @@ def end_of_pipe() -> NoReturn:
     raise SystemExit(EXIT_PIPE)
 
 
+def code_of(error: WireError) -> int:
+    """The exit code of a command that `error` ends."""
+    codes: tuple[tuple[type[WireError], int], ...] = (
+        (BrokerError, EXIT_REFUSED),
+        (Unanswered, EXIT_UNANSWERED),
+        (SessionError, EXIT_UNREACHABLE),
+        (SettingsError, EXIT_USAGE),
+        (FilterError, EXIT_USAGE),
+        (LocalProtocolError, EXIT_USAGE),
+    )
+    return next((code for kind, code in codes if isinstance(error, kind)), EXIT_SOURCE)
+
+
 @contextmanager
 def errors_said() -> Iterator[None]:
-    """What goes wrong with sources or with the output ends the command with one line."""
+    """What goes wrong with sources, sessions or the output ends the command with one line."""
     try:
         yield
     except WireError as error:
-        fail(str(error), EXIT_SOURCE)
+        fail(str(error), code_of(error))
     except BrokenPipeError:
         end_of_pipe()
     except OSError as error:  # a full disk, a device that fails

@@ -193,7 +193,6 @@ def decode(
             console.EXIT_USAGE,
         )
     from pulsarctl_wire.cli.job import DecodeJob, Options
-    from pulsarctl_wire.errors import FilterError
 
     options = Options(
         sources=sources or [],
@@ -217,10 +216,6 @@ def decode(
         colour=not no_color,
         jobs=jobs,
     )
-    with console.errors_said():
-        try:
-            with ExitStack() as stack:
-                code = DecodeJob(options, stack).run()
-        except FilterError as error:
-            console.fail(str(error), console.EXIT_USAGE)
+    with console.errors_said(), ExitStack() as stack:
+        code = DecodeJob(options, stack).run()
     raise SystemExit(code)

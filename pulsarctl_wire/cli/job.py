@@ -3,7 +3,7 @@
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -14,14 +14,12 @@ from pulsarctl_wire.capture.sharing import Sharing
 from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.cli import console, select, twin
-from pulsarctl_wire.cli.line import LineRenderer
 from pulsarctl_wire.cli.reading import Sources
+from pulsarctl_wire.cli.render import Render, renderer
 from pulsarctl_wire.cli.summary import Summary
 from pulsarctl_wire.errors import CaptureError, FilterError
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire.frame import Event, Frame
-
-Render = Callable[[list[Event]], bytes]
 
 _GATHERED: Final = 64  # events that are counted and shown at a time
 
@@ -74,7 +72,7 @@ class DecodeJob:
             None if options.expression is None else select.Expression(options.expression, recorder)
         )
         self.tests = self._tests()
-        self.render = None if options.quiet else _renderer(options, recorder, self.origin)
+        self.render = None if options.quiet else self._renderer(recorder)
         self.writer = None if options.write is None else self._writer(options.write)
         # the payloads of chunked messages are worth their memory only where messages are shown
         self.join_chunks = bool(options.expression or options.first_error) or (
@@ -92,6 +90,18 @@ class DecodeJob:
             return parse_schema(self.options.schema)
         except ValueError as error:
             raise FilterError(f"--schema {error}") from error
+
+    def _renderer(self, recorder: Recorder) -> Render:
+        options = self.options
+        return renderer(
+            options.output,
+            recorder,
+            self.origin,
+            stream=sys.stdout,
+            time_format=options.time_format,
+            show_secrets=options.show_secrets,
+            colour=options.colour,
+        )
 
     def _tests(self) -> list[select.Test]:
         """The selecting options as tests, the cheap ones first."""
@@ -300,24 +310,3 @@ class DecodeJob:
             console.complain(
                 f"--write: {self.writer.lost} packets had passed too long ago and were not written"
             )
-
-
-def _renderer(options: Options, recorder: Recorder, origin: console.Origin) -> Render:
-    if options.output == "json":
-        from pulsarctl_wire.cli.jsonl import json_line
-
-        return lambda events: b"".join([json_line(recorder(event)) for event in events])
-    paint = console.Paint(console.use_colour(sys.stdout, options.colour))
-    line = LineRenderer(
-        paint, time_format=options.time_format, origin=origin, show_secrets=options.show_secrets
-    )
-    render: Callable[[Event], str] = line
-    if options.output == "tree":
-        from pulsarctl_wire.cli.tree import TreeRenderer
-
-        render = TreeRenderer(line, recorder, colour=paint.colour)
-    elif options.output == "hex":
-        from pulsarctl_wire.cli.hexview import HexRenderer
-
-        render = HexRenderer(line, paint, show_secrets=options.show_secrets)
-    return lambda events: ("\n".join(map(render, events)) + "\n").encode("utf-8", "backslashreplace")

@@ -31,3 +31,8 @@ def settings_of(conf: list[str] | None) -> dict[str, str]:
             console.fail(f"--conf {text}: KEY=VALUE, such as spark.driver.memory=4g", console.EXIT_USAGE)
         settings[key] = value
     return settings
+
+
+def option(panel: str, *names: str, **more: Any) -> Any:
+    """An option in the panel `panel` of the help; one without default shows none."""
+    return typer.Option(*names, rich_help_panel=panel, **more)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pulsarctl_wire.cli.console import Origin
 from pulsarctl_wire.errors import FilterError
 from pulsarctl_wire.record import RECORD_NAMES, Record, Recorder
-from pulsarctl_wire.wire.commands import NAMES, NUMBERS
+from pulsarctl_wire.wire.commands import FAILED, NAMES, NUMBERS
 from pulsarctl_wire.wire.frame import Event, Frame, Gap
 from pulsarctl_wire.wire.names import full_topic, without_partition
 from pulsarctl_wire.wire.payload import open_entry
@@ -127,45 +127,38 @@ def is_wrong(event: Event) -> bool:
         or (
             field.name == "response"
             and getattr(field.enum_type, "name", "")
-            and value == _FAILED.get(event.type)
+            and value == FAILED.get(event.type)
         )
         for field, value in body.ListFields()
     )
 
 
-_FAILED: Final = {NUMBERS["LOOKUP_RESPONSE"]: 2, NUMBERS["PARTITIONED_METADATA_RESPONSE"]: 1}
+class Rule:
+    """An expression over records that have some of `names`, in the language of rule-engine.
 
+    `flag` is the option it was given by, `names_in` the document that lists the names, for errors.
+    """
 
-class Expression:
-    """A filter expression over the fields of a record (docs/json.md), in the language of rule-engine."""
-
-    def __init__(self, text: str, recorder: Recorder) -> None:
+    def __init__(self, text: str, names: frozenset[str], flag: str, names_in: str) -> None:
         import rule_engine
 
         # it frowns on dots into mappings, which is what records are made of
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="rule_engine")
-        self._recorder = recorder
         self._error = rule_engine.errors.EngineError
         context = rule_engine.Context(resolver=_resolve, default_value=None)
         try:
             self._rule = rule_engine.Rule(text, context=context)
         except self._error as error:
-            raise FilterError(
-                f"--filter {text}: {_explain(error)}; see docs/json.md for the fields"
-            ) from error
+            raise FilterError(f"{flag} {text}: {_explain(error)}; see {names_in} for the fields") from error
         own = set(re.findall(r"\bfor\s+(\w+)\s+in\b", text))  # of [m for m in messages]
-        unknown = set(context.symbols) - RECORD_NAMES - set(context.builtins) - own
+        unknown = set(context.symbols) - names - set(context.builtins) - own
         if unknown:
-            near = difflib.get_close_matches(min(unknown), RECORD_NAMES, 1)
-            hint = f"did you mean {near[0]}?" if near else "docs/json.md lists the fields"
-            raise FilterError(f"--filter {text}: there is no field {min(unknown)}; {hint}")
+            near = difflib.get_close_matches(min(unknown), names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"{names_in} lists the fields"
+            raise FilterError(f"{flag} {text}: there is no field {min(unknown)}; {hint}")
         self.tried = 0
         self.failed = 0
         """Records on which the expression made no sense (an order between a text and a number)."""
-
-    def __call__(self, event: Event) -> bool:
-        """Whether the expression holds for the record of `event`."""
-        return self.matches(self._recorder(event))
 
     def matches(self, record: Record) -> bool:
         """Whether the expression holds for `record`."""
@@ -175,6 +168,18 @@ class Expression:
         except self._error:
             self.failed += 1
             return False
+
+
+class Expression(Rule):
+    """A filter expression over the fields of a frame's record (docs/json.md)."""
+
+    def __init__(self, text: str, recorder: Recorder) -> None:
+        super().__init__(text, RECORD_NAMES, "--filter", "docs/json.md")
+        self._recorder = recorder
+
+    def __call__(self, event: Event) -> bool:
+        """Whether the expression holds for the record of `event`."""
+        return self.matches(self._recorder(event))
 
 
 def _resolve(thing: Any, name: str) -> Any:

@@ -1,0 +1,238 @@
+"""The loop of `consume` and `read`: what is delivered is shown, acknowledged or refused, until the end."""
+
+import asyncio
+import re
+import sys
+import time
+from datetime import datetime, timezone
+from typing import Final
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.produce import Pace, schema_of
+from pulsarctl_wire.cli.received import NAMES, message_record, shower
+from pulsarctl_wire.cli.select import Rule
+from pulsarctl_wire.errors import SettingsError
+from pulsarctl_wire.net.client import Client
+from pulsarctl_wire.net.consumer import EARLIEST, LATEST, Consumer, Delivery, Position
+from pulsarctl_wire.net.schemas import SchemaBook
+from pulsarctl_wire.net.subscription import DeadLetters, Subscription
+from pulsarctl_wire.wire.payload import Message
+from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_NEVER: Final = 2**64 - 1
+
+
+def parse_start(text: str) -> tuple[Position | None, int | None]:
+    """Where `read --from` begins: a position, or ns since the epoch. Raises SettingsError."""
+    if text.lower() in ("earliest", "latest"):
+        return (EARLIEST if text.lower() == "earliest" else LATEST), None
+    found = re.fullmatch(r"(\d+):(\d+)(?::(-?\d+))?", text)
+    if found:
+        return (int(found[1]), int(found[2]), int(found[3] or -1)), None
+    return None, parse_time(text)
+
+
+def parse_time(text: str) -> int:
+    """A moment in ns since the epoch: ISO 8601, seconds since 1970, or -10m ago. Raises SettingsError."""
+    ago = re.fullmatch(r"-(\d+(?:\.\d+)?)([smhd])", text)
+    if ago:
+        return time.time_ns() - int(float(ago[1]) * _UNITS[ago[2]] * 1e9)
+    try:
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            return int(float(text) * 1e9)
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except (ValueError, OverflowError):
+        raise SettingsError(
+            f"{text}: neither earliest, latest, LEDGER:ENTRY nor a time (ISO 8601, seconds since 1970, -10m)"
+        ) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1e9)
+
+
+class View:
+    """Which messages are shown, and how. Raises FilterError and SettingsError for what makes no sense."""
+
+    def __init__(
+        self,
+        form: str,
+        *,
+        template: str | None,
+        hexadecimal: bool,
+        schema: str,
+        filter: str | None,
+        colour: bool,
+        since_ms: int = 0,
+    ) -> None:
+        self.show = shower(form, template, colour=colour, hexadecimal=hexadecimal)
+        self.asks = schema == "auto" and form != "none" and template is None and not hexadecimal
+        self.schema = None if schema == "auto" else schema_of(schema)
+        self.rule = None if filter is None else Rule(filter, NAMES, "--filter", "docs/cli.md")
+        self.since_ms = since_ms
+
+    def hides(self, delivery: Delivery, message: Message, schema: Schema | None) -> bool:
+        """Whether a message is not to be shown."""
+        entry = delivery.frame.metadata
+        if entry is not None and entry.publish_time < self.since_ms:
+            return True
+        return self.rule is not None and not self.rule.matches(message_record(delivery, message, schema))
+
+
+class Consuming:
+    """One run. `ack` is "individual", "cumulative" or "none"."""
+
+    def __init__(
+        self,
+        client: Client,
+        feed: Subscription,
+        view: View,
+        *,
+        count: int,
+        at_end: bool,
+        idle: float | None,
+        rate: float | None,
+        ack: str,
+        quiet: bool,
+        nack: str | None = None,
+        letters: DeadLetters | None = None,
+        retry: bool = False,
+    ) -> None:
+        self._client = client
+        self._feed = feed
+        self._view = view
+        self._left = count or _NEVER
+        self._at_end = at_end
+        self._idle = idle
+        self._pace = Pace(rate) if rate else None
+        self._ack = ack
+        self._nack = None if nack is None else Rule(nack, NAMES, "--nack", "docs/cli.md")
+        self._letters = letters
+        self._retry = retry
+        self._quiet = quiet
+        self._book = SchemaBook(client)
+        self._shown = self._hidden = self._refused = 0
+        self._ends: dict[Consumer, tuple[int, int]] = {}
+        self._out = sys.stdout.buffer
+
+    async def run(self) -> int:
+        """Consume until the end; gives the exit code."""
+        await self._feed.open()
+        began = time.perf_counter()
+        try:
+            if self._at_end:
+                await self._find_ends()
+            await self._loop()
+        except asyncio.CancelledError:
+            pass  # Ctrl-C is the usual way to end
+        finally:
+            self._out.flush()
+            await self._feed.close()
+            if self._letters is not None:
+                await self._letters.close()
+            if not self._quiet:
+                self._say(time.perf_counter() - began)
+        return 0
+
+    async def _find_ends(self) -> None:
+        """Where each topic ends now; those that are read to their ends already are left out."""
+        for consumer in self._feed.consumers.values():
+            body = await consumer.ask("GET_LAST_MESSAGE_ID")
+            last = body.last_message_id.ledgerId, body.last_message_id.entryId
+            done = body.consumer_mark_delete_position
+            seen = (done.ledgerId, done.entryId) if body.HasField("consumer_mark_delete_position") else None
+            durable = consumer.options.durable
+            if last[1] != _NEVER and not (
+                durable and seen is not None and seen[1] != _NEVER and seen >= last
+            ):
+                self._ends[consumer] = last
+
+    async def _loop(self) -> None:
+        while self._left > 0 and not (self._at_end and not self._ends):
+            try:
+                deliveries = await asyncio.wait_for(self._feed.take(), self._idle)
+            except (TimeoutError, asyncio.TimeoutError):
+                return
+            if not deliveries:
+                return  # the topics were terminated
+            for delivery in deliveries:
+                if self._left > 0:
+                    await self._consume(delivery)
+            self._out.flush()
+
+    async def _consume(self, delivery: Delivery) -> None:
+        consumer, letters = delivery.consumer, self._letters
+        if letters is not None and not self._retry and delivery.redelivered > letters.limit:
+            for message in delivery.messages:
+                await letters.bury(delivery, message)
+            consumer.taken(delivery)
+            return
+        schema = self._view.schema
+        entry = delivery.frame.metadata
+        if self._view.asks and entry is not None and entry.schema_version:
+            schema = await self._book.find(consumer.topic, entry.schema_version)
+        if self._nack is None and self._pace is None and len(delivery.messages) <= self._left:
+            self._show(delivery, delivery.messages, schema)
+            self._acknowledge(delivery, None)
+        else:
+            for message in delivery.messages:
+                if self._left <= 0:
+                    break
+                if self._pace is not None:
+                    await self._pace.wait()
+                self._show(delivery, [message], schema)
+                await self._settle(delivery, message, schema)
+        consumer.taken(delivery)
+        end = self._ends.get(consumer)
+        if end is not None and delivery.id >= end:
+            del self._ends[consumer]
+
+    def _show(self, delivery: Delivery, messages: list[Message], schema: Schema | None) -> None:
+        view = self._view
+        if view.rule is not None or view.since_ms:
+            shown = [each for each in messages if not view.hides(delivery, each, schema)]
+            self._hidden += len(messages) - len(shown)
+            messages = shown
+        show = view.show
+        self._out.write(b"".join([show(delivery, message, schema) for message in messages]))
+        self._shown += len(messages)
+        self._left -= len(messages)
+
+    def _acknowledge(self, delivery: Delivery, message: Message | None) -> None:
+        if self._ack == "none":
+            return
+        self._out.flush()  # what is acknowledged has been shown
+        if self._ack == "cumulative":
+            delivery.consumer.ack_cumulatively(delivery, message or delivery.messages[-1])
+        else:
+            delivery.consumer.ack(delivery, message)
+
+    async def _settle(self, delivery: Delivery, message: Message, schema: Schema | None) -> None:
+        """Acknowledge or refuse a message."""
+        rule, letters = self._nack, self._letters
+        if rule is None or not rule.matches(message_record(delivery, message, schema)):
+            self._acknowledge(delivery, message)
+            return
+        self._refused += 1
+        if letters is not None and self._retry:
+            await letters.retry(delivery, message, delivery.consumer.options.nack_delay)
+        elif letters is not None and delivery.redelivered >= letters.limit:
+            await letters.bury(delivery, message)
+        else:
+            delivery.consumer.nack(delivery)
+
+    def _say(self, seconds: float) -> None:
+        counts = self._feed.counts
+        parts = [f"{self._shown} message{'' if self._shown == 1 else 's'}"]
+        if self._shown > 1:
+            parts.append(f"{self._shown / seconds:,.0f}/s")
+        letters = self._letters
+        for number, name in (
+            (self._hidden, "not shown"),
+            (self._refused, "refused"),
+            (letters.retried if letters else 0, "to the retry topic"),
+            (letters.buried if letters else 0, "to the dead letter topic"),
+            (counts["corrupt"], "entries corrupt"),
+            (counts["duplicate"], "entries delivered again although acknowledged"),
+        ):
+            if number:
+                parts.append(f"{number} {name}")
+        console.complain(", ".join(parts))

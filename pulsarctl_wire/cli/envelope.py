@@ -1,0 +1,146 @@
+"""What `produce` makes of the texts it is given: payload by schema, and all else a message has."""
+
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.views import encode
+from pulsarctl_wire.wire.entry import Outgoing
+from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
+
+TAKEN: Final = frozenset(
+    {
+        *("payload", "payload_base64", "key", "key_base64", "properties", "event_time", "ordering_key"),
+        *("deliver_at", "sequence_id"),
+    }
+)
+"""What an envelope may say of a message."""
+
+PASSED_OVER: Final = frozenset(
+    {
+        *("topic", "subscription", "id", "partition", "batch_index", "publish_time", "producer"),
+        *("redelivery_count", "size", "view", "schema_version", "index", "broker_time", "encrypted"),
+    }
+)
+"""What `consume -o json` also says, of where a message was."""
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all messages have unless their envelopes say otherwise; times in ms."""
+
+    key: str | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    ordering_key: bytes | None = None
+    event_time: int = 0
+    deliver_at: int | None = None
+    replicate: bool = True
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether that is nothing."""
+        return self == Common()
+
+
+class Maker:
+    """Makes messages of texts. What is wrong with one ends the command, and says which it was."""
+
+    def __init__(
+        self, common: Common, schema: Schema | None, *, envelope: bool = False, hexadecimal: bool = False
+    ) -> None:
+        self._common = common
+        self._schema = schema
+        self._envelope = envelope
+        self._hexadecimal = hexadecimal
+        self._plain = common.is_nothing and schema is None and not envelope and not hexadecimal
+        self._count = 0
+
+    def __call__(self, text: bytes) -> Outgoing:
+        """The message that `text` means."""
+        if self._plain:
+            return Outgoing(text)
+        self._count += 1
+        try:
+            if self._envelope:
+                return self._open(text)
+            return self._encoded(self._bare(), bytes.fromhex(text.decode()) if self._hexadecimal else text)
+        except ValueError as error:
+            console.fail(f"message {self._count}: {error}", console.EXIT_USAGE)
+
+    def _bare(self) -> Outgoing:
+        common = self._common
+        return Outgoing(
+            b"",
+            key=common.key,
+            ordering_key=common.ordering_key,
+            properties=common.properties,
+            event_time=common.event_time,
+            deliver_at=common.deliver_at,
+            replicate=common.replicate,
+        )
+
+    def _encoded(self, message: Outgoing, text: bytes) -> Outgoing:
+        encoded = encode(text, self._schema)
+        if encoded.key is not None:
+            message = replace(message, key=b64encode(encoded.key).decode(), key_is_base64=True)
+        return replace(message, payload=encoded.payload, null=encoded.null_value)
+
+    def _open(self, text: bytes) -> Outgoing:
+        try:
+            given = orjson.loads(text)
+        except ValueError as error:
+            raise ValueError(f"no JSON: {error}") from None
+        if not isinstance(given, dict):
+            raise ValueError('no JSON object; {"payload": "hello"} is one')
+        odd = sorted(given.keys() - TAKEN - PASSED_OVER)
+        if odd:
+            raise ValueError(f"unknown names {', '.join(odd)}; known are {', '.join(sorted(TAKEN))}")
+        message = self._bare()
+        if given.get("key_base64") is not None:
+            _base64(given["key_base64"], "key_base64")
+            message = replace(message, key=given["key_base64"], key_is_base64=True)
+        elif given.get("key") is not None:
+            message = replace(message, key=_text(given["key"], "key"))
+        if given.get("properties"):
+            message = replace(message, properties=_properties(given["properties"], message.properties))
+        if given.get("ordering_key") is not None:
+            message = replace(message, ordering_key=_text(given["ordering_key"], "ordering_key").encode())
+        for name in ("event_time", "deliver_at", "sequence_id"):
+            value = given.get(name)
+            if value is not None:
+                if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                    raise ValueError(f"{name} is {value!r}; a number of ms (or a sequence id) is wanted")
+                setattr(message, name, value)
+        return self._payload(message, given)
+
+    def _payload(self, message: Outgoing, given: dict[str, Any]) -> Outgoing:
+        if given.get("payload_base64") is not None:
+            return replace(message, payload=_base64(given["payload_base64"], "payload_base64"))
+        payload = given.get("payload")
+        if payload is None:
+            return replace(message, null=True)
+        structured = self._schema is not None and self._schema.type != Schema.String
+        text = payload.encode() if isinstance(payload, str) and not structured else orjson.dumps(payload)
+        return self._encoded(message, text)
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r}; text is wanted")
+    return value
+
+
+def _base64(value: Any, name: str) -> bytes:
+    try:
+        return b64decode(_text(value, name), validate=True)
+    except ValueError:
+        raise ValueError(f"{name} is no base64") from None
+
+
+def _properties(value: Any, common: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise ValueError("properties are an object of texts")
+    return tuple((dict(common) | value).items())

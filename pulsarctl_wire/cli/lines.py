@@ -1,0 +1,54 @@
+"""Lines of stdin (or of a file) as they come, without keeping the event loop waiting."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from typing import Final
+
+from pulsarctl_wire.cli import console
+
+_BLOCK: Final = 1 << 18
+LONGEST: Final = 64 * 1024 * 1024
+"""Bytes of the longest line that is read."""
+
+
+async def read_lines(path: str) -> AsyncIterator[list[bytes]]:
+    """The lines of the file `path` ("-" is stdin), without line ends, as many at a time as are there.
+
+    A file that cannot be read, and a line longer than `LONGEST`, end the command.
+    """
+    try:
+        number = sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY)
+    except OSError as error:
+        console.fail(f"{path}: {error.strerror}", console.EXIT_SOURCE)
+    rest = b""
+    try:
+        while block := await _read(number):
+            *lines, rest = (rest + block).split(b"\n")
+            if len(rest) > LONGEST:
+                console.fail(f"{path}: a line of more than {LONGEST} bytes", console.EXIT_SOURCE)
+            if lines:
+                yield lines
+        if rest:
+            yield [rest]
+    except OSError as error:
+        console.fail(f"{path}: {error.strerror}", console.EXIT_SOURCE)
+    finally:
+        if path != "-":
+            os.close(number)
+
+
+async def _read(number: int) -> bytes:
+    """The next bytes of a file, when there are some."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    try:
+        loop.add_reader(number, ready.set_result, None)
+    except PermissionError:  # a regular file never keeps anybody waiting
+        return os.read(number, _BLOCK)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(number)
+    return os.read(number, _BLOCK)

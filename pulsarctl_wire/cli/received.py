@@ -1,0 +1,231 @@
+"""Messages that were consumed, shown: payloads alone, lines, JSON lines, or by a format like kcat's.
+
+    %s payload       %S its size       %R its size, 4 bytes    %x payload in hex    %k key     %K its size
+    %T publish time  %h properties     %t topic                %p partition         %o entry   %i message id
+    %b batch index   %r redelivered    %% a percent sign       \\n \\t \\r \\0 \\xNN
+
+Text goes to a pipe as it is; what a terminal might act on is escaped there.
+"""
+
+import re
+import struct
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.jsonl import json_line
+from pulsarctl_wire.cli.line import Clock
+from pulsarctl_wire.errors import SettingsError
+from pulsarctl_wire.net.consumer import Delivery
+from pulsarctl_wire.record import Record, key_bytes
+from pulsarctl_wire.views import Content, show, show_plain
+from pulsarctl_wire.wire.fields import as_base64, as_text
+from pulsarctl_wire.wire.payload import Message
+from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
+
+NAMES: Final = frozenset(
+    {
+        *("topic", "subscription", "id", "partition", "batch_index", "key", "key_base64", "ordering_key"),
+        *("properties", "event_time", "publish_time", "producer", "sequence_id", "redelivery_count"),
+        *("schema_version", "index", "broker_time", "encrypted", "size", "view", "payload", "payload_base64"),
+    }
+)
+"""The names of a message's record."""
+
+_SIZE: Final = struct.Struct(">i").pack
+
+
+def message_record(delivery: Delivery, message: Message, schema: Schema | None) -> Record:
+    """A consumed message as plain JSON values; `produce --json` takes it again."""
+    frame, metadata = delivery.frame, message.metadata
+    entry = frame.metadata
+    assert entry is not None  # it was delivered
+    payload = message.payload or b""
+    record: Record = {
+        "topic": delivery.consumer.topic,
+        "subscription": delivery.consumer.options.subscription,
+        "id": message_id(delivery, message),
+        "partition": delivery.consumer.partition if delivery.consumer.partition >= 0 else None,
+        "batch_index": message.index,
+        "key": as_text(metadata.partition_key) if metadata.HasField("partition_key") else None,
+        "properties": {as_text(each.key): as_text(each.value) for each in metadata.properties},
+        "event_time": metadata.event_time or None,
+        "publish_time": entry.publish_time,
+        "producer": as_text(entry.producer_name),
+        "sequence_id": metadata.sequence_id,
+        "redelivery_count": delivery.redelivered,
+        "size": len(payload),
+    }
+    if metadata.partition_key_b64_encoded:
+        record["key_base64"], record["key"] = record["key"], None
+    if metadata.ordering_key:
+        record["ordering_key"] = as_text(metadata.ordering_key)
+    if entry.schema_version:
+        record["schema_version"] = int.from_bytes(entry.schema_version, "big")
+    broker_entry = frame.broker_entry_metadata
+    if broker_entry is not None:
+        record["index"], record["broker_time"] = broker_entry.index, broker_entry.broker_timestamp
+    record |= _payload(delivery, message, schema, payload)
+    return record
+
+
+def _payload(delivery: Delivery, message: Message, schema: Schema | None, payload: bytes) -> Record:
+    entry = delivery.frame.metadata
+    if entry is not None and entry.encryption_keys:
+        keys = [as_text(each.key) for each in entry.encryption_keys]
+        return {"encrypted": keys, "view": "encrypted", "payload_base64": as_base64(payload)}
+    if message.metadata.null_value:
+        return {"view": "null", "payload": None}
+    if schema is None:
+        view, value = show_plain(payload)
+    else:
+        shown = show(Content(payload, schema, key_bytes(message.metadata)))
+        view, value = shown.view, shown.value  # type: ignore[assignment]
+    if view == "hex":
+        return {"view": "hex", "payload_base64": as_base64(payload)}
+    return {"view": view, "payload": value}
+
+
+def message_id(delivery: Delivery, message: Message) -> str:
+    """The id of a message: 12:0, 12:0:2 (of partition 2), 12:0[3] (of a batch), 12:0…12:4 (of chunks)."""
+    partition = f":{delivery.consumer.partition}" if delivery.consumer.partition >= 0 else ""
+    text = f"{delivery.id[0]}:{delivery.id[1]}{partition}"
+    if len(delivery.ids) > 1:
+        return f"{delivery.ids[0][0]}:{delivery.ids[0][1]}{partition}…{text}"
+    return text if message.index is None else f"{text}[{message.index}]"
+
+
+Show = Callable[[Delivery, Message, "Schema | None"], bytes]
+"""What makes a message's output, line end included."""
+
+
+def shower(form: str, template: str | None, *, colour: bool, hexadecimal: bool) -> Show:
+    """How messages are shown: by `template` if there is one, else as `form` (text, line, json, none).
+
+    Raises SettingsError for a template with tokens nobody knows.
+    """
+    if template is not None:
+        return _by_template(template)
+    if form == "json":
+        return lambda delivery, message, schema: json_line(message_record(delivery, message, schema))
+    if form == "none":
+        return lambda delivery, message, schema: b""
+    safe = sys.stdout.isatty()
+    if form == "line":
+        return _Lines(console.Paint(console.use_colour(sys.stdout, colour)), hexadecimal)
+    if hexadecimal:
+        return lambda delivery, message, schema: (message.payload or b"").hex().encode() + b"\n"
+
+    def text(delivery: Delivery, message: Message, schema: Schema | None) -> bytes:
+        payload = message.payload or b""
+        if schema is not None:
+            payload = _text(message_record(delivery, message, schema))
+        if safe:
+            payload = console.clean(payload.decode("utf-8", "backslashreplace")).encode()
+        return payload + b"\n"
+
+    return text
+
+
+def _text(record: Record) -> bytes:
+    """The payload of a record as text: JSON for what is no text."""
+    payload = record.get("payload")
+    if isinstance(payload, str):
+        return payload.encode("utf-8", "surrogatepass")
+    if payload is None and "payload_base64" in record:
+        return str(record["payload_base64"]).encode()
+    return json_line({"payload": payload})[len('{"payload":') : -2]
+
+
+class _Lines:
+    """One line a message: when, where, key, properties, payload."""
+
+    def __init__(self, paint: console.Paint, hexadecimal: bool) -> None:
+        self._paint = paint
+        self._hexadecimal = hexadecimal
+        self._clock = Clock("utc", console.Origin())
+
+    def __call__(self, delivery: Delivery, message: Message, schema: Schema | None) -> bytes:
+        record = message_record(delivery, message, schema)
+        paint, clean = self._paint, console.clean
+        topic = clean(record["topic"].removeprefix("persistent://"))
+        parts = [self._clock(record["publish_time"] * 1_000_000), paint("blue", topic), record["id"]]
+        key = record["key"] if record["key"] is not None else record.get("key_base64")
+        if key is not None:
+            parts.append(f"key={clean(key)}")
+        parts += [f"{clean(name)}={clean(value)}" for name, value in record["properties"].items()]
+        if record["event_time"]:
+            parts.append(f"event_time={record['event_time']}")
+        if record["redelivery_count"]:
+            parts.append(paint("yellow", f"redelivered={record['redelivery_count']}"))
+        if self._hexadecimal:
+            parts.append(f"0x{(message.payload or b'').hex()}")
+        else:
+            parts.append(clean(_text(record).decode("utf-8", "backslashreplace")))
+        return (" ".join(parts) + "\n").encode()
+
+
+_ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+_TOKEN: Final = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\([ntr0\\])|([^%\\]+|.)", re.DOTALL)
+_Part = Callable[[Delivery, Message], bytes]
+
+
+def _key(message: Message) -> bytes:
+    key = message.metadata.partition_key
+    return key if isinstance(key, bytes) else bytes(key, "utf-8")
+
+
+def _number(value: int | None) -> bytes:
+    return str(-1 if value is None else value).encode()
+
+
+def _properties(message: Message) -> bytes:
+    each = (f"{as_text(pair.key)}={as_text(pair.value)}" for pair in message.metadata.properties)
+    return ",".join(each).encode()
+
+
+_TOKENS: Final[dict[str, _Part]] = {
+    "s": lambda delivery, message: message.payload or b"",
+    "S": lambda delivery, message: _number(len(message.payload or b"")),
+    "R": lambda delivery, message: _SIZE(len(message.payload or b"")),
+    "x": lambda delivery, message: (message.payload or b"").hex().encode(),
+    "k": lambda delivery, message: _key(message),
+    "K": lambda delivery, message: _number(len(_key(message))),
+    "T": lambda delivery, message: _number(delivery.frame.metadata and delivery.frame.metadata.publish_time),
+    "h": lambda delivery, message: _properties(message),
+    "t": lambda delivery, message: delivery.consumer.topic.encode(),
+    "p": lambda delivery, message: _number(delivery.consumer.partition),
+    "o": lambda delivery, message: _number(delivery.id[1]),
+    "i": lambda delivery, message: message_id(delivery, message).encode(),
+    "b": lambda delivery, message: _number(message.index),
+    "r": lambda delivery, message: _number(delivery.redelivered),
+    "%": lambda delivery, message: b"%",
+}
+
+
+def _constant(literal: bytes) -> _Part:
+    return lambda delivery, message: literal
+
+
+def _by_template(template: str) -> Show:
+    parts: list[_Part] = []
+    for token, digits, escape, text in _TOKEN.findall(template):
+        if token:
+            if token not in _TOKENS:
+                known = " ".join(f"%{each}" for each in _TOKENS)
+                raise SettingsError(f"-f {template}: %{token} is no token; known are {known}")
+            parts.append(_TOKENS[token])
+        else:
+            literal = bytes.fromhex(digits) if digits else _ESCAPES[escape] if escape else text.encode()
+            parts.append(_constant(literal))
+    safe = sys.stdout.isatty()
+
+    def show_it(delivery: Delivery, message: Message, schema: Schema | None) -> bytes:
+        whole = b"".join([part(delivery, message) for part in parts])
+        if safe:
+            lines = whole.decode("utf-8", "backslashreplace").split("\n")
+            return "\n".join("\t".join(map(console.clean, line.split("\t"))) for line in lines).encode()
+        return whole
+
+    return show_it

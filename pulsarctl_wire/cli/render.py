@@ -1,0 +1,40 @@
+"""Events as bytes for the output: which of the renderers, and how it is set up."""
+
+from collections.abc import Callable
+from typing import TextIO
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.line import LineRenderer
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.wire.frame import Event
+
+Render = Callable[[list[Event]], bytes]
+
+
+def renderer(
+    output: str,
+    recorder: Recorder,
+    origin: console.Origin,
+    *,
+    stream: TextIO,
+    time_format: str = "utc",
+    show_secrets: bool = False,
+    colour: bool = True,
+) -> Render:
+    """What shows events as `output` says (line, tree, json, hex), in colour if `stream` takes it."""
+    if output == "json":
+        from pulsarctl_wire.cli.jsonl import json_line
+
+        return lambda events: b"".join([json_line(recorder(event)) for event in events])
+    paint = console.Paint(console.use_colour(stream, colour))
+    line = LineRenderer(paint, time_format=time_format, origin=origin, show_secrets=show_secrets)
+    render: Callable[[Event], str] = line
+    if output == "tree":
+        from pulsarctl_wire.cli.tree import TreeRenderer
+
+        render = TreeRenderer(line, recorder, colour=paint.colour)
+    elif output == "hex":
+        from pulsarctl_wire.cli.hexview import HexRenderer
+
+        render = HexRenderer(line, paint, show_secrets=show_secrets)
+    return lambda events: ("\n".join(map(render, events)) + "\n").encode("utf-8", "backslashreplace")

@@ -1,0 +1,140 @@
+"""`--trace` and `--record`: a session's frames shown as they pass, and its bytes as a capture."""
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from pulsarctl_wire.capture.recording import SessionWriter
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.render import renderer
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.wire.fields import secret_values
+from pulsarctl_wire.wire.frame import Connection, Event
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+from pulsarctl_wire.wire.session import Knowledge, Session
+from pulsarctl_wire.wire.stream import FrameStream
+
+_WITH_SECRETS = {BaseCommand.CONNECT, BaseCommand.AUTH_RESPONSE}
+
+
+class Trace:
+    """Shows the frames of links on stderr, by the decoder's own streams, sessions and renderers."""
+
+    def __init__(self, output: str, *, colour: bool, show_secrets: bool) -> None:
+        self._origin = console.Origin()
+        self._render = renderer(
+            output,
+            Recorder(show_secrets=show_secrets),
+            self._origin,
+            stream=sys.stderr,
+            show_secrets=show_secrets,
+            colour=colour,
+        )
+        self._knowledge = Knowledge()
+        self._followed: dict[int, tuple[Session, tuple[FrameStream, FrameStream]]] = {}
+
+    def opened(self, connection: Connection, time_ns: int) -> None:
+        """A connection was made."""
+        streams = FrameStream(connection, False), FrameStream(connection, True)
+        self._followed[connection.index] = Session(connection, self._knowledge, streams), streams
+
+    def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
+        """Show the frames that `data` completes."""
+        session, streams = self._followed[connection.index]
+        events = streams[to_broker].feed(data, time_ns)
+        session.track(events)
+        self._show(events)
+
+    def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
+        """Show what was left unfinished."""
+        _, streams = self._followed.pop(connection.index)
+        for stream in streams:
+            self._show(stream.close())
+
+    def _show(self, events: list[Event]) -> None:
+        if events:
+            sys.stdout.flush()
+            if self._origin.time_ns is None:
+                self._origin.time_ns = events[0].time_ns
+            sys.stderr.buffer.write(self._render(events))
+            sys.stderr.buffer.flush()
+
+
+class Recording:
+    """Writes what links carry to a pcapng file. Credentials are starred out unless `show_secrets`.
+
+    `failed` tells that the file could not be written to its end.
+    """
+
+    def __init__(self, path: str, stack: ExitStack, *, show_secrets: bool) -> None:
+        try:
+            stream = stack.enter_context(Path(path).open("wb"))  # noqa: SIM115
+        except OSError as error:
+            console.fail(f"--record {path}: {error.strerror}", console.EXIT_OUTPUT)
+        self.failed = False
+        self._path = path
+        self._stream = stream
+        self._writer = SessionWriter(stream)
+        self._show_secrets = show_secrets
+
+    def opened(self, connection: Connection, time_ns: int) -> None:
+        """A connection was made."""
+        self._write(lambda: self._writer.opened(connection, time_ns))
+
+    def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
+        """Write `data`."""
+        if to_broker and not self._show_secrets:
+            data = without_secrets(data)
+        self._write(lambda: self._writer.carried(connection, to_broker, data, time_ns))
+
+    def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
+        """It ended."""
+        self._write(lambda: self._writer.closed(connection, time_ns, by_broker))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        if self.failed:
+            return
+        try:
+            write()
+            self._stream.flush()
+        except OSError as error:
+            self.failed = True
+            console.complain(f"--record {self._path}: {error.strerror}; the session goes on unrecorded")
+
+
+class Taps:
+    """Several taps as one."""
+
+    def __init__(self, taps: list[Trace | Recording]) -> None:
+        self._taps = taps
+
+    def opened(self, connection: Connection, time_ns: int) -> None:
+        """A connection was made."""
+        for tap in self._taps:
+            tap.opened(connection, time_ns)
+
+    def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
+        """It carried `data`."""
+        for tap in self._taps:
+            tap.carried(connection, to_broker, data, time_ns)
+
+    def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
+        """It ended."""
+        for tap in self._taps:
+            tap.closed(connection, time_ns, by_broker)
+
+
+def without_secrets(data: bytes) -> bytes:
+    """A frame as it is sent, its credentials starred out, as long as they were; other bytes as they are."""
+    size = int.from_bytes(data[4:8], "big")
+    try:
+        base = BaseCommand.FromString(data[8 : 8 + size]) if len(data) < 1 << 20 else BaseCommand()
+    except DecodeError:
+        return data
+    if base.type in _WITH_SECRETS:
+        for secret in secret_values(base):
+            data = data.replace(secret, b"*" * len(secret))
+    return data
