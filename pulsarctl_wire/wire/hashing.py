@@ -1,12 +1,8 @@
-"""The hashes by which keys find their partition, and lists of topics are compared.
+"""The hashes by which keys find their partition.
 
-Sources: Pulsar's JavaStringHash, Murmur3_32Hash and TopicList; PIP-145 for the latter. Keys are hashed as
-they are carried: binary ones by their base64 text.
+Sources: Pulsar's JavaStringHash and Murmur3_32Hash. Keys are hashed as they are carried: binary ones by their
+base64 text.
 """
-
-from collections.abc import Iterable
-
-from crc32c import crc32c
 
 
 def java_string_hash(key: str) -> int:
@@ -23,9 +19,3 @@ def murmur3_32(key: str) -> int:
     import mmh3
 
     return mmh3.hash(key.encode("utf-8", "surrogatepass"), 0, signed=False) & 0x7FFFFFFF
-
-
-def topics_hash(topics: Iterable[str]) -> str:
-    """What the broker calls the hash of a list of topics: CRC32-C of the sorted names, little-endian hex."""
-    joined = ",".join(sorted(topics)).encode()
-    return crc32c(joined).to_bytes(4, "little").hex() if joined else "00000000"

@@ -48,11 +48,6 @@ def check_namespace(name: str) -> str:
     return full
 
 
-def local_name(topic: str) -> str:
-    """The last part of a full topic name."""
-    return topic.rpartition("/")[2]
-
-
 def namespace_of(topic: str) -> str:
     """`tenant/namespace` (older: `tenant/cluster/namespace`) of a full topic name."""
     return topic.partition("://")[2].rpartition("/")[0]
