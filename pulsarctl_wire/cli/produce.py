@@ -205,7 +205,7 @@ async def produce(
             name=producer_name,
             access=ProducerAccessMode.Value("".join(map(str.title, access_mode.value.split("-")))),
             initial_sequence_id=initial_sequence_id,
-            schema=chosen,
+            schema=None if chosen is None or is_bare_json(chosen) else chosen,
             codec=CompressionType.Value(compression.value.upper()),
             batch_count=1 if disable_batching or sync or chunking else batch_messages,
             batch_bytes=batch_bytes,
@@ -316,6 +316,11 @@ def schema_of(spec: str) -> Schema | None:
     except ValueError as error:
         console.fail(f"--schema {error}", console.EXIT_USAGE)
     return None if schema.type == Schema.Type.Value("None") else schema
+
+
+def is_bare_json(schema: Schema) -> bool:
+    """Whether it is JSON of any form: brokers register JSON by a definition alone."""
+    return schema.type == schema.Json and not schema.schema_data
 
 
 class Pace:

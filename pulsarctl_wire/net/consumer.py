@@ -133,8 +133,10 @@ class Consumer:
         self._changed = changed
         self._opened = self._closing = False
         self._assigned: Broker | None = None
+        self._gone: LinkClosed | None = None  # since it last subscribed
         self._reopening: asyncio.Task[None] | None = None
-        self._credit = 0
+        self._credit = 0  # permits to be given back
+        self._balance = 0  # permits that the broker has
         self._epoch = 0
         self._chunks = ChunkJoiner()
         self._chunk_ids: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
@@ -165,7 +167,7 @@ class Consumer:
         broker, self._assigned = self._assigned or await client.lookup(self.topic), None
         link = await client.link(broker)
         link.claim("consumer_id", self.id, self)
-        self.link = link
+        self.link, self._gone = link, None
         start = None if options.durable else self._last or options.start
         rollback = options.rollback if self._last is None and not self._opened else 0
         command = build_command(
@@ -191,9 +193,11 @@ class Consumer:
         self._chunks = ChunkJoiner()
         self._chunk_ids.clear()
         await link.request(command)
+        if self._gone is not None:
+            raise self._gone
         self._opened = True
-        self._credit = 0
-        self._flow(options.queue_size)
+        self._balance = 0
+        self._fill()
         for ids in self._unconfirmed.values():
             self._send_acks(ids)
         self._unconfirmed.clear()
@@ -242,6 +246,12 @@ class Consumer:
                     self._outstanding[each] = time.monotonic() + self.options.ack_timeout
         self._last = delivery.position(delivery.messages[-1]) if delivery.messages else self._last
 
+    def _fill(self) -> None:
+        """Give as many permits as make up a whole queue: nothing waits in ours."""
+        self._credit = 0
+        if self._balance < self.options.queue_size:
+            self._flow(self.options.queue_size - self._balance)
+
     def _give_back(self, permits: int) -> None:
         self._credit += permits
         if self._credit >= (self.options.queue_size + 1) // 2:
@@ -250,6 +260,7 @@ class Consumer:
 
     def _flow(self, permits: int) -> None:
         if self.link is not None and self.link.is_open:
+            self._balance += permits
             self.link.send(build_frame(build_command("FLOW", consumer_id=self.id, messagePermits=permits)))
 
     # -- what comes in
@@ -272,6 +283,7 @@ class Consumer:
 
     def _message(self, frame: Frame) -> None:
         body = frame.body
+        self._balance -= _cost(frame)
         if body.HasField("consumer_epoch") and body.consumer_epoch < self._epoch:
             self._give_back(_cost(frame))
             return
@@ -485,14 +497,13 @@ class Consumer:
         else:
             self._epoch += 1
             self.generation += 1
-            self._credit = 0
             command = build_command(
                 "REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=self.id, consumer_epoch=self._epoch
             )
         self._send_queued()
         self.link.send(build_frame(command))
         if not self.options.is_shared:
-            self._flow(self.options.queue_size)
+            self._fill()
 
     # -- losing the broker, and finding it again
 
@@ -507,11 +518,11 @@ class Consumer:
             self._assign(body.assignedBrokerServiceUrl, body.assignedBrokerServiceUrlTls, "CLOSE_CONSUMER")
         self._acked.clear()  # somebody may have sought back: then they are to come again
         self._partly.clear()
-        if self._opened:
-            self._reopen(LinkClosed("the broker closed the consumer"))
+        self.lost(LinkClosed("the broker closed the consumer"))
 
     def lost(self, error: LinkClosed) -> None:
-        """The link has ended."""
+        """The link has ended, or the broker gave the consumer up."""
+        self._gone = error
         if self._opened:
             self._reopen(error)
 

@@ -19,7 +19,7 @@ from itertools import count
 from typing import Any, Final, Protocol
 
 from pulsarctl_wire import __version__
-from pulsarctl_wire.errors import BrokerError, LinkClosed, SessionError, Unanswered, Unreachable
+from pulsarctl_wire.errors import BrokerError, LinkClosed, Unanswered, Unreachable, WireError
 from pulsarctl_wire.net.settings import Address, Settings
 from pulsarctl_wire.wire.commands import (
     ANSWERS,
@@ -234,7 +234,7 @@ class Link(asyncio.Protocol):
         auth = self.settings.auth
         try:
             data = auth.data()
-        except SessionError as error:
+        except WireError as error:
             self._end(str(error))
             return
         response = {"auth_method_name": auth.method, "auth_data": data}

@@ -127,6 +127,7 @@ class Producer:
         self._next = options.initial_sequence_id + 1 if options.initial_sequence_id is not None else 0
         self._opened = self._closing = False
         self._assigned: Broker | None = None
+        self._gone: LinkClosed | None = None  # since it was last registered
         self._pending: deque[_Sending] = deque()
         self._pending_bytes = 0
         self._first_chunk: tuple[int, int] | None = None
@@ -153,7 +154,7 @@ class Producer:
         broker, self._assigned = self._assigned or await client.lookup(self.topic), None
         link = await client.link(broker)
         link.claim("producer_id", self._id, self)
-        self._link = link
+        self._link, self._gone = link, None
         command = build_command(
             "PRODUCER",
             topic=self.topic,
@@ -176,6 +177,8 @@ class Producer:
         if not self._opened and options.initial_sequence_id is None:
             self._next = body.last_sequence_id + 1
         self._stamp = Stamp(self.name, options.codec, self.schema_version, options.txn)
+        if self._gone is not None:
+            raise self._gone
         self._opened = True
         if self._watch is None:
             self._look()
@@ -333,8 +336,7 @@ class Producer:
                 self._assign(
                     body.assignedBrokerServiceUrl, body.assignedBrokerServiceUrlTls, "CLOSE_PRODUCER"
                 )
-            if self._opened:
-                self._reopen(LinkClosed("the broker closed the producer"))
+            self.lost(LinkClosed("the broker closed the producer"))
 
     def _assign(self, url: str, url_tls: str, source: str) -> None:
         try:
@@ -424,7 +426,8 @@ class Producer:
     # -- losing the broker, and finding it again
 
     def lost(self, error: LinkClosed) -> None:
-        """The link has ended."""
+        """The link has ended, or the broker gave the producer up."""
+        self._gone = error
         if self._opened:
             self._reopen(error)
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from pulsarctl_wire.errors import SessionError
@@ -15,6 +16,7 @@ from pulsarctl_wire.wire.entry import Outgoing
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.names import namespace_of, partition_name, without_partition
 from pulsarctl_wire.wire.payload import Message
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
 
 class Subscription:
@@ -56,13 +58,13 @@ class Subscription:
             self._watch = TopicWatch(self._client, namespace_of(self._pattern), self._pattern, self._appeared)
             topics = sorted({without_partition(each) for each in await self._watch.open()})
         for topic in [*topics, *self._extra]:
-            await self._add(topic)
+            await self._add(topic, self._options)
 
-    async def _add(self, topic: str) -> None:
+    async def _add(self, topic: str, options: ConsumerOptions) -> None:
         count = await self._client.partitions(topic, create=self._options.create_topic)
         for name in [partition_name(topic, index) for index in range(count)] or [topic]:
             if name not in self.consumers:
-                consumer = Consumer(self._client, name, self._options, self._deliver, self._event.set)
+                consumer = Consumer(self._client, name, options, self._deliver, self._event.set)
                 self.consumers[name] = consumer
                 try:
                     await consumer.open()
@@ -77,9 +79,8 @@ class Subscription:
             task.add_done_callback(self._opening.discard)
 
     async def _add_late(self, topic: str) -> None:
-        # all of a topic that has just appeared is news
-        try:
-            await self._add(topic)
+        try:  # all of a topic that has just appeared is news
+            await self._add(topic, replace(self._options, initial=CommandSubscribe.Earliest))
         except SessionError as error:
             self._client.warn(f"{topic}: {error}")
 
