@@ -1,0 +1,146 @@
+"""A transaction: opened at a coordinator, told what is to be done in it, committed or aborted.
+
+    TC_CLIENT_CONNECT_REQUEST   to the broker that has the coordinator's partition of `ASSIGNMENT`
+    NEW_TXN                     gives the ids; the most significant one is the coordinator's number
+    ADD_PARTITION_TO_TXN        before the first SEND to a topic, a partition
+    ADD_SUBSCRIPTION_TO_TXN     before the first ACK of a subscription
+    END_TXN                     COMMIT or ABORT; the broker settles it in all that was added
+
+What is refused for a reason that may pass (the coordinator is loading, or has moved) is asked again. But
+END_TXN is not sent again when its answer is lost: how a transaction ended the coordinator forgets at once.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from pulsarctl_wire.errors import BrokerError, LinkClosed, SettingsError, Unanswered
+from pulsarctl_wire.net.client import Client
+from pulsarctl_wire.net.consumer import ACK_COUNT, Consumer, Delivery
+from pulsarctl_wire.net.link import Link
+from pulsarctl_wire.wire.commands import build_command
+from pulsarctl_wire.wire.names import partition_name
+from pulsarctl_wire.wire.payload import Message
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, TxnAction
+
+ASSIGNMENT: Final = "persistent://pulsar/system/transaction_coordinator_assign"
+"""The topic whose partitions are the coordinators: who serves partition N has coordinator N."""
+
+
+class Coordinator:
+    """Transaction coordinator `number`, wherever it is."""
+
+    def __init__(self, client: Client, number: int = 0) -> None:
+        self.number = number
+        self._client = client
+        self._link: Link | None = None
+
+    async def connect(self) -> Link:
+        """Find it, and connect; give the link. Raises SettingsError if it cannot exist, SessionError."""
+        try:
+            count = await self._client.partitions(ASSIGNMENT, create=False)
+        except BrokerError as error:
+            if error.code != "TopicNotFound":
+                raise
+            count = 0  # without transactions; who is asked to connect says it better
+        if 0 < count <= self.number:
+            raise SettingsError(f"no coordinator {self.number}: there are {count}, counted from 0")
+        return await self._client.patiently(self._connected, f"coordinator {self.number}")
+
+    async def _connected(self) -> Link:
+        if self._link is None or not self._link.is_open:
+            broker = await self._client.lookup(partition_name(ASSIGNMENT, self.number))
+            link = await self._client.link(broker)
+            await link.request(build_command("TC_CLIENT_CONNECT_REQUEST", tc_id=self.number))
+            self._link = link
+        return self._link
+
+    async def ask(self, name: str, *, once: bool = False, **fields: Any) -> Any:
+        """Send it the request `name`; give its answer's body.
+
+        `once`: not again if the answer is lost. Raises SessionError.
+        """
+
+        async def attempt() -> Any:
+            link = await self._connected()
+            try:
+                return (await link.request(build_command(name, **fields))).body
+            except BrokerError:
+                self._link = None  # it may be elsewhere by now
+                raise
+            except LinkClosed as error:
+                raise Unanswered(str(error)) if once else error from None
+
+        return await self._client.patiently(attempt, name)
+
+
+class Transaction:
+    """A transaction that `coordinator` has open under `ids` (most, least significant bits); see `open`.
+
+    What produces in it has these ids in its ProducerOptions. `ending` tells whether its end was asked for.
+    """
+
+    def __init__(self, coordinator: Coordinator, ids: tuple[int, int]) -> None:
+        self.ids = ids
+        self.ending = False
+        self._coordinator = coordinator
+        self._fields: dict[str, Any] = {"txnid_most_bits": ids[0], "txnid_least_bits": ids[1]}
+
+    def __str__(self) -> str:
+        return f"({self.ids[0]},{self.ids[1]})"
+
+    @classmethod
+    async def open(cls, coordinator: Coordinator, ttl: float) -> "Transaction":
+        """Open one that is aborted by itself after `ttl` seconds. Raises SessionError."""
+        body = await coordinator.ask("NEW_TXN", tc_id=coordinator.number, txn_ttl_millis=round(ttl * 1000))
+        return cls(coordinator, (body.txnid_most_bits, body.txnid_least_bits))
+
+    async def add_topics(self, topics: Sequence[str]) -> None:
+        """Say that these topics (full names, of partitions) will be produced to. Raises SessionError."""
+        await self._coordinator.ask("ADD_PARTITION_TO_TXN", **self._fields, partitions=topics)
+
+    async def add_subscription(self, topics: Iterable[str], subscription: str) -> None:
+        """Say that a subscription of these topics will acknowledge. Raises SessionError."""
+        added = [{"topic": topic, "subscription": subscription} for topic in topics]
+        await self._coordinator.ask("ADD_SUBSCRIPTION_TO_TXN", **self._fields, subscription=added)
+
+    async def acknowledge(self, consumer: Consumer, taken: Mapping[Delivery, Iterable[Message]]) -> None:
+        """Acknowledge what was taken of these deliveries to `consumer`: once each, for twice is a conflict.
+
+        Raises SessionError; a link lost before all is confirmed is one too.
+        """
+        ids = [each for delivery, messages in taken.items() for each in _ack_ids(delivery, messages)]
+        for start in range(0, len(ids), ACK_COUNT):
+            part = ids[start : start + ACK_COUNT]
+            await consumer.ask("ACK", ack_type=CommandAck.Individual, message_id=part, **self._fields)
+
+    async def commit(self) -> None:
+        """Make all that was done in it valid. Raises SessionError; Unanswered: nobody knows how it ended."""
+        await self._end(TxnAction.COMMIT)
+
+    async def abort(self) -> None:
+        """Undo it. Raises as `commit`."""
+        await self._end(TxnAction.ABORT)
+
+    async def _end(self, action: int) -> None:
+        self.ending = True
+        await self._coordinator.ask("END_TXN", once=True, **self._fields, txn_action=action)
+
+
+def _ack_ids(delivery: Delivery, messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """What acknowledges these messages of a delivery, as the fields of MessageIdData.
+
+    The broker compares batches bit by bit with what other transactions acknowledge: no bit but those of
+    `messages` may be cleared, and batch_size says how many there are.
+    """
+    ids: list[dict[str, Any]] = [{"ledgerId": ledger, "entryId": entry} for ledger, entry in delivery.ids]
+    metadata = delivery.frame.metadata
+    if metadata is not None and metadata.HasField("num_messages_in_batch"):
+        size = metadata.num_messages_in_batch
+        left = (1 << size) - 1
+        for message in messages:
+            left &= ~(1 << (message.index or 0))
+        words = (left.bit_length() + 63) // 64
+        ids[-1]["ack_set"] = struct.unpack(f"<{words}q", left.to_bytes(8 * words, "little"))
+        ids[-1]["batch_size"] = size
+    return ids
