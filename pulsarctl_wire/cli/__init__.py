@@ -19,6 +19,7 @@ from pulsarctl_wire.cli.session import verb
 from pulsarctl_wire.cli.sql import sql
 from pulsarctl_wire.cli.stats import stats
 from pulsarctl_wire.cli.table import table
+from pulsarctl_wire.cli.txn import txn
 
 app = typer.Typer(
     name="pwire",
@@ -34,7 +35,7 @@ app.command()(table)
 app.command()(analyze)
 app.command()(report)
 app.command()(sql)
-for each in (produce, consume, read, lookup, partitions, topics):
+for each in (produce, consume, read, lookup, partitions, topics, txn):
     app.command()(verb(each))
 
 

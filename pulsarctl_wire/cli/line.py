@@ -55,6 +55,12 @@ _HIDDEN: Final = {
     *("topic", "subscription", "metadata", "feature_flags", "properties", "subscription_properties"),
     *("num_messages", "is_chunk", "user_provided_producer_name"),
 }
+_TELLING: Final = {
+    "CommandPartitionedTopicMetadataResponse.partitions",
+    "CommandLookupTopicResponse.response",  # Redirect is 0
+    *(f"CommandEndTxn{where}.txn_action" for where in ("", "OnPartition", "OnSubscription")),
+}
+"""Fields that are worth showing though they have their default value."""
 _ALL_ONES: Final = 2**64 - 1
 _STYLES: Final = {
     "red": ("ERROR", "SEND_ERROR"),
@@ -221,7 +227,8 @@ class LineRenderer:
         if field.is_repeated:
             one = show
             show = lambda values: _several([one(value) for value in values])  # noqa: E731
-        boring = None if field.is_required or field.name == "partitions" else field.default_value
+        telling = field.is_required or field.full_name.rpartition("pulsar.proto.")[2] in _TELLING
+        boring = None if telling else field.default_value
         return (
             f"{label}=" if label else "",
             show,

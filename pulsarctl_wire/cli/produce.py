@@ -233,6 +233,7 @@ async def produce(
                         await publisher.flush()
                 report.progress()
             await publisher.flush()
+            report.progress()
         finally:
             report.close()
         await publisher.close()
@@ -352,6 +353,7 @@ class Report:
         self._ends: dict[str, tuple[str, str]] = {}
         self._counts: dict[str, int] = {}
         self._duplicates = self._failed = 0
+        self._broken: OSError | None = None
         self._bar = sys.stderr.isatty() and not quiet
         self._next = self.began + 1
 
@@ -368,9 +370,13 @@ class Report:
         self._counts[sent.topic] = self._counts.get(sent.topic, 0) + sent.count
         first, last = message_id(sent, 0), message_id(sent, sent.count - 1)
         self._ends[sent.topic] = self._ends.get(sent.topic, (first,))[0], last
-        if self._output is not Output.summary and not self._quiet:
-            for index in range(sent.count):
-                self._each(sent, index)
+        if self._output is not Output.summary and not self._quiet and self._broken is None:
+            try:
+                for index in range(sent.count):
+                    self._each(sent, index)
+                sys.stdout.flush()
+            except OSError as error:  # `progress` tells: here the session would take it for its own
+                self._broken = error
 
     def _each(self, sent: Sent, index: int) -> None:
         name = message_id(sent, index)
@@ -393,7 +399,9 @@ class Report:
         sys.stdout.buffer.write(json_line(record))
 
     def progress(self) -> None:
-        """Show how far it is, on a terminal, once a second."""
+        """Show how far it is, on a terminal, once a second. Raises OSError if the output was not taken."""
+        if self._broken is not None:
+            raise self._broken
         now = time.perf_counter()
         if self._bar and now > self._next:
             self._next = now + 1
@@ -423,8 +431,8 @@ class Report:
 
 
 def message_id(sent: Sent, index: int) -> str:
-    """The id of message `index` of a send, as in 12:0, 12:0[3] (of a batch), 12:0…12:4 (of chunks)."""
-    text = f"{sent.ledger}:{sent.entry}"
-    if sent.first is not None:
-        return f"{sent.first[0]}:{sent.first[1]}…{text}"
-    return f"{text}[{index}]" if sent.batched else text
+    """The id of message `index` of a send."""
+    from pulsarctl_wire.wire.names import id_text, partition_index
+
+    ids = [sent.first, (sent.ledger, sent.entry)] if sent.first else [(sent.ledger, sent.entry)]
+    return id_text(ids, partition_index(sent.topic), index if sent.batched else None)

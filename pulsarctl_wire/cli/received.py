@@ -21,6 +21,7 @@ from pulsarctl_wire.net.consumer import Delivery
 from pulsarctl_wire.record import Record, key_bytes
 from pulsarctl_wire.views import Content, show, show_plain
 from pulsarctl_wire.wire.fields import as_base64, as_text
+from pulsarctl_wire.wire.names import id_text
 from pulsarctl_wire.wire.payload import Message
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 
@@ -88,12 +89,8 @@ def _payload(delivery: Delivery, message: Message, schema: Schema | None, payloa
 
 
 def message_id(delivery: Delivery, message: Message) -> str:
-    """The id of a message: 12:0, 12:0:2 (of partition 2), 12:0[3] (of a batch), 12:0…12:4 (of chunks)."""
-    partition = f":{delivery.consumer.partition}" if delivery.consumer.partition >= 0 else ""
-    text = f"{delivery.id[0]}:{delivery.id[1]}{partition}"
-    if len(delivery.ids) > 1:
-        return f"{delivery.ids[0][0]}:{delivery.ids[0][1]}{partition}…{text}"
-    return text if message.index is None else f"{text}[{message.index}]"
+    """The id of a message as text."""
+    return id_text(delivery.ids, delivery.consumer.partition, message.index)
 
 
 Show = Callable[[Delivery, Message, "Schema | None"], bytes]

@@ -37,7 +37,12 @@ from pulsarctl_wire.wire.server_errors import FINAL, FINAL_LATER
 MOST_REDIRECTS: Final = 20
 """Redirects of one lookup, as in Pulsar's clients."""
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 60.0
+FIRST_PAUSE: Final = 0.1
+"""Seconds before something is tried again for the first time."""
+
+LONGEST_PAUSE: Final = 60.0
+"""Seconds between two attempts at the most."""
+
 _T = TypeVar("_T")
 
 
@@ -228,15 +233,19 @@ class Client:
     # -- trying again
 
     async def patiently(
-        self, attempt: Callable[[], Awaitable[_T]], what: str, *, opened_before: bool = False
+        self,
+        attempt: Callable[[], Awaitable[_T]],
+        what: str,
+        *,
+        opened_before: bool = False,
+        pause: float = FIRST_PAUSE,
     ) -> _T:
         """`attempt()`, tried again where that may help.
 
         `opened_before`: it worked once, so that it is tried without end, unless nothing is to be tried again
-        (`Settings.reconnect`). Raises the last SessionError.
+        (`Settings.reconnect`). `pause` is the first one, in seconds. Raises the last SessionError.
         """
         deadline = None if opened_before else time.monotonic() + self.settings.timeout
-        pause = _FIRST_PAUSE
         while True:
             if opened_before:
                 await asyncio.sleep(pause * random.uniform(0.9, 1.0))
@@ -250,7 +259,7 @@ class Client:
                 self.warn(f"{what}: {error}; again in {pause:g} s")
             if not opened_before:
                 await asyncio.sleep(pause * random.uniform(0.9, 1.0))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def _may_pass(self, error: SessionError, opened_before: bool) -> bool:
         if isinstance(error, BrokerError):

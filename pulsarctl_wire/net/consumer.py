@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pulsarctl_wire.errors import BrokerError, LinkClosed, SessionError, Unanswered
-from pulsarctl_wire.net.client import Broker, Client
+from pulsarctl_wire.errors import LinkClosed, SessionError, Unanswered
+from pulsarctl_wire.net.client import FIRST_PAUSE, LONGEST_PAUSE, Broker, Client
 from pulsarctl_wire.net.link import Link
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import Frame, build_frame
@@ -65,7 +65,6 @@ class ConsumerOptions:
     batch_index_ack: bool = False
     nack_delay: float = 60.0
     ack_timeout: float = 0.0
-    txn: tuple[int, int] | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -135,6 +134,7 @@ class Consumer:
         self._assigned: Broker | None = None
         self._gone: LinkClosed | None = None  # since it last subscribed
         self._reopening: asyncio.Task[None] | None = None
+        self._pause = FIRST_PAUSE  # before it is opened again; longer if that does not last
         self._credit = 0  # permits to be given back
         self._balance = 0  # permits that the broker has
         self._epoch = 0
@@ -284,6 +284,7 @@ class Consumer:
     def _message(self, frame: Frame) -> None:
         body = frame.body
         self._balance -= _cost(frame)
+        self._pause = FIRST_PAUSE
         if body.HasField("consumer_epoch") and body.consumer_epoch < self._epoch:
             self._give_back(_cost(frame))
             return
@@ -439,15 +440,12 @@ class Consumer:
     async def _acknowledge(self, ids: list[dict[str, Any]], kind: int) -> None:
         self._groups += 1
         group = self._groups
-        most, least = self.options.txn or (None, None)
         try:
-            await self.ask("ACK", ack_type=kind, message_id=ids, txnid_most_bits=most, txnid_least_bits=least)
+            await self.ask("ACK", ack_type=kind, message_id=ids)
         except LinkClosed:
             if kind == CommandAck.Individual:
                 self._unconfirmed[group] = ids
         except SessionError as error:
-            if isinstance(error, BrokerError) and self.options.txn:
-                self.error = self.error or error
             self._client.warn(f"{self.topic}: {error}")
 
     async def flush_acks(self) -> None:
@@ -542,7 +540,9 @@ class Consumer:
 
     async def _open_again(self) -> None:
         try:
-            await self._client.patiently(self._subscribe, f"consumer of {self.topic}", opened_before=True)
+            what = f"consumer of {self.topic}"
+            await self._client.patiently(self._subscribe, what, opened_before=True, pause=self._pause)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
         except SessionError as error:
             self._end(error)
         finally:

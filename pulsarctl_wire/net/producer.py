@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pulsarctl_wire.errors import BrokerError, LinkClosed, LocalProtocolError, SessionError, Unanswered
-from pulsarctl_wire.net.client import Broker, Client
+from pulsarctl_wire.net.client import FIRST_PAUSE, LONGEST_PAUSE, Broker, Client
 from pulsarctl_wire.net.link import Link
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunked, single_entry
@@ -137,6 +137,7 @@ class Producer:
         self._watch: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._reopening: asyncio.Task[None] | None = None
+        self._pause = FIRST_PAUSE  # before it is opened again; longer if that does not last
         self._error: SessionError | None = None
 
     # -- opening
@@ -364,6 +365,7 @@ class Producer:
 
     def _done(self, head: _Sending, ledger: int, entry: int, first: tuple[int, int] | None) -> None:
         self._pop()
+        self._pause = FIRST_PAUSE
         latency = time.perf_counter_ns() - head.sent_ns
         self._on_sent(
             Sent(
@@ -442,7 +444,9 @@ class Producer:
 
     async def _open_again(self) -> None:
         try:
-            await self._client.patiently(self._register, f"producer of {self.topic}", opened_before=True)
+            what = f"producer of {self.topic}"
+            await self._client.patiently(self._register, what, opened_before=True, pause=self._pause)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
         except SessionError as error:
             self._reopening = None
             self._end(error)

@@ -1,6 +1,7 @@
 """Topic names as Pulsar reads them: `t` is `persistent://public/default/t`."""
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from pulsarctl_wire.wire.fields import as_text
@@ -67,3 +68,15 @@ def partition_index(topic: str) -> int:
 def without_partition(topic: str) -> str:
     """The topic that a partition belongs to (its `-partition-N` taken off); others as they are."""
     return _PARTITION.sub("", topic)
+
+
+def id_text(ids: Sequence[tuple[int, int]], partition: int = -1, index: int | None = None) -> str:
+    """A message id as text: 12:0, 12:0:2 (of partition 2), 12:0[3] (of a batch), 12:0…12:4 (of chunks).
+
+    `ids` are the (ledger, entry) of its chunks, or of the one entry it is in.
+    """
+    suffix = f":{partition}" if partition >= 0 else ""
+    texts = [f"{ledger}:{entry}{suffix}" for ledger, entry in ids]
+    if len(texts) > 1:
+        return f"{texts[0]}…{texts[-1]}"
+    return texts[0] if index is None else f"{texts[0]}[{index}]"
