@@ -1,0 +1,113 @@
+"""Brokers for the tests of this directory, each started when the first test asks for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from interop.brokers import Cluster, Pulsar, Standalone, Unavailable
+
+_WITHOUT = {"NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
+_PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
+_P = TypeVar("_P", bound=Pulsar)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.interop)
+
+
+def _running(make: Callable[[], _P]) -> Iterator[_P]:
+    try:
+        made = make()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    with made as running:
+        yield running
+    for data in ("bookkeeper", "metadata"):  # pytest keeps the rest for a while, logs among it
+        shutil.rmtree(made.directory / data, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A broker as it comes, with transactions and acknowledgements inside batches."""
+    place = tmp_path_factory.mktemp("broker")
+    settings = {"acknowledgmentAtBatchIndexLevelEnabled": True}
+    yield from _running(lambda: Standalone(place, transactions=True, settings=settings))
+
+
+@pytest.fixture(scope="session")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A broker that asks for a token, or by TLS a client certificate, and again when one expires."""
+    place = tmp_path_factory.mktemp("secure")
+    settings = {"authenticationRefreshCheckSeconds": 1}
+    yield from _running(lambda: Standalone(place, tls=True, tokens=True, settings=settings))
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two brokers and the proxy."""
+    place = tmp_path_factory.mktemp("cluster")
+    yield from _running(lambda: Cluster(place, brokers=2, proxy=True))
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """The full name of a topic that no other test, of this run or another, has."""
+    test = re.sub(r"\W+", "-", request.node.name).strip("-")
+    return f"persistent://public/default/{test}-{secrets.token_hex(4)}"
+
+
+class Pwire:
+    """Runs the command line, in a process of its own."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._request = request
+
+    def __call__(
+        self,
+        *args: object,
+        url: str | None = None,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        timeout: float = 60,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `pwire ARGS --url URL`; the URL is that of the fixture `broker` unless given, "" adds none.
+
+        `env` is added to the environment. Raises subprocess.TimeoutExpired after `timeout` seconds.
+        """
+        return subprocess.run(
+            self.command(*args, url=url),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env=self.environment(env),
+            timeout=timeout,
+        )
+
+    def command(self, *args: object, url: str | None = None) -> list[str]:
+        """What `__call__` runs, for a test that ends it itself."""
+        if url is None:
+            url = self._request.getfixturevalue("broker").url
+        return [*_PWIRE, *map(str, args), *(["--url", url] if url else [])]
+
+    @staticmethod
+    def environment(added: Mapping[str, str] | None = None) -> dict[str, str]:
+        """This process's environment, without what makes terminals of pipes."""
+        return {name: value for name, value in os.environ.items() if name not in _WITHOUT} | dict(added or {})
+
+
+@pytest.fixture
+def pwire(request: pytest.FixtureRequest) -> Pwire:
+    return Pwire(request)

@@ -1,0 +1,111 @@
+"""Releases of Apache Pulsar, and the Java that runs them.
+
+A release is fetched once, through Maven, into ${PWIRE_PULSAR_CACHE:-~/.cache/pwire-pulsar}/dist/VERSION.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+VERSION = "4.0.8"
+CACHE = Path(os.environ.get("PWIRE_PULSAR_CACHE") or Path.home() / ".cache" / "pwire-pulsar")
+CONF = Path(__file__).resolve().parent / "conf"
+QUICK = "-XX:TieredStopAtLevel=1"
+"""Makes Java start sooner, and be slower later."""
+
+
+class Unavailable(Exception):
+    """This machine cannot run Pulsar; the text says on one line what is missing."""
+
+
+class Failed(Exception):
+    """A process or program did not do what it was started for."""
+
+
+def release(version: str = VERSION) -> Path:
+    """The directory of an unpacked release, fetched when it is not there. Raises Unavailable."""
+    home = CACHE / "dist" / version
+    if (home / "READY").exists():
+        return home
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with open(home.parent / f"{version}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be at it: wait for it
+        if not (home / "READY").exists():
+            with tempfile.TemporaryDirectory(dir=home.parent) as place:
+                _fetch(version, Path(place) / version)
+                shutil.rmtree(home, ignore_errors=True)
+                (Path(place) / version).rename(home)
+    return home
+
+
+def _fetch(version: str, into: Path) -> None:
+    if not shutil.which("mvn"):
+        raise Unavailable("no Maven (mvn) on PATH to fetch Pulsar with")
+    into.mkdir()
+    artifact = f"org.apache.pulsar:pulsar-server-distribution:{version}:tar.gz:bin"
+    done = run("mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={into}")
+    archives = list(into.glob("*.tar.gz"))
+    if done.returncode or not archives:
+        error = re.search(r"\[ERROR\] (.+)", done.stdout + done.stderr)
+        raise Unavailable(f"Maven gets no Pulsar {version}: {error[1] if error else 'it does not say why'}")
+    run("tar", "xzf", archives[0], "-C", into, "--strip-components=1").check_returncode()
+    archives[0].unlink()
+    (into / "READY").touch()
+
+
+def run(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command without input; what it writes is the result's text."""
+    words = list(map(str, command))
+    return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, **options)
+
+
+@cache
+def java() -> str:
+    """The path of a Java 17 or newer: of JAVA_HOME, PATH or /usr/lib/jvm. Raises Unavailable."""
+    candidates = [
+        Path(os.environ.get("JAVA_HOME", "")) / "bin" / "java",
+        Path(shutil.which("java") or "java"),
+    ]
+    for path in [*candidates, *sorted(Path("/usr/lib/jvm").glob("*/bin/java"))]:
+        with contextlib.suppress(OSError):
+            number = re.search(r'version "(\d+)', run(path, "-version").stderr)
+            if number and int(number[1]) >= 17:
+                return str(path)
+    raise Unavailable("no Java 17 or newer in JAVA_HOME, on PATH or in /usr/lib/jvm")
+
+
+def jvm(heap: str, *arguments: object) -> list[str]:
+    """The command that runs Java, with the classes of the release and so much memory (as in -Xmx)."""
+    memory = [f"-Xmx{heap}", f"-XX:MaxDirectMemorySize={heap}"]
+    setting = [
+        f"@{CONF}/jvm.options",
+        f"-Dlog4j.configurationFile={CONF}/log4j2.xml",
+        "-cp",
+        f"{release()}/lib/*",
+    ]
+    return [java(), *memory, *setting, *map(str, arguments)]
+
+
+def run_java(source: str | Path, *arguments: object, timeout: float = 120) -> str:
+    """Run a Java program of one file (its path, or its text) with Pulsar's client and broker classes.
+
+    Returns its stdout. Raises Failed, with its stderr, if its exit code is not 0, Unavailable,
+    and subprocess.TimeoutExpired after `timeout` seconds.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        if isinstance(source, str):
+            (Path(place) / "Program.java").write_text(source)
+            source = Path(place) / "Program.java"
+        done = run(*jvm("512m", QUICK, "-Dlog.level=warn", source, *arguments), timeout=timeout)
+    if done.returncode:
+        raise Failed(f"Java ended with code {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
