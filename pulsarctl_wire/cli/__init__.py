@@ -15,6 +15,7 @@ from pulsarctl_wire.cli.decode import decode
 from pulsarctl_wire.cli.lookup import lookup, partitions, topics
 from pulsarctl_wire.cli.produce import produce
 from pulsarctl_wire.cli.report import report
+from pulsarctl_wire.cli.send import send
 from pulsarctl_wire.cli.session import verb
 from pulsarctl_wire.cli.sql import sql
 from pulsarctl_wire.cli.stats import stats
@@ -35,7 +36,7 @@ app.command()(table)
 app.command()(analyze)
 app.command()(report)
 app.command()(sql)
-for each in (produce, consume, read, lookup, partitions, topics, txn):
+for each in (produce, consume, read, lookup, partitions, topics, txn, send):
     app.command()(verb(each))
 
 

@@ -147,12 +147,9 @@ class Consuming:
 
     async def _loop(self) -> None:
         while self._left > 0 and not (self._at_end and not self._ends):
-            try:
-                deliveries = await asyncio.wait_for(self._feed.take(), self._idle)
-            except (TimeoutError, asyncio.TimeoutError):
-                return
+            deliveries = await self._feed.take(self._idle)
             if not deliveries:
-                return  # the topics were terminated
+                return  # the topics were terminated, or nothing came
             for delivery in deliveries:
                 if self._left > 0:
                     await self._consume(delivery)

@@ -130,6 +130,7 @@ class Link(asyncio.Protocol):
         self._owners: dict[tuple[str, int], Owner] = {}
         self._greeting: asyncio.Future[Frame] | None = None
         self._reason = ""
+        self._parting = ""  # what the broker said last about the connection
         self._by_us = False
         self._writable = asyncio.Event()
         self._writable.set()
@@ -361,12 +362,17 @@ class Link(asyncio.Protocol):
             asked.answer.set_result(frame)
 
     def _refused(self, frame: Frame) -> None:
-        """An ERROR about the connection itself."""
+        """An ERROR without a request: of the handshake, or what the broker says before it closes."""
+        greeting = self._greeting
         try:
-            raise_refusal(frame, "CONNECT")
+            raise_refusal(frame, "CONNECT" if greeting is not None else "an earlier command")
         except BrokerError as error:
-            if self._greeting is not None and not self._greeting.done():
-                self._greeting.set_exception(error)
+            if greeting is None:
+                self._parting = str(error)
+                self.warn(f"{self.address}: {error}")
+                return
+            if not greeting.done():
+                greeting.set_exception(error)
             self._end(str(error))
 
     def _other(self, frame: Frame) -> None:
@@ -374,10 +380,10 @@ class Link(asyncio.Protocol):
         if kind == BaseCommand.PING:
             self.send(_PONG)
         elif kind == BaseCommand.AUTH_CHALLENGE and frame.body is not None:
-            if self._greeting is not None and frame.body.challenge.auth_data != REFRESH:
-                self._greeting.set_result(frame)
-            else:
+            if self._greeting is None or frame.body.challenge.auth_data == REFRESH:
                 self._respond()
+            elif not self._greeting.done():
+                self._greeting.set_result(frame)
         elif kind == BaseCommand.CONNECTED:
             if self._greeting is not None and not self._greeting.done():
                 self._greeting.set_result(frame)
@@ -452,7 +458,9 @@ class Link(asyncio.Protocol):
         if self._ticker is not None:
             self._ticker.cancel()
         if not self._reason:
-            self._reason = f"the connection broke: {exc}" if exc else "the broker closed the connection"
+            closed = exc is None or isinstance(exc, (ConnectionResetError, BrokenPipeError))
+            broke = self._parting or f"the connection broke: {exc}"
+            self._reason = "the broker closed the connection" if closed and not self._parting else broke
         error = self._ended()
         self._writable.set()
         if self._greeting is not None and not self._greeting.done():

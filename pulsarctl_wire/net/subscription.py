@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -88,12 +88,27 @@ class Subscription:
         self._queue.append(delivery)
         self._event.set()
 
-    async def take(self) -> list[Delivery]:
-        """What was delivered and not taken yet; waits for something.
+    async def take(self, seconds: float | None = None) -> list[Delivery]:
+        """What was delivered and not taken yet; waits for something, for `seconds` at the most.
 
-        Empty when all topics have been terminated and read to their ends. Raises the SessionError that
-        ended a consumer.
+        Empty when nothing came in that time, or when all topics have been terminated and read to their
+        ends. Raises the SessionError that ended a consumer.
         """
+        late = False
+
+        def give_up() -> None:
+            nonlocal late
+            late = True
+            self._event.set()
+
+        timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, give_up)
+        try:
+            return await self._next(lambda: late)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _next(self, is_late: Callable[[], bool]) -> list[Delivery]:
         while True:
             taken = []
             while self._queue:
@@ -111,6 +126,8 @@ class Subscription:
                 and self.consumers
                 and all(each.ended for each in self.consumers.values())
             ):
+                return []
+            if is_late():
                 return []
             self._event.clear()
             await self._event.wait()
