@@ -61,13 +61,15 @@ class BrokerError(SessionError):
     """The broker refused.
 
     `code` is the ServerError's name ("TopicNotFound"), `detail` the broker's own text, `request` the
-    name of the command that was refused ("LOOKUP"), `meaning` what the code usually means, or "".
+    name of the command that was refused ("LOOKUP"), `meaning` what the code usually means, or "", `about`
+    the topic it was about, if it names one.
     """
 
-    def __init__(self, code: str, detail: str, request: str, meaning: str = "") -> None:
+    def __init__(self, code: str, detail: str, request: str, meaning: str = "", about: str = "") -> None:
         self.code = code
         self.detail = detail
         self.request = request
         self.meaning = meaning
         said = f": {detail}" if detail else ""
-        super().__init__(f"{request} refused, {code}{said}{f' ({meaning})' if meaning else ''}")
+        of = f" of {about}" if about else ""
+        super().__init__(f"{request}{of} refused, {code}{said}{f' ({meaning})' if meaning else ''}")

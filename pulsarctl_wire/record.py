@@ -143,7 +143,9 @@ class Recorder:
         record: Record = {
             "index": message.index,
             "key": walked.get("partition_key"),
-            "properties": {each.get("key", ""): each.get("value") for each in properties} if properties else {},
+            "properties": {each.get("key", ""): each.get("value") for each in properties}
+            if properties
+            else {},
             "event_time": walked.get("event_time"),
             "size": None if payload is None else len(payload),
             "payload": None,

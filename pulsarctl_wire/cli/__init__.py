@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from pulsarctl_wire import __version__
-from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli import console, schema
 from pulsarctl_wire.cli.analyze import analyze
 from pulsarctl_wire.cli.capture import capture
 from pulsarctl_wire.cli.consume import consume, read
 from pulsarctl_wire.cli.decode import decode
+from pulsarctl_wire.cli.inspect import consumer_stats, last_id, seek, unsubscribe
 from pulsarctl_wire.cli.lookup import lookup, partitions, topics
+from pulsarctl_wire.cli.ping import ping
 from pulsarctl_wire.cli.produce import produce
 from pulsarctl_wire.cli.report import report
 from pulsarctl_wire.cli.send import send
@@ -21,6 +23,7 @@ from pulsarctl_wire.cli.sql import sql
 from pulsarctl_wire.cli.stats import stats
 from pulsarctl_wire.cli.table import table
 from pulsarctl_wire.cli.txn import txn
+from pulsarctl_wire.cli.watch import watch
 
 app = typer.Typer(
     name="pwire",
@@ -36,8 +39,12 @@ app.command()(table)
 app.command()(analyze)
 app.command()(report)
 app.command()(sql)
-for each in (produce, consume, read, lookup, partitions, topics, txn, send):
-    app.command()(verb(each))
+for each in (
+    *(produce, consume, read, lookup, partitions, topics, watch),
+    *(seek, unsubscribe, last_id, consumer_stats, ping, txn, send),
+):
+    app.command(each.__name__.replace("_", "-"))(verb(each))
+app.add_typer(schema.app, name="schema")
 
 
 def _version(wanted: bool) -> None:

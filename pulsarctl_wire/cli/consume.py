@@ -270,7 +270,8 @@ async def read(
             "-m",
             "--start-message-id",
             metavar="WHERE",
-            help="earliest, latest, LEDGER:ENTRY[:BATCH_INDEX] or a time: ISO 8601, epoch seconds, -10m.",
+            help="earliest, latest, an id as it is printed (LEDGER:ENTRY), or a time: ISO 8601, "
+            "seconds since 1970, -10m.",
         ),
     ] = "earliest",
     exclusive: Annotated[

@@ -24,10 +24,13 @@ _NEVER: Final = 2**64 - 1
 
 
 def parse_start(text: str) -> tuple[Position | None, int | None]:
-    """Where `read --from` begins: a position, or ns since the epoch. Raises SettingsError."""
+    """Where `read --from` begins: a position, or ns since the epoch. Ids are read as they are printed.
+
+    Raises SettingsError for what is neither, or is out of all bounds.
+    """
     if text.lower() in ("earliest", "latest"):
         return (EARLIEST if text.lower() == "earliest" else LATEST), None
-    found = re.fullmatch(r"(\d+):(\d+)(?::(-?\d+))?", text)
+    found = re.fullmatch(r"(\d{1,18}):(\d{1,18})(?::\d{1,9})?(?:\[(\d{1,9})\])?", text)
     if found:
         return (int(found[1]), int(found[2]), int(found[3] or -1)), None
     return None, parse_time(text)
@@ -35,18 +38,19 @@ def parse_start(text: str) -> tuple[Position | None, int | None]:
 
 def parse_time(text: str) -> int:
     """A moment in ns since the epoch: ISO 8601, seconds since 1970, or -10m ago. Raises SettingsError."""
-    ago = re.fullmatch(r"-(\d+(?:\.\d+)?)([smhd])", text)
+    ago = re.fullmatch(r"-(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
     if ago:
         return time.time_ns() - int(float(ago[1]) * _UNITS[ago[2]] * 1e9)
+    if re.fullmatch(r"\d{1,11}(\.\d{1,9})?", text):
+        return int(float(text) * 1e9)
     try:
-        if re.fullmatch(r"\d+(\.\d+)?", text):
-            return int(float(text) * 1e9)
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1e9)
     except (ValueError, OverflowError):
         raise SettingsError(
-            f"{text}: neither earliest, latest, LEDGER:ENTRY nor a time (ISO 8601, seconds since 1970, -10m)"
+            f"{text}: neither earliest, latest, LEDGER:ENTRY[INDEX] nor a time "
+            "(ISO 8601, seconds since 1970, -10m)"
         ) from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1e9)
 
 
 class View:

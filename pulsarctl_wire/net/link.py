@@ -283,7 +283,7 @@ class Link(asyncio.Protocol):
             self._asked.pop(key, None)
             if asked.timer is not None:
                 asked.timer.cancel()
-        raise_refusal(frame, asked.name)
+        raise_refusal(frame, asked.name, getattr(body, "topic", ""))
         return frame
 
     def _too_late(self, asked: _Asked, seconds: float) -> None:
@@ -507,8 +507,8 @@ class Link(asyncio.Protocol):
             self._transport.abort()
 
 
-def raise_refusal(frame: Frame, request: str) -> None:
-    """Raise BrokerError if `frame`, the answer to command `request`, is a refusal."""
+def raise_refusal(frame: Frame, request: str, about: str = "") -> None:
+    """Raise BrokerError if `frame`, the answer to command `request` about a topic, is a refusal."""
     body = frame.body
     field = ERROR_FIELDS.get(frame.type)
     if body is None or field is None:
@@ -519,4 +519,4 @@ def raise_refusal(frame: Frame, request: str) -> None:
     if failed:
         code = error_name(getattr(body, field))
         detail = body.error_message if field == "error_code" else body.message
-        raise BrokerError(code, as_text(detail), request, MEANINGS.get(code, ""))
+        raise BrokerError(code, as_text(detail), request, MEANINGS.get(code, ""), about)

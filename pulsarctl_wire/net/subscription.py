@@ -73,6 +73,7 @@ class Subscription:
                     raise
 
     def _appeared(self, added: list[str], removed: list[str]) -> None:
+        self._event.set()  # the watch may have ended
         for topic in {without_partition(each) for each in added}:
             task = asyncio.get_running_loop().create_task(self._add_late(topic))
             self._opening.add(task)
@@ -127,6 +128,8 @@ class Subscription:
                 and all(each.ended for each in self.consumers.values())
             ):
                 return []
+            if self._watch is not None and self._watch.error is not None:
+                raise self._watch.error
             if is_late():
                 return []
             self._event.clear()

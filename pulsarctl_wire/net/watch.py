@@ -14,7 +14,7 @@ from pulsarctl_wire.net.link import Link
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandGetTopicsOfNamespace
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandGetTopicsOfNamespace
 
 ASKING_PAUSE: Final = 60.0
 """Seconds between two looks, where the broker does not tell of changes; as in Pulsar's clients."""
@@ -60,8 +60,18 @@ def _matcher(pattern: str | None) -> Callable[[str], bool]:
     )
 
 
+def is_system(topic: str) -> bool:
+    """Whether a topic is one of the broker's own: it leaves them out of lists, but tells watchers of them."""
+    name = topic.rpartition("/")[2]
+    return name.startswith("__") or "__transaction_pending_ack" in name
+
+
 class TopicWatch:
-    """Follows the topics of a namespace that a pattern matches. `changed` hears what came and what went."""
+    """Follows the topics of a namespace that a pattern matches. `changed` hears what came and what went.
+
+    Attributes: `topics` as they are now, `by_asking` whether the broker is asked now and then since it does
+    not tell, `error` what ended it for good (`changed` is then called with nothing).
+    """
 
     def __init__(
         self,
@@ -72,55 +82,71 @@ class TopicWatch:
     ) -> None:
         self.topics: set[str] = set()
         self.by_asking = False
+        self.error: SessionError | None = None
         self._client = client
         self._namespace = namespace
         self._pattern = pattern
-        self._matches = _matcher(pattern)
+        self._fits = _matcher(pattern)
         self._changed = changed
         self._id = next(client.ids)
         self._link: Link | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._early: list[Any] | None = None
+        self._reopening: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+
+    def _matches(self, topic: str) -> bool:
+        return self._fits(topic) and not is_system(topic)
 
     async def open(self) -> list[str]:
         """Begin to follow; gives the topics there are now. Raises SessionError."""
-        self.topics = set(await self._client.patiently(self._begin, f"topics of {self._namespace}"))
+        self.topics = await self._client.patiently(self._begin, f"topics of {self._namespace}")
         return sorted(self.topics)
 
-    async def _begin(self) -> list[str]:
+    async def _begin(self) -> set[str]:
         link = await self._client.service()
-        if not link.features.supports_topic_watchers or len(_bare(self._pattern)) > _LONGEST_PATTERN:
-            return await self._ask_instead()
-        link.claim("watcher_id", self._id, self)
-        self._link = link
-        command = build_command(
-            "WATCH_TOPIC_LIST",
-            watcher_id=self._id,
-            namespace=self._namespace,
-            topics_pattern=_bare(self._pattern),
+        self.by_asking = (
+            not link.features.supports_topic_watchers or len(_bare(self._pattern)) > _LONGEST_PATTERN
         )
-        try:
-            body = (await link.request(command)).body
-        except BrokerError as error:
-            if error.code != "NotAllowedError":
-                raise
-            return await self._ask_instead()
-        return [topic for topic in map(as_text, body.topic) if self._matches(topic)]
+        if not self.by_asking:
+            link.claim("watcher_id", self._id, self)
+            self._link, self._early = link, []
+            command = build_command(
+                "WATCH_TOPIC_LIST",
+                watcher_id=self._id,
+                namespace=self._namespace,
+                topics_pattern=_bare(self._pattern),
+            )
+            try:
+                body = (await link.request(command)).body
+            except BrokerError as error:
+                if error.code != "NotAllowedError":
+                    raise
+                link.release("watcher_id", self._id)
+                self.by_asking = True
+            else:
+                topics = set(filter(self._matches, map(as_text, body.topic)))
+                for update in self._early:  # in the same breath as the answer
+                    topics = self._after(topics, update)
+                self._early = None
+                return topics
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().create_task(self._keep_asking())
+        return await self._ask()
 
-    async def _ask_instead(self) -> list[str]:
-        self.by_asking = True
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._keep_asking())
-        return await topics_of(self._client, self._namespace, pattern=self._pattern)
+    async def _ask(self) -> set[str]:
+        return set(await topics_of(self._client, self._namespace, pattern=self._pattern))
 
     async def _keep_asking(self) -> None:
         while True:
             await asyncio.sleep(ASKING_PAUSE)
             try:
-                now = await topics_of(self._client, self._namespace, pattern=self._pattern)
+                self._became(await self._ask())
             except SessionError as error:
                 self._client.warn(f"topics of {self._namespace}: {error}")
-                continue
-            self._became(set(now))
+
+    def _after(self, topics: set[str], update: Any) -> set[str]:
+        added = set(filter(self._matches, map(as_text, update.new_topics)))
+        return topics - set(map(as_text, update.deleted_topics)) | added
 
     def _became(self, now: set[str]) -> None:
         added, removed = sorted(now - self.topics), sorted(self.topics - now)
@@ -130,29 +156,37 @@ class TopicWatch:
 
     def received(self, frame: Frame) -> None:
         """WATCH_TOPIC_UPDATE."""
-        if frame.type == BaseCommand.WATCH_TOPIC_UPDATE:
-            body: Any = frame.body
-            added = {topic for topic in map(as_text, body.new_topics) if self._matches(topic)}
-            self._became(self.topics - set(map(as_text, body.deleted_topics)) | added)
+        if self._early is not None:
+            self._early.append(frame.body)
+        else:
+            self._became(self._after(self.topics, frame.body))
 
     def lost(self, error: LinkClosed) -> None:
         """The link has ended: begin again over another."""
-        if self._client.settings.reconnect:
+        if not self._client.settings.reconnect:
+            self._end(error)
+        elif self._reopening is None:
             self._client.warn(f"topics of {self._namespace}: {error}; watching again")
-            self._task = asyncio.get_running_loop().create_task(self._begin_again())
+            self._reopening = asyncio.get_running_loop().create_task(self._begin_again())
 
     async def _begin_again(self) -> None:
+        what = f"topics of {self._namespace}"
         try:
-            now = await self._client.patiently(self._begin, "watch", opened_before=True)
+            self._became(await self._client.patiently(self._begin, what, opened_before=True))
         except SessionError as error:
-            self._client.warn(f"topics of {self._namespace} are not watched any more: {error}")
-        else:
-            self._became(set(now))
+            self._end(error)
+        finally:
+            self._reopening = None
+
+    def _end(self, error: SessionError) -> None:
+        self.error = error
+        self._changed([], [])
 
     async def close(self) -> None:
         """Stop following."""
-        if self._task is not None:
-            self._task.cancel()
-        if self._link is not None and self._link.is_open:
+        for task in (self._reopening, self._asking):
+            if task is not None:
+                task.cancel()
+        if self._link is not None and self._link.is_open and not self.by_asking:
             self._link.release("watcher_id", self._id)
             await self._link.request(build_command("WATCH_TOPIC_LIST_CLOSE", watcher_id=self._id))

@@ -1,0 +1,167 @@
+"""`pwire schema get` and `pwire schema put`: the schemas of a topic, read and registered."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.lookup import TOPIC, Output, say
+from pulsarctl_wire.cli.options import OUTPUT
+from pulsarctl_wire.cli.session import Session, topic_name, verb
+from pulsarctl_wire.errors import BrokerError
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.net.client import Client
+    from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
+
+app = typer.Typer(
+    name="schema", help="The schemas of a topic: read them, register one.", no_args_is_help=True
+)
+
+
+async def get(
+    session: Session,
+    topic: Annotated[str, TOPIC],
+    version: Annotated[
+        str, typer.Option("--version", metavar="N|latest", help="Which one; the first is 0.")
+    ] = "latest",
+    raw: Annotated[bool, typer.Option("--raw", help="Write the bytes of schema_data, and no more.")] = False,
+    output: Annotated[Output, OUTPUT] = Output.text,
+) -> None:
+    """Print a topic's schema: its type, name, version, properties and definition."""
+    from pulsarctl_wire.wire.fields import as_base64, as_text
+    from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
+
+    if version != "latest" and not (version.isascii() and version.isdigit() and int(version) < 2**63):
+        console.fail(f"--version {version}: latest, or a number from 0 on, is wanted", console.EXIT_USAGE)
+    if raw and output is Output.json:
+        console.fail("schema get: --raw and -o json exclude each other", console.EXIT_USAGE)
+    name = topic_name(topic)
+    wanted = None if version == "latest" else int(version).to_bytes(8, "big")
+    async with session.client() as client:
+        body = (await client.ask("GET_SCHEMA", topic=name, schema_version=wanted)).body
+    schema = body.schema
+    if raw:
+        sys.stdout.buffer.write(schema.schema_data)
+        return
+    definition = _definition(schema)
+    record = {
+        "topic": name,
+        "type": Schema.Type.Name(schema.type),
+        "name": as_text(schema.name),
+        "version": version_number(body.schema_version),
+        "properties": {as_text(each.key): as_text(each.value) for each in schema.properties},
+        "definition": definition,
+        "schema_data": as_base64(schema.schema_data),
+    }
+    lines = [f"{key}: {record[key]}" for key in ("topic", "type", "name", "version")]
+    lines += [f"property {key}: {value}" for key, value in record["properties"].items()]
+    if definition is not None:
+        lines += _pretty(definition).split("\n")
+    say(record, "\n".join(map(console.clean, lines)), output)
+
+
+async def put(
+    session: Session,
+    topic: Annotated[str, TOPIC],
+    schema: Annotated[
+        str,
+        typer.Argument(
+            metavar="TYPE[:FILE]",
+            help="As of produce --schema: string, int64, json:FILE, avro:FILE, protobuf:FILE:MESSAGE, "
+            "keyvalue:K,V …",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Output, OUTPUT] = Output.text,
+) -> None:
+    """Register a schema, or find it among those of the topic, and print its version.
+
+    All partitions share a topic's schemas. A topic that is not there is created, as by a producer.
+    """
+    from pulsarctl_wire.views import parse_schema
+    from pulsarctl_wire.wire.names import partition_name
+    from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
+
+    name = topic_name(topic)
+    try:
+        wanted = parse_schema(schema)
+    except ValueError as error:
+        console.fail(str(error), console.EXIT_USAGE)
+    kind = Schema.Type.Name(wanted.type)
+    if kind == "None":
+        console.fail(f"{schema} is no schema: topics are without one from the beginning", console.EXIT_USAGE)
+    async with session.client() as client:
+        place = partition_name(name, 0) if await client.partitions(name) else name
+        version = version_number(await _register(client, place, wanted))
+    record = {"topic": name, "type": kind, "version": version}
+    say(record, console.clean(f"{name}: {kind}, version {version}"), output)
+
+
+async def _register(client: Client, topic: str, schema: Schema) -> bytes:
+    """Register `schema`; give its version. Raises SessionError."""
+    from pulsarctl_wire.net.producer import Producer, ProducerOptions
+    from pulsarctl_wire.wire.commands import build_command
+
+    async def attempt() -> bytes:
+        link = await client.link(await client.lookup(topic))
+        body = (await link.request(build_command("GET_OR_CREATE_SCHEMA", topic=topic, schema=schema))).body
+        version: bytes = body.schema_version
+        return version
+
+    try:
+        return await client.patiently(attempt, f"schema of {topic}")
+    except BrokerError as error:
+        if error.code != "TopicNotFound":
+            raise
+    # the broker knows those topics only that somebody has open
+    producer = Producer(client, topic, ProducerOptions(schema=schema), lambda sent: None)
+    await producer.open()
+    try:
+        return await client.patiently(attempt, f"schema of {topic}")
+    finally:
+        await producer.close()
+
+
+def version_number(version: bytes) -> int | str | None:
+    """A schema version as the number it is; the digits of one that has not 8 bytes, None for none."""
+    if len(version) == 8:
+        return int.from_bytes(version, "big")
+    return version.hex() or None
+
+
+def _definition(schema: Schema) -> Any:
+    """What a schema says: JSON where it is that, else text or hexadecimal digits; None for nothing."""
+    from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as Types
+
+    data = schema.schema_data
+    if schema.type == Types.KeyValue:
+        size = int.from_bytes(data[:4], "big", signed=True)
+        key, value = data[4 : 4 + max(size, 0)], data[8 + max(size, 0) :]
+        return {"key": _value(key), "value": _value(value)}
+    return _value(data)
+
+
+def _value(data: bytes) -> Any:
+    if not data:
+        return None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return data.hex()
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _pretty(definition: Any) -> str:
+    return definition if isinstance(definition, str) else json.dumps(definition, indent=2, ensure_ascii=False)
+
+
+app.command("get")(verb(get))
+app.command("put")(verb(put))
