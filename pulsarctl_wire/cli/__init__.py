@@ -27,24 +27,19 @@ from pulsarctl_wire.cli.watch import watch
 
 app = typer.Typer(
     name="pwire",
-    help="See Apache Pulsar's binary protocol: decode captures, pipes, hex dumps and live traffic.",
+    help="See and speak Apache Pulsar's binary protocol: decode captures and live traffic, drive real sessions.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-app.command()(decode)
-app.command()(capture)
-app.command()(stats)
-app.command()(table)
-app.command()(analyze)
-app.command()(report)
-app.command()(sql)
+for command in (decode, capture, stats, table, analyze, report, sql):
+    app.command(rich_help_panel="Captures")(command)
 for each in (
     *(produce, consume, read, lookup, partitions, topics, watch),
     *(seek, unsubscribe, last_id, consumer_stats, ping, txn, send),
 ):
-    app.command(each.__name__.replace("_", "-"))(verb(each))
-app.add_typer(schema.app, name="schema")
+    app.command(each.__name__.replace("_", "-"), rich_help_panel="Sessions")(verb(each))
+app.add_typer(schema.app, name="schema", rich_help_panel="Sessions")
 
 
 def _version(wanted: bool) -> None:

@@ -45,7 +45,7 @@ async def send(
     ] = False,
     idle: Annotated[
         float, option(WHEN, "--idle", metavar="SECONDS", min=0, help="How long nothing may come, at the end.")
-    ] = 1.0,
+    ] = 3.0,
     wait: Annotated[
         float, option(WHEN, "--wait", metavar="SECONDS", min=0, help="Listen so long in any case.")
     ] = 0.0,

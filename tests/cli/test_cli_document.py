@@ -1,4 +1,4 @@
-"""docs/cli.md names every option and every exit code, and nothing else."""
+"""docs/cli.md and docs/sessions.md name every option and every exit code, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from pwire_run import SAMPLES, decode
 
 from pulsarctl_wire.cli import app, console
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+DOCUMENT = (DOCS / "cli.md").read_text()
+SESSIONS = (DOCS / "sessions.md").read_text()
 
 
-def _section(heading: str) -> str:
+def _section(heading: str, document: str = DOCUMENT) -> str:
     """The text below a heading, up to the next one of its level or above."""
     level = heading.partition(" ")[0]
-    text = DOCUMENT.partition(f"\n{heading}\n")[2]
+    text = document.partition(f"\n{heading}\n")[2]
     assert text, heading
     return re.split(rf"\n#{{1,{len(level)}}} ", text)[0]
 
@@ -29,18 +31,40 @@ def _documented(section: str) -> set[str]:
 
 
 def _options(command: str) -> set[str]:
-    group: Any = typer.main.get_command(app)
-    return {
-        name
-        for parameter in group.commands[command].params
-        for name in parameter.opts
-        if name.startswith("-")
-    } - {"--help", "-h"}
+    found: Any = typer.main.get_command(app)
+    for word in command.split():
+        found = found.commands[word]
+    return {name for parameter in found.params for name in parameter.opts if name.startswith("-")} - {
+        "--help",
+        "-h",
+    }
 
 
 @pytest.mark.parametrize("command", ["decode", "capture", "table", "analyze", "report", "sql"])
 def test_every_option_is_documented(command: str) -> None:
     assert _documented(_section(f"## `pwire {command}`")) == _options(command)
+
+
+VERBS = [
+    *("produce", "consume", "read", "lookup", "partitions", "topics", "watch", "seek", "unsubscribe"),
+    *("last-id", "consumer-stats", "schema get", "schema put", "ping", "txn", "send"),
+]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_of_a_session_is_documented(verb: str) -> None:
+    shared = _documented(_section("## Options of every verb", SESSIONS))
+    own = _documented(_section(f"## `pwire {verb}`", SESSIONS))
+    assert own | shared == _options(verb)
+    assert not own & shared
+
+
+def test_every_verb_of_a_session_has_its_options() -> None:
+    commands: Any = typer.main.get_command(app)
+    with_url = {
+        name for name, each in commands.commands.items() if "url" in {one.name for one in each.params}
+    }
+    assert with_url | {"schema get", "schema put"} == set(VERBS)
 
 
 def test_every_exit_code_is_documented() -> None:
