@@ -27,7 +27,7 @@ from pulsarctl_wire.cli.watch import watch
 
 app = typer.Typer(
     name="pwire",
-    help="See and speak Apache Pulsar's binary protocol: decode captures and live traffic, drive real sessions.",
+    help="See and speak Apache Pulsar's binary protocol: captures, pipes, live traffic, real sessions.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,

@@ -125,10 +125,10 @@ class Client:
                 tap=self._tap,
                 warn=self.warn,
             )
-        except Unreachable as error:
+        except (Unreachable, Unanswered) as error:
             if not broker.source:
                 raise
-            raise Unreachable(
+            raise type(error)(
                 f"the broker that {broker.source} named cannot be reached: {error}; "
                 "ask for another address with --listener-name, or go through a proxy with --url"
             ) from None
@@ -251,7 +251,7 @@ class Client:
                 await asyncio.sleep(pause * random.uniform(0.9, 1.0))
             try:
                 return await attempt()
-            except SessionError as error:
+            except (SessionError, SettingsError) as error:  # a token file may be there again later
                 if not self._may_pass(error, opened_before):
                     raise
                 if deadline is not None and time.monotonic() + pause > deadline:
@@ -261,7 +261,7 @@ class Client:
                 await asyncio.sleep(pause * random.uniform(0.9, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _may_pass(self, error: SessionError, opened_before: bool) -> bool:
+    def _may_pass(self, error: SessionError | SettingsError, opened_before: bool) -> bool:
         if isinstance(error, BrokerError):
             return error.code not in (FINAL_LATER if opened_before else FINAL)
         if not self.settings.reconnect:

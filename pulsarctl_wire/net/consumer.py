@@ -19,6 +19,7 @@ from typing import Any, Final
 from pulsarctl_wire.errors import LinkClosed, SessionError, Unanswered
 from pulsarctl_wire.net.client import FIRST_PAUSE, LONGEST_PAUSE, Broker, Client
 from pulsarctl_wire.net.link import Link
+from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.names import partition_index
@@ -132,6 +133,11 @@ class Consumer:
         self._changed = changed
         self._opened = self._closing = False
         self._assigned: Broker | None = None
+        self._proxy: Address | None = None
+        self._ready = False  # subscribed, as far as we know
+        self._stored = not topic.startswith("non-persistent:")  # else every message is 0:0
+        self._start: Position | None = None
+        self._inclusive = True
         self._gone: LinkClosed | None = None  # since it last subscribed
         self._reopening: asyncio.Task[None] | None = None
         self._pause = FIRST_PAUSE  # before it is opened again; longer if that does not last
@@ -141,7 +147,7 @@ class Consumer:
         self._chunks = ChunkJoiner()
         self._chunk_ids: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
         self._to_ack: list[dict[str, Any]] = []
-        self._unconfirmed: dict[int, list[dict[str, Any]]] = {}
+        self._unconfirmed: dict[int, tuple[list[dict[str, Any]], int]] = {}
         self._acking: set[asyncio.Task[None]] = set()
         self._groups = 0
         self._acked: OrderedDict[tuple[int, int], None] = OrderedDict()
@@ -166,9 +172,13 @@ class Consumer:
         client, options = self._client, self.options
         broker, self._assigned = self._assigned or await client.lookup(self.topic), None
         link = await client.link(broker)
+        if self.link is not None and self.link is not link:
+            self.link.release("consumer_id", self.id)  # its end is nothing to us any more
+        self._proxy = broker.address if broker.proxy_to else None
         link.claim("consumer_id", self.id, self)
-        self.link, self._gone = link, None
-        start = None if options.durable else self._last or options.start
+        self.link, self._gone, self._ready = link, None, False
+        start = None if options.durable or not self._stored else self._last or options.start
+        self._start, self._inclusive = start, self._last is None and options.inclusive
         rollback = options.rollback if self._last is None and not self._opened else 0
         command = build_command(
             "SUBSCRIBE",
@@ -195,12 +205,13 @@ class Consumer:
         await link.request(command)
         if self._gone is not None:
             raise self._gone
-        self._opened = True
+        self._opened = self._ready = True
         self._balance = 0
         self._fill()
-        for ids in self._unconfirmed.values():
-            self._send_acks(ids)
+        for ids, kind in self._unconfirmed.values():
+            self._send_acks(ids, kind)
         self._unconfirmed.clear()
+        self._send_queued()
         if options.ack_timeout and self._clock is None:
             self._check()
 
@@ -231,7 +242,7 @@ class Consumer:
         await self.flush_acks()
         try:
             await self.ask("CLOSE_CONSUMER")
-        except (LinkClosed, Unanswered) as error:
+        except SessionError as error:
             self._client.warn(str(error))
         self.link.release("consumer_id", self.id)
 
@@ -296,7 +307,7 @@ class Consumer:
             return
         metadata = frame.metadata
         if frame.checksum == "invalid" or metadata is None:
-            self._corrupt(frame, where, CommandAck.ChecksumMismatch)
+            self._corrupt(frame, [where], CommandAck.ChecksumMismatch)
             return
         frame.topic, frame.subscription = self.topic, self.options.subscription
         ids = [where]
@@ -310,7 +321,7 @@ class Consumer:
             compressed = metadata.compression and not metadata.encryption_keys
             self._corrupt(
                 frame,
-                where,
+                ids,
                 CommandAck.DecompressionError if compressed else CommandAck.BatchDeSerializeError,
                 "; ".join(entry.notes),
             )
@@ -330,10 +341,9 @@ class Consumer:
 
     def _from_start(self, where: tuple[int, int], messages: list[Message]) -> list[Message]:
         """What is not before the place where a reader begins, or goes on: the broker sends whole entries."""
-        start = self._last or self.options.start
+        start, inclusive = self._start, self._inclusive
         if start is None or start[0] < 0 or start == LATEST:
             return messages
-        inclusive = self._last is None and self.options.inclusive
         kept = []
         for message in messages:
             at = (*where, -1 if message.index is None or start[2] < 0 else message.index)
@@ -346,6 +356,8 @@ class Consumer:
         metadata = frame.metadata
         assert metadata is not None
         self._chunks.add(frame, metadata, self.id)
+        if metadata.chunk_id == 0:
+            self._chunk_ids.pop(metadata.uuid, None)
         ids = self._chunk_ids.setdefault(metadata.uuid, [])
         if where not in ids:
             ids.append(where)
@@ -359,19 +371,20 @@ class Consumer:
         self._give_back(1)
         return None
 
-    def _corrupt(self, frame: Frame, where: tuple[int, int], why: int, text: str = "") -> None:
+    def _corrupt(self, frame: Frame, ids: list[tuple[int, int]], why: int, text: str = "") -> None:
+        where = ids[-1]
         name = CommandAck.ValidationError.Name(why)  # type: ignore[arg-type]
         self.counts["corrupt"] += 1
         more = f" ({text})" if text else ""
         self._client.warn(
             f"{self.topic} {where[0]}:{where[1]}: corrupt, acknowledged with validation_error {name}{more}"
         )
-        self._remember([where])
+        self._remember(ids)
         command = build_command(
             "ACK",
             consumer_id=self.id,
             ack_type=CommandAck.Individual,
-            message_id=[{"ledgerId": where[0], "entryId": where[1]}],
+            message_id=[_id_data((*each, -1)) for each in ids],
             validation_error=why,
         )
         if self.link is not None and self.link.is_open:
@@ -388,6 +401,8 @@ class Consumer:
     def ack(self, delivery: Delivery, message: Message | None = None) -> None:
         """Acknowledge one message of a delivery, or all of it."""
         delivery.left = 0 if message is None else delivery.left & ~(1 << (message.index or 0))
+        if delivery.left and not self._stored:
+            return
         if delivery.left:
             self._partly[delivery.id] = delivery.left
             if self.options.batch_index_ack:
@@ -412,7 +427,8 @@ class Consumer:
 
     def _remember(self, ids: list[tuple[int, int]]) -> None:
         for each in ids:
-            self._acked[each] = None
+            if self._stored:
+                self._acked[each] = None
             self._outstanding.pop(each, None)
         while len(self._acked) > REMEMBERED:
             self._acked.popitem(last=False)
@@ -428,7 +444,7 @@ class Consumer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._to_ack:
+        if self._to_ack and self._ready:
             ids, self._to_ack = self._to_ack, []
             self._send_acks(ids)
 
@@ -443,13 +459,14 @@ class Consumer:
         try:
             await self.ask("ACK", ack_type=kind, message_id=ids)
         except LinkClosed:
-            if kind == CommandAck.Individual:
-                self._unconfirmed[group] = ids
+            self._unconfirmed[group] = ids, kind
         except SessionError as error:
             self._client.warn(f"{self.topic}: {error}")
 
     async def flush_acks(self) -> None:
         """Send what acknowledgements wait, and wait until they are confirmed."""
+        if self._reopening is not None:
+            await asyncio.wait([self._reopening])
         self._send_queued()
         while self._acking:
             await asyncio.wait(list(self._acking))
@@ -458,8 +475,10 @@ class Consumer:
 
     def nack(self, delivery: Delivery) -> None:
         """Refuse a delivery: it is to come again after `nack_delay`."""
-        self._outstanding.pop(delivery.id, None)
-        self._nacked.append((time.monotonic() + self.options.nack_delay, delivery.id))
+        when = time.monotonic() + self.options.nack_delay
+        for each in delivery.ids:
+            self._outstanding.pop(each, None)
+            self._nacked.append((when, each))
         if self._clock is None:
             self._check()
 
@@ -485,7 +504,7 @@ class Consumer:
 
     def redeliver(self, ids: list[tuple[int, int]]) -> None:
         """Ask for these entries again; Exclusive and Failover get all that is not acknowledged."""
-        if self.link is None or not self.link.is_open:
+        if self.link is None or not self._ready:
             return  # they come by themselves
         if self.options.is_shared:
             wanted = [_id_data((*each, -1)) for each in dict.fromkeys(ids)]
@@ -507,7 +526,7 @@ class Consumer:
 
     def _assign(self, url: str, url_tls: str, source: str) -> None:
         try:
-            self._assigned = self._client.named(url, url_tls, source)
+            self._assigned = self._client.named(url, url_tls, source, through=self._proxy)
         except SessionError as error:
             self._client.warn(f"{self.topic}: {error}")
 
@@ -516,17 +535,19 @@ class Consumer:
             self._assign(body.assignedBrokerServiceUrl, body.assignedBrokerServiceUrlTls, "CLOSE_CONSUMER")
         self._acked.clear()  # somebody may have sought back: then they are to come again
         self._partly.clear()
+        self._to_ack.clear()
         self.lost(LinkClosed("the broker closed the consumer"))
 
     def lost(self, error: LinkClosed) -> None:
         """The link has ended, or the broker gave the consumer up."""
-        self._gone = error
+        self._gone, self._ready = error, False
         if self._opened:
             self._reopen(error)
 
     def sought(self) -> None:
         """Forget where we were: a SEEK was sent, after which the broker closes all consumers."""
         self._last = None
+        self.ended = False
         self.options = replace(self.options, start=EARLIEST if self.options.start else None, rollback=0)
 
     def _reopen(self, error: LinkClosed) -> None:

@@ -131,7 +131,7 @@ class Link(asyncio.Protocol):
         self._greeting: asyncio.Future[Frame] | None = None
         self._reason = ""
         self._parting = ""  # what the broker said last about the connection
-        self._by_us = False
+        self._by_us = self._garbled = False
         self._writable = asyncio.Event()
         self._writable.set()
         self._heard = self._pinged = False
@@ -211,19 +211,23 @@ class Link(asyncio.Protocol):
             feature_flags=_FEATURES,
         )
         self._greeting = self._loop.create_future()
-        self.send(build_frame(command))
-        for _ in range(_MOST_ROUNDS + 1):
-            frame = await self._greeting
-            if frame.type == BaseCommand.CONNECTED:
-                self._connected(frame)
-                return
-            self._greeting = self._loop.create_future()
-            self._respond()
+        try:
+            self.send(build_frame(command))
+            for _ in range(_MOST_ROUNDS + 1):
+                frame = await self._greeting
+                if frame.type == BaseCommand.CONNECTED:
+                    self._connected(frame)
+                    return
+                self._greeting = self._loop.create_future()
+                self._respond()
+        except LinkClosed:
+            raise self._silent() from None
+        finally:
+            self._greeting = None
         raise Unreachable(f"{self.address}: more than {_MOST_ROUNDS} rounds of AUTH_CHALLENGE")
 
     def _connected(self, frame: Frame) -> None:
         body = frame.body
-        self._greeting = None
         self.server = as_text(body.server_version)
         self.server_version = body.protocol_version
         self.features = body.feature_flags
@@ -319,10 +323,20 @@ class Link(asyncio.Protocol):
         self._heard = True
         if self._tap is not None:
             self._tap.carried(self.connection, False, data, now)
-        for event in self._stream.feed(data, now):
+        stream = self._stream
+        for event in stream.feed(data, now):
             self._event(event)
+        if self.is_open and not stream.in_step:
+            for event in stream.close():  # what it has says why
+                self._event(event)
+        elif self.is_open and stream.awaited > stream.limit:
+            self._end(
+                f"the broker announced a frame of {stream.awaited} bytes, over the limit of {stream.limit}"
+            )
 
     def _event(self, event: Event) -> None:
+        if self._garbled:
+            return
         if self.observe is not None:
             self.observe(event)
         if not isinstance(event, Frame):
@@ -332,6 +346,16 @@ class Link(asyncio.Protocol):
                 self._end(f"{protocol} is spoken there, not Pulsar's protocol ({reason})")
             else:
                 self._end(f"the broker sent what is no frame: {reason}")
+            self._garbled = True
+            return
+        if event.partial:
+            limit = self._stream.limit
+            self._garbled = True
+            self._end(
+                f"the broker announced a frame of {event.size} bytes, over the limit of {limit}"
+                if event.size > limit
+                else "the broker closed the connection in the middle of a frame"
+            )
             return
         for note in event.notes:
             self.warn(f"{self.address}: {event.command}: {note}")
@@ -378,7 +402,8 @@ class Link(asyncio.Protocol):
     def _other(self, frame: Frame) -> None:
         kind = frame.type
         if kind == BaseCommand.PING:
-            self.send(_PONG)
+            if self.is_open:
+                self.send(_PONG)
         elif kind == BaseCommand.AUTH_CHALLENGE and frame.body is not None:
             if self._greeting is None or frame.body.challenge.auth_data == REFRESH:
                 self._respond()
@@ -450,11 +475,12 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection has ended."""
+        by_broker = not self._by_us
         if not self._reason:
             for event in self._stream.close():
                 self._event(event)
         if self._tap is not None:
-            self._tap.closed(self.connection, time.time_ns(), not self._by_us)
+            self._tap.closed(self.connection, time.time_ns(), by_broker)
         if self._ticker is not None:
             self._ticker.cancel()
         if not self._reason:

@@ -27,6 +27,7 @@ from typing import Any, Final
 from pulsarctl_wire.errors import BrokerError, LinkClosed, LocalProtocolError, SessionError, Unanswered
 from pulsarctl_wire.net.client import FIRST_PAUSE, LONGEST_PAUSE, Broker, Client
 from pulsarctl_wire.net.link import Link
+from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunked, single_entry
 from pulsarctl_wire.wire.fields import as_text
@@ -127,6 +128,7 @@ class Producer:
         self._next = options.initial_sequence_id + 1 if options.initial_sequence_id is not None else 0
         self._opened = self._closing = False
         self._assigned: Broker | None = None
+        self._proxy: Address | None = None
         self._gone: LinkClosed | None = None  # since it was last registered
         self._pending: deque[_Sending] = deque()
         self._pending_bytes = 0
@@ -154,6 +156,9 @@ class Producer:
         client, options = self._client, self._options
         broker, self._assigned = self._assigned or await client.lookup(self.topic), None
         link = await client.link(broker)
+        if self._link is not None and self._link is not link:
+            self._link.release("producer_id", self._id)  # its end is nothing to us any more
+        self._proxy = broker.address if broker.proxy_to else None
         link.claim("producer_id", self._id, self)
         self._link, self._gone = link, None
         command = build_command(
@@ -276,7 +281,8 @@ class Producer:
         self._pending.append(sending)
         self._pending_bytes += sending.bytes
         self.pending_messages += count
-        if self._reopening is None and self._link is not None and self._link.is_open:
+        ready = self._reopening is None and self._error is None
+        if ready and self._link is not None and self._link.is_open:
             self._link.send(frame)
 
     async def _room(self) -> None:
@@ -317,7 +323,7 @@ class Producer:
         if link is not None and link.is_open and self._error is None:
             try:
                 await link.request(build_command("CLOSE_PRODUCER", producer_id=self._id))
-            except (LinkClosed, Unanswered) as error:
+            except SessionError as error:
                 self._client.warn(str(error))
             link.release("producer_id", self._id)
 
@@ -341,7 +347,7 @@ class Producer:
 
     def _assign(self, url: str, url_tls: str, source: str) -> None:
         try:
-            self._assigned = self._client.named(url, url_tls, source)
+            self._assigned = self._client.named(url, url_tls, source, through=self._proxy)
         except SessionError as error:
             self._client.warn(f"{self.topic}: {error}")
 
@@ -410,11 +416,16 @@ class Producer:
             self._end(error)
             return
         found = [each for each in self._pending if body.sequence_id in (each.sequence_id, each.highest)]
+        if code == "NotAllowedError" and not found:
+            return  # had before: another chunk of its message was refused too
         if code in ("NotAllowedError", "ChecksumError") and found:
-            if code == "NotAllowedError" or not _is_intact(found[0].frame):
-                self._pending.remove(found[0])
-                self._pending.appendleft(found[0])
+            if code == "NotAllowedError" or not all(_is_intact(each.frame) for each in found):
+                first = None if self._pending[0] is found[0] else self._first_chunk
+                for each in reversed(found):
+                    self._pending.remove(each)
+                    self._pending.appendleft(each)
                 self._fail_head(error)
+                self._first_chunk = first
             else:
                 self._client.warn(f"{self.topic}: {error}; our copy is intact, all pending is sent again")
                 self._resend()
@@ -465,6 +476,7 @@ class Producer:
     def _end(self, error: SessionError) -> None:
         """Nothing more can be sent: all that is pending fails."""
         self._error = error
+        self._send_batches()  # into what is pending, no further
         while self._pending:
             self._fail_head(error)
         self._wake()

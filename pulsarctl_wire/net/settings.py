@@ -6,8 +6,9 @@ Pulsar's client configuration reference.
 """
 
 import json
+import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -25,7 +26,12 @@ _CONF_KEYS: Final = {
     "tlsCertificateFilePath": "tls_cert",
     "tlsKeyFilePath": "tls_key",
 }
-_PLUGINS: Final = {"authenticationtoken": "token", "authenticationbasic": "basic", "authenticationtls": "tls"}
+_PLUGINS: Final = {
+    "authenticationtoken": "token",
+    "authenticationbasic": "basic",
+    "authenticationtls": "tls",
+    "authenticationdisabled": "none",
+}
 
 
 class Address(NamedTuple):
@@ -73,7 +79,7 @@ def _address(text: str, port: int, whole: str) -> Address:
         host = host[1:-1]
     elif ":" in host:
         raise SettingsError(f"{whole}: an IPv6 address stands in brackets, as in pulsar://[::1]:6650")
-    if not host or "/" in host or not (tail.isascii() and tail.isdigit() and 0 < int(tail) < 65_536):
+    if not host or "/" in host or not (re.fullmatch("[0-9]{1,5}", tail) and 0 < int(tail) < 65_536):
         raise SettingsError(f"{whole}: {text.strip() or 'nothing'} is no host:port")
     return Address(host, int(tail))
 
@@ -90,7 +96,7 @@ class Auth:
 class Settings:
     """All that a session needs to know beforehand; times in seconds.
 
-    `timeout` is how long an answer may take, `connect_timeout` how long TCP, TLS and CONNECT together,
+    `timeout` is how long an answer may take, `connect_timeout` TCP with TLS, and then CONNECT, each,
     `keep_alive` the pause between PINGs. `protocol_version` and `proxy_to` are for those who test brokers.
     """
 
@@ -134,28 +140,34 @@ def gather(
     PWIRE_CLIENT_CONF or PULSAR_CLIENT_CONF. Raises SettingsError if that cannot be read.
     """
     path = conf or environment.get("PWIRE_CLIENT_CONF") or environment.get("PULSAR_CLIENT_CONF")
-    found = _read_conf(path) if path else {}
-    for name in flags:
-        for variable in (f"PULSAR_{name.upper()}", f"PWIRE_{name.upper()}"):
-            if environment.get(variable):
-                _override(found, name, environment[variable])
-    if "url" not in found and environment.get("PULSAR_SERVICE_URL"):
-        found["url"] = environment["PULSAR_SERVICE_URL"]
-    for name, value in flags.items():
-        if value is not None:
-            _override(found, name, value)
+    layers = [
+        _read_conf(path) if path else {},
+        *(_variables(flags, environment, prefix) for prefix in ("PULSAR", "PWIRE")),
+        {name: value for name, value in flags.items() if value is not None},
+    ]
+    found: dict[str, str] = {}
+    for layer in layers:
+        if not _KINDS.isdisjoint(layer):  # they replace those of another kind, too
+            found = {name: value for name, value in found.items() if name not in _KINDS | {"auth_params"}}
+        found |= _certificate(layer.get("auth_params", "")) | layer
     return found
 
 
-_CREDENTIALS: Final = ("token", "token_file", "basic", "auth_plugin", "auth_params")
+_KINDS: Final = frozenset({"token", "token_file", "basic", "auth_plugin"})
 
 
-def _override(found: dict[str, str], name: str, value: str) -> None:
-    """Set `name`; credentials of another kind that came from a weaker source give way."""
-    if name in ("token", "token_file", "basic", "auth_plugin"):
-        for other in _CREDENTIALS:
-            found.pop(other, None)
-    found[name] = value
+def _variables(names: Iterable[str], environment: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Settings out of the variables that begin with `prefix`; PULSAR_SERVICE_URL is a URL as well."""
+    found = {name: environment.get(f"{prefix}_{name.upper()}", "") for name in names}
+    found["url"] = found.get("url") or environment.get(f"{prefix}_SERVICE_URL", "")
+    return {name: value for name, value in found.items() if value}
+
+
+def _certificate(parameters: str) -> dict[str, str]:
+    """Certificate and key that the parameters of TLS authentication name."""
+    pairs = _pairs(parameters)
+    names = {"tls_cert": "tlsCertFile", "tls_key": "tlsKeyFile"}
+    return {name: pairs[key] for name, key in names.items() if key in pairs}
 
 
 def _read_conf(path: str) -> dict[str, str]:
@@ -179,13 +191,12 @@ def settings_from(found: Mapping[str, str], **rest: object) -> Settings:
     Raises SettingsError for a value that makes no sense.
     """
     url = parse_url(found.get("url", DEFAULT_URL))
-    auth, tls_cert, tls_key = _auth(found)
     return Settings(
         url=url,
-        auth=auth,
+        auth=_auth(found),
         tls_ca=found.get("tls_ca"),
-        tls_cert=found.get("tls_cert", tls_cert),
-        tls_key=found.get("tls_key", tls_key),
+        tls_cert=found.get("tls_cert"),
+        tls_key=found.get("tls_key"),
         tls_allow_insecure=_truth(found, "tls_allow_insecure", False),
         tls_hostname_check=_truth(found, "tls_hostname_check", True),
         listener=found.get("listener_name"),
@@ -200,27 +211,24 @@ def _truth(found: Mapping[str, str], name: str, default: bool) -> bool:
     return value in ("true", "1", "yes")
 
 
-def _auth(found: Mapping[str, str]) -> tuple[Auth, str | None, str | None]:
-    """The authentication asked for, and certificate and key where it names them."""
+def _auth(found: Mapping[str, str]) -> Auth:
     if "token" in found:
-        return _token("token:" + found["token"]), None, None
+        return _token("token:" + found["token"])
     if "token_file" in found:
-        return _token("file:" + found["token_file"]), None, None
+        return _token("file:" + found["token_file"])
     if "basic" in found:
-        return _basic(found["basic"]), None, None
+        return _basic(found["basic"])
     plugin, parameters = found.get("auth_plugin", ""), found.get("auth_params", "")
     if not plugin:
-        return (Auth("tls"), None, None) if found.get("tls_cert") else (Auth(), None, None)
-    kind = _PLUGINS.get(plugin.rpartition(".")[2].lower(), plugin.lower())
+        return Auth("tls") if found.get("tls_cert") else Auth()
+    name = plugin.rpartition(".")[2].lower()
+    kind = _PLUGINS.get(name, name)
     if kind == "token":
-        return _token(parameters), None, None
+        return _token(parameters)
     if kind == "basic":
-        return _basic(parameters), None, None
-    if kind == "tls":
-        files = _pairs(parameters)
-        return Auth("tls"), files.get("tlsCertFile"), files.get("tlsKeyFile")
-    if kind in ("none", "authenticationdisabled"):
-        return Auth(), None, None
+        return _basic(parameters)
+    if kind in ("tls", "none"):
+        return Auth(kind)
     raise SettingsError(f"auth plugin {plugin}: pwire knows token, basic, tls and none")
 
 
@@ -240,7 +248,7 @@ def _token(text: str) -> Auth:
         path = text.removeprefix("file:")
         path = path.removeprefix("//") if path.startswith("///") else path
         return Auth("token", lambda: _read_token(path))
-    token = text.removeprefix("token:").strip().encode()
+    token = text.removeprefix("token:").strip().encode("utf-8", "surrogateescape")
     if not token:
         raise SettingsError("the token is empty; give it by --token, --token-file or PULSAR_TOKEN")
     return Auth("token", lambda: token)
@@ -264,4 +272,4 @@ def _basic(text: str) -> Auth:
     user, colon, _ = text.partition(":")
     if not colon or not user:
         raise SettingsError("basic authentication is given as USER:PASSWORD")
-    return Auth("basic", text.encode)
+    return Auth("basic", lambda: text.encode("utf-8", "surrogateescape"))

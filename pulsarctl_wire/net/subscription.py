@@ -10,7 +10,8 @@ from typing import Final
 from pulsarctl_wire.errors import SessionError
 from pulsarctl_wire.net.client import Client
 from pulsarctl_wire.net.consumer import Consumer, ConsumerOptions, Delivery
-from pulsarctl_wire.net.producer import Producer, ProducerOptions, Sent
+from pulsarctl_wire.net.producer import ProducerOptions, Sent
+from pulsarctl_wire.net.publisher import Publisher
 from pulsarctl_wire.net.watch import TopicWatch
 from pulsarctl_wire.wire.entry import Outgoing
 from pulsarctl_wire.wire.fields import as_text
@@ -166,7 +167,7 @@ class DeadLetters:
         self.buried = self.retried = 0
         self._client = client
         self._subscription = subscription
-        self._producers: dict[str, Producer] = {}
+        self._publishers: dict[str, Publisher] = {}
         self._failed: SessionError | None = None
 
     async def bury(self, delivery: Delivery, message: Message) -> None:
@@ -202,11 +203,11 @@ class DeadLetters:
     async def _send(
         self, topic: str, delivery: Delivery, message: Message, properties: dict[str, str], at: int | None
     ) -> None:
-        producer = self._producers.get(topic)
+        producer = self._publishers.get(topic)
         if producer is None:
-            producer = Producer(self._client, topic, ProducerOptions(batch_count=1), self._sent)
+            producer = Publisher(self._client, topic, ProducerOptions(batch_count=1), self._sent)
             await producer.open()
-            self._producers[topic] = producer
+            self._publishers[topic] = producer
         metadata = message.metadata
         await producer.send(
             Outgoing(
@@ -230,7 +231,7 @@ class DeadLetters:
 
     async def close(self) -> None:
         """Close the producers."""
-        for producer in self._producers.values():
+        for producer in self._publishers.values():
             await producer.close()
 
 

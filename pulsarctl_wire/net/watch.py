@@ -91,6 +91,7 @@ class TopicWatch:
         self._id = next(client.ids)
         self._link: Link | None = None
         self._early: list[Any] | None = None
+        self._opened = False
         self._reopening: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
 
@@ -100,6 +101,7 @@ class TopicWatch:
     async def open(self) -> list[str]:
         """Begin to follow; gives the topics there are now. Raises SessionError."""
         self.topics = await self._client.patiently(self._begin, f"topics of {self._namespace}")
+        self._opened = True
         return sorted(self.topics)
 
     async def _begin(self) -> set[str]:
@@ -165,7 +167,7 @@ class TopicWatch:
         """The link has ended: begin again over another."""
         if not self._client.settings.reconnect:
             self._end(error)
-        elif self._reopening is None:
+        elif self._opened and self._reopening is None:
             self._client.warn(f"topics of {self._namespace}: {error}; watching again")
             self._reopening = asyncio.get_running_loop().create_task(self._begin_again())
 
@@ -189,4 +191,7 @@ class TopicWatch:
                 task.cancel()
         if self._link is not None and self._link.is_open and not self.by_asking:
             self._link.release("watcher_id", self._id)
-            await self._link.request(build_command("WATCH_TOPIC_LIST_CLOSE", watcher_id=self._id))
+            try:
+                await self._link.request(build_command("WATCH_TOPIC_LIST_CLOSE", watcher_id=self._id))
+            except SessionError as error:
+                self._client.warn(str(error))

@@ -189,7 +189,10 @@ class FrameStream:
     @property
     def awaited(self) -> int:
         """Bytes that the frame which has begun says it has; 0 if it does not say yet."""
-        return int.from_bytes(b"".join(self._buffer)[:4], "big") + 4 if self._buffered >= 4 else 0
+        if self._buffered < 4:
+            return 0
+        head = self._buffer[0] if len(self._buffer[0]) >= 4 else b"".join(self._buffer)
+        return int.from_bytes(head[:4], "big") + 4
 
     @property
     def position(self) -> int:
