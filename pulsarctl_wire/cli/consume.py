@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from enum import Enum
 from typing import Annotated
@@ -295,14 +294,14 @@ async def read(
 ) -> int:
     """Read messages of topics from anywhere, and leave no trace: nothing is acknowledged."""
     from pulsarctl_wire.cli.consuming import Consuming, View, parse_start
-    from pulsarctl_wire.net.consumer import ConsumerOptions
+    from pulsarctl_wire.net.consumer import ConsumerOptions, reader_name
     from pulsarctl_wire.net.subscription import Subscription
     from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
     place, since_ns = parse_start(start)
     back = 0 if since_ns is None else max(0, int(time.time() - since_ns / 1e9)) + 1
     options = ConsumerOptions(
-        f"reader-{secrets.token_hex(5)}",
+        reader_name(),
         type=CommandSubscribe.Exclusive,
         durable=False,
         queue_size=queue_size,

@@ -12,8 +12,9 @@ from pulsarctl_wire.cli.produce import Pace, schema_of
 from pulsarctl_wire.cli.received import NAMES, message_record, shower
 from pulsarctl_wire.cli.select import Rule
 from pulsarctl_wire.errors import SettingsError
+from pulsarctl_wire.net.acks import Position
 from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import EARLIEST, LATEST, Consumer, Delivery, Position
+from pulsarctl_wire.net.consumer import EARLIEST, LATEST, Consumer, Delivery
 from pulsarctl_wire.net.schemas import SchemaBook
 from pulsarctl_wire.net.subscription import DeadLetters, Subscription
 from pulsarctl_wire.wire.payload import Message

@@ -8,7 +8,6 @@ none, and what was made for the question goes with its consumer.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -25,8 +24,8 @@ from pulsarctl_wire.errors import BrokerError, LinkClosed, SessionError, Setting
 if TYPE_CHECKING:
     import asyncio
 
+    from pulsarctl_wire.net.acks import Position
     from pulsarctl_wire.net.client import Client
-    from pulsarctl_wire.net.consumer import Position
     from pulsarctl_wire.net.link import Link
     from pulsarctl_wire.wire.frame import Frame
     from pulsarctl_wire.wire.PulsarApi_pb2 import MessageIdData
@@ -139,9 +138,10 @@ async def last_id(
     output: Annotated[Output, OUTPUT] = Output.text,
 ) -> int:
     """Print the id of a topic's last message, of each partition's on a line of its own."""
+    from pulsarctl_wire.net.consumer import reader_name
 
     async def one(client: Client, name: str) -> None:
-        async with Visitor(client, name, subscription or _reader()) as visitor:
+        async with Visitor(client, name, subscription or reader_name()) as visitor:
             if subscription is None:
                 await visitor.read(None)
             else:
@@ -168,7 +168,7 @@ async def consumer_stats(
 
     Type and backlog are the subscription's.
     """
-    from pulsarctl_wire.wire.fields import Walker
+    from pulsarctl_wire.wire.fields import Walker, signed
 
     async def one(client: Client, name: str) -> None:
         async with Visitor(client, name, subscription) as visitor:
@@ -176,7 +176,7 @@ async def consumer_stats(
             stats = Walker()(await visitor.ask("CONSUMER_STATS"))
         del stats["request_id"]
         # permits can be overdrawn, and the field knows no sign
-        stats["availablePermits"] = _signed(stats.get("availablePermits", 0))
+        stats["availablePermits"] = signed(stats.get("availablePermits", 0))
         lines = [f"{name}, {subscription}", *(f"  {key}: {_plain(value)}" for key, value in stats.items())]
         text = "\n".join(map(console.clean, lines))
         say({"topic": name, "subscription": subscription, **stats}, text, output)
@@ -222,32 +222,27 @@ async def _target(
     client: Client, topic: str, position: Position | None, time_ns: int | None
 ) -> dict[str, Any]:
     """The fields of SEEK."""
-    from pulsarctl_wire.wire.names import partition_index
+    from pulsarctl_wire.net.acks import id_data
 
     if position is None:
         return {"message_publish_time": max(0, time_ns or 0) // 1_000_000}
     ledger, entry, index = position
-    fields = _id_fields(position)
+    left = size = 0
     if index >= 0 and entry >= 0:
         size = await _batch_size(client, topic, ledger, entry)
-        if not size and index == partition_index(topic):
-            index = 0  # an id as it is printed, 12:0:2, means partition 2
         if index >= max(size, 1):
             holds = f"a batch of {size}" if size else "a single message"
             raise SettingsError(f"{topic}: {ledger}:{entry} is {holds}, without index {index}")
-        # what is left of the batch has its bits set, in words of 64
-        left = ((1 << size) - (1 << index)).to_bytes((size + 63) // 64 * 8, "little") if index else b""
-        fields["ack_set"] = [
-            int.from_bytes(left[at : at + 8], "little", signed=True) for at in range(0, len(left), 8)
-        ]
-    return {"message_id": fields}
+        left = (1 << size) - (1 << index) if index else 0  # what is left of the batch has its bits set
+    return {"message_id": id_data((ledger, entry, -1), left, size)}
 
 
 async def _batch_size(client: Client, topic: str, ledger: int, entry: int) -> int:
     """How many messages a stored entry holds as a batch, 0 if it is none: SEEK has to say, so it is read."""
+    from pulsarctl_wire.net.consumer import reader_name
     from pulsarctl_wire.wire.payload import MAX_MESSAGES
 
-    async with Visitor(client, topic, _reader()) as reader:
+    async with Visitor(client, topic, reader_name()) as reader:
         await reader.read((ledger, entry, -1))
         _, last = await reader.places()
         if (ledger, entry) <= (last["ledger"], last["entry"]):
@@ -331,6 +326,7 @@ class Visitor:
         await self._subscribe(Type.exclusive, durable=False, start=start)
 
     async def _subscribe(self, type_: Type, *, durable: bool, start: Position | None = None) -> None:
+        from pulsarctl_wire.net.acks import id_data
         from pulsarctl_wire.wire.commands import build_command
         from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
@@ -349,7 +345,7 @@ class Visitor:
                 subType=CommandSubscribe.SubType.Value(type_.value),
                 consumer_id=self._id,
                 durable=durable,
-                start_message_id=None if start is None else _id_fields(start),
+                start_message_id=None if start is None else id_data(start),
                 priority_level=_LAST,
                 force_topic_creation=False,
             )
@@ -428,24 +424,12 @@ def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value) or "none"
 
 
-def _reader() -> str:
-    """A name for a subscription that nobody else has."""
-    return f"reader-{secrets.token_hex(5)}"
-
-
-def _id_fields(position: Position) -> dict[str, Any]:
-    return {"ledgerId": position[0] & 2**64 - 1, "entryId": position[1] & 2**64 - 1}
-
-
-def _signed(value: int) -> int:
-    return value - 2**64 if value >= 2**63 else value
-
-
 def _place(data: MessageIdData, partition: int) -> dict[str, Any]:
     """A position as plain values; `id` is None where there is no message."""
+    from pulsarctl_wire.wire.fields import signed
     from pulsarctl_wire.wire.names import id_text
 
-    ledger, entry = _signed(data.ledgerId), _signed(data.entryId)
+    ledger, entry = signed(data.ledgerId), signed(data.entryId)
     index = data.batch_index if data.batch_index >= 0 else None
     text = None if ledger < 0 else id_text([(ledger, entry)], partition, index)
     return {"id": text, "ledger": ledger, "entry": entry, "batch_index": index}

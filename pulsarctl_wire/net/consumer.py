@@ -3,13 +3,12 @@
     SUBSCRIBE, FLOW -> MESSAGE -> `Delivery` -> ack | nack -> ACK (with a request id, so that it is confirmed)
 
 Permits are given back when a delivery is taken by whoever consumes, half a queue at a time; so a slow reader
-slows the broker. Acknowledgements are gathered for `ACK_PAUSE` or `ACK_COUNT` ids. Those not confirmed when
-the link is lost are sent again over the next one, and what comes again although it was acknowledged is
-acknowledged again and not shown. What is corrupt is acknowledged with its validation_error and counted, as
-Pulsar's clients do.
+slows the broker. What comes again although it was acknowledged is acknowledged again and not shown. What is
+corrupt is acknowledged with its validation_error and counted, as Pulsar's clients do.
 """
 
 import asyncio
+import secrets
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pulsarctl_wire.errors import LinkClosed, SessionError, Unanswered
+from pulsarctl_wire.net.acks import Acks, Position, id_data
 from pulsarctl_wire.net.client import FIRST_PAUSE, LONGEST_PAUSE, Broker, Client
 from pulsarctl_wire.net.link import Link
 from pulsarctl_wire.net.settings import Address
@@ -26,15 +26,8 @@ from pulsarctl_wire.wire.names import partition_index
 from pulsarctl_wire.wire.payload import ChunkJoiner, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandAck, CommandSubscribe, Schema
 
-ACK_PAUSE: Final = 0.1
-"""Seconds that acknowledgements are gathered for, as in Pulsar's clients."""
-ACK_COUNT: Final = 1_000
-"""Ids that are acknowledged at once at the most."""
 REMEMBERED: Final = 65_536
 """Acknowledged entries that are known again when they are delivered once more."""
-
-Position = tuple[int, int, int]
-"""Ledger, entry and batch index (-1: all of the entry)."""
 
 EARLIEST: Final[Position] = (-1, -1, -1)
 LATEST: Final[Position] = (2**63 - 1, 2**63 - 1, -1)
@@ -73,6 +66,11 @@ class ConsumerOptions:
         return self.type in (CommandSubscribe.Shared, CommandSubscribe.Key_Shared)
 
 
+def reader_name() -> str:
+    """A name for a subscription that nobody else has, and that nobody keeps."""
+    return f"reader-{secrets.token_hex(5)}"
+
+
 class Delivery:
     """An entry that was delivered: its `frame` and the `messages` of it that are to be consumed.
 
@@ -106,8 +104,8 @@ class Consumer:
     """Consumes one topic that is not partitioned, or one partition. `deliver` is given each delivery.
 
     Attributes: `generation` counts how often it was opened, `active` is what a Failover consumer was told,
-    `ended` whether the topic was terminated and all of it acknowledged, `counts` of "corrupt", "duplicate"
-    and "acked" messages or entries, `error` what ended it.
+    `ended` whether the topic was terminated and all of it acknowledged, `counts` of "corrupt" and
+    "duplicate" entries, `error` what ended it.
     """
 
     def __init__(
@@ -134,7 +132,6 @@ class Consumer:
         self._opened = self._closing = False
         self._assigned: Broker | None = None
         self._proxy: Address | None = None
-        self._ready = False  # subscribed, as far as we know
         self._stored = not topic.startswith("non-persistent:")  # else every message is 0:0
         self._start: Position | None = None
         self._inclusive = True
@@ -146,13 +143,12 @@ class Consumer:
         self._epoch = 0
         self._chunks = ChunkJoiner()
         self._chunk_ids: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
-        self._to_ack: list[dict[str, Any]] = []
-        self._unconfirmed: dict[int, tuple[list[dict[str, Any]], int]] = {}
-        self._acking: set[asyncio.Task[None]] = set()
-        self._groups = 0
+        self._acks = Acks(
+            lambda ids, kind: self.ask("ACK", ack_type=kind, message_id=ids),
+            lambda text: client.warn(f"{topic}: {text}"),
+        )
         self._acked: OrderedDict[tuple[int, int], None] = OrderedDict()
         self._partly: dict[tuple[int, int], int] = {}
-        self._timer: asyncio.TimerHandle | None = None
         self._nacked: list[tuple[float, tuple[int, int]]] = []
         self._outstanding: OrderedDict[tuple[int, int], float] = OrderedDict()
         self._clock: asyncio.TimerHandle | None = None
@@ -176,7 +172,8 @@ class Consumer:
             self.link.release("consumer_id", self.id)  # its end is nothing to us any more
         self._proxy = broker.address if broker.proxy_to else None
         link.claim("consumer_id", self.id, self)
-        self.link, self._gone, self._ready = link, None, False
+        self.link, self._gone = link, None
+        self._acks.lost()
         start = None if options.durable or not self._stored else self._last or options.start
         self._start, self._inclusive = start, self._last is None and options.inclusive
         rollback = options.rollback if self._last is None and not self._opened else 0
@@ -188,7 +185,7 @@ class Consumer:
             consumer_id=self.id,
             consumer_name=options.name,
             durable=options.durable,
-            start_message_id=None if start is None else _id_data(start),
+            start_message_id=None if start is None else id_data(start),
             initialPosition=options.initial,
             start_message_rollback_duration_sec=rollback or None,
             schema=options.schema,
@@ -205,13 +202,10 @@ class Consumer:
         await link.request(command)
         if self._gone is not None:
             raise self._gone
-        self._opened = self._ready = True
+        self._opened = True
         self._balance = 0
         self._fill()
-        for ids, kind in self._unconfirmed.values():
-            self._send_acks(ids, kind)
-        self._unconfirmed.clear()
-        self._send_queued()
+        self._acks.opened()
         if options.ack_timeout and self._clock is None:
             self._check()
 
@@ -231,9 +225,9 @@ class Consumer:
     async def close(self) -> None:
         """Send what acknowledgements wait, and close."""
         self._closing = True
-        for timer in (self._timer, self._clock):
-            if timer is not None:
-                timer.cancel()
+        self._acks.stop()
+        if self._clock is not None:
+            self._clock.cancel()
         if self._reopening is not None:
             self._reopening.cancel()
             return
@@ -384,7 +378,7 @@ class Consumer:
             "ACK",
             consumer_id=self.id,
             ack_type=CommandAck.Individual,
-            message_id=[_id_data((*each, -1)) for each in ids],
+            message_id=[id_data((*each, -1)) for each in ids],
             validation_error=why,
         )
         if self.link is not None and self.link.is_open:
@@ -393,7 +387,7 @@ class Consumer:
 
     def _drop(self, frame: Frame, where: tuple[int, int]) -> None:
         """Acknowledge once more what was acknowledged before."""
-        self._queue_ack([_id_data((*where, -1))])
+        self._acks.add([id_data((*where, -1))])
         self._give_back(_cost(frame))
 
     # -- acknowledging
@@ -407,11 +401,11 @@ class Consumer:
             self._partly[delivery.id] = delivery.left
             if self.options.batch_index_ack:
                 size = delivery.frame.metadata.num_messages_in_batch if delivery.frame.metadata else 0
-                self._queue_ack([_id_data((*delivery.id, -1), delivery.left, size)])
+                self._acks.add([id_data((*delivery.id, -1), delivery.left, size)])
             return
         self._partly.pop(delivery.id, None)
         self._remember(delivery.ids)
-        self._queue_ack([_id_data((*each, -1)) for each in delivery.ids])
+        self._acks.add([id_data((*each, -1)) for each in delivery.ids])
 
     def ack_cumulatively(self, delivery: Delivery, message: Message) -> None:
         """Acknowledge everything up to and with `message`. Exclusive and Failover only."""
@@ -421,7 +415,7 @@ class Consumer:
         size = delivery.frame.metadata.num_messages_in_batch if delivery.frame.metadata else 0
         if left and not self.options.batch_index_ack:
             return  # the broker would take it for the entry before
-        self._send_acks([_id_data((*delivery.id, -1), left, size)], CommandAck.Cumulative)
+        self._acks.send([id_data((*delivery.id, -1), left, size)], CommandAck.Cumulative)
         if not left:
             self._remember(delivery.ids)
 
@@ -433,43 +427,11 @@ class Consumer:
         while len(self._acked) > REMEMBERED:
             self._acked.popitem(last=False)
 
-    def _queue_ack(self, ids: list[dict[str, Any]]) -> None:
-        self._to_ack += ids
-        if len(self._to_ack) >= ACK_COUNT:
-            self._send_queued()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(ACK_PAUSE, self._send_queued)
-
-    def _send_queued(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._to_ack and self._ready:
-            ids, self._to_ack = self._to_ack, []
-            self._send_acks(ids)
-
-    def _send_acks(self, ids: list[dict[str, Any]], kind: int = CommandAck.Individual) -> None:
-        task = asyncio.get_running_loop().create_task(self._acknowledge(ids, kind))
-        self._acking.add(task)
-        task.add_done_callback(self._acking.discard)
-
-    async def _acknowledge(self, ids: list[dict[str, Any]], kind: int) -> None:
-        self._groups += 1
-        group = self._groups
-        try:
-            await self.ask("ACK", ack_type=kind, message_id=ids)
-        except LinkClosed:
-            self._unconfirmed[group] = ids, kind
-        except SessionError as error:
-            self._client.warn(f"{self.topic}: {error}")
-
     async def flush_acks(self) -> None:
         """Send what acknowledgements wait, and wait until they are confirmed."""
         if self._reopening is not None:
             await asyncio.wait([self._reopening])
-        self._send_queued()
-        while self._acking:
-            await asyncio.wait(list(self._acking))
+        await self._acks.flush()
 
     # -- asking for messages again
 
@@ -504,10 +466,10 @@ class Consumer:
 
     def redeliver(self, ids: list[tuple[int, int]]) -> None:
         """Ask for these entries again; Exclusive and Failover get all that is not acknowledged."""
-        if self.link is None or not self._ready:
+        if self.link is None or not self._acks.ready:
             return  # they come by themselves
         if self.options.is_shared:
-            wanted = [_id_data((*each, -1)) for each in dict.fromkeys(ids)]
+            wanted = [id_data((*each, -1)) for each in dict.fromkeys(ids)]
             command = build_command(
                 "REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=self.id, message_ids=wanted
             )
@@ -517,7 +479,7 @@ class Consumer:
             command = build_command(
                 "REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=self.id, consumer_epoch=self._epoch
             )
-        self._send_queued()
+        self._acks.send_waiting()
         self.link.send(build_frame(command))
         if not self.options.is_shared:
             self._fill()
@@ -535,12 +497,13 @@ class Consumer:
             self._assign(body.assignedBrokerServiceUrl, body.assignedBrokerServiceUrlTls, "CLOSE_CONSUMER")
         self._acked.clear()  # somebody may have sought back: then they are to come again
         self._partly.clear()
-        self._to_ack.clear()
+        self._acks.forget()
         self.lost(LinkClosed("the broker closed the consumer"))
 
     def lost(self, error: LinkClosed) -> None:
         """The link has ended, or the broker gave the consumer up."""
-        self._gone, self._ready = error, False
+        self._gone = error
+        self._acks.lost()
         if self._opened:
             self._reopen(error)
 
@@ -584,17 +547,3 @@ def _cost(frame: Frame) -> int:
     if masked:
         count = sum(bin(word & 2**64 - 1).count("1") for word in masked)
     return max(count, 1)
-
-
-def _id_data(position: Position, left: int = 0, size: int = 0) -> dict[str, Any]:
-    """A position as the fields of MessageIdData; `left` are the bits of a batch that stay unacknowledged."""
-    fields: dict[str, Any] = {"ledgerId": position[0] & 2**64 - 1, "entryId": position[1] & 2**64 - 1}
-    if position[2] >= 0:
-        fields["batch_index"] = position[2]
-    if left:
-        words = left.to_bytes((left.bit_length() + 63) // 64 * 8, "little")
-        fields["ack_set"] = [
-            int.from_bytes(words[at : at + 8], "little", signed=True) for at in range(0, len(words), 8)
-        ]
-        fields["batch_size"] = size
-    return fields

@@ -30,7 +30,7 @@ from pulsarctl_wire.net.link import Link
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunked, single_entry
-from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.fields import as_text, signed
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame, read_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, ProducerAccessMode, Schema
 from pulsarctl_wire.wire.server_errors import MEANINGS, error_name
@@ -361,7 +361,7 @@ class Producer:
             self._start_over(f"a receipt for sequence id {sequence_id}, none for {head.sequence_id}")
             return
         place = body.message_id
-        ledger, entry = _signed(place.ledgerId), _signed(place.entryId)
+        ledger, entry = signed(place.ledgerId), signed(place.entryId)
         if head.chunks_left:
             self._first_chunk = self._first_chunk or (ledger, entry)
             self._pop()
@@ -498,10 +498,6 @@ class Producer:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _signed(value: int) -> int:
-    return value - 2**64 if value >= 2**63 else value
 
 
 def _is_intact(raw: bytes) -> bool:

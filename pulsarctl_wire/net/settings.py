@@ -97,7 +97,7 @@ class Settings:
     """All that a session needs to know beforehand; times in seconds.
 
     `timeout` is how long an answer may take, `connect_timeout` TCP with TLS, and then CONNECT, each,
-    `keep_alive` the pause between PINGs. `protocol_version` and `proxy_to` are for those who test brokers.
+    `keep_alive` the pause between PINGs. `reconnect`: what is lost is opened again.
     """
 
     url: ServiceUrl

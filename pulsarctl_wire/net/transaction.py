@@ -10,13 +10,13 @@ What is refused for a reason that may pass (the coordinator is loading, or has m
 END_TXN is not sent again when its answer is lost: how a transaction ended the coordinator forgets at once.
 """
 
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pulsarctl_wire.errors import BrokerError, LinkClosed, SettingsError, Unanswered
+from pulsarctl_wire.net.acks import COUNT, id_data
 from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import ACK_COUNT, Consumer, Delivery
+from pulsarctl_wire.net.consumer import Consumer, Delivery
 from pulsarctl_wire.net.link import Link
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.names import partition_name
@@ -110,8 +110,8 @@ class Transaction:
         Raises SessionError; a link lost before all is confirmed is one too.
         """
         ids = [each for delivery, messages in taken.items() for each in _ack_ids(delivery, messages)]
-        for start in range(0, len(ids), ACK_COUNT):
-            part = ids[start : start + ACK_COUNT]
+        for start in range(0, len(ids), COUNT):
+            part = ids[start : start + COUNT]
             await consumer.ask("ACK", ack_type=CommandAck.Individual, message_id=part, **self._fields)
 
     async def commit(self) -> None:
@@ -133,14 +133,12 @@ def _ack_ids(delivery: Delivery, messages: Iterable[Message]) -> list[dict[str, 
     The broker compares batches bit by bit with what other transactions acknowledge: no bit but those of
     `messages` may be cleared, and batch_size says how many there are.
     """
-    ids: list[dict[str, Any]] = [{"ledgerId": ledger, "entryId": entry} for ledger, entry in delivery.ids]
+    ids = [id_data((*each, -1)) for each in delivery.ids]
     metadata = delivery.frame.metadata
     if metadata is not None and metadata.HasField("num_messages_in_batch"):
         size = metadata.num_messages_in_batch
         left = (1 << size) - 1
         for message in messages:
             left &= ~(1 << (message.index or 0))
-        words = (left.bit_length() + 63) // 64
-        ids[-1]["ack_set"] = struct.unpack(f"<{words}q", left.to_bytes(8 * words, "little"))
-        ids[-1]["batch_size"] = size
+        ids[-1] = id_data((*delivery.id, -1), left, size) | {"batch_size": size}
     return ids

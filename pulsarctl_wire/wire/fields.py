@@ -45,6 +45,11 @@ def as_base64(value: bytes) -> str:
     return b64encode(value).decode()
 
 
+def signed(value: int) -> int:
+    """A uint64 as the int64 that was meant: Pulsar writes -1 as 2^64-1."""
+    return value - 2**64 if value >= 2**63 else value
+
+
 def _unsigned(value: int) -> int:
     return -1 if value == _ALL_ONES else value
 
