@@ -235,7 +235,7 @@ async def produce(
             await publisher.flush()
             report.progress()
         finally:
-            report.close()
+            report.close(publisher.pending_messages)
         await publisher.close()
     return report.code
 
@@ -409,13 +409,15 @@ class Report:
             sys.stderr.write(f"\r{done} messages, {done / (now - self.began):,.0f}/s ")
             sys.stderr.flush()
 
-    def close(self) -> None:
-        """Print what there is to say at the end."""
+    def close(self, pending: int) -> None:
+        """Print what there is to say at the end, when `pending` messages have no receipt."""
         seconds = time.perf_counter() - self.began
         if self._bar and self._next > self.began + 1:
             sys.stderr.write("\r\x1b[K")
         if self._failed > _SAID:
             console.complain(f"{self._failed} messages failed")
+        if pending:
+            console.complain(f"{pending} messages have no receipt: they may be stored or not")
         if self._output is not Output.summary or self._quiet:
             sys.stdout.flush()
             return

@@ -37,6 +37,11 @@ class Acks:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def open(self) -> int:
+        """Ids that wait, or wait to be sent again."""
+        return len(self._waiting) + sum(len(ids) for ids, _ in self._unconfirmed)
+
     def add(self, ids: Ids) -> None:
         """Acknowledge these, with others."""
         self._waiting += ids
@@ -79,8 +84,10 @@ class Acks:
         self.ready = False
 
     def forget(self) -> None:
-        """Drop what waits: the subscription may have been moved back."""
+        """Drop what waits or is not answered: the subscription may have been moved back."""
         self._waiting.clear()
+        for task in self._tasks:
+            task.cancel()
 
     def stop(self) -> None:
         """Let the timer be."""

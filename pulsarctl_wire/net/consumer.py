@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pulsarctl_wire.errors import LinkClosed, SessionError, Unanswered
+from pulsarctl_wire.errors import LinkClosed
 from pulsarctl_wire.net.acks import Acks, Position, id_data
-from pulsarctl_wire.net.client import FIRST_PAUSE, LONGEST_PAUSE, Broker, Client
+from pulsarctl_wire.net.client import FIRST_PAUSE, Client
 from pulsarctl_wire.net.link import Link
-from pulsarctl_wire.net.settings import Address
+from pulsarctl_wire.net.resident import Resident
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.names import partition_index
@@ -100,13 +100,15 @@ class Delivery:
         return (*self.id, -1 if message.index is None else message.index)
 
 
-class Consumer:
+class Consumer(Resident):
     """Consumes one topic that is not partitioned, or one partition. `deliver` is given each delivery.
 
-    Attributes: `generation` counts how often it was opened, `active` is what a Failover consumer was told,
-    `ended` whether the topic was terminated and all of it acknowledged, `counts` of "corrupt" and
-    "duplicate" entries, `error` what ended it.
+    Attributes beside those of Resident: `generation` counts how often it was opened, `active` is what a
+    Failover consumer was told, `ended` whether the topic was terminated and all of it acknowledged, `counts`
+    of "corrupt" and "duplicate" entries.
     """
+
+    KIND = "consumer"
 
     def __init__(
         self,
@@ -116,28 +118,18 @@ class Consumer:
         deliver: Callable[[Delivery], None],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.topic = topic
+        super().__init__(client, topic)
         self.options = options
-        self.id = next(client.ids)
         self.generation = 0
         self.active: bool | None = None
         self.ended = False
-        self.error: SessionError | None = None
         self.counts: Counter[str] = Counter()
-        self.link: Link | None = None
         self.partition = partition_index(topic)
-        self._client = client
         self._deliver = deliver
         self._changed = changed
-        self._opened = self._closing = False
-        self._assigned: Broker | None = None
-        self._proxy: Address | None = None
         self._stored = not topic.startswith("non-persistent:")  # else every message is 0:0
         self._start: Position | None = None
         self._inclusive = True
-        self._gone: LinkClosed | None = None  # since it last subscribed
-        self._reopening: asyncio.Task[None] | None = None
-        self._pause = FIRST_PAUSE  # before it is opened again; longer if that does not last
         self._credit = 0  # permits to be given back
         self._balance = 0  # permits that the broker has
         self._epoch = 0
@@ -156,23 +148,8 @@ class Consumer:
 
     # -- opening
 
-    async def open(self) -> None:
-        """Subscribe, and ask for messages. Raises SessionError."""
-        try:
-            await self._client.patiently(self._subscribe, f"consumer of {self.topic}")
-        except Unanswered:
-            self._abandon()
-            raise
-
-    async def _subscribe(self) -> None:
-        client, options = self._client, self.options
-        broker, self._assigned = self._assigned or await client.lookup(self.topic), None
-        link = await client.link(broker)
-        if self.link is not None and self.link is not link:
-            self.link.release("consumer_id", self.id)  # its end is nothing to us any more
-        self._proxy = broker.address if broker.proxy_to else None
-        link.claim("consumer_id", self.id, self)
-        self.link, self._gone = link, None
+    async def _register(self, link: Link) -> None:
+        options = self.options
         self._acks.lost()
         start = None if options.durable or not self._stored else self._last or options.start
         self._start, self._inclusive = start, self._last is None and options.inclusive
@@ -200,20 +177,13 @@ class Consumer:
         self._chunks = ChunkJoiner()
         self._chunk_ids.clear()
         await link.request(command)
-        if self._gone is not None:
-            raise self._gone
-        self._opened = True
+
+    def _settled(self) -> None:
         self._balance = 0
         self._fill()
         self._acks.opened()
-        if options.ack_timeout and self._clock is None:
+        if self.options.ack_timeout and self._clock is None:
             self._check()
-
-    def _abandon(self) -> None:
-        if self.link is not None and self.link.is_open:
-            command = build_command("CLOSE_CONSUMER", consumer_id=self.id, request_id=self.link.next_id())
-            self.link.send(build_frame(command))
-            self.link.release("consumer_id", self.id)
 
     async def ask(self, name: str, **fields: Any) -> Any:
         """Send a request about this consumer ("SEEK", "UNSUBSCRIBE", …); give its answer's body."""
@@ -230,15 +200,12 @@ class Consumer:
             self._clock.cancel()
         if self._reopening is not None:
             self._reopening.cancel()
+            if self._acks.open:
+                self._client.warn(f"{self.topic}: {self._acks.open} acknowledgements are not confirmed")
             return
-        if self.link is None or not self.link.is_open or self.error is not None:
-            return
-        await self.flush_acks()
-        try:
-            await self.ask("CLOSE_CONSUMER")
-        except SessionError as error:
-            self._client.warn(str(error))
-        self.link.release("consumer_id", self.id)
+        if self.link is not None and self.link.is_open and self.error is None:
+            await self.flush_acks()
+        await self._leave()
 
     # -- permits
 
@@ -275,16 +242,19 @@ class Consumer:
         kind = frame.type
         if kind == BaseCommand.MESSAGE:
             self._message(frame)
-        elif kind == BaseCommand.CLOSE_CONSUMER:
-            self._close_consumer(frame.body)
-        elif kind == BaseCommand.TOPIC_MIGRATED:
-            self._assign(frame.body.brokerServiceUrl, frame.body.brokerServiceUrlTls, "TOPIC_MIGRATED")
         elif kind == BaseCommand.ACTIVE_CONSUMER_CHANGE:
             self.active = frame.body.is_active
             self._changed()
         elif kind == BaseCommand.REACHED_END_OF_TOPIC:
             self.ended = True
             self._changed()
+        else:
+            if kind == BaseCommand.CLOSE_CONSUMER:
+                # somebody may have sought back: then what was acknowledged is to come again
+                self._acked.clear()
+                self._partly.clear()
+                self._acks.forget()
+            super().received(frame)
 
     def _message(self, frame: Frame) -> None:
         body = frame.body
@@ -486,26 +456,10 @@ class Consumer:
 
     # -- losing the broker, and finding it again
 
-    def _assign(self, url: str, url_tls: str, source: str) -> None:
-        try:
-            self._assigned = self._client.named(url, url_tls, source, through=self._proxy)
-        except SessionError as error:
-            self._client.warn(f"{self.topic}: {error}")
-
-    def _close_consumer(self, body: Any) -> None:
-        if body.assignedBrokerServiceUrl or body.assignedBrokerServiceUrlTls:
-            self._assign(body.assignedBrokerServiceUrl, body.assignedBrokerServiceUrlTls, "CLOSE_CONSUMER")
-        self._acked.clear()  # somebody may have sought back: then they are to come again
-        self._partly.clear()
-        self._acks.forget()
-        self.lost(LinkClosed("the broker closed the consumer"))
-
     def lost(self, error: LinkClosed) -> None:
         """The link has ended, or the broker gave the consumer up."""
-        self._gone = error
         self._acks.lost()
-        if self._opened:
-            self._reopen(error)
+        super().lost(error)
 
     def sought(self) -> None:
         """Forget where we were: a SEEK was sent, after which the broker closes all consumers."""
@@ -513,27 +467,7 @@ class Consumer:
         self.ended = False
         self.options = replace(self.options, start=EARLIEST if self.options.start else None, rollback=0)
 
-    def _reopen(self, error: LinkClosed) -> None:
-        if self._closing or self.error is not None or self._reopening is not None:
-            return
-        if not self._client.settings.reconnect:
-            self._end(error)
-            return
-        self._client.warn(f"consumer of {self.topic}: {error}; opening it again")
-        self._reopening = asyncio.get_running_loop().create_task(self._open_again())
-
-    async def _open_again(self) -> None:
-        try:
-            what = f"consumer of {self.topic}"
-            await self._client.patiently(self._subscribe, what, opened_before=True, pause=self._pause)
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        except SessionError as error:
-            self._end(error)
-        finally:
-            self._reopening = None
-
-    def _end(self, error: SessionError) -> None:
-        self.error = error
+    def _ended(self) -> None:
         self._changed()
 
 

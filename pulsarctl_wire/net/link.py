@@ -45,6 +45,8 @@ PROTOCOL_VERSION: Final = 21
 """What CONNECT says: the newest version of the protocol, as the Java client 4.0 has it."""
 
 _VERSION: Final = f"pulsarctl-wire-v{__version__}"
+_OTHER_HOST: Final = {62, 64}
+"""OpenSSL's codes for a certificate of another host name, or IP address."""
 _FEATURES: Final = {
     "supports_auth_refresh": True,
     "supports_broker_entry_metadata": True,
@@ -165,7 +167,9 @@ class Link(asyncio.Protocol):
                 await asyncio.wait_for(link._greet(proxy_to), settings.connect_timeout)
         except (TimeoutError, asyncio.TimeoutError):
             await link.close()
-            missing = "CONNECT was not answered by CONNECTED" if link._transport else "no TCP connection"
+            missing = f"no TCP connection{' or TLS handshake' if settings.url.tls else ''}"
+            if link._transport is not None:
+                missing = "CONNECT was not answered by CONNECTED"
             raise Unanswered(f"{address}: {missing} within {settings.connect_timeout:g} s") from None
         except BaseException:
             await link.close()
@@ -181,10 +185,10 @@ class Link(asyncio.Protocol):
             await self._loop.create_connection(lambda: self, address.host, address.port, ssl=context)
         except ssl.SSLCertVerificationError as error:
             why = error.verify_message.rstrip(".")
-            raise Unreachable(
-                f"{address}: its certificate is not trusted: {why}; "
-                "name its CA with --tls-ca, or --tls-allow-insecure"
-            ) from None
+            way_out = "name its CA with --tls-ca, or --tls-allow-insecure"
+            if error.verify_code in _OTHER_HOST:
+                way_out = "connect by a name that it has, or --no-tls-hostname-check"
+            raise Unreachable(f"{address}: its certificate is not trusted: {why}; {way_out}") from None
         except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
             why = getattr(error, "reason", None) or error.strerror or "the connection was closed"
             hint = (
@@ -193,8 +197,9 @@ class Link(asyncio.Protocol):
             raise Unreachable(
                 f"{address}: {'no TLS there' if context else 'reset'} ({why}); {hint}"
             ) from None
-        except socket.gaierror as error:
-            raise Unreachable(f"{address.host}: no such host ({error.strerror})") from None
+        except (socket.gaierror, ValueError) as error:  # ValueError: what cannot even be asked for
+            why = getattr(error, "strerror", None) or "no host has such a name"
+            raise Unreachable(f"{address.host}: no such host ({why})") from None
         except OSError as error:
             why = "refused" if isinstance(error, ConnectionRefusedError) else error.strerror or str(error)
             raise Unreachable(f"{address}: {why}") from None
@@ -292,7 +297,8 @@ class Link(asyncio.Protocol):
 
     def _too_late(self, asked: _Asked, seconds: float) -> None:
         if not asked.answer.done():
-            names = sorted(command_name(each) for each in REQUESTS[asked.type].answers)
+            names = [command_name(each) for each in REQUESTS[asked.type].answers]
+            names.sort(key=lambda name: (not name.startswith(asked.name), name))
             wanted = " or ".join(name for name in names if name != "ERROR")
             text = f"{self.address}: {asked.name} was not answered by {wanted} within {seconds:g} s"
             asked.answer.set_exception(Unanswered(text))

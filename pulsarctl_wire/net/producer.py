@@ -24,10 +24,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pulsarctl_wire.errors import BrokerError, LinkClosed, LocalProtocolError, SessionError, Unanswered
-from pulsarctl_wire.net.client import FIRST_PAUSE, LONGEST_PAUSE, Broker, Client
+from pulsarctl_wire.errors import BrokerError, LocalProtocolError, SessionError, Unanswered
+from pulsarctl_wire.net.client import FIRST_PAUSE, Client
 from pulsarctl_wire.net.link import Link
-from pulsarctl_wire.net.settings import Address
+from pulsarctl_wire.net.resident import Resident
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunked, single_entry
 from pulsarctl_wire.wire.fields import as_text, signed
@@ -104,32 +104,28 @@ class _Sending:
         self.sent_ns = time.perf_counter_ns()
 
 
-class Producer:
+class Producer(Resident):
     """Produces to one topic that is not partitioned, or to one partition; `on_sent` hears of each send.
 
-    Attributes: `name` as the broker knows it, `schema_version` of what it produces, `pending_messages`.
+    Attributes beside those of Resident: `name` as the broker knows it, `schema_version` of what it produces,
+    `pending_messages`.
     """
+
+    KIND = "producer"
 
     def __init__(
         self, client: Client, topic: str, options: ProducerOptions, on_sent: Callable[[Sent], None]
     ) -> None:
-        self.topic = topic
+        super().__init__(client, topic)
         self.name = options.name or ""
         self.schema_version = b""
         self.pending_messages = 0
-        self._client = client
         self._options = options
         self._on_sent = on_sent
-        self._id = next(client.ids)
         self._epoch = 0
         self._topic_epoch: int | None = None
-        self._link: Link | None = None
         self._stamp = Stamp("")
         self._next = options.initial_sequence_id + 1 if options.initial_sequence_id is not None else 0
-        self._opened = self._closing = False
-        self._assigned: Broker | None = None
-        self._proxy: Address | None = None
-        self._gone: LinkClosed | None = None  # since it was last registered
         self._pending: deque[_Sending] = deque()
         self._pending_bytes = 0
         self._first_chunk: tuple[int, int] | None = None
@@ -138,33 +134,15 @@ class Producer:
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._reopening: asyncio.Task[None] | None = None
-        self._pause = FIRST_PAUSE  # before it is opened again; longer if that does not last
-        self._error: SessionError | None = None
 
     # -- opening
 
-    async def open(self) -> None:
-        """Register with the broker of the topic. Raises SessionError."""
-        try:
-            await self._client.patiently(self._register, f"producer of {self.topic}")
-        except Unanswered:
-            self._abandon()
-            raise
-
-    async def _register(self) -> None:
-        client, options = self._client, self._options
-        broker, self._assigned = self._assigned or await client.lookup(self.topic), None
-        link = await client.link(broker)
-        if self._link is not None and self._link is not link:
-            self._link.release("producer_id", self._id)  # its end is nothing to us any more
-        self._proxy = broker.address if broker.proxy_to else None
-        link.claim("producer_id", self._id, self)
-        self._link, self._gone = link, None
+    async def _register(self, link: Link) -> None:
+        options = self._options
         command = build_command(
             "PRODUCER",
             topic=self.topic,
-            producer_id=self._id,
+            producer_id=self.id,
             producer_name=self.name or None,
             schema=options.schema,
             epoch=self._epoch,
@@ -183,18 +161,13 @@ class Producer:
         if not self._opened and options.initial_sequence_id is None:
             self._next = body.last_sequence_id + 1
         self._stamp = Stamp(self.name, options.codec, self.schema_version, options.txn)
-        if self._gone is not None:
-            raise self._gone
-        self._opened = True
+
+    def _settled(self) -> None:
         if self._watch is None:
             self._look()
-
-    def _abandon(self) -> None:
-        """Tell a broker that did not answer in time that the producer is not wanted any more."""
-        if self._link is not None and self._link.is_open:
-            command = build_command("CLOSE_PRODUCER", producer_id=self._id, request_id=self._link.next_id())
-            self._link.send(build_frame(command))
-            self._link.release("producer_id", self._id)
+        if self._pending:
+            self._client.warn(f"producer of {self.topic}: open again, {len(self._pending)} sent again")
+            self._resend()
 
     # -- sending
 
@@ -203,8 +176,8 @@ class Producer:
 
         Raises the SessionError that ended the producer, LocalProtocolError for a message too large.
         """
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         options = self._options
         sequence_id = self._next if message.sequence_id is None else message.sequence_id
         self._next = sequence_id + 1
@@ -237,7 +210,7 @@ class Producer:
 
     def _send_alone(self, message: Outgoing, sequence_id: int) -> None:
         metadata, payload = single_entry(self._stamp, message, sequence_id, _now_ms())
-        limit = self._link.max_message_size if self._link is not None else 0
+        limit = self.link.max_message_size if self.link is not None else 0
         if self._options.chunking and limit:
             room = min(self._options.chunk_bytes or limit, limit)
             if self._options.chunk_bytes is None:
@@ -268,7 +241,7 @@ class Producer:
         most, least = self._options.txn or (None, None)
         command = build_command(
             "SEND",
-            producer_id=self._id,
+            producer_id=self.id,
             sequence_id=lowest,
             num_messages=count if count > 1 else None,
             highest_sequence_id=highest if count > 1 else None,
@@ -281,21 +254,21 @@ class Producer:
         self._pending.append(sending)
         self._pending_bytes += sending.bytes
         self.pending_messages += count
-        ready = self._reopening is None and self._error is None
-        if ready and self._link is not None and self._link.is_open:
-            self._link.send(frame)
+        ready = self._reopening is None and self.error is None
+        if ready and self.link is not None and self.link.is_open:
+            self.link.send(frame)
 
     async def _room(self) -> None:
         """Wait until there is room for more; let the loop see to what has come meanwhile."""
         await asyncio.sleep(0)
-        link = self._link
+        link = self.link
         if link is not None:
             await link.drain()
         options = self._options
         while (
             self.pending_messages >= options.max_pending or self._pending_bytes >= options.max_pending_bytes
         ):
-            if self._error is not None:
+            if self.error is not None:
                 return
             await self._progress()
 
@@ -307,7 +280,7 @@ class Producer:
     async def flush(self) -> None:
         """Send what is batched, and wait until all that is pending has its fate."""
         self._send_batches()
-        while self._pending and self._error is None:
+        while self._pending and self.error is None:
             await self._progress()
 
     async def close(self) -> None:
@@ -319,13 +292,7 @@ class Producer:
         if self._reopening is not None:
             self._reopening.cancel()
             return
-        link = self._link
-        if link is not None and link.is_open and self._error is None:
-            try:
-                await link.request(build_command("CLOSE_PRODUCER", producer_id=self._id))
-            except SessionError as error:
-                self._client.warn(str(error))
-            link.release("producer_id", self._id)
+        await self._leave()
 
     # -- what comes back
 
@@ -336,20 +303,8 @@ class Producer:
             self._receipt(body)
         elif frame.type == BaseCommand.SEND_ERROR:
             self._send_error(body)
-        elif frame.type == BaseCommand.TOPIC_MIGRATED:
-            self._assign(body.brokerServiceUrl, body.brokerServiceUrlTls, "TOPIC_MIGRATED")
-        elif frame.type == BaseCommand.CLOSE_PRODUCER:
-            if body.assignedBrokerServiceUrl or body.assignedBrokerServiceUrlTls:
-                self._assign(
-                    body.assignedBrokerServiceUrl, body.assignedBrokerServiceUrlTls, "CLOSE_PRODUCER"
-                )
-            self.lost(LinkClosed("the broker closed the producer"))
-
-    def _assign(self, url: str, url_tls: str, source: str) -> None:
-        try:
-            self._assigned = self._client.named(url, url_tls, source, through=self._proxy)
-        except SessionError as error:
-            self._client.warn(f"{self.topic}: {error}")
+        else:
+            super().received(frame)
 
     def _receipt(self, body: Any) -> None:
         pending = self._pending
@@ -433,52 +388,22 @@ class Producer:
         self._start_over(str(error))
 
     def _start_over(self, reason: str) -> None:
-        if self._link is not None:
-            self._link.drop(f"{self.topic}: {reason}")
+        if self.link is not None:
+            self.link.drop(f"{self.topic}: {reason}")
 
     # -- losing the broker, and finding it again
 
-    def lost(self, error: LinkClosed) -> None:
-        """The link has ended, or the broker gave the producer up."""
-        self._gone = error
-        if self._opened:
-            self._reopen(error)
-
-    def _reopen(self, error: LinkClosed) -> None:
-        if self._closing or self._error is not None or self._reopening is not None:
-            return
-        if not self._client.settings.reconnect:
-            self._end(error)
-            return
-        self._client.warn(f"producer of {self.topic}: {error}; opening it again")
-        self._reopening = asyncio.get_running_loop().create_task(self._open_again())
-
-    async def _open_again(self) -> None:
-        try:
-            what = f"producer of {self.topic}"
-            await self._client.patiently(self._register, what, opened_before=True, pause=self._pause)
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        except SessionError as error:
-            self._reopening = None
-            self._end(error)
-            return
-        self._reopening = None
-        if self._pending:
-            self._client.warn(f"producer of {self.topic}: open again, {len(self._pending)} sent again")
-        self._resend()
-
     def _resend(self) -> None:
-        link = self._link
+        link = self.link
         if link is not None and link.is_open:
             for sending in self._pending:
                 link.send(sending.frame)
 
-    def _end(self, error: SessionError) -> None:
-        """Nothing more can be sent: all that is pending fails."""
-        self._error = error
+    def _ended(self) -> None:
+        assert self.error is not None
         self._send_batches()  # into what is pending, no further
         while self._pending:
-            self._fail_head(error)
+            self._fail_head(self.error)
         self._wake()
 
     def _look(self) -> None:

@@ -72,6 +72,11 @@ class Publisher:
             if not self._single and not producer.is_batching:
                 self._turn = (self._turn + 1) % count
 
+    @property
+    def pending_messages(self) -> int:
+        """Messages that were sent and have no receipt yet."""
+        return sum(each.pending_messages for each in self.producers.values())
+
     async def flush(self) -> None:
         """Send what is batched, and wait for all receipts."""
         for producer in self.producers.values():

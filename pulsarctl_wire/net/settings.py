@@ -146,11 +146,17 @@ def gather(
         {name: value for name, value in flags.items() if value is not None},
     ]
     found: dict[str, str] = {}
+    certificate: dict[str, str] = {}  # that auth_params name
     for layer in layers:
         if not _KINDS.isdisjoint(layer):  # they replace those of another kind, too
             found = {name: value for name, value in found.items() if name not in _KINDS | {"auth_params"}}
-        found |= _certificate(layer.get("auth_params", "")) | layer
-    return found
+            certificate = {}
+        found |= layer
+        if "auth_params" in layer and _plugin(found) == "tls":
+            certificate = _certificate(layer["auth_params"])
+        if "tls_cert" in layer:
+            certificate = {}
+    return found | certificate
 
 
 _KINDS: Final = frozenset({"token", "token_file", "basic", "auth_plugin"})
@@ -211,6 +217,12 @@ def _truth(found: Mapping[str, str], name: str, default: bool) -> bool:
     return value in ("true", "1", "yes")
 
 
+def _plugin(found: Mapping[str, str]) -> str:
+    """The short name of the authentication plugin that is asked for."""
+    name = found.get("auth_plugin", "").rpartition(".")[2].lower()
+    return _PLUGINS.get(name, name)
+
+
 def _auth(found: Mapping[str, str]) -> Auth:
     if "token" in found:
         return _token("token:" + found["token"])
@@ -221,8 +233,7 @@ def _auth(found: Mapping[str, str]) -> Auth:
     plugin, parameters = found.get("auth_plugin", ""), found.get("auth_params", "")
     if not plugin:
         return Auth("tls") if found.get("tls_cert") else Auth()
-    name = plugin.rpartition(".")[2].lower()
-    kind = _PLUGINS.get(name, name)
+    kind = _plugin(found)
     if kind == "token":
         return _token(parameters)
     if kind == "basic":

@@ -16,6 +16,7 @@ import pytest
 from interop.brokers import Cluster, Pulsar, Standalone, Unavailable
 
 _WITHOUT = {"NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
+_SETTINGS = ("PULSAR_", "PWIRE_")
 _PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
 _P = TypeVar("_P", bound=Pulsar)
 
@@ -104,8 +105,13 @@ class Pwire:
 
     @staticmethod
     def environment(added: Mapping[str, str] | None = None) -> dict[str, str]:
-        """This process's environment, without what makes terminals of pipes."""
-        return {name: value for name, value in os.environ.items() if name not in _WITHOUT} | dict(added or {})
+        """This process's environment, without what makes terminals of pipes or sets up sessions."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in _WITHOUT and (name == "PWIRE_PULSAR_CACHE" or not name.startswith(_SETTINGS))
+        }
+        return kept | dict(added or {})
 
 
 @pytest.fixture

@@ -366,6 +366,18 @@ def test_certificate_of_a_stronger_source(tmp_path: Path) -> None:
     assert (found.tls_cert, found.tls_key) == ("new.pem", "new.key")
 
 
+@pytest.mark.parametrize("flags", [{"token": "t"}, {"basic": "u:p"}, {"auth_plugin": "none"}])
+def test_certificate_of_credentials_that_give_way(tmp_path: Path, flags: dict[str, str]) -> None:
+    params = "authParams=tlsCertFile:c.pem,tlsKeyFile:k.pem"
+    conf = write(tmp_path / "client.conf", f"authPlugin={JAVA}AuthenticationTls\n{params}\n")
+    found = settings({}, conf, **flags)
+    assert (found.tls_cert, found.tls_key) == (None, None)
+
+
+def test_parameters_that_give_way_may_be_anything() -> None:
+    assert sent({"PULSAR_AUTH_PLUGIN": "basic", "PULSAR_AUTH_PARAMS": "{"}, token="t") == ("token", b"t")
+
+
 @pytest.mark.parametrize("flags", [{"token": "\udcff"}, {"basic": "u:\udcff"}])
 def test_credentials_with_bytes_that_are_no_text(flags: dict[str, str]) -> None:
     """As the command line gives them: the bytes are meant."""
