@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from interop.brokers import Standalone
 from interop.conftest import Pwire
-from interop.test_ping import Running
+from interop.running import Running
 
 
 def produce(pwire: Pwire, topic: str, *texts: str, batched: bool = False) -> list[str]:
@@ -227,7 +227,7 @@ def test_other_consumers_are_closed_by_force_only(pwire: Pwire, broker: Standalo
         assert records(pwire("unsubscribe", topic, "-s", "s", "--force", "-o", "json")) == [
             {"topic": topic, "subscription": "s", "unsubscribed": True}
         ]
-        assert running.end(None)[0] == 6
+        assert running.finish(None)[0] == 6
     assert subscriptions(broker, topic) == []
 
 

@@ -4,67 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
-import subprocess
-import threading
-from types import TracebackType
 
 from interop.brokers import Standalone
 from interop.conftest import Pwire
-
-PATIENCE = 30.0
-"""Seconds that anything may take on a busy machine."""
-
-
-class Running:
-    """`pwire ARGS` while it runs: a context manager, that kills what has not ended by then."""
-
-    def __init__(self, pwire: Pwire, *args: object, url: str | None = None) -> None:
-        self._process = subprocess.Popen(
-            pwire.command(*args, url=url),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=pwire.environment(),
-        )
-        self._lines: queue.Queue[str] = queue.Queue()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout
-        for line in self._process.stdout:
-            self._lines.put(line.rstrip("\n"))
-
-    def __enter__(self) -> Running:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._reader.join()
-        with self._process:  # closes its pipe
-            pass
-
-    def line(self) -> str:
-        """The next line of its stdout. Raises queue.Empty when none comes."""
-        return self._lines.get(timeout=PATIENCE)
-
-    def until(self, text: str) -> str:
-        """The next line that has `text` in it."""
-        while text not in (line := self.line()):
-            pass
-        return line
-
-    def end(self, number: signal.Signals | None = signal.SIGINT) -> tuple[int, list[str]]:
-        """Send it a signal, unless None; its exit code, and the lines that were not taken."""
-        if number is not None:
-            self._process.send_signal(number)
-        code = self._process.wait(PATIENCE)
-        self._reader.join()
-        return code, list(self._lines.queue)
+from interop.running import Running
 
 
 def test_so_many_pings_and_their_percentiles(pwire: Pwire) -> None:
@@ -101,8 +45,8 @@ def test_no_pings_but_its_own_are_sent(pwire: Pwire) -> None:
 
 def test_ctrl_c_ends_with_the_summary(pwire: Pwire) -> None:
     with Running(pwire, "ping", "-c", 0, "-i", 0.01) as running:
-        running.until(": 3 ")
-        code, rest = running.end()
+        running.line_with(": 3 ")
+        code, rest = running.finish()
     assert code == 0
     assert rest[-2].endswith(" answered, 0 lost")
     assert rest[-1].startswith("min ")
@@ -113,16 +57,16 @@ def test_lost_pings_are_counted_and_later_ones_go_over_a_new_connection(
 ) -> None:
     waits = ("--timeout", 0.3, "--connect-timeout", 0.3)
     with Running(pwire, "ping", "-c", 0, "-i", 0.01, *waits) as running:
-        running.until(": 1 ")
+        running.line_with(": 1 ")
         os.kill(broker.pid, signal.SIGSTOP)
         try:
-            assert "PING was not answered by PONG within 0.3 s" in running.until(" lost: ")
-            assert "CONNECT was not answered" in running.until(" lost: ")
+            assert "PING was not answered by PONG within 0.3 s" in running.line_with(" lost: ")
+            assert "CONNECT was not answered" in running.line_with(" lost: ")
         finally:
             os.kill(broker.pid, signal.SIGCONT)
         while "lost" in running.line():
             pass
-        code, rest = running.end()
+        code, rest = running.finish()
     assert code == 8
     assert not rest[-2].endswith(" 0 lost")
 
@@ -134,7 +78,7 @@ def test_without_reconnecting_the_first_loss_ends_it(pwire: Pwire, broker: Stand
         running.line()
         os.kill(broker.pid, signal.SIGSTOP)
         try:
-            code, rest = running.end(None)
+            code, rest = running.finish(None)
         finally:
             os.kill(broker.pid, signal.SIGCONT)
     lost, total = map(json.loads, rest[-2:])

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from interop.brokers import Standalone
 from interop.conftest import Pwire
-from interop.test_ping import Running
+from interop.running import Running
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_what_is_there_what_comes_and_what_goes(pwire: Pwire, broker: Standalone
         assert running.line() == f"+ persistent://{namespace}/b"
         delete(broker, namespace, "a")
         assert running.line() == f"- persistent://{namespace}/a"
-        assert running.end() == (0, [])
+        assert running.finish() == (0, [])
 
 
 def test_json_and_an_end_after_so_many_changes(pwire: Pwire, broker: Standalone, namespace: str) -> None:
@@ -51,7 +51,7 @@ def test_json_and_an_end_after_so_many_changes(pwire: Pwire, broker: Standalone,
         create(broker, namespace, "b")
         added = json.loads(running.line())
         delete(broker, namespace, "b")
-        code, rest = running.end(None)
+        code, rest = running.finish(None)
     removed = json.loads(rest[0])
     assert (code, len(rest)) == (0, 1)
     assert [each["event"] for each in (present, added, removed)] == ["present", "added", "removed"]
@@ -64,7 +64,7 @@ def test_partitions_one_by_one(pwire: Pwire, broker: Standalone, namespace: str)
     with Running(pwire, "watch", namespace, "-c", 2) as running:
         running.line()  # it is watching now
         broker.rest("PUT", f"/admin/v2/persistent/{namespace}/p/partitions", 2)
-        code, lines = running.end(None)
+        code, lines = running.finish(None)
     assert code == 0
     assert sorted(lines) == [f"+ persistent://{namespace}/p-partition-{index}" for index in range(2)]
 
@@ -133,4 +133,4 @@ def test_without_reconnecting_the_end_of_the_connection_ends_it(
     ):
         running.line()
         connection.shutdown(socket.SHUT_RDWR)
-        assert running.end(None) == (6, [])
+        assert running.finish(None) == (6, [])
