@@ -65,7 +65,12 @@ class Ack(str, Enum):
 COUNT = option(
     END, "-n", "--num-messages", metavar="N", min=0, help="End after N messages; 0 goes on for ever."
 )
-AT_END = option(END, "-e", "--exit-at-end", help="End with the last message that was there when it began.")
+AT_END = option(
+    END,
+    "-e",
+    "--exit-at-end",
+    help="End with the last message that was there when it began, or when none has come for 3 s.",
+)
 IDLE = option(END, "--idle", metavar="SECONDS", min=0, help="End when nothing has come for that long.")
 FORM = option(
     SHOW, "-o", "--output", help="text: payloads; line: a line each with id, key and so on; json; none."
@@ -188,7 +193,8 @@ async def consume(
     """Consume messages of topics, as pulsar-client does, and acknowledge them."""
     from pulsarctl_wire.cli.consuming import Consuming, View
     from pulsarctl_wire.net.consumer import ConsumerOptions
-    from pulsarctl_wire.net.subscription import DeadLetters, Subscription
+    from pulsarctl_wire.net.dead_letters import DeadLetters
+    from pulsarctl_wire.net.subscription import Subscription
     from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
     with_letters = max_redeliver is not None or dead_letter_topic is not None or retry
@@ -213,7 +219,7 @@ async def consume(
     )
     view = View(
         "none" if hide_content else output.value,
-        template=template,
+        template=None if hide_content else template,
         hexadecimal=hexadecimal,
         schema=schema,
         filter=filter_,
@@ -294,12 +300,14 @@ async def read(
 ) -> int:
     """Read messages of topics from anywhere, and leave no trace: nothing is acknowledged."""
     from pulsarctl_wire.cli.consuming import Consuming, View, parse_start
-    from pulsarctl_wire.net.consumer import ConsumerOptions, reader_name
+    from pulsarctl_wire.net.consumer import LATEST, ConsumerOptions, reader_name
     from pulsarctl_wire.net.subscription import Subscription
     from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
     place, since_ns = parse_start(start)
-    back = 0 if since_ns is None else max(0, int(time.time() - since_ns / 1e9)) + 1
+    if since_ns is not None and since_ns > time.time_ns():
+        place, since_ns = LATEST, None
+    back = 0 if since_ns is None else int(time.time() - since_ns / 1e9) + 1
     options = ConsumerOptions(
         reader_name(),
         type=CommandSubscribe.Exclusive,
@@ -313,7 +321,7 @@ async def read(
     )
     view = View(
         "none" if hide_content else output.value,
-        template=template,
+        template=None if hide_content else template,
         hexadecimal=hexadecimal,
         schema=schema,
         filter=filter_,

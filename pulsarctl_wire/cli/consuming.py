@@ -14,13 +14,19 @@ from pulsarctl_wire.cli.select import Rule
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.net.acks import Position
 from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import EARLIEST, LATEST, Consumer, Delivery
+from pulsarctl_wire.net.consumer import EARLIEST, LATEST, Consumer, ConsumerOptions, Delivery
+from pulsarctl_wire.net.dead_letters import DeadLetters
 from pulsarctl_wire.net.schemas import SchemaBook
-from pulsarctl_wire.net.subscription import DeadLetters, Subscription
+from pulsarctl_wire.net.subscription import Subscription
 from pulsarctl_wire.wire.payload import Message
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_GRACE: Final = 3.0
+"""Seconds after which `--exit-at-end` takes it that no more comes: of what is left, some is not for us.
+
+The last message may be acknowledged already, delivered later, or belong to another consumer.
+"""
 _NEVER: Final = 2**64 - 1
 
 
@@ -52,6 +58,16 @@ def parse_time(text: str) -> int:
             f"{text}: neither earliest, latest, LEDGER:ENTRY[INDEX] nor a time "
             "(ISO 8601, seconds since 1970, -10m)"
         ) from None
+
+
+def _begins_behind(options: ConsumerOptions, last: Position) -> bool:
+    """Whether a reader begins behind the last message there is."""
+    start = options.start
+    if start is None or start == EARLIEST:
+        return False
+    if start[2] < 0:
+        last = (*last[:2], -1)
+    return start > last or (start == last and not options.inclusive)
 
 
 class View:
@@ -140,19 +156,26 @@ class Consuming:
     async def _find_ends(self) -> None:
         """Where each topic ends now; those that are read to their ends already are left out."""
         for consumer in self._feed.consumers.values():
+            if consumer.topic.startswith("non-persistent:"):
+                continue  # nothing is there but what comes
             body = await consumer.ask("GET_LAST_MESSAGE_ID")
             last = body.last_message_id.ledgerId, body.last_message_id.entryId
             done = body.consumer_mark_delete_position
             seen = (done.ledgerId, done.entryId) if body.HasField("consumer_mark_delete_position") else None
-            durable = consumer.options.durable
-            if last[1] != _NEVER and not (
-                durable and seen is not None and seen[1] != _NEVER and seen >= last
-            ):
+            options = consumer.options
+            if options.durable:
+                nothing = seen is not None and seen[1] != _NEVER and seen >= last
+            else:
+                nothing = _begins_behind(options, (*last, body.last_message_id.batch_index))
+            if last[1] != _NEVER and not nothing:
                 self._ends[consumer] = last
 
     async def _loop(self) -> None:
         while self._left > 0 and not (self._at_end and not self._ends):
-            deliveries = await self._feed.take(self._idle)
+            seconds = self._idle
+            if self._at_end:
+                seconds = _GRACE if seconds is None else min(seconds, _GRACE)
+            deliveries = await self._feed.take(seconds)
             if not deliveries:
                 return  # the topics were terminated, or nothing came
             for delivery in deliveries:

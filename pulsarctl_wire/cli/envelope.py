@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from pulsarctl_wire.cli import console
+from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.views import encode
 from pulsarctl_wire.wire.entry import Outgoing
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
@@ -46,7 +46,7 @@ class Common:
 
 
 class Maker:
-    """Makes messages of texts. What is wrong with one ends the command, and says which it was."""
+    """Makes messages of texts. Raises LocalProtocolError for one that makes none, and says which it was."""
 
     def __init__(
         self, common: Common, schema: Schema | None, *, envelope: bool = False, hexadecimal: bool = False
@@ -68,7 +68,7 @@ class Maker:
                 return self._open(text)
             return self._encoded(self._bare(), bytes.fromhex(text.decode()) if self._hexadecimal else text)
         except ValueError as error:
-            console.fail(f"message {self._count}: {error}", console.EXIT_USAGE)
+            raise LocalProtocolError(f"message {self._count}: {error}") from None
 
     def _bare(self) -> Outgoing:
         common = self._common

@@ -182,6 +182,7 @@ async def produce(
 ) -> int:
     """Produce messages, as pulsar-client does, and say where they were stored."""
     from pulsarctl_wire.cli.envelope import Common, Maker
+    from pulsarctl_wire.errors import LocalProtocolError
     from pulsarctl_wire.net.producer import ProducerOptions
     from pulsarctl_wire.net.publisher import Publisher
     from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, ProducerAccessMode
@@ -216,17 +217,15 @@ async def produce(
             max_pending=max_pending,
             send_timeout=send_timeout,
         )
-        report = Report(output, quiet)
-        publisher = Publisher(
-            client, name, options, report.sent, routing=routing.value, hashing=hashing.value
-        )
+        report, pace = Report(output, quiet), Pace(rate) if rate else None
+        route = {"routing": routing.value, "hashing": hashing.value}
+        publisher = Publisher(client, name, options, report.sent, **route)
         await publisher.open()
         report.began = time.perf_counter()
-        pace = Pace(rate)
         try:
             async for texts in _texts(sources, separator, num_produce):
                 for text in texts:
-                    if rate is not None:
+                    if pace is not None:
                         await pace.wait()
                     await publisher.send(maker(text))
                     if sync:
@@ -234,6 +233,9 @@ async def produce(
                 report.progress()
             await publisher.flush()
             report.progress()
+        except (LocalProtocolError, SystemExit):  # what was right before goes
+            await publisher.flush()
+            raise
         finally:
             report.close(publisher.pending_messages)
         await publisher.close()
@@ -327,8 +329,8 @@ def is_bare_json(schema: Schema) -> bool:
 class Pace:
     """Keeps to a rate of messages a second."""
 
-    def __init__(self, rate: float | None) -> None:
-        self._step = 1 / rate if rate else 0.0
+    def __init__(self, rate: float) -> None:
+        self._step = 1 / rate
         self._next = 0.0
 
     async def wait(self) -> None:
@@ -336,6 +338,7 @@ class Pace:
         import asyncio
 
         now = time.monotonic()
+        self._next = self._next or now
         self._next = max(self._next, now - self._step)
         if self._next > now:
             await asyncio.sleep(self._next - now)

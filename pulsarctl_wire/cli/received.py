@@ -19,7 +19,8 @@ from pulsarctl_wire.cli.line import Clock
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.net.consumer import Delivery
 from pulsarctl_wire.record import Record, key_bytes
-from pulsarctl_wire.views import Content, show, show_plain
+from pulsarctl_wire.views import Content, Shown, show, show_plain
+from pulsarctl_wire.views.content import Json
 from pulsarctl_wire.wire.fields import as_base64, as_text
 from pulsarctl_wire.wire.names import id_text
 from pulsarctl_wire.wire.payload import Message
@@ -78,14 +79,23 @@ def _payload(delivery: Delivery, message: Message, schema: Schema | None, payloa
         return {"encrypted": keys, "view": "encrypted", "payload_base64": as_base64(payload)}
     if message.metadata.null_value:
         return {"view": "null", "payload": None}
+    value: Json
     if schema is None:
         view, value = show_plain(payload)
     else:
         shown = show(Content(payload, schema, key_bytes(message.metadata)))
-        view, value = shown.view, shown.value  # type: ignore[assignment]
+        view, value = shown.view, _as_taken(shown)
     if view == "hex":
         return {"view": "hex", "payload_base64": as_base64(payload)}
     return {"view": view, "payload": value}
+
+
+def _as_taken(shown: Shown) -> Json:
+    """What is shown, as `produce` takes it: of a pair the key and the value alone."""
+    value = shown.value
+    if shown.view != "keyvalue" or not isinstance(value, dict):
+        return value
+    return {name: each.get("value") if isinstance(each, dict) else each for name, each in value.items()}
 
 
 def message_id(delivery: Delivery, message: Message) -> str:

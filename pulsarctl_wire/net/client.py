@@ -60,9 +60,10 @@ class Broker:
 
 @dataclass(frozen=True)
 class Hop:
-    """One LOOKUP and its answer: who was asked, how, what it said, and the nanoseconds that took."""
+    """One LOOKUP and its answer: who was asked (`peer`: its IP address), how, what it said, how fast."""
 
     asked: Address
+    peer: str
     authoritative: bool
     response: str
     url: str
@@ -176,6 +177,7 @@ class Client:
             body = (await link.request(command)).body
             hop = Hop(
                 link.address,
+                link.connection.server,
                 authoritative,
                 CommandLookupTopicResponse.LookupType.Name(body.response),
                 as_text(body.brokerServiceUrl),
@@ -195,8 +197,12 @@ class Client:
 
     def broker_of(self, hop: Hop) -> Broker:
         """The broker that a lookup's answer names. Raises Unreachable if it names none for us."""
-        source = f"LOOKUP_RESPONSE of {hop.asked}"
-        return self.named(hop.url, hop.url_tls, source, through=hop.asked if hop.through_proxy else None)
+        broker = self.named(hop.url, hop.url_tls, f"LOOKUP_RESPONSE of {hop.asked}")
+        if not hop.through_proxy:
+            return broker
+        # a standalone broker says so of itself, where no proxy is
+        itself = str(broker.address) in (str(hop.asked), hop.peer)
+        return Broker(hop.asked, "" if itself else str(broker.address))
 
     def named(self, url: str, url_tls: str, source: str, *, through: Address | None = None) -> Broker:
         """The broker with these two addresses, as `source` gave them; by way of the proxy `through`."""

@@ -31,7 +31,14 @@ from pulsarctl_wire.net.resident import Resident
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunked, single_entry
 from pulsarctl_wire.wire.fields import as_text, signed
-from pulsarctl_wire.wire.frame import Connection, Frame, build_frame, read_entry
+from pulsarctl_wire.wire.frame import (
+    FRAME_PADDING,
+    MAX_MESSAGE_SIZE,
+    Connection,
+    Frame,
+    build_frame,
+    read_entry,
+)
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, ProducerAccessMode, Schema
 from pulsarctl_wire.wire.server_errors import MEANINGS, error_name
 
@@ -125,6 +132,7 @@ class Producer(Resident):
         self._epoch = 0
         self._topic_epoch: int | None = None
         self._stamp = Stamp("")
+        self._largest = MAX_MESSAGE_SIZE
         self._next = options.initial_sequence_id + 1 if options.initial_sequence_id is not None else 0
         self._pending: deque[_Sending] = deque()
         self._pending_bytes = 0
@@ -161,6 +169,7 @@ class Producer(Resident):
         if not self._opened and options.initial_sequence_id is None:
             self._next = body.last_sequence_id + 1
         self._stamp = Stamp(self.name, options.codec, self.schema_version, options.txn)
+        self._largest = link.max_message_size
 
     def _settled(self) -> None:
         if self._watch is None:
@@ -190,6 +199,9 @@ class Producer(Resident):
                 self._send_batches()
             key = message.key if options.by_key else None
             batch = self._batches.get(key)
+            if batch is not None and batch.size + size > self._largest - METADATA_ROOM:
+                self._send_batches()
+                batch = None
             if batch is None:
                 batch = self._batches[key] = Batch()
             batch.add(message, sequence_id)
@@ -210,15 +222,15 @@ class Producer(Resident):
 
     def _send_alone(self, message: Outgoing, sequence_id: int) -> None:
         metadata, payload = single_entry(self._stamp, message, sequence_id, _now_ms())
-        limit = self.link.max_message_size if self.link is not None else 0
-        if self._options.chunking and limit:
+        limit = self._largest
+        if self._options.chunking:
             room = min(self._options.chunk_bytes or limit, limit)
             if self._options.chunk_bytes is None:
                 room -= metadata.ByteSize() + METADATA_ROOM
             for part, piece in chunked(metadata, payload, max(room, 1)):
                 self._send_entry(part, piece, sequence_id, sequence_id, 1)
             return
-        if limit and len(payload) > limit:
+        if len(payload) > limit:
             raise LocalProtocolError(
                 f"a message of {len(payload)} bytes: the broker takes {limit}; --chunking cuts it up"
             )
@@ -250,6 +262,11 @@ class Producer(Resident):
             txnid_least_bits=least,
         )
         frame = build_frame(command, metadata, payload)
+        if len(frame) > self._largest + FRAME_PADDING:
+            raise LocalProtocolError(
+                f"{count} messages in an entry of {len(frame)} bytes with its metadata: the broker takes "
+                f"{self._largest}; smaller properties, or --batch-bytes"
+            )
         sending = _Sending(frame, lowest, highest, count, chunks - 1 - metadata.chunk_id if chunks > 1 else 0)
         self._pending.append(sending)
         self._pending_bytes += sending.bytes

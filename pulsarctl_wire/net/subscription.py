@@ -1,22 +1,15 @@
-"""A subscription to several topics at once, partitioned or by a pattern; and where refused messages go."""
+"""A subscription to several topics at once, partitioned or by a pattern."""
 
 import asyncio
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final
 
 from pulsarctl_wire.errors import SessionError
 from pulsarctl_wire.net.client import Client
 from pulsarctl_wire.net.consumer import Consumer, ConsumerOptions, Delivery
-from pulsarctl_wire.net.producer import ProducerOptions, Sent
-from pulsarctl_wire.net.publisher import Publisher
 from pulsarctl_wire.net.watch import TopicWatch
-from pulsarctl_wire.wire.entry import Outgoing
-from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.names import namespace_of, partition_name, without_partition
-from pulsarctl_wire.wire.payload import Message
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
 
@@ -143,97 +136,3 @@ class Subscription:
         if self._watch is not None:
             await self._watch.close()
         await asyncio.gather(*(each.close() for each in self.consumers.values()))
-
-
-class DeadLetters:
-    """Sends on what is refused too often, to the dead letter topic, or for later to the retry topic.
-
-    Properties and names as Pulsar's clients have them: `<topic>-<subscription>-DLQ` and `-RETRY`.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        topic: str,
-        subscription: str,
-        limit: int,
-        dead_topic: str | None = None,
-        retry_topic: str | None = None,
-    ) -> None:
-        base = f"{without_partition(topic)}-{subscription}"
-        self.limit = limit
-        self.dead_topic = dead_topic or f"{base}-DLQ"
-        self.retry_topic = retry_topic or f"{base}-RETRY"
-        self.buried = self.retried = 0
-        self._client = client
-        self._subscription = subscription
-        self._publishers: dict[str, Publisher] = {}
-        self._failed: SessionError | None = None
-
-    async def bury(self, delivery: Delivery, message: Message) -> None:
-        """Send `message` to the dead letter topic, and acknowledge it when it is stored there."""
-        await self._send(self.dead_topic, delivery, message, self._properties(delivery, message), None)
-        self.buried += 1
-
-    async def retry(self, delivery: Delivery, message: Message, delay: float) -> None:
-        """Send `message` to the retry topic, to come again in `delay` seconds; too often: bury it."""
-        properties = self._properties(delivery, message)
-        times = int(properties.get(_TIMES, "0")) + 1 if properties.get(_TIMES, "0").isdigit() else 1
-        if times > self.limit:
-            await self.bury(delivery, message)
-            return
-        properties |= {_TIMES: str(times), _DELAY: str(int(delay * 1000))}
-        at = int((time.time() + delay) * 1000)
-        await self._send(self.retry_topic, delivery, message, properties, at)
-        self.retried += 1
-
-    def _properties(self, delivery: Delivery, message: Message) -> dict[str, str]:
-        """The message's own, and where it came from first."""
-        properties = {as_text(each.key): as_text(each.value) for each in message.metadata.properties}
-        ledger, entry = delivery.id
-        origin = f"{ledger}:{entry}:{delivery.consumer.partition}"
-        if message.index is not None:
-            origin += f":{message.index}"
-        properties.setdefault("REAL_TOPIC", delivery.consumer.topic)
-        properties.setdefault("REAL_SUBSCRIPTION", self._subscription)
-        properties.setdefault("ORIGIN_MESSAGE_ID", origin)
-        properties.setdefault("ORIGIN_MESSAGE_IDY_TIME", properties["ORIGIN_MESSAGE_ID"])
-        return properties
-
-    async def _send(
-        self, topic: str, delivery: Delivery, message: Message, properties: dict[str, str], at: int | None
-    ) -> None:
-        producer = self._publishers.get(topic)
-        if producer is None:
-            producer = Publisher(self._client, topic, ProducerOptions(batch_count=1), self._sent)
-            await producer.open()
-            self._publishers[topic] = producer
-        metadata = message.metadata
-        await producer.send(
-            Outgoing(
-                message.payload or b"",
-                key=as_text(metadata.partition_key) if metadata.HasField("partition_key") else None,
-                key_is_base64=metadata.partition_key_b64_encoded,
-                ordering_key=metadata.ordering_key or None,
-                properties=tuple(properties.items()),
-                event_time=metadata.event_time,
-                deliver_at=at,
-                null=metadata.null_value,
-            )
-        )
-        await producer.flush()
-        if self._failed is not None:
-            raise self._failed
-        delivery.consumer.ack(delivery, message)
-
-    def _sent(self, sent: Sent) -> None:
-        self._failed = self._failed or sent.error
-
-    async def close(self) -> None:
-        """Close the producers."""
-        for producer in self._publishers.values():
-            await producer.close()
-
-
-_TIMES: Final = "RECONSUMETIMES"
-_DELAY: Final = "DELAY_TIME"

@@ -68,7 +68,7 @@ class Stamp:
 
     def compressed(self, metadata: MessageMetadata, payload: bytes) -> bytes:
         """`payload` compressed, and the metadata told so."""
-        if not self.codec:
+        if not self.codec or not payload:  # some clients cannot read nothing, compressed
             return payload
         metadata.compression = self.codec  # type: ignore[assignment]
         metadata.uncompressed_size = len(payload)

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from interop import brokers
-from interop.brokers import Cluster, Failed, Standalone, run_java
+from interop.brokers import Failed, Standalone, run_java
 
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.stream import FrameStream
 
 PRODUCE = """
@@ -114,21 +114,6 @@ def test_who_may_connect(secure: Standalone) -> None:
     assert ask(secure.url_tls, tls=tls).type == BaseCommand.ERROR
     tls.load_cert_chain(secure.tls.client_cert, secure.tls.client_key)
     assert ask(secure.url_tls, auth=("tls", ""), tls=tls).type == BaseCommand.CONNECTED
-
-
-def test_a_lookup_is_redirected(cluster: Cluster, topic: str) -> None:
-    redirect = cluster.redirect(topic)
-    assert {redirect.ask, redirect.leader} == set(cluster.urls)
-    answer = ask(redirect.ask, lookup(topic)).lookupTopicResponse
-    assert answer.response == CommandLookupTopicResponse.Redirect
-    assert answer.brokerServiceUrl == redirect.leader
-    answer = ask(redirect.leader, lookup(topic, answer.authoritative)).lookupTopicResponse
-    if answer.response == CommandLookupTopicResponse.Redirect:  # the leader gave it to the other
-        answer = ask(answer.brokerServiceUrl, lookup(topic, answer.authoritative)).lookupTopicResponse
-    assert answer.response == CommandLookupTopicResponse.Connect
-    answer = ask(cluster.proxy_url, lookup(topic)).lookupTopicResponse
-    assert answer.response == CommandLookupTopicResponse.Connect
-    assert answer.proxy_through_service_url
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])

@@ -29,7 +29,8 @@ from net.scripted import (
 from pulsarctl_wire.errors import BrokerError, SessionError
 from pulsarctl_wire.net.client import Client
 from pulsarctl_wire.net.consumer import ConsumerOptions
-from pulsarctl_wire.net.subscription import DeadLetters, Subscription
+from pulsarctl_wire.net.dead_letters import DeadLetters
+from pulsarctl_wire.net.subscription import Subscription
 from pulsarctl_wire.net.watch import TopicWatch
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe

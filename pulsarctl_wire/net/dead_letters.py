@@ -1,0 +1,120 @@
+"""Where messages go that are refused too often: the dead letter topic, or for later the retry topic.
+
+Names and properties as Pulsar's clients have them: `<topic>-<subscription>-DLQ` and `-RETRY`. A message keeps
+its key, properties, event time and schema.
+"""
+
+import time
+from typing import Final
+
+from pulsarctl_wire.errors import SessionError
+from pulsarctl_wire.net.client import Client
+from pulsarctl_wire.net.consumer import Delivery
+from pulsarctl_wire.net.producer import ProducerOptions, Sent
+from pulsarctl_wire.net.publisher import Publisher
+from pulsarctl_wire.net.schemas import SchemaBook
+from pulsarctl_wire.wire.entry import Outgoing
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.names import without_partition
+from pulsarctl_wire.wire.payload import Message
+
+_TIMES: Final = "RECONSUMETIMES"
+_DELAY: Final = "DELAY_TIME"
+
+
+class DeadLetters:
+    """Sends messages on. `limit` is how often one may be redelivered (or retried).
+
+    Attributes: `dead_topic`, `retry_topic`, how many were `buried` and `retried`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        subscription: str,
+        limit: int,
+        dead_topic: str | None = None,
+        retry_topic: str | None = None,
+    ) -> None:
+        base = f"{without_partition(topic)}-{subscription}"
+        self.limit = limit
+        self.dead_topic = dead_topic or f"{base}-DLQ"
+        self.retry_topic = retry_topic or f"{base}-RETRY"
+        self.buried = self.retried = 0
+        self._client = client
+        self._subscription = subscription
+        self._book = SchemaBook(client)
+        self._publishers: dict[tuple[str, bytes], Publisher] = {}
+        self._failed: SessionError | None = None
+
+    async def bury(self, delivery: Delivery, message: Message) -> None:
+        """Send `message` to the dead letter topic, and acknowledge it when it is stored there."""
+        await self._bury(delivery, message, self._properties(delivery, message))
+
+    async def _bury(self, delivery: Delivery, message: Message, properties: dict[str, str]) -> None:
+        await self._send(self.dead_topic, delivery, message, properties, None)
+        self.buried += 1
+
+    async def retry(self, delivery: Delivery, message: Message, delay: float) -> None:
+        """Send `message` to the retry topic, to come again in `delay` seconds; too often: bury it."""
+        properties = self._properties(delivery, message)
+        times = int(properties.get(_TIMES, "0")) + 1 if properties.get(_TIMES, "0").isdigit() else 1
+        properties |= {_TIMES: str(times), _DELAY: str(int(delay * 1000))}
+        if times > self.limit:
+            await self._bury(delivery, message, properties)
+            return
+        at = int((time.time() + delay) * 1000)
+        await self._send(self.retry_topic, delivery, message, properties, at)
+        self.retried += 1
+
+    def _properties(self, delivery: Delivery, message: Message) -> dict[str, str]:
+        """The message's own, and where it came from first."""
+        properties = {as_text(each.key): as_text(each.value) for each in message.metadata.properties}
+        ledger, entry = delivery.id
+        origin = f"{ledger}:{entry}:{delivery.consumer.partition}"
+        if message.index is not None:
+            origin += f":{message.index}"
+        properties.setdefault("REAL_TOPIC", delivery.consumer.topic)
+        properties.setdefault("REAL_SUBSCRIPTION", self._subscription)
+        properties.setdefault("ORIGIN_MESSAGE_ID", origin)
+        properties.setdefault("ORIGIN_MESSAGE_IDY_TIME", properties["ORIGIN_MESSAGE_ID"])
+        return properties
+
+    async def _send(
+        self, topic: str, delivery: Delivery, message: Message, properties: dict[str, str], at: int | None
+    ) -> None:
+        entry = delivery.frame.metadata
+        version = entry.schema_version if entry is not None else b""
+        publisher = self._publishers.get((topic, version))
+        if publisher is None:
+            schema = await self._book.find(delivery.consumer.topic, version) if version else None
+            options = ProducerOptions(batch_count=1, schema=schema)
+            publisher = Publisher(self._client, topic, options, self._sent)
+            await publisher.open()
+            self._publishers[topic, version] = publisher
+        metadata = message.metadata
+        await publisher.send(
+            Outgoing(
+                message.payload or b"",
+                key=as_text(metadata.partition_key) if metadata.HasField("partition_key") else None,
+                key_is_base64=metadata.partition_key_b64_encoded,
+                ordering_key=metadata.ordering_key or None,
+                properties=tuple(properties.items()),
+                event_time=metadata.event_time,
+                deliver_at=at,
+                null=metadata.null_value,
+            )
+        )
+        await publisher.flush()
+        if self._failed is not None:
+            raise self._failed
+        delivery.consumer.ack(delivery, message)
+
+    def _sent(self, sent: Sent) -> None:
+        self._failed = self._failed or sent.error
+
+    async def close(self) -> None:
+        """Close the producers."""
+        for publisher in self._publishers.values():
+            await publisher.close()
