@@ -65,14 +65,6 @@ def ask(
     return answer.base
 
 
-def lookup(topic: str, authoritative: bool = False) -> BaseCommand:
-    command = BaseCommand(type=BaseCommand.LOOKUP)
-    command.lookupTopic.topic = topic
-    command.lookupTopic.request_id = 1
-    command.lookupTopic.authoritative = authoritative
-    return command
-
-
 def test_a_broker_comes_back_on_its_port_with_its_data(tmp_path: Path) -> None:
     with Standalone(tmp_path) as broker:
         assert ask(broker.url).type == BaseCommand.CONNECTED
