@@ -16,6 +16,7 @@ import pytest
 from interop.brokers import Cluster, Pulsar, Standalone, Unavailable
 
 _WITHOUT = {"NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
+_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
 _SETTINGS = ("PULSAR_", "PWIRE_")
 _PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
 _P = TypeVar("_P", bound=Pulsar)
@@ -49,9 +50,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture(scope="session")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A broker that asks for a token, or by TLS a client certificate, and again when one expires."""
+    """A broker that asks for a token, a password, or by TLS a certificate; again when a token expires."""
     place = tmp_path_factory.mktemp("secure")
-    settings = {"authenticationRefreshCheckSeconds": 1}
+    passwords = place / "passwords"
+    passwords.write_text("client:$apr1$abcdefgh$vNJ/vIek3cVGNtHQHg/2/0\n")  # S3cret
+    settings = {
+        "authenticationRefreshCheckSeconds": 1,
+        "authenticationProviders": ",".join(f"{_PROVIDER}{kind}" for kind in ("Token", "Tls", "Basic")),
+        "basicAuthConf": f"file://{passwords}",
+    }
     yield from _running(lambda: Standalone(place, tls=True, tokens=True, settings=settings))
 
 

@@ -360,6 +360,17 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize("options", [["--basic"], ["--auth-plugin", "basic", "--auth-params"]])
+def test_basic(pwire: Pwire, secure: Standalone, topic: str, options: list[str]) -> None:
+    """User and password; wrong ones are refused in the broker's words."""
+    done = pwire("produce", topic, "-m", "x", *options, "client:S3cret", url=secure.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = pwire("produce", topic, "-m", "x", *options, "client:0therS3cret", url=secure.url)
+    assert done.returncode == 7
+    assert "AuthenticationError" in done.stderr
+    assert "0therS3cret" not in done.stderr
+
+
 @pytest.mark.parametrize("kind", WRONG)
 def test_wrong_url(pwire: Pwire, secure: Standalone, topic: str, tls: list[object], kind: str) -> None:
     """Exit code 6; it is said what is there, and what to do."""
