@@ -61,6 +61,7 @@ def _root(
 
 def main() -> None:
     """Run `pwire`; Ctrl-C and a closed pipe end it quietly."""
+    console.prepare_streams()
     try:
         app()
     except KeyboardInterrupt:

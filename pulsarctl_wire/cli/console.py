@@ -55,6 +55,16 @@ _CODES: Final = {
 }
 
 
+def prepare_streams() -> None:
+    """Make what was closed at the start read and write nothing; let no character fail for its encoding."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def complain(text: str) -> None:
     """Say one line on stderr; control characters in it are escaped."""
     sys.stdout.flush()

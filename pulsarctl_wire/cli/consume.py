@@ -97,7 +97,13 @@ SCHEMA = option(
 )
 HIDE = option(SHOW, "--hide-content", help="Print no messages, only how many there were.")
 QUEUE = option(
-    FLOW, "-q", "--queue-size", metavar="N", min=1, help="Permits; given back half of it at a time."
+    FLOW,
+    "-q",
+    "--queue-size",
+    metavar="N",
+    min=1,
+    max=2**31 - 1,
+    help="Permits; given back half of it at a time.",
 )
 RATE = option(FLOW, "-r", "--rate", metavar="N", min=0.001, help="Messages a second.")
 
@@ -133,7 +139,14 @@ async def consume(
     ] = None,
     priority: Annotated[
         int | None,
-        option(SUB, "--priority", metavar="N", min=0, help="Lower is served first (Shared, Failover)."),
+        option(
+            SUB,
+            "--priority",
+            metavar="N",
+            min=0,
+            max=2**31 - 1,
+            help="Lower is served first (Shared, Failover).",
+        ),
     ] = None,
     replicated: Annotated[
         bool, option(SUB, "-rs", "--replicated", help="Replicate the subscription's place to other clusters.")
@@ -198,7 +211,7 @@ async def consume(
     from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
     with_letters = max_redeliver is not None or dead_letter_topic is not None or retry
-    _check(type_, ack, with_letters, regex, len(topics))
+    _check(subscription, type_, ack, with_letters, regex, len(topics))
     names = [topic_name(each) for each in topics]
     dead_letter_topic = dead_letter_topic and topic_name(dead_letter_topic)
     retry_topic = retry_topic and topic_name(retry_topic)
@@ -253,8 +266,10 @@ async def consume(
         ).run()
 
 
-def _check(type_: Type, ack: Ack, with_letters: bool, regex: bool, topics: int) -> None:
+def _check(subscription: str, type_: Type, ack: Ack, with_letters: bool, regex: bool, topics: int) -> None:
     """End the command where options do not go together."""
+    if not subscription:
+        console.fail("consume: a subscription has a name: -s NAME", console.EXIT_USAGE)
     shared = type_ in (Type.shared, Type.key_shared)
     if ack is Ack.cumulative and shared:
         console.fail("consume: --ack cumulative goes with Exclusive and Failover alone", console.EXIT_USAGE)
@@ -300,7 +315,7 @@ async def read(
 ) -> int:
     """Read messages of topics from anywhere, and leave no trace: nothing is acknowledged."""
     from pulsarctl_wire.cli.consuming import Consuming, View, parse_start
-    from pulsarctl_wire.net.consumer import LATEST, ConsumerOptions, reader_name
+    from pulsarctl_wire.net.consumer import EARLIEST, LATEST, ConsumerOptions, reader_name
     from pulsarctl_wire.net.subscription import Subscription
     from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
@@ -328,10 +343,15 @@ async def read(
         colour=session.colour,
         since_ms=0 if since_ns is None else since_ns // 1_000_000,
     )
+    names = [topic_name(each) for each in topics]
     async with session.client() as client:
+        if place not in (None, EARLIEST, LATEST):
+            for name in names:
+                if await client.partitions(name, create=False):
+                    console.fail(f"--from {start} is in one partition; name it: {name}-partition-N", 2)
         return await Consuming(
             client,
-            Subscription(client, [topic_name(each) for each in topics], options),
+            Subscription(client, names, options),
             view,
             count=num_messages,
             at_end=at_end,

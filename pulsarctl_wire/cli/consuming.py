@@ -138,24 +138,29 @@ class Consuming:
         """Consume until the end; gives the exit code."""
         await self._feed.open()
         began = time.perf_counter()
+        code = 0
         try:
             if self._at_end:
                 await self._find_ends()
             await self._loop()
         except asyncio.CancelledError:
-            pass  # Ctrl-C is the usual way to end
+            if self._left < _NEVER or self._at_end:
+                code = console.EXIT_INTERRUPTED
+            # else Ctrl-C is the way to end
         finally:
-            self._out.flush()
-            await self._feed.close()
-            if self._letters is not None:
-                await self._letters.close()
-            if not self._quiet:
-                self._say(time.perf_counter() - began)
-        return 0
+            try:
+                self._out.flush()
+            finally:  # what was shown is acknowledged, also when nobody reads on
+                await self._feed.close()
+                if self._letters is not None:
+                    await self._letters.close()
+                if not self._quiet:
+                    self._say(time.perf_counter() - began)
+        return code
 
     async def _find_ends(self) -> None:
         """Where each topic ends now; those that are read to their ends already are left out."""
-        for consumer in self._feed.consumers.values():
+        for consumer in list(self._feed.consumers.values()):
             if consumer.topic.startswith("non-persistent:"):
                 continue  # nothing is there but what comes
             body = await consumer.ask("GET_LAST_MESSAGE_ID")
@@ -179,7 +184,7 @@ class Consuming:
             if not deliveries:
                 return  # the topics were terminated, or nothing came
             for delivery in deliveries:
-                if self._left > 0:
+                if self._left > 0 and delivery.is_current:
                     await self._consume(delivery)
             self._out.flush()
 
@@ -188,7 +193,7 @@ class Consuming:
         if letters is not None and not self._retry and delivery.redelivered > letters.limit:
             for message in delivery.messages:
                 await letters.bury(delivery, message)
-            consumer.taken(delivery)
+            self._passed(delivery)
             return
         schema = self._view.schema
         entry = delivery.frame.metadata
@@ -203,12 +208,17 @@ class Consuming:
                     break
                 if self._pace is not None:
                     await self._pace.wait()
+                if not delivery.is_current:
+                    return  # it comes again
                 self._show(delivery, [message], schema)
                 await self._settle(delivery, message, schema)
-        consumer.taken(delivery)
-        end = self._ends.get(consumer)
+        self._passed(delivery)
+
+    def _passed(self, delivery: Delivery) -> None:
+        delivery.consumer.taken(delivery)
+        end = self._ends.get(delivery.consumer)
         if end is not None and delivery.id >= end:
-            del self._ends[consumer]
+            del self._ends[delivery.consumer]
 
     def _show(self, delivery: Delivery, messages: list[Message], schema: Schema | None) -> None:
         view = self._view
@@ -219,7 +229,8 @@ class Consuming:
         show = view.show
         self._out.write(b"".join([show(delivery, message, schema) for message in messages]))
         self._shown += len(messages)
-        self._left -= len(messages)
+        if self._left < _NEVER:
+            self._left -= len(messages)
 
     def _acknowledge(self, delivery: Delivery, message: Message | None) -> None:
         if self._ack == "none":

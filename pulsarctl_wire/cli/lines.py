@@ -22,16 +22,23 @@ async def read_lines(path: str) -> AsyncIterator[list[bytes]]:
         number = sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY)
     except OSError as error:
         console.fail(f"{path}: {error.strerror}", console.EXIT_SOURCE)
-    rest = b""
+    pieces: list[bytes] = []  # of a line that goes on
+    size = 0
     try:
         while block := await _read(number):
-            *lines, rest = (rest + block).split(b"\n")
-            if len(rest) > LONGEST:
+            first, *lines = block.split(b"\n")
+            pieces.append(first)
+            size += len(first)
+            if lines:
+                lines = [b"".join(pieces), *lines]
+                pieces = [lines.pop()]
+                size = len(pieces[0])
+            if size > LONGEST:
                 console.fail(f"{path}: a line of more than {LONGEST} bytes", console.EXIT_SOURCE)
             if lines:
                 yield lines
-        if rest:
-            yield [rest]
+        if size:
+            yield [b"".join(pieces)]
     except OSError as error:
         console.fail(f"{path}: {error.strerror}", console.EXIT_SOURCE)
     finally:

@@ -90,7 +90,7 @@ async def lookup(
             record = {"connected": str(broker.address), "proxy_to": broker.proxy_to or None}
             record |= {"server": link.server, "protocol_version": link.server_version}
             record |= {"max_message_size": link.max_message_size, "local": link.connection.client}
-            through = f" through the proxy to {broker.proxy_to}" if broker.proxy_to else ""
+            through = f" through the proxy to {console.clean(broker.proxy_to)}" if broker.proxy_to else ""
             say(
                 record,
                 f"connected to {broker.address}{through}: {console.clean(link.server)}, "

@@ -132,7 +132,9 @@ async def produce(
     sync: Annotated[
         bool, option(HOW, "--sync", help="Wait for each receipt before the next message.")
     ] = False,
-    compression: Annotated[Codec, option(HOW, "--compression", help="Codec of payloads.")] = Codec.none,
+    compression: Annotated[
+        Codec, option(HOW, "--compression", case_sensitive=False, help="Codec of payloads.")
+    ] = Codec.none,
     producer_name: Annotated[
         str | None, option(HOW, "--producer-name", metavar="NAME", help="Else the broker makes one.")
     ] = None,
@@ -193,7 +195,7 @@ async def produce(
     common = Common(
         key=key,
         properties=tuple(pair("-p", each) for each in properties or ()),
-        ordering_key=None if ordering_key is None else ordering_key.encode(),
+        ordering_key=None if ordering_key is None else ordering_key.encode("utf-8", "surrogateescape"),
         event_time=event_time or 0,
         deliver_at=deliver_at,
         replicate=not disable_replication,
@@ -223,7 +225,7 @@ async def produce(
         await publisher.open()
         report.began = time.perf_counter()
         try:
-            async for texts in _texts(sources, separator, num_produce):
+            async for texts in _texts(sources, separator, num_produce, skip_blank=envelope):
                 for text in texts:
                     if pace is not None:
                         await pace.wait()
@@ -237,7 +239,7 @@ async def produce(
             await publisher.flush()
             raise
         finally:
-            report.close(publisher.pending_messages)
+            report.close(publisher.pending_messages, publisher.unsent_messages)
         await publisher.close()
     return report.code
 
@@ -264,7 +266,7 @@ def _sources(
 
 
 async def _texts(
-    sources: list[tuple[str, bool]], separator: str | None, times: int
+    sources: list[tuple[str, bool]], separator: str | None, times: int, *, skip_blank: bool
 ) -> AsyncIterator[list[bytes]]:
     """The texts to be sent, some at a time."""
     from pulsarctl_wire.cli.lines import read_lines
@@ -276,7 +278,7 @@ async def _texts(
                 yield texts
                 texts = []
             async for lines in read_lines("-"):
-                yield lines
+                yield [line for line in lines if line.strip()] if skip_blank else lines
         elif is_file:
             texts.append(_content(source))
         else:
@@ -412,13 +414,15 @@ class Report:
             sys.stderr.write(f"\r{done} messages, {done / (now - self.began):,.0f}/s ")
             sys.stderr.flush()
 
-    def close(self, pending: int) -> None:
-        """Print what there is to say at the end, when `pending` messages have no receipt."""
+    def close(self, pending: int, unsent: int) -> None:
+        """Print what there is to say at the end, when so many have no receipt, or were not even sent."""
         seconds = time.perf_counter() - self.began
         if self._bar and self._next > self.began + 1:
             sys.stderr.write("\r\x1b[K")
         if self._failed > _SAID:
             console.complain(f"{self._failed} messages failed")
+        if unsent:
+            console.complain(f"{unsent} messages were not sent")
         if pending:
             console.complain(f"{pending} messages have no receipt: they may be stored or not")
         if self._output is not Output.summary or self._quiet:

@@ -35,6 +35,7 @@ NAMES: Final = frozenset(
 )
 """The names of a message's record."""
 
+_SOME: Final = 64  # bytes of a payload that is no text, in a line
 _SIZE: Final = struct.Struct(">i").pack
 
 
@@ -63,8 +64,9 @@ def message_record(delivery: Delivery, message: Message, schema: Schema | None) 
         record["key_base64"], record["key"] = record["key"], None
     if metadata.ordering_key:
         record["ordering_key"] = as_text(metadata.ordering_key)
-    if entry.schema_version:
-        record["schema_version"] = int.from_bytes(entry.schema_version, "big")
+    version = entry.schema_version
+    if version:
+        record["schema_version"] = int.from_bytes(version, "big") if len(version) <= 8 else version.hex()
     broker_entry = frame.broker_entry_metadata
     if broker_entry is not None:
         record["index"], record["broker_time"] = broker_entry.index, broker_entry.broker_timestamp
@@ -166,8 +168,11 @@ class _Lines:
             parts.append(f"event_time={record['event_time']}")
         if record["redelivery_count"]:
             parts.append(paint("yellow", f"redelivered={record['redelivery_count']}"))
+        payload = message.payload or b""
         if self._hexadecimal:
-            parts.append(f"0x{(message.payload or b'').hex()}")
+            parts.append(f"0x{payload.hex()}")
+        elif record["view"] in ("hex", "encrypted"):
+            parts.append(f"0x{payload[:_SOME].hex()}{'…' if len(payload) > _SOME else ''}")
         else:
             parts.append(clean(_text(record).decode("utf-8", "backslashreplace")))
         return (" ".join(parts) + "\n").encode()
@@ -215,24 +220,29 @@ def _constant(literal: bytes) -> _Part:
     return lambda delivery, message: literal
 
 
+def _cleaned(part: _Part) -> _Part:
+    """What a message says, safe on a terminal."""
+    return lambda delivery, message: console.clean(
+        part(delivery, message).decode("utf-8", "backslashreplace")
+    ).encode()
+
+
 def _by_template(template: str) -> Show:
     parts: list[_Part] = []
+    safe = sys.stdout.isatty()
     for token, digits, escape, text in _TOKEN.findall(template):
         if token:
             if token not in _TOKENS:
                 known = " ".join(f"%{each}" for each in _TOKENS)
                 raise SettingsError(f"-f {template}: %{token} is no token; known are {known}")
-            parts.append(_TOKENS[token])
+            parts.append(_cleaned(_TOKENS[token]) if safe else _TOKENS[token])
         else:
-            literal = bytes.fromhex(digits) if digits else _ESCAPES[escape] if escape else text.encode()
+            literal = (
+                bytes.fromhex(digits)
+                if digits
+                else _ESCAPES[escape]
+                if escape
+                else text.encode("utf-8", "surrogateescape")
+            )
             parts.append(_constant(literal))
-    safe = sys.stdout.isatty()
-
-    def show_it(delivery: Delivery, message: Message, schema: Schema | None) -> bytes:
-        whole = b"".join([part(delivery, message) for part in parts])
-        if safe:
-            lines = whole.decode("utf-8", "backslashreplace").split("\n")
-            return "\n".join("\t".join(map(console.clean, line.split("\t"))) for line in lines).encode()
-        return whole
-
-    return show_it
+    return lambda delivery, message, schema: b"".join([part(delivery, message) for part in parts])

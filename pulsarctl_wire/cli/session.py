@@ -7,6 +7,7 @@ the options of `_shared`. Ctrl-C cancels it, so that it closes what it opened; w
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -221,6 +222,9 @@ def verb(function: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         options = {each.name: given.pop(each.name) for each in shared}
+        for name, value in {**options, **given}.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                console.fail(f"--{name.replace('_', '-')} {value}: a number is wanted", console.EXIT_USAGE)
         with console.errors_said(), ExitStack() as stack:
             code = Session(options, stack).run(function, given)
         raise SystemExit(code)

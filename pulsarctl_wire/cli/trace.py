@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -15,9 +15,10 @@ from pulsarctl_wire.wire.fields import secret_values
 from pulsarctl_wire.wire.frame import Connection, Event
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.session import Knowledge, Session
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.stream import KEPT_FRAME, FrameStream
 
-_WITH_SECRETS = {BaseCommand.CONNECT, BaseCommand.AUTH_RESPONSE}
+_HEADS = {bytes([8, kind]) for kind in (BaseCommand.CONNECT, BaseCommand.AUTH_RESPONSE)}
+"""How the commands begin that carry credentials."""
 
 
 class Trace:
@@ -70,6 +71,8 @@ class Recording:
     """
 
     def __init__(self, path: str, stack: ExitStack, *, show_secrets: bool) -> None:
+        if path == "-":
+            console.fail("--record -: name a file", console.EXIT_USAGE)
         try:
             stream = stack.enter_context(Path(path).open("wb"))  # noqa: SIM115
         except OSError as error:
@@ -128,13 +131,13 @@ class Taps:
 
 
 def without_secrets(data: bytes) -> bytes:
-    """A frame as it is sent, its credentials starred out, as long as they were; other bytes as they are."""
-    size = int.from_bytes(data[4:8], "big")
-    try:
-        base = BaseCommand.FromString(data[8 : 8 + size]) if len(data) < 1 << 20 else BaseCommand()
-    except DecodeError:
-        return data
-    if base.type in _WITH_SECRETS:
-        for secret in secret_values(base):
-            data = data.replace(secret, b"*" * len(secret))
+    """Frames as they are sent, credentials in them starred out, as long as they were; other bytes as is."""
+    at = 0
+    while len(data) - at >= 8:
+        size, command = int.from_bytes(data[at : at + 4], "big"), int.from_bytes(data[at + 4 : at + 8], "big")
+        if command < KEPT_FRAME and data[at + 8 : at + 10] in _HEADS:
+            with suppress(DecodeError):
+                for secret in secret_values(BaseCommand.FromString(data[at + 8 : at + 8 + command])):
+                    data = data.replace(secret, b"*" * len(secret))
+        at += 4 + size
     return data

@@ -58,7 +58,10 @@ class Acks:
             self.send(ids)
 
     def send(self, ids: Ids, kind: int = CommandAck.Individual) -> None:
-        """Send an ACK at once."""
+        """Send an ACK at once, or as soon as the broker takes it."""
+        if not self.ready:
+            self._unconfirmed.append((ids, kind))
+            return
         task = asyncio.get_running_loop().create_task(self._confirm(ids, kind))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -86,6 +89,7 @@ class Acks:
     def forget(self) -> None:
         """Drop what waits or is not answered: the subscription may have been moved back."""
         self._waiting.clear()
+        self._unconfirmed.clear()
         for task in self._tasks:
             task.cancel()
 

@@ -37,6 +37,9 @@ from pulsarctl_wire.wire.server_errors import FINAL, FINAL_LATER
 MOST_REDIRECTS: Final = 20
 """Redirects of one lookup, as in Pulsar's clients."""
 
+MOST_PARTITIONS: Final = 100_000
+"""Partitions that are believed."""
+
 FIRST_PAUSE: Final = 0.1
 """Seconds before something is tried again for the first time."""
 
@@ -113,6 +116,7 @@ class Client:
         async with self._locks.setdefault(key, asyncio.Lock()):
             link = self._links.get(key)
             if link is None or not link.is_open:
+                self._links = {each: kept for each, kept in self._links.items() if kept.is_open}
                 link = self._links[key] = await self._open(broker)
             return link
 
@@ -234,6 +238,8 @@ class Client:
         if frame.type == BaseCommand.LOOKUP_RESPONSE:  # the Pulsar proxy's way to refuse
             raise BrokerError("UnknownError", as_text(frame.body.message), "PARTITIONED_METADATA")
         partitions: int = frame.body.partitions
+        if partitions > MOST_PARTITIONS:
+            raise Unreachable(f"{topic}: {partitions} partitions, more than {MOST_PARTITIONS} cannot be")
         return partitions
 
     # -- trying again

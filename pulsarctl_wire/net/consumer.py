@@ -21,11 +21,13 @@ from pulsarctl_wire.net.client import FIRST_PAUSE, Client
 from pulsarctl_wire.net.link import Link
 from pulsarctl_wire.net.resident import Resident
 from pulsarctl_wire.wire.commands import build_command
+from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.names import partition_index
-from pulsarctl_wire.wire.payload import ChunkJoiner, Message, open_entry
+from pulsarctl_wire.wire.payload import MAX_MESSAGES, ChunkJoiner, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandAck, CommandSubscribe, Schema
 
+_MOST_BEYOND: Final = 2 * MAX_MESSAGES  # permits that a broker may overdraw: it never splits a batch
 REMEMBERED: Final = 65_536
 """Acknowledged entries that are known again when they are delivered once more."""
 
@@ -78,7 +80,18 @@ class Delivery:
     `left` has a bit for each message (by batch index) that is not acknowledged yet.
     """
 
-    __slots__ = ("consumer", "frame", "generation", "id", "ids", "left", "messages", "redelivered", "size")
+    __slots__ = (
+        "consumer",
+        "frame",
+        "generation",
+        "id",
+        "ids",
+        "left",
+        "messages",
+        "redelivered",
+        "refused",
+        "size",
+    )
 
     def __init__(
         self, consumer: "Consumer", frame: Frame, messages: list[Message], ids: list[tuple[int, int]]
@@ -91,9 +104,15 @@ class Delivery:
         self.generation = consumer.generation
         self.redelivered: int = frame.body.redelivery_count
         self.size = _cost(frame)
+        self.refused = False
         self.left = 0
         for message in messages:
             self.left |= 1 << (message.index or 0)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its consumer was not opened again since: then it comes once more."""
+        return self.generation == self.consumer.generation
 
     def position(self, message: Message) -> Position:
         """Where `message` of this entry is."""
@@ -200,20 +219,19 @@ class Consumer(Resident):
             self._clock.cancel()
         if self._reopening is not None:
             self._reopening.cancel()
-            if self._acks.open:
-                self._client.warn(f"{self.topic}: {self._acks.open} acknowledgements are not confirmed")
-            return
-        if self.link is not None and self.link.is_open and self.error is None:
+        elif self.link is not None and self.link.is_open and self.error is None:
             await self.flush_acks()
-        await self._leave()
+            await self._leave()
+        if self._acks.open:
+            self._client.warn(f"{self.topic}: {self._acks.open} acknowledgements are not confirmed")
 
     # -- permits
 
     def taken(self, delivery: Delivery) -> None:
         """Say that a delivery is consumed: its permits are given back."""
-        if delivery.generation == self.generation:
+        if delivery.is_current:
             self._give_back(delivery.size)
-            if self.options.ack_timeout:
+            if self.options.ack_timeout and delivery.left and not delivery.refused:
                 for each in delivery.ids:
                     self._outstanding[each] = time.monotonic() + self.options.ack_timeout
         self._last = delivery.position(delivery.messages[-1]) if delivery.messages else self._last
@@ -222,7 +240,7 @@ class Consumer(Resident):
         """Give as many permits as make up a whole queue: nothing waits in ours."""
         self._credit = 0
         if self._balance < self.options.queue_size:
-            self._flow(self.options.queue_size - self._balance)
+            self._flow(min(self.options.queue_size - self._balance, 2**31 - 1))
 
     def _give_back(self, permits: int) -> None:
         self._credit += permits
@@ -259,6 +277,9 @@ class Consumer(Resident):
     def _message(self, frame: Frame) -> None:
         body = frame.body
         self._balance -= _cost(frame)
+        if self._balance < -_MOST_BEYOND and self.link is not None:
+            self.link.drop(f"{self.topic}: the broker sends far more messages than it was asked for")
+            return
         self._pause = FIRST_PAUSE
         if body.HasField("consumer_epoch") and body.consumer_epoch < self._epoch:
             self._give_back(_cost(frame))
@@ -320,15 +341,16 @@ class Consumer(Resident):
         metadata = frame.metadata
         assert metadata is not None
         self._chunks.add(frame, metadata, self.id)
+        uuid = as_text(metadata.uuid[:256])
         if metadata.chunk_id == 0:
-            self._chunk_ids.pop(metadata.uuid, None)
-        ids = self._chunk_ids.setdefault(metadata.uuid, [])
-        if where not in ids:
+            self._chunk_ids.pop(uuid, None)
+        ids = self._chunk_ids.setdefault(uuid, [])
+        if len(ids) <= metadata.chunk_id and where not in ids[-1:]:
             ids.append(where)
         for note in frame.notes:
             self._client.warn(f"{self.topic} {where[0]}:{where[1]}: {note}")
         if frame.joined is not None:
-            del self._chunk_ids[metadata.uuid]
+            del self._chunk_ids[uuid]
             return ids
         if len(self._chunk_ids) > ChunkJoiner.MAX_MESSAGES:
             self._chunk_ids.popitem(last=False)
@@ -407,6 +429,7 @@ class Consumer(Resident):
 
     def nack(self, delivery: Delivery) -> None:
         """Refuse a delivery: it is to come again after `nack_delay`."""
+        delivery.refused = True
         when = time.monotonic() + self.options.nack_delay
         for each in delivery.ids:
             self._outstanding.pop(each, None)
@@ -436,7 +459,7 @@ class Consumer(Resident):
 
     def redeliver(self, ids: list[tuple[int, int]]) -> None:
         """Ask for these entries again; Exclusive and Failover get all that is not acknowledged."""
-        if self.link is None or not self._acks.ready:
+        if self.link is None or not self.link.is_open or not self._acks.ready:
             return  # they come by themselves
         if self.options.is_shared:
             wanted = [id_data((*each, -1)) for each in dict.fromkeys(ids)]

@@ -4,10 +4,11 @@ Names and properties as Pulsar's clients have them: `<topic>-<subscription>-DLQ`
 its key, properties, event time and schema.
 """
 
+import re
 import time
 from typing import Final
 
-from pulsarctl_wire.errors import SessionError
+from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.net.client import Client
 from pulsarctl_wire.net.consumer import Delivery
 from pulsarctl_wire.net.producer import ProducerOptions, Sent
@@ -19,6 +20,7 @@ from pulsarctl_wire.wire.names import without_partition
 from pulsarctl_wire.wire.payload import Message
 
 _TIMES: Final = "RECONSUMETIMES"
+_MOST_PUBLISHERS: Final = 100  # anybody can send messages of ever other schema versions
 _DELAY: Final = "DELAY_TIME"
 
 
@@ -46,27 +48,26 @@ class DeadLetters:
         self._subscription = subscription
         self._book = SchemaBook(client)
         self._publishers: dict[tuple[str, bytes], Publisher] = {}
-        self._failed: SessionError | None = None
+        self._failed: WireError | None = None
 
     async def bury(self, delivery: Delivery, message: Message) -> None:
         """Send `message` to the dead letter topic, and acknowledge it when it is stored there."""
         await self._bury(delivery, message, self._properties(delivery, message))
 
     async def _bury(self, delivery: Delivery, message: Message, properties: dict[str, str]) -> None:
-        await self._send(self.dead_topic, delivery, message, properties, None)
-        self.buried += 1
+        self.buried += await self._send(self.dead_topic, delivery, message, properties, None)
 
     async def retry(self, delivery: Delivery, message: Message, delay: float) -> None:
         """Send `message` to the retry topic, to come again in `delay` seconds; too often: bury it."""
         properties = self._properties(delivery, message)
-        times = int(properties.get(_TIMES, "0")) + 1 if properties.get(_TIMES, "0").isdigit() else 1
+        said = properties.get(_TIMES, "")
+        times = int(said) + 1 if re.fullmatch("[0-9]{1,9}", said) else 1
         properties |= {_TIMES: str(times), _DELAY: str(int(delay * 1000))}
         if times > self.limit:
             await self._bury(delivery, message, properties)
             return
         at = int((time.time() + delay) * 1000)
-        await self._send(self.retry_topic, delivery, message, properties, at)
-        self.retried += 1
+        self.retried += await self._send(self.retry_topic, delivery, message, properties, at)
 
     def _properties(self, delivery: Delivery, message: Message) -> dict[str, str]:
         """The message's own, and where it came from first."""
@@ -83,13 +84,23 @@ class DeadLetters:
 
     async def _send(
         self, topic: str, delivery: Delivery, message: Message, properties: dict[str, str], at: int | None
-    ) -> None:
+    ) -> bool:
+        """Whether `message` is stored in `topic` now, and acknowledged."""
         entry = delivery.frame.metadata
-        version = entry.schema_version if entry is not None else b""
+        assert entry is not None  # it was delivered
+        if entry.encryption_keys:
+            self._client.warn(
+                f"{delivery.consumer.topic}: an encrypted message cannot be sent on; it is refused"
+            )
+            delivery.consumer.nack(delivery)
+            return False
+        version = entry.schema_version
         publisher = self._publishers.get((topic, version))
         if publisher is None:
             schema = await self._book.find(delivery.consumer.topic, version) if version else None
-            options = ProducerOptions(batch_count=1, schema=schema)
+            options = ProducerOptions(batch_count=1, chunking=True, schema=schema)
+            if len(self._publishers) >= _MOST_PUBLISHERS:
+                await self._publishers.pop(next(iter(self._publishers))).close()
             publisher = Publisher(self._client, topic, options, self._sent)
             await publisher.open()
             self._publishers[topic, version] = publisher
@@ -110,6 +121,7 @@ class DeadLetters:
         if self._failed is not None:
             raise self._failed
         delivery.consumer.ack(delivery, message)
+        return True
 
     def _sent(self, sent: Sent) -> None:
         self._failed = self._failed or sent.error

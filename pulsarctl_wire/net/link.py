@@ -39,7 +39,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 )
 from pulsarctl_wire.wire.server_errors import MEANINGS, error_name
 from pulsarctl_wire.wire.session import NO_REQUEST
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.stream import KEPT_FRAME, FrameStream
 
 PROTOCOL_VERSION: Final = 21
 """What CONNECT says: the newest version of the protocol, as the Java client 4.0 has it."""
@@ -237,10 +237,12 @@ class Link(asyncio.Protocol):
         self.server_version = body.protocol_version
         self.features = body.feature_flags
         if body.max_message_size > 0:
-            self.max_message_size = body.max_message_size
-            self._stream.limit = body.max_message_size + FRAME_PADDING
+            self.max_message_size = min(body.max_message_size, KEPT_FRAME)
+            self._stream.limit = self.max_message_size + FRAME_PADDING
 
     def _respond(self) -> None:
+        if not self.is_open or not self._writable.is_set():
+            return  # a peer that takes nothing gets no answers heaped up
         auth = self.settings.auth
         try:
             data = auth.data()
@@ -408,7 +410,7 @@ class Link(asyncio.Protocol):
     def _other(self, frame: Frame) -> None:
         kind = frame.type
         if kind == BaseCommand.PING:
-            if self.is_open:
+            if self.is_open and self._writable.is_set():
                 self.send(_PONG)
         elif kind == BaseCommand.AUTH_CHALLENGE and frame.body is not None:
             if self._greeting is None or frame.body.challenge.auth_data == REFRESH:

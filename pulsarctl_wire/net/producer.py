@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pulsarctl_wire.errors import BrokerError, LocalProtocolError, SessionError, Unanswered
+from pulsarctl_wire.errors import BrokerError, LocalProtocolError, SessionError, Unanswered, WireError
 from pulsarctl_wire.net.client import FIRST_PAUSE, Client
 from pulsarctl_wire.net.link import Link
 from pulsarctl_wire.net.resident import Resident
@@ -93,7 +93,7 @@ class Sent:
     batched: bool = False
     first: tuple[int, int] | None = None
     latency_ns: int = 0
-    error: SessionError | None = None
+    error: WireError | None = None
 
 
 class _Sending:
@@ -167,7 +167,7 @@ class Producer(Resident):
         if body.HasField("topic_epoch"):
             self._topic_epoch = body.topic_epoch
         if not self._opened and options.initial_sequence_id is None:
-            self._next = body.last_sequence_id + 1
+            self._next = max(body.last_sequence_id + 1, 0)
         self._stamp = Stamp(self.name, options.codec, self.schema_version, options.txn)
         self._largest = link.max_message_size
 
@@ -190,10 +190,13 @@ class Producer(Resident):
         options = self._options
         sequence_id = self._next if message.sequence_id is None else message.sequence_id
         self._next = sequence_id + 1
-        size = len(message.payload)
+        size = message.weight
         if options.batch_count <= 1 or message.deliver_at is not None or size >= options.batch_bytes:
             self._send_batches()
-            self._send_alone(message, sequence_id)
+            try:
+                self._send_alone(message, sequence_id)
+            except ValueError as error:  # numbers and texts that the protocol has no room for
+                raise LocalProtocolError(f"the message cannot be built: {error}") from None
         else:
             if self._batched_bytes + size > options.batch_bytes:
                 self._send_batches()
@@ -204,7 +207,10 @@ class Producer(Resident):
                 batch = None
             if batch is None:
                 batch = self._batches[key] = Batch()
-            batch.add(message, sequence_id)
+            try:
+                batch.add(message, sequence_id)
+            except ValueError as error:
+                raise LocalProtocolError(f"the message cannot be built: {error}") from None
             self._batched_count += 1
             self._batched_bytes += size
             if self._batched_count < options.batch_count:
@@ -216,9 +222,9 @@ class Producer(Resident):
         await self._room()
 
     @property
-    def is_batching(self) -> bool:
-        """Whether messages wait in a batch."""
-        return self._batched_count > 0
+    def unsent_messages(self) -> int:
+        """Messages that wait in a batch."""
+        return self._batched_count
 
     def _send_alone(self, message: Outgoing, sequence_id: int) -> None:
         metadata, payload = single_entry(self._stamp, message, sequence_id, _now_ms())
@@ -243,8 +249,13 @@ class Producer(Resident):
         batches, self._batches = self._batches, {}
         self._batched_count = self._batched_bytes = 0
         for batch in batches.values():
+            if not batch.count:  # what was to be in it could not be built
+                continue
             metadata, payload = batch.entry(self._stamp, _now_ms())
-            self._send_entry(metadata, payload, batch.lowest, batch.highest, batch.count)
+            try:
+                self._send_entry(metadata, payload, batch.lowest, batch.highest, batch.count)
+            except LocalProtocolError as error:  # the others go on
+                self._on_sent(Sent(self.topic, batch.lowest, batch.highest, batch.count, error=error))
 
     def _send_entry(
         self, metadata: MessageMetadata, payload: bytes, lowest: int, highest: int, count: int

@@ -69,13 +69,18 @@ class Publisher:
         else:
             producer = await self._producer(self._turn)
             await producer.send(message)
-            if not self._single and not producer.is_batching:
+            if not self._single and not producer.unsent_messages:
                 self._turn = (self._turn + 1) % count
 
     @property
     def pending_messages(self) -> int:
         """Messages that were sent and have no receipt yet."""
         return sum(each.pending_messages for each in self.producers.values())
+
+    @property
+    def unsent_messages(self) -> int:
+        """Messages that wait in batches."""
+        return sum(each.unsent_messages for each in self.producers.values())
 
     async def flush(self) -> None:
         """Send what is batched, and wait for all receipts."""

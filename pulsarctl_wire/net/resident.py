@@ -13,6 +13,7 @@ from pulsarctl_wire.net.client import FIRST_PAUSE, LONGEST_PAUSE, Broker, Client
 from pulsarctl_wire.net.link import Link
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.wire.commands import build_command
+from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
@@ -106,9 +107,9 @@ class Resident:
                 self._assign(body.assignedBrokerServiceUrl, body.assignedBrokerServiceUrlTls, name)
             self.lost(LinkClosed(f"the broker closed the {self.KIND}"))
 
-    def _assign(self, url: str, url_tls: str, source: str) -> None:
+    def _assign(self, url: str | bytes, url_tls: str | bytes, source: str) -> None:
         try:
-            self._assigned = self._client.named(url, url_tls, source, through=self._proxy)
+            self._assigned = self._client.named(as_text(url), as_text(url_tls), source, through=self._proxy)
         except SessionError as error:
             self._client.warn(f"{self.topic}: {error}")
 

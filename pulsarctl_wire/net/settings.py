@@ -67,6 +67,8 @@ def parse_url(text: str) -> ServiceUrl:
         raise SettingsError(f"{text} is a web service URL; the binary protocol's is like {DEFAULT_URL}")
     if scheme not in _PORTS:
         raise SettingsError(f"{text}: a service URL begins with pulsar:// or pulsar+ssl://")
+    if "@" in rest:
+        raise SettingsError("a service URL has no user and password in it; see --basic and --token")
     addresses = tuple(_address(each, _PORTS[scheme], text) for each in rest.rstrip("/").split(","))
     return ServiceUrl(scheme == "pulsar+ssl", addresses)
 
@@ -79,7 +81,9 @@ def _address(text: str, port: int, whole: str) -> Address:
         host = host[1:-1]
     elif ":" in host:
         raise SettingsError(f"{whole}: an IPv6 address stands in brackets, as in pulsar://[::1]:6650")
-    if not host or "/" in host or not (re.fullmatch("[0-9]{1,5}", tail) and 0 < int(tail) < 65_536):
+    port_text = re.fullmatch("[0-9]{1,5}", tail)
+    odd = not host.isprintable() or set(host) & {"/", " "}
+    if odd or not (host and port_text and 0 < int(tail) < 65_536):
         raise SettingsError(f"{whole}: {text.strip() or 'nothing'} is no host:port")
     return Address(host, int(tail))
 

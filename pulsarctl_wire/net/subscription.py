@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
+from typing import Any
 
 from pulsarctl_wire.errors import SessionError
 from pulsarctl_wire.net.client import Client
@@ -69,9 +70,16 @@ class Subscription:
     def _appeared(self, added: list[str], removed: list[str]) -> None:
         self._event.set()  # the watch may have ended
         for topic in {without_partition(each) for each in added}:
-            task = asyncio.get_running_loop().create_task(self._add_late(topic))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            self._begin(self._add_late(topic))
+        for topic in removed:
+            consumer = self.consumers.pop(topic, None)
+            if consumer is not None:
+                self._begin(consumer.close())
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
 
     async def _add_late(self, topic: str) -> None:
         try:  # all of a topic that has just appeared is news
@@ -108,14 +116,17 @@ class Subscription:
             taken = []
             while self._queue:
                 delivery = self._queue.popleft()
-                # what was queued before the consumer was opened again comes once more
-                if delivery.generation == delivery.consumer.generation:
+                if delivery.is_current:
                     taken.append(delivery)
             if taken:
                 return taken
-            for consumer in self.consumers.values():
-                if consumer.error is not None:
+            for topic, consumer in list(self.consumers.items()):
+                if consumer.error is None:
+                    continue
+                if self._pattern is None:
                     raise consumer.error
+                self._client.warn(f"{topic} is left: {consumer.error}")  # the others go on
+                del self.consumers[topic]
             if (
                 self._pattern is None
                 and self.consumers

@@ -91,6 +91,7 @@ class TopicWatch:
         self._id = next(client.ids)
         self._link: Link | None = None
         self._early: list[Any] | None = None
+        self._gone: LinkClosed | None = None  # since it last began
         self._opened = False
         self._reopening: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -111,7 +112,7 @@ class TopicWatch:
         )
         if not self.by_asking:
             link.claim("watcher_id", self._id, self)
-            self._link, self._early = link, []
+            self._link, self._early, self._gone = link, [], None
             command = build_command(
                 "WATCH_TOPIC_LIST",
                 watcher_id=self._id,
@@ -130,6 +131,8 @@ class TopicWatch:
                 for update in self._early:  # in the same breath as the answer
                     topics = self._after(topics, update)
                 self._early = None
+                if self._gone is not None:
+                    raise self._gone
                 return topics
         if self._asking is None:
             self._asking = asyncio.get_running_loop().create_task(self._keep_asking())
@@ -165,6 +168,7 @@ class TopicWatch:
 
     def lost(self, error: LinkClosed) -> None:
         """The link has ended: begin again over another."""
+        self._gone = error
         if not self._client.settings.reconnect:
             self._end(error)
         elif self._opened and self._reopening is None:

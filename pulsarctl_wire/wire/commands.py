@@ -8,6 +8,7 @@ clients (C++): one for the lookup service, one for all else; a request is theref
 
 from typing import Any, Final, NamedTuple
 
+from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, ServerError
 
 _TYPES: Final = BaseCommand.Type.DESCRIPTOR.values_by_name
@@ -130,8 +131,14 @@ def command_name(number: int) -> str:
 
 
 def build_command(name: str, **fields: Any) -> BaseCommand:
-    """The BaseCommand `name` ("LOOKUP") with these fields; None leaves one out, a dict is a message in it."""
+    """The BaseCommand `name` ("LOOKUP") with these fields; None leaves one out, a dict is a message in it.
+
+    Raises LocalProtocolError for a number or a text that a field has no room for.
+    """
     number = NUMBERS[name]
     given = {key: value for key, value in fields.items() if value is not None}
     parts: dict[str, Any] = {"type": number, BODIES[number]: given}
-    return BaseCommand(**parts)
+    try:
+        return BaseCommand(**parts)
+    except ValueError as error:
+        raise LocalProtocolError(f"{name} cannot be built: {error}") from None

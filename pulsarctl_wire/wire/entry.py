@@ -38,6 +38,14 @@ class Outgoing:
     replicate: bool = True
 
     @property
+    def weight(self) -> int:
+        """Bytes it adds to a batch, about: payload, key, properties."""
+        if self.is_plain:
+            return len(self.payload)
+        pairs = sum(8 + 3 * (len(name) + len(value)) for name, value in self.properties)
+        return 32 + len(self.payload) + 3 * len(self.key or "") + len(self.ordering_key or b"") + pairs
+
+    @property
     def is_plain(self) -> bool:
         """Whether it is but a payload."""
         return not (

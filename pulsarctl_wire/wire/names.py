@@ -29,24 +29,27 @@ def full_topic(name: str | bytes) -> str:
 
 def check_topic(name: str) -> str:
     """The full name of a topic that a user named. Raises ValueError for what is no topic name."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name[:80]!r} is no topic: it is not UTF-8") from None
     full = full_topic(name)
-    domain, _, rest = full.partition("://")
+    domain, found, rest = full.partition("://")
     parts = rest.split("/")
-    if domain not in ("persistent", "non-persistent", "topic", "segment"):
-        raise ValueError(f"{name!r} is no topic: a domain is persistent:// or non-persistent://")
+    if found and domain not in ("persistent", "non-persistent", "topic", "segment"):
+        raise ValueError(f"{name[:80]!r} is no topic: a domain is persistent:// or non-persistent://")
     if len(parts) < 3 or not all(parts) or len(name) > LONGEST_NAME:
         raise ValueError(
-            f"{name!r} is no topic: use NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME"
+            f"{name[:80]!r} is no topic: use NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME"
         )
     return full
 
 
 def check_namespace(name: str) -> str:
-    """`tenant/namespace`, also from a bare namespace name of tenant public. Raises ValueError."""
-    full = name if "/" in name else f"public/{name}"
-    if not all(full.split("/")) or not 1 <= full.count("/") <= 2 or "://" in full:
-        raise ValueError(f"{name!r} is no namespace: use TENANT/NAMESPACE")
-    return full
+    """`tenant/namespace` (older: `tenant/cluster/namespace`) that a user named. Raises ValueError."""
+    if not all(name.split("/")) or not 1 <= name.count("/") <= 2 or "://" in name:
+        raise ValueError(f"{name[:80]!r} is no namespace: use TENANT/NAMESPACE")
+    return name
 
 
 def namespace_of(topic: str) -> str:

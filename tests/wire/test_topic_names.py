@@ -49,8 +49,7 @@ def test_partitions() -> None:
 
 
 def test_namespaces() -> None:
-    assert check_namespace("default") == "public/default"
     assert check_namespace("acme/shop") == "acme/shop"
-    for wrong in ("", "a/", "persistent://a/b", "a/b/c/d"):
+    for wrong in ("", "default", "a/", "persistent://a/b", "a/b/c/d"):
         with pytest.raises(ValueError, match="is no namespace"):
             check_namespace(wrong)
