@@ -23,6 +23,9 @@ QUICK = "-XX:TieredStopAtLevel=1"
 """Makes Java start sooner, and be slower later."""
 
 
+_PATIENCE = 600  # seconds that Maven may take for 245 MB
+
+
 class Unavailable(Exception):
     """This machine cannot run Pulsar; the text says on one line what is missing."""
 
@@ -31,8 +34,13 @@ class Failed(Exception):
     """A process or program did not do what it was started for."""
 
 
+_unavailable: dict[str, Unavailable] = {}
+
+
 def release(version: str = VERSION) -> Path:
-    """The directory of an unpacked release, fetched when it is not there. Raises Unavailable."""
+    """The directory of an unpacked release, fetched when it is not there. Raises Unavailable; tries once."""
+    if version in _unavailable:
+        raise _unavailable[version]
     home = CACHE / "dist" / version
     if (home / "READY").exists():
         return home
@@ -41,7 +49,11 @@ def release(version: str = VERSION) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be at it: wait for it
         if not (home / "READY").exists():
             with tempfile.TemporaryDirectory(dir=home.parent) as place:
-                _fetch(version, Path(place) / version)
+                try:
+                    _fetch(version, Path(place) / version)
+                except Unavailable as reason:
+                    _unavailable[version] = reason
+                    raise
                 shutil.rmtree(home, ignore_errors=True)
                 (Path(place) / version).rename(home)
     return home
@@ -52,7 +64,11 @@ def _fetch(version: str, into: Path) -> None:
         raise Unavailable("no Maven (mvn) on PATH to fetch Pulsar with")
     into.mkdir()
     artifact = f"org.apache.pulsar:pulsar-server-distribution:{version}:tar.gz:bin"
-    done = run("mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={into}")
+    copy = ("mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={into}")
+    try:
+        done = run(*copy, timeout=_PATIENCE)
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"Maven does not get Pulsar {version} within {_PATIENCE} s") from None
     archives = list(into.glob("*.tar.gz"))
     if done.returncode or not archives:
         error = re.search(r"\[ERROR\] (.+)", done.stdout + done.stderr)
