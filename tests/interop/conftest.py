@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 from interop.brokers import Cluster, Pulsar, Standalone, Unavailable
+from interop.releases import java, release
 
 _WITHOUT = {"NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
 _PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
@@ -38,6 +39,16 @@ def _running(make: Callable[[], _P]) -> Iterator[_P]:
         yield running
     for data in ("bookkeeper", "metadata"):  # pytest keeps the rest for a while, logs among it
         shutil.rmtree(made.directory / data, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def obtainable() -> None:
+    """Skips what needs a broker where none is to be had."""
+    try:
+        release()
+        java()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,9 @@ public class Produce {
 """
 
 
+pytestmark = pytest.mark.usefixtures("obtainable")
+
+
 def ask(
     url: str,
     *commands: BaseCommand,
