@@ -33,7 +33,7 @@ MEANINGS: Final = {
     "NotAllowedError": "a setting or a limit of the broker or the topic forbids it",
     "TransactionConflict": "another transaction has acknowledged this message",
     "TransactionNotFound": "no such transaction; it may have timed out",
-    "ProducerFenced": "another producer has taken the topic for itself",
+    "ProducerFenced": "exclusive access is not to be had, or another producer has taken it",
 }
 """ServerError's name -> its meaning."""
 
