@@ -839,7 +839,7 @@ def test_a_subscription_that_is_sought_back(broker: Standalone, topic: str, pwir
 
 
 def test_pings(broker: Standalone, topic: str, pwire: Pwire) -> None:
-    with Running(pwire, "consume", topic, "-s", "s", "--keep-alive", 0.2, "--trace") as running:
+    with Running(pwire, "consume", topic, "-s", "s", "-n", 0, "--keep-alive", 0.2, "--trace") as running:
         for command in ("→ PING", "← PONG", "→ PING", "← PONG"):
             running.line(command, "stderr")
         assert running.interrupt().code() == 0
