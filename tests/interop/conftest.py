@@ -8,6 +8,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +29,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.interop)
+
+
+_BEGAN = time.monotonic()
+_SECONDS = float(os.environ.get("PWIRE_INTEROP_SECONDS") or "inf")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """On a machine that is slow or busy not all may fit into the time there is."""
+    if time.monotonic() - _BEGAN > _SECONDS:
+        pytest.skip(f"the {_SECONDS:g} s of PWIRE_INTEROP_SECONDS are over")
 
 
 def _running(make: Callable[[], _P]) -> Iterator[_P]:
