@@ -185,14 +185,14 @@ def _lost(link: Link, talk: Talk) -> int:
         link.send(b"")
     except LinkClosed as error:
         console.complain(str(error))
-    # a link gives up by itself where CONNECT is refused
-    return console.EXIT_REFUSED if talk.refused and not talk.by_broker else console.EXIT_UNREACHABLE
+    # where it refused something first, that is why
+    return console.EXIT_REFUSED if talk.refused else console.EXIT_UNREACHABLE
 
 
 class Talk:
     """What goes to and fro on the connection; a `net.link.Tap`.
 
-    Attributes: `refused` whether the broker refused something, `by_broker` whether it ended the connection,
+    Attributes: `refused` whether the broker refused something,
     `failed` why stdout takes no more; the future `broken` is done then.
     """
 
@@ -204,7 +204,7 @@ class Talk:
         from pulsarctl_wire.wire.session import Knowledge
 
         show_secrets = session.options["show_secrets"]
-        self.refused = self.by_broker = False
+        self.refused = False
         self.failed: OSError | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._render = renderer(
@@ -257,7 +257,6 @@ class Talk:
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         """It ended."""
-        self.by_broker = by_broker
         for to_broker in (True, False):
             self._passed(self._streams[to_broker].close(), to_broker)
         if self._tap is not None:
