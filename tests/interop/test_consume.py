@@ -803,7 +803,8 @@ def test_an_unloaded_topic_is_consumed_on(broker: Standalone, topic: str, pwire:
             assert producing.code() == 0
         consuming.line("opening it again", "stderr")
         assert consuming.interrupt().code() == 0
-        assert consuming.stdout == ["0", "1", "2"]
+        # one whose acknowledgement the broker had not stored when it unloaded comes again
+        assert list(dict.fromkeys(consuming.stdout)) == ["0", "1", "2"]
     assert payloads(broker, topic) == [b"0", b"1", b"2"]
     assert unacknowledged(broker, topic) == 0
 
