@@ -10,7 +10,7 @@ import typer
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import OUTPUT
-from pulsarctl_wire.cli.session import Session, topic_name
+from pulsarctl_wire.cli.session import Session, namespace_name, topic_name
 
 
 class Output(str, Enum):
@@ -30,6 +30,11 @@ class Mode(str, Enum):
 
 TOPIC = typer.Argument(
     metavar="TOPIC", help="orders, tenant/namespace/orders or persistent://…", show_default=False
+)
+
+NAMESPACE = typer.Argument(metavar="NAMESPACE", help="tenant/namespace")
+REGEX = typer.Option(
+    "--regex", metavar="PATTERN", help="Those whose whole name (tenant/namespace/topic) matches."
 )
 
 
@@ -53,8 +58,6 @@ async def lookup(
     output: Annotated[Output, OUTPUT] = Output.text,
 ) -> None:
     """Find the broker that serves a topic, and show every hop on the way."""
-    from pulsarctl_wire.net.link import Link
-
     name = topic_name(topic)
     paint = console.Paint(console.use_colour(sys.stdout, session.colour))
     async with session.client() as client:
@@ -86,7 +89,7 @@ async def lookup(
         assert hop is not None
         if connect:
             broker = client.broker_of(hop)
-            link: Link = await client.link(broker)
+            link = await client.link(broker)
             record = {"connected": str(broker.address), "proxy_to": broker.proxy_to or None}
             record |= {"server": link.server, "protocol_version": link.server_version}
             record |= {"max_message_size": link.max_message_size, "local": link.connection.client}
@@ -115,15 +118,8 @@ async def partitions(
 
 async def topics(
     session: Session,
-    namespace: Annotated[
-        str, typer.Argument(metavar="NAMESPACE", help="tenant/namespace")
-    ] = "public/default",
-    regex: Annotated[
-        str | None,
-        typer.Option(
-            "--regex", metavar="PATTERN", help="Those whose whole name (tenant/namespace/topic) matches."
-        ),
-    ] = None,
+    namespace: Annotated[str, NAMESPACE] = "public/default",
+    regex: Annotated[str | None, REGEX] = None,
     mode: Annotated[Mode, typer.Option("--mode", help="Which of them.")] = Mode.persistent,
     output: Annotated[Output, OUTPUT] = Output.text,
 ) -> None:
@@ -147,13 +143,3 @@ def checked_pattern(pattern: str | None) -> str | None:
     except re.error as error:
         console.fail(f"{pattern}: no regular expression: {error}", console.EXIT_USAGE)
     return pattern
-
-
-def namespace_name(text: str) -> str:
-    """The namespace a user named; ends the command where it is none."""
-    from pulsarctl_wire.wire.names import check_namespace
-
-    try:
-        return check_namespace(text)
-    except ValueError as error:
-        console.fail(str(error), console.EXIT_USAGE)

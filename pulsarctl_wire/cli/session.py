@@ -241,7 +241,18 @@ def topic_name(text: str) -> str:
     """The full name of the topic a user named; ends the command where it is none."""
     from pulsarctl_wire.wire.names import check_topic
 
+    return _checked(check_topic, text)
+
+
+def namespace_name(text: str) -> str:
+    """The namespace a user named; ends the command where it is none."""
+    from pulsarctl_wire.wire.names import check_namespace
+
+    return _checked(check_namespace, text)
+
+
+def _checked(check: Callable[[str], str], text: str) -> str:
     try:
-        return check_topic(text)
+        return check(text)
     except ValueError as error:
         console.fail(str(error), console.EXIT_USAGE)

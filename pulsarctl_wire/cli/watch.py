@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.lookup import Output, checked_pattern, namespace_name, say
+from pulsarctl_wire.cli.lookup import NAMESPACE, REGEX, Output, checked_pattern, say
 from pulsarctl_wire.cli.options import OUTPUT
-from pulsarctl_wire.cli.session import Session
+from pulsarctl_wire.cli.session import Session, namespace_name
 
 Change = tuple[str, str]
 """What happened ("added", "removed", "ended": the watch itself), and the topic."""
@@ -21,15 +21,8 @@ Change = tuple[str, str]
 
 async def watch(
     session: Session,
-    namespace: Annotated[
-        str, typer.Argument(metavar="NAMESPACE", help="tenant/namespace")
-    ] = "public/default",
-    regex: Annotated[
-        str | None,
-        typer.Option(
-            "--regex", metavar="PATTERN", help="Those whose whole name (tenant/namespace/topic) matches."
-        ),
-    ] = None,
+    namespace: Annotated[str, NAMESPACE] = "public/default",
+    regex: Annotated[str | None, REGEX] = None,
     count: Annotated[
         int | None, typer.Option("-c", "--count", metavar="N", min=1, help="End after N changes.")
     ] = None,

@@ -247,7 +247,7 @@ class Link(asyncio.Protocol):
         try:
             data = auth.data()
         except WireError as error:
-            self._end(str(error))
+            self.drop(str(error))
             return
         response = {"auth_method_name": auth.method, "auth_data": data}
         answer = build_command(
@@ -338,7 +338,7 @@ class Link(asyncio.Protocol):
             for event in stream.close():  # what it has says why
                 self._event(event)
         elif self.is_open and stream.awaited > stream.limit:
-            self._end(
+            self.drop(
                 f"the broker announced a frame of {stream.awaited} bytes, over the limit of {stream.limit}"
             )
 
@@ -351,15 +351,15 @@ class Link(asyncio.Protocol):
             protocol = getattr(event, "protocol", "")
             reason = getattr(event, "reason", "bytes are missing")
             if protocol:
-                self._end(f"{protocol} is spoken there, not Pulsar's protocol ({reason})")
+                self.drop(f"{protocol} is spoken there, not Pulsar's protocol ({reason})")
             else:
-                self._end(f"the broker sent what is no frame: {reason}")
+                self.drop(f"the broker sent what is no frame: {reason}")
             self._garbled = True
             return
         if event.partial:
             limit = self._stream.limit
             self._garbled = True
-            self._end(
+            self.drop(
                 f"the broker announced a frame of {event.size} bytes, over the limit of {limit}"
                 if event.size > limit
                 else "the broker closed the connection in the middle of a frame"
@@ -405,7 +405,7 @@ class Link(asyncio.Protocol):
                 return
             if not greeting.done():
                 greeting.set_exception(error)
-            self._end(str(error))
+            self.drop(str(error))
 
     def _other(self, frame: Frame) -> None:
         kind = frame.type
@@ -441,7 +441,7 @@ class Link(asyncio.Protocol):
     def _tick(self) -> None:
         seconds = self.settings.keep_alive
         if not self._heard and self._pinged:
-            self._end(f"PING was not answered by PONG within {seconds:g} s")
+            self.drop(f"PING was not answered by PONG within {seconds:g} s")
             return
         self._heard, self._pinged = False, True
         if self.is_open:
@@ -470,16 +470,12 @@ class Link(asyncio.Protocol):
             raise self._ended()
         raise Unanswered(f"{self.address}: PING was not answered by PONG within {timeout:g} s")
 
-    def _end(self, reason: str) -> None:
-        """Close at once, because of `reason`."""
+    def drop(self, reason: str) -> None:
+        """Close at once, because of `reason`: whoever uses the link is told, and may connect anew."""
         self._reason = self._reason or reason
         if self._transport is not None:
             self._by_us = True
             self._transport.abort()
-
-    def drop(self, reason: str) -> None:
-        """Close at once, because of `reason`: whoever uses the link is told, and may connect anew."""
-        self._end(reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection has ended."""
