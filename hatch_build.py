@@ -17,6 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PACKAGE = "pulsarctl_wire"
 COMPILED = (
     *("wire/frame", "wire/stream", "wire/session", "wire/topics", "wire/fields", "wire/payload"),
+    "wire/walk",
     *("capture/packets", "capture/reassembly", "capture/files", "capture/sources"),
     *("table/builder", "table/columns", "record", "cli/line"),
 )

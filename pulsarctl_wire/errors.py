@@ -5,6 +5,7 @@
     │   └── DamagedCapture  what came before the damage was read and given
     ├── LocalProtocolError  we were asked to build what the protocol does not allow
     ├── FilterError         a filter expression that is not one
+    ├── ProxyHeaderError    a PROXY header that is none (wire/proxy_header.py)
     ├── SettingsError       a flag, variable or line of client.conf that makes no sense
     └── SessionError        a session with a broker that cannot go on
         ├── Unreachable     no connection could be made

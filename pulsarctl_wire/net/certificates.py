@@ -1,0 +1,281 @@
+"""What we show to clients that connect by TLS: a certificate given, or one signed by a CA of our own.
+
+The CA is made once and kept, so that clients need to be told only once to trust it; the certificate
+signed by it lives as long as the process, its key never stays on disk. Two processes may make the CA at
+once: a file appears whole or not at all, the first one of a name wins, and the key comes before the
+certificate that is made from it. A CA that is there is used or refused, and never replaced.
+Source: RFC 5280 (4.2: extensions), RFC 6125 (names), the XDG Base Directory Specification.
+"""
+
+import os
+import socket
+import ssl
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from ipaddress import ip_address
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from pulsarctl_wire.errors import SettingsError
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+
+_CERTIFICATE, _KEY = "ca.pem", "ca-key.pem"
+_CA_LIFE: Final = timedelta(days=3653)
+_LIFE: Final = timedelta(days=365)
+_BEFORE: Final = timedelta(days=1)
+"""How far the clocks of clients may be behind ours."""
+
+
+def default_ca_directory(environ: Mapping[str, str]) -> Path:
+    """Where our CA is kept: $XDG_DATA_HOME/pwire, or ~/.local/share/pwire.
+
+    Raises SettingsError if there is no home directory.
+    """
+    base = Path(environ.get("XDG_DATA_HOME", ""))
+    if base.is_absolute():  # others are to be ignored
+        return base / "pwire"
+    try:
+        return Path(environ.get("HOME") or Path.home()) / ".local/share/pwire"
+    except RuntimeError:
+        raise SettingsError("no home directory to keep a CA in: set XDG_DATA_HOME") from None
+
+
+def own_ca(directory: Path) -> tuple[Path, Path]:
+    """The files of our CA in `directory`, certificate (for clients to trust) and key; made if need be.
+
+    Raises SettingsError if they cannot be made or read, do not belong together, or are out of date.
+    """
+    _own_ca(directory)
+    return directory / _CERTIFICATE, directory / _KEY
+
+
+def server_context(
+    cert: str | None,
+    key: str | None,
+    *,
+    ca_directory: Path | None,
+    names: Iterable[str],
+    client_ca: str | None = None,
+) -> ssl.SSLContext:
+    """What clients' TLS connections are accepted with.
+
+    `cert` is a PEM file with the certificate and its chain, `key` that of its key (None: in the same
+    file). Without them our CA in `ca_directory` (None: the default one) signs a certificate for the host
+    names and IP addresses `names`, and for this machine. With `client_ca`, a PEM file, clients have to
+    show a certificate that it signed. Raises SettingsError for files that are missing or do not fit.
+    """
+    if key and not cert:
+        raise SettingsError(f"the key {key} needs its certificate as well")
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=client_ca)
+    except OSError as error:
+        raise _unusable(error, client_ca) from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if client_ca:
+        context.verify_mode = ssl.CERT_REQUIRED
+    if cert:
+        try:
+            context.load_cert_chain(cert, key, password=lambda: _refuse_passphrase(key or cert))
+        except OSError as error:
+            raise _unusable(error, cert, key) from None
+    else:
+        with NamedTemporaryFile() as file:  # the ssl module takes certificates from files only
+            file.write(_leaf(ca_directory or default_ca_directory(os.environ), names))
+            file.flush()
+            context.load_cert_chain(file.name)
+    return context
+
+
+def _refuse_passphrase(key: str) -> NoReturn:
+    """Instead of a question on the terminal, in the middle of all else."""
+    raise SettingsError(
+        f"the key {key} is locked by a passphrase; openssl pkey -in {key} -out FILE makes one that is not"
+    )
+
+
+def _unusable(error: OSError, *paths: str | None) -> SettingsError:
+    """Why TLS files cannot be used; for the ssl module does not say which of them is missing."""
+    try:
+        if error.filename:  # of $SSLKEYLOGFILE it does
+            raise error
+        for path in filter(None, paths):
+            open(path, "rb").close()
+    except OSError as missing:
+        return SettingsError(f"TLS file {missing.filename}: {missing.strerror}")
+    files = " and ".join(filter(None, paths))
+    reason = getattr(error, "reason", None) or error.strerror or str(error)
+    if reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"):
+        return SettingsError(f"TLS files {files}: the key is not that of the (first) certificate")
+    return SettingsError(f"TLS files {files} cannot be used ({reason}); PEM files are wanted")
+
+
+# ---- Our own CA ----
+
+
+def _own_ca(directory: Path) -> "tuple[x509.Certificate, EllipticCurvePrivateKey]":
+    """Our CA in `directory`, made if there is none."""
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    odd = (UnsupportedAlgorithm, InvalidSignature, x509.InvalidVersion, x509.ExtensionNotFound)
+    certificate, key = directory / _CERTIFICATE, directory / _KEY
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # a certificate without its key is not to be made useless by a new one: it is refused below
+        if not certificate.exists() and not key.exists():
+            _publish(key, _pem(ec.generate_private_key(ec.SECP256R1())))
+        private = load_pem_private_key(key.read_bytes(), None)
+        if not isinstance(private, ec.EllipticCurvePrivateKey):
+            raise ValueError
+        if not certificate.exists():
+            _publish(certificate, _ca_certificate(private))
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        found.verify_directly_issued_by(found)  # by which all of it is known to be whole
+        why = _objection(found, private)
+        if not why:
+            return found, private
+    except FileNotFoundError:
+        why = "one of them is missing"
+    except OSError as error:
+        raise SettingsError(
+            f"our CA, {error.filename or directory}: {error.strerror}; a certificate can be given instead"
+        ) from None
+    except (ValueError, TypeError, *odd):
+        why = "they are damaged, or not what pwire made"
+    raise SettingsError(
+        f"our CA, {certificate} and {key}: {why}; remove both to have new ones made, for clients to trust"
+    )
+
+
+def _objection(certificate: "x509.Certificate", key: "EllipticCurvePrivateKey") -> str:
+    """Why a CA is not to be used; "" for a good one."""
+    from cryptography import x509
+
+    now = datetime.now(timezone.utc)
+    if certificate.public_key() != key.public_key():
+        return "the key is that of another certificate"
+    if not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+        return "that is no CA"
+    if now > certificate.not_valid_after_utc:
+        return f"it expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
+    if now < certificate.not_valid_before_utc:
+        return f"it is valid from {certificate.not_valid_before_utc:%Y-%m-%d} on (is the clock right?)"
+    return ""
+
+
+def _publish(path: Path, data: bytes) -> None:
+    """Make the file `path`, mode 0600, whole from the beginning, unless it is there already."""
+    with NamedTemporaryFile(dir=path.parent) as file:
+        file.write(data)
+        file.flush()
+        with suppress(FileExistsError):
+            os.link(file.name, path)
+
+
+def _pem(key: "EllipticCurvePrivateKey") -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _ca_certificate(key: "EllipticCurvePrivateKey") -> bytes:
+    """A certificate of a CA with `key`, signed by itself, as PEM."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    name = _subject("pwire CA")
+    builder = (
+        _builder(name, name, key.public_key(), _CA_LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+    )
+    return builder.sign(key, SHA256()).public_bytes(Encoding.PEM)
+
+
+def _leaf(directory: Path, names: Iterable[str]) -> bytes:
+    """A key and a certificate for `names` and this machine, signed by our CA in `directory`, as PEM."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.serialization import Encoding
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    ca, ca_key = _own_ca(directory)
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    builder = (
+        _builder(_subject("pwire"), ca.subject, key.public_key(), _LIFE)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(issuer, critical=False)
+        .add_extension(x509.SubjectAlternativeName(_alternative_names(names)), critical=False)
+    )
+    return _pem(key) + builder.sign(ca_key, SHA256()).public_bytes(Encoding.PEM)
+
+
+def _subject(name: str) -> "x509.Name":
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(
+    subject: "x509.Name", issuer: "x509.Name", key: "EllipticCurvePublicKey", life: timedelta
+) -> "x509.CertificateBuilder":
+    """What all our certificates have."""
+    from cryptography import x509
+
+    now = datetime.now(timezone.utc)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BEFORE)
+        .not_valid_after(now + life)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _usage(**allowed: bool) -> "x509.KeyUsage":
+    from cryptography import x509
+
+    kinds = [
+        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+        *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+    ]
+    return x509.KeyUsage(**{**dict.fromkeys(kinds, False), **allowed})
+
+
+def _alternative_names(names: Iterable[str]) -> "list[x509.GeneralName]":
+    """`names` and those of this machine as certificates have them, each once."""
+    found = {_general_name(name): None for name in (*names, "localhost", "127.0.0.1", "::1")}
+    with suppress(SettingsError):  # what a machine calls itself may be no host name
+        found[_general_name(socket.gethostname())] = None
+    return list(found)
+
+
+def _general_name(name: str) -> "x509.GeneralName":
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        pass
+    try:
+        if not name:
+            raise ValueError
+        return x509.DNSName(name.encode("idna").decode())
+    except ValueError:
+        raise SettingsError(f"{name!r} is no host name that a certificate could be made for") from None
