@@ -1,0 +1,150 @@
+"""Values of a fault's parameters as text: how each kind is read, and written so that it reads the same.
+
+Times are seconds ("200ms", "1.5s", "2m", "2"), sizes bytes ("10KB", "1MiB", "4096"), rates bytes a second
+("64KB/s"); KB is 1,000 bytes and KiB is 1,024. All have bounds, so that no fault can ask for unbounded
+time or memory.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+_TIME_UNITS: Final = {"": (1, 1), "s": (1, 1), "m": (60, 1), "ms": (1, 1000)}  # seconds, as fractions
+_SIZE_UNITS: Final = {
+    **{"": 1, "B": 1, "K": 1_000, "KB": 1_000, "M": 1_000_000, "MB": 1_000_000, "GB": 1_000_000_000},
+    **{"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30},
+}
+_WORD: Final = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<unit>[A-Za-z]*)", re.ASCII)
+
+
+class Kind(NamedTuple):
+    """A kind of value: `wanted` says it to people, `read` takes it from a text, `show` makes a text of it.
+
+    `names` are all the values there are, where they can be listed. `read` raises ValueError for a text that
+    is none.
+    """
+
+    wanted: str
+    read: Callable[[str], Any]
+    show: Callable[[Any], str]
+    names: tuple[str, ...] = ()
+
+
+def hint(text: str, names: Iterable[str]) -> str:
+    """What somebody who wrote `text` may have meant of `names`, else all of these."""
+    listed = list(names)
+    lower = {name.lower(): name for name in listed}
+    near = [lower[name] for name in difflib.get_close_matches(text[:100].lower(), lower, 3)]
+    return f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(listed)}"
+
+
+def one_of(*names: str) -> Kind:
+    """One of `names`, in any case."""
+    lower = {name.lower(): name for name in names}
+
+    def read(text: str) -> str:
+        if text.lower() not in lower:
+            raise ValueError(text)
+        return lower[text.lower()]
+
+    return Kind(f"one of {', '.join(names)}", read, str, names)
+
+
+def whole(low: int, high: int) -> Kind:
+    """Whole numbers from `low` to `high`."""
+    wanted = f"a whole number from {low} to {high:,}"
+    return Kind(wanted, lambda text: int(_between(_whole(text), low, high)), str)
+
+
+def optional(kind: Kind) -> Kind:
+    """`kind`, or None, which is an empty text."""
+    return Kind(
+        kind.wanted,
+        lambda text: kind.read(text) if text else None,
+        lambda value: "" if value is None else kind.show(value),
+    )
+
+
+def _between(value: float, low: float, high: float) -> float:
+    if not low <= value <= high:
+        raise ValueError(value)
+    return value
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,20}", text, re.ASCII):
+        raise ValueError(text)
+    return int(text)
+
+
+def _split(text: str) -> tuple[float, str]:
+    found = _WORD.fullmatch(text)
+    if not found:
+        raise ValueError(text)
+    return float(found["number"]), found["unit"]
+
+
+def _unit(units: dict[str, Any], unit: str) -> Any:
+    if unit not in units:
+        raise ValueError(unit)
+    return units[unit]
+
+
+def _time(text: str) -> float:
+    number, unit = _split(text)
+    times, parts = _unit(_TIME_UNITS, unit.lower())
+    return _between(number * times / parts, 0, 86_400)
+
+
+def _size(text: str, low: int, high: int) -> int:
+    number, unit = _split(text)
+    return int(_between(number * _unit(_SIZE_UNITS, unit.upper()), low, high))
+
+
+def _share(text: str) -> float:
+    number, unit = _split(text)
+    return _between(number * _unit({"": 1}, unit), 0, 1)
+
+
+def _encodable(text: str) -> str:
+    text.encode()  # surrogates, which are UnicodeEncodeError, have no place in a frame
+    return text
+
+
+def _number_text(number: float) -> str:
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)
+
+
+def _time_text(seconds: float) -> str:
+    thousandths = round(seconds * 1000) if 0 < seconds < 1 else 0
+    if thousandths and thousandths / 1000 == seconds:
+        return f"{thousandths}ms"
+    return f"{_number_text(seconds)}s"
+
+
+def _size_text(size: int) -> str:
+    for unit in ("GB", "MB", "KB"):
+        if size and size % _SIZE_UNITS[unit] == 0:
+            return f"{size // _SIZE_UNITS[unit]}{unit}"
+    return str(size)
+
+
+TIME: Final = Kind("a time of at most 24 hours, as in 200ms, 1.5s or 2m", _time, _time_text)
+SIZE: Final = Kind(
+    "a size from 1 byte to 1 GB, as in 512 or 10KB", lambda text: _size(text, 1, 10**9), _size_text
+)
+SPREAD: Final = Kind("a size up to 1 GB, as in 512 or 10KB", lambda text: _size(text, 0, 10**9), _size_text)
+RATE: Final = Kind(
+    "bytes a second, as in 64KB/s",
+    lambda text: _size(text.removesuffix("/s"), 1, 10**12),
+    lambda rate: f"{_size_text(rate)}/s",
+)
+SHARE: Final = Kind("a number from 0 to 1", _share, _number_text)
+TEXT: Final = Kind("a text in UTF-8", _encodable, str)
+TEXTS: Final = Kind(
+    "names separated by commas",
+    lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
+    ",".join,
+)
