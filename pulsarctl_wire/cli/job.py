@@ -15,7 +15,7 @@ from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.cli import console, select, twin
 from pulsarctl_wire.cli.reading import Sources
-from pulsarctl_wire.cli.render import Render, renderer
+from pulsarctl_wire.cli.render import Render, renderer, schema_of
 from pulsarctl_wire.cli.summary import Summary
 from pulsarctl_wire.errors import CaptureError, FilterError
 from pulsarctl_wire.record import Recorder
@@ -66,7 +66,7 @@ class DecodeJob:
         """Bytes of the sources that both processes read, however much they grow meanwhile."""
         self.code = 0
         recorder = Recorder(
-            show_secrets=options.show_secrets, schema=self._schema(), answers=options.two_pass
+            show_secrets=options.show_secrets, schema=schema_of(options.schema), answers=options.two_pass
         )
         self.expression = (
             None if options.expression is None else select.Expression(options.expression, recorder)
@@ -80,16 +80,6 @@ class DecodeJob:
         )
 
     # -- before
-
-    def _schema(self) -> Any:
-        if self.options.schema is None:
-            return None
-        from pulsarctl_wire.views import parse_schema
-
-        try:
-            return parse_schema(self.options.schema)
-        except ValueError as error:
-            raise FilterError(f"--schema {error}") from error
 
     def _renderer(self, recorder: Recorder) -> Render:
         options = self.options
@@ -106,13 +96,7 @@ class DecodeJob:
     def _tests(self) -> list[select.Test]:
         """The selecting options as tests, the cheap ones first."""
         options = self.options
-        tests: list[select.Test] = []
-        if options.commands:
-            tests.append(select.by_command(options.commands))
-        if options.connections:
-            tests.append(select.by_connection(options.connections))
-        if options.topics:
-            tests.append(select.by_topic(options.topics))
+        tests = select.tests(options.commands, options.connections, options.topics)
         if options.time_range:
             tests.append(select.by_time(options.time_range, self.origin))
         if options.first_error:

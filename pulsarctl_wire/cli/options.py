@@ -6,6 +6,9 @@ import typer
 
 from pulsarctl_wire.cli import console
 
+LOOPBACK: Final = "127.0.0.1"
+"""Where we listen if only a port is given: servers are nobody else's concern unless the user says so."""
+
 MAX_FRAME_SIZE: Final[Any] = typer.Option(
     "--max-frame-size",
     metavar="BYTES",
@@ -36,3 +39,13 @@ def settings_of(conf: list[str] | None) -> dict[str, str]:
 def option(panel: str, *names: str, **more: Any) -> Any:
     """An option in the panel `panel` of the help; one without default shows none."""
     return typer.Option(*names, rich_help_panel=panel, **more)
+
+
+def host_port(flag: str, text: str) -> tuple[str, int]:
+    """The host and port of HOST:PORT, [IPV6]:PORT, or a port alone (then on the loopback address)."""
+    host, _, digits = text.rpartition(":")
+    bare = host.startswith("[") and host.endswith("]")
+    if not (digits.isascii() and digits.isdigit() and int(digits) < 65_536) or (":" in host and not bare):
+        what = "no address to listen on; use HOST:PORT, [IPV6]:PORT or :PORT"
+        console.fail(f"{flag} {text}: {what}", console.EXIT_USAGE)
+    return (host[1:-1] if bare else host) or LOOPBACK, int(digits)

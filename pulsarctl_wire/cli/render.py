@@ -1,14 +1,27 @@
 """Events as bytes for the output: which of the renderers, and how it is set up."""
 
 from collections.abc import Callable
-from typing import TextIO
+from typing import Any, TextIO
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.line import LineRenderer
+from pulsarctl_wire.errors import FilterError
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire.frame import Event
 
 Render = Callable[[list[Event]], bytes]
+
+
+def schema_of(text: str | None) -> Any:
+    """The schema that --schema names, to show payloads by; None if it names none. Raises FilterError."""
+    if text is None:
+        return None
+    from pulsarctl_wire.views import parse_schema
+
+    try:
+        return parse_schema(text)
+    except ValueError as error:
+        raise FilterError(f"--schema {error}") from error
 
 
 def renderer(

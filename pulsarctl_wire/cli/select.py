@@ -133,6 +133,18 @@ def is_wrong(event: Event) -> bool:
     )
 
 
+def tests(commands: list[str], connections: list[str], topics: list[str]) -> list[Test]:
+    """What these select as tests that all must hold, the cheap ones first. Raises FilterError."""
+    found: list[Test] = []
+    if commands:
+        found.append(by_command(commands))
+    if connections:
+        found.append(by_connection(connections))
+    if topics:
+        found.append(by_topic(topics))
+    return found
+
+
 class Rule:
     """An expression over records that have some of `names`, in the language of rule-engine.
 

@@ -21,8 +21,42 @@ _HEADS = {bytes([8, kind]) for kind in (BaseCommand.CONNECT, BaseCommand.AUTH_RE
 """How the commands begin that carry credentials."""
 
 
+class Follower:
+    """The decoder's own streams and sessions over what connections carry, as a Tap sees it."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._knowledge = knowledge
+        self._followed: dict[int, tuple[Session, tuple[FrameStream, FrameStream]]] = {}
+
+    def opened(self, connection: Connection) -> None:
+        """A connection was made."""
+        streams = FrameStream(connection, False), FrameStream(connection, True)
+        self._followed[connection.index] = Session(connection, self._knowledge, streams), streams
+
+    def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> list[Event]:
+        """The events that `data` completes."""
+        session, streams = self._followed[connection.index]
+        events = streams[to_broker].feed(data, time_ns)
+        session.track(events)
+        return events
+
+    def missed(self, connection: Connection, to_broker: bool, size: int, time_ns: int) -> list[Event]:
+        """The events that follow from `size` bytes not seen."""
+        session, streams = self._followed[connection.index]
+        events = streams[to_broker].gap(size, time_ns)
+        session.track(events)
+        return events
+
+    def closed(self, connection: Connection) -> list[Event]:
+        """What was left unfinished."""
+        session, streams = self._followed.pop(connection.index)
+        events = [event for stream in streams for event in stream.close()]
+        session.track(events)
+        return events
+
+
 class Trace:
-    """Shows the frames of links on stderr, by the decoder's own streams, sessions and renderers."""
+    """Shows the frames of links on stderr, by the decoder's renderers."""
 
     def __init__(self, output: str, *, colour: bool, show_secrets: bool) -> None:
         self._origin = console.Origin()
@@ -34,26 +68,19 @@ class Trace:
             show_secrets=show_secrets,
             colour=colour,
         )
-        self._knowledge = Knowledge()
-        self._followed: dict[int, tuple[Session, tuple[FrameStream, FrameStream]]] = {}
+        self._follower = Follower(Knowledge())
 
     def opened(self, connection: Connection, time_ns: int) -> None:
         """A connection was made."""
-        streams = FrameStream(connection, False), FrameStream(connection, True)
-        self._followed[connection.index] = Session(connection, self._knowledge, streams), streams
+        self._follower.opened(connection)
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
         """Show the frames that `data` completes."""
-        session, streams = self._followed[connection.index]
-        events = streams[to_broker].feed(data, time_ns)
-        session.track(events)
-        self._show(events)
+        self._show(self._follower.carried(connection, to_broker, data, time_ns))
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         """Show what was left unfinished."""
-        _, streams = self._followed.pop(connection.index)
-        for stream in streams:
-            self._show(stream.close())
+        self._show(self._follower.closed(connection))
 
     def _show(self, events: list[Event]) -> None:
         if events:

@@ -1,0 +1,507 @@
+"""`pwire proxy`: stand between clients and a cluster, forward, and show what passes.
+
+Two processes. This one forwards, and prints only before it begins; its fork (`watching.py`) shows, records
+and counts, and says all that is to be said. They share a ring (`net/tap.py`) that never makes the first one
+wait.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from pulsarctl_wire.cli import console, proxy_ctl
+from pulsarctl_wire.cli.decode import Output, TimeFormat
+from pulsarctl_wire.cli.options import NO_COLOR, host_port, option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pulsarctl_wire.cli.watching import Options
+    from pulsarctl_wire.faults import Fault, Faults
+    from pulsarctl_wire.net.proxy import Plan, Proxy
+    from pulsarctl_wire.net.settings import Address, Settings
+    from pulsarctl_wire.net.tap import Ring
+
+WHERE, CLUSTER, TLS = "Where", "Whole clusters", "TLS"
+TAP, WATCH, FAULTS = "The tap", "Records and counters", "Faults"
+
+LISTEN: Final = "127.0.0.1:6649"
+_READY: Final = b"!"
+_UNITS: Final = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
+_SPANS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+app = typer.Typer(help="Stand between clients and a cluster: forward, show, and disturb what passes.")
+app.add_typer(proxy_ctl.app, name="ctl")
+app.command("faults")(proxy_ctl.faults)
+
+
+@app.callback(invoke_without_command=True)
+def proxy(
+    context: typer.Context,
+    listen: Annotated[
+        str, option(WHERE, "--listen", "-l", metavar="HOST:PORT", help="Where clients connect; port 0: any.")
+    ] = LISTEN,
+    to: Annotated[
+        str | None,
+        option(
+            WHERE,
+            "--to",
+            metavar="URL",
+            help="Service URL to forward to: pulsar://host:port, pulsar+ssl://…. "
+            "Default pulsar://localhost:6650.",
+        ),
+    ] = None,
+    conf: Annotated[
+        str | None,
+        option(WHERE, "--conf", metavar="FILE", help="A client.conf, as Pulsar's own tools read it."),
+    ] = None,
+    connect_timeout: Annotated[
+        float,
+        option(WHERE, "--connect-timeout", metavar="SECONDS", min=0.1, help="How long dialling may take."),
+    ] = 10.0,
+    drain: Annotated[
+        float,
+        option(
+            WHERE, "--drain", metavar="SECONDS", min=0, help="At the end: how long what came may take to go."
+        ),
+    ] = 5.0,
+    proxy_header_in: Annotated[
+        bool,
+        option(WHERE, "--proxy-protocol", help="Clients' connections begin with a PROXY header (HAProxy)."),
+    ] = False,
+    proxy_header_out: Annotated[
+        int,
+        option(
+            WHERE,
+            "--send-proxy-protocol",
+            metavar="1|2",
+            min=0,
+            max=2,
+            help="Begin those to brokers with one.",
+        ),
+    ] = 0,
+    no_rewrite: Annotated[
+        bool, option(CLUSTER, "--no-rewrite", help="Leave the addresses that brokers give as they are.")
+    ] = False,
+    through: Annotated[
+        bool,
+        option(
+            CLUSTER,
+            "--through",
+            help="One listener for all: clients name the broker in CONNECT (proxy_to_broker_url).",
+        ),
+    ] = False,
+    map_: Annotated[
+        list[str] | None,
+        option(
+            CLUSTER,
+            "--map",
+            metavar="BROKER=HOST:PORT",
+            help="What clients are told in place of a broker's address; pwire listens there if it can.",
+        ),
+    ] = None,
+    dial: Annotated[
+        list[str] | None,
+        option(CLUSTER, "--dial", metavar="BROKER=HOST:PORT", help="Where a broker is reached from here."),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        option(CLUSTER, "--advertise", metavar="HOST", help="The host that clients know this machine by."),
+    ] = None,
+    ports: Annotated[
+        str | None,
+        option(CLUSTER, "--ports", metavar="FIRST-LAST", help="Ports of the listeners for brokers."),
+    ] = None,
+    tls: Annotated[
+        bool, option(TLS, "--tls", help="Clients speak TLS with pwire, by a certificate of pwire's own CA.")
+    ] = False,
+    listen_cert: Annotated[
+        str | None,
+        option(TLS, "--listen-cert", metavar="FILE", help="The same, by this certificate (PEM, with chain)."),
+    ] = None,
+    listen_key: Annotated[
+        str | None, option(TLS, "--listen-key", metavar="FILE", help="Its key, PEM.")
+    ] = None,
+    client_ca: Annotated[
+        str | None,
+        option(TLS, "--client-ca", metavar="FILE", help="Clients need a certificate signed by one of these."),
+    ] = None,
+    ca_dir: Annotated[
+        str | None,
+        option(
+            TLS, "--ca-dir", metavar="DIR", help="Where pwire's CA is kept. Default ~/.local/share/pwire."
+        ),
+    ] = None,
+    tls_ca: Annotated[
+        str | None,
+        option(
+            TLS, "--tls-ca", "--tlsTrustCertsFilePath", metavar="FILE", help="Whom brokers are trusted by."
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        str | None, option(TLS, "--tls-cert", metavar="FILE", help="Our certificate for brokers, PEM.")
+    ] = None,
+    tls_key: Annotated[str | None, option(TLS, "--tls-key", metavar="FILE", help="Its key, PEM.")] = None,
+    tls_allow_insecure: Annotated[
+        bool, option(TLS, "--tls-allow-insecure", help="Do not verify brokers' certificates.")
+    ] = False,
+    no_tls_hostname_check: Annotated[
+        bool, option(TLS, "--no-tls-hostname-check", help="Take a certificate for another host name.")
+    ] = False,
+    keylog: Annotated[
+        str | None,
+        option(TLS, "--tls-keylog", metavar="FILE", help="Add the keys of both sides' TLS, for Wireshark."),
+    ] = None,
+    tap: Annotated[bool, option(TAP, "--tap", help="Show the frames that pass.")] = False,
+    output: Annotated[Output, option(TAP, "-o", "--output", help="Form of the tap.")] = Output.line,
+    filter_: Annotated[
+        str | None,
+        option(TAP, "-f", "--filter", metavar="EXPR", help="Show what this holds for, as in decode."),
+    ] = None,
+    command: Annotated[
+        list[str] | None,
+        option(TAP, "--command", metavar="NAME", help="Commands such as SEND,MESSAGE or 'LOOKUP*'."),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        option(TAP, "--topic", metavar="TOPIC", help="A topic in any spelling, or a pattern with *."),
+    ] = None,
+    connection: Annotated[
+        list[str] | None,
+        option(
+            TAP, "--connection", metavar="N|ADDRESS", help="A connection's number, or part of its addresses."
+        ),
+    ] = None,
+    schema: Annotated[
+        str | None,
+        option(TAP, "--schema", metavar="TYPE[:FILE]", help="Show payloads by this schema, as in decode."),
+    ] = None,
+    time_format: Annotated[
+        TimeFormat, option(TAP, "-t", "--time", help="How times are shown.")
+    ] = TimeFormat.utc,
+    show_secrets: Annotated[
+        bool, option(TAP, "--show-secrets", help="Leave credentials in the tap and the record.")
+    ] = False,
+    no_color: Annotated[bool, NO_COLOR] = False,
+    record: Annotated[
+        str | None, option(WATCH, "--record", "-w", metavar="FILE", help="Write what passes as pcapng.")
+    ] = None,
+    rotate_size: Annotated[
+        str | None,
+        option(WATCH, "--rotate-size", metavar="BYTES", help="A new file after so much: 100MB."),
+    ] = None,
+    rotate_time: Annotated[
+        str | None, option(WATCH, "--rotate-time", metavar="TIME", help="A new file after so long: 10m.")
+    ] = None,
+    rotate_files: Annotated[
+        int, option(WATCH, "--rotate-files", metavar="N", min=0, help="Keep the newest N; 0: all.")
+    ] = 0,
+    stats: Annotated[bool, option(WATCH, "--stats", help="A live table on the terminal (stderr).")] = False,
+    metrics: Annotated[
+        str | None,
+        option(WATCH, "--metrics", metavar=":PORT", help="Serve metrics for Prometheus, on loopback: :9464."),
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        option(
+            FAULTS,
+            "--fault",
+            metavar="FAULT",
+            help="Such as 'drop command=SEND_RECEIPT nth=1'; pwire proxy faults lists them.",
+        ),
+    ] = None,
+    scenario: Annotated[
+        str | None, option(FAULTS, "--scenario", metavar="FILE", help="Faults and their seed, YAML.")
+    ] = None,
+    seed: Annotated[
+        int | None, option(FAULTS, "--seed", metavar="N", help="What chance is drawn from; else one is made.")
+    ] = None,
+    control: Annotated[
+        str | None,
+        option(
+            FAULTS, "--control", metavar="PATH", help="Unix socket for pwire proxy ctl; none: '' (no socket)."
+        ),
+    ] = None,
+) -> None:
+    """Stand between clients and a cluster: forward bytes untouched, and show decoded frames as they pass."""
+    if context.invoked_subcommand is not None:
+        return
+    given = dict(locals())
+    with console.errors_said():
+        raise SystemExit(_run(given))
+
+
+def _run(given: dict[str, Any]) -> int:
+    """Check everything, fork the watcher, forward until a signal; gives the exit code."""
+    faults = _faults(given)
+    plan = _plan(given)
+    options = _options(given)
+    from pulsarctl_wire.net.tap import Ring
+
+    ring = Ring(wants_bytes=bool(options.shown or options.record or options.stats or options.metrics))
+    watcher = _fork_watcher(options, ring)
+    ring.for_proxy()
+    try:
+        code = _forward(given, plan, faults, ring)
+    finally:
+        ring.end()
+        _, status = os.waitpid(watcher, 0)
+    return code or os.waitstatus_to_exitcode(status)
+
+
+# -- what the options mean
+
+
+def _plan(given: dict[str, Any]) -> Plan:
+    from pulsarctl_wire.net.proxy import Plan
+    from pulsarctl_wire.net.routing import Routing
+    from pulsarctl_wire.net.settings import Address
+
+    if given["no_rewrite"] and given["through"]:
+        console.fail("--through goes without --no-rewrite: clients have to be told", console.EXIT_USAGE)
+    routing = (
+        Routing.NONE if given["no_rewrite"] else Routing.CONNECT if given["through"] else Routing.LISTENERS
+    )
+    listen = Address(*host_port("--listen", given["listen"]))
+    context = None
+    if given["tls"] or given["listen_cert"]:
+        from pulsarctl_wire.net.certificates import server_context
+
+        directory = Path(given["ca_dir"]) if given["ca_dir"] else None
+        names = [name for name in (given["advertise"], listen.host) if name]
+        context = server_context(
+            given["listen_cert"],
+            given["listen_key"],
+            ca_directory=directory,
+            names=names,
+            client_ca=given["client_ca"],
+        )
+    elif given["listen_key"] or given["client_ca"]:
+        console.fail("--listen-key and --client-ca go with --tls or --listen-cert", console.EXIT_USAGE)
+    return Plan(
+        listen,
+        _settings(given),
+        routing,
+        advertise=given["advertise"],
+        told=_mapping("--map", given["map_"]),
+        dials=_mapping("--dial", given["dial"]),
+        ports=_ports(given["ports"]),
+        tls=context,
+        key_log=given["keylog"],
+        header_in=given["proxy_header_in"],
+        header_out=given["proxy_header_out"],
+    )
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    from pulsarctl_wire.net.settings import gather, settings_from
+
+    flags: dict[str, str | None] = {name: given[name] for name in ("tls_ca", "tls_cert", "tls_key")}
+    flags["url"] = given["to"]
+    flags["tls_allow_insecure"] = "true" if given["tls_allow_insecure"] else None
+    flags["tls_hostname_check"] = "false" if given["no_tls_hostname_check"] else None
+    return settings_from(gather(flags, os.environ, given["conf"]), connect_timeout=given["connect_timeout"])
+
+
+def _mapping(flag: str, texts: list[str] | None) -> dict[Address, Address]:
+    from pulsarctl_wire.net.settings import parse_url
+
+    found = {}
+    for text in texts or ():
+        broker, equals, address = text.partition("=")
+        if not equals:
+            console.fail(f"{flag} {text}: BROKER=HOST:PORT is wanted", console.EXIT_USAGE)
+        found[parse_url(broker).addresses[0]] = parse_url(address).addresses[0]
+    return found
+
+
+def _ports(text: str | None) -> range:
+    if text is None:
+        return range(0)
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    if not match or not 0 < int(match[1]) <= int(match[2]) < 65_536:
+        console.fail(f"--ports {text}: FIRST-LAST is wanted, as in 16650-16699", console.EXIT_USAGE)
+    return range(int(match[1]), int(match[2]) + 1)
+
+
+def _amount(flag: str, text: str | None, units: dict[str, int]) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", (text or "0").lower())
+    if not match or match[2] not in units:
+        wanted = ", ".join(unit for unit in units if unit)
+        console.fail(f"{flag} {text}: a number is wanted, perhaps with {wanted}", console.EXIT_USAGE)
+    return float(match[1]) * units[match[2]]
+
+
+def _options(given: dict[str, Any]) -> Options:
+    from pulsarctl_wire.cli.watching import Options
+
+    size = int(_amount("--rotate-size", given["rotate_size"], _UNITS))
+    period_ns = int(_amount("--rotate-time", given["rotate_time"], _SPANS) * 1e9)
+    if (size or period_ns or given["rotate_files"]) and not given["record"]:
+        console.fail("--rotate-… goes with --record FILE", console.EXIT_USAGE)
+    return Options(
+        shown=given["tap"],
+        output=given["output"].value,
+        expression=given["filter_"],
+        commands=given["command"] or [],
+        topics=given["topic"] or [],
+        connections=given["connection"] or [],
+        schema=given["schema"],
+        time_format=given["time_format"].value,
+        show_secrets=given["show_secrets"],
+        colour=not given["no_color"],
+        record=given["record"],
+        rotate_size=size,
+        rotate_ns=period_ns,
+        rotate_files=given["rotate_files"],
+        stats=given["stats"],
+        metrics=given["metrics"],
+    )
+
+
+def _faults(given: dict[str, Any]) -> Faults:
+    """The faults of flags and scenario. Raises SettingsError, FilterError."""
+    from random import SystemRandom
+
+    from pulsarctl_wire.faults import Faults, parse_fault, parse_scenario
+
+    seed = given["seed"]
+    wanted: list[Fault] = []
+    if given["scenario"]:
+        path = given["scenario"]
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is no text in UTF-8"
+            console.fail(f"--scenario {path}: {why}", console.EXIT_SOURCE)
+        found = parse_scenario(text)
+        seed = found.seed if seed is None else seed
+        wanted += found.faults
+    wanted += map(parse_fault, given["fault"] or ())
+    faults = Faults(SystemRandom().randrange(2**32) if seed is None else seed, _tester)
+    for fault in wanted:
+        faults.add(fault)
+    return faults
+
+
+def _tester(fault: Fault) -> Callable[[Any], bool] | None:
+    """The test of a fault's topics and filter, by the options of decode. Raises FilterError."""
+    from pulsarctl_wire.cli import select
+
+    tests = select.tests([], [], list(fault.topic))
+    if fault.filter:
+        from pulsarctl_wire.record import Recorder
+
+        tests.append(select.Expression(fault.filter, Recorder(show_secrets=True)))
+    return (lambda frame: all(test(frame) for test in tests)) if tests else None
+
+
+# -- the two processes
+
+
+def _fork_watcher(options: Options, ring: Ring) -> int:
+    """Fork the process that watches; gives its number once it is ready. If it cannot be, the command ends."""
+    from pulsarctl_wire.cli.watching import Watching
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    reading, writing = os.pipe()
+    watcher = os.fork()
+    if watcher == 0:
+        code = 1
+        try:
+            os.close(reading)
+            ring.for_watcher()
+            with console.errors_said(), ExitStack() as stack:
+                watching = Watching(options, stack)
+                os.write(writing, _READY)
+                os.close(writing)
+                code = watching.run(ring)
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 1
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    os.close(writing)
+    ready = os.read(reading, 1)
+    os.close(reading)
+    if ready != _READY:
+        _, status = os.waitpid(watcher, 0)
+        raise SystemExit(os.waitstatus_to_exitcode(status))
+    return watcher
+
+
+def _forward(given: dict[str, Any], plan: Plan, faults: Faults, ring: Ring) -> int:
+    """Forward until a signal comes."""
+    import asyncio
+    import signal
+
+    from pulsarctl_wire.net.control import Control, directory
+    from pulsarctl_wire.net.proxy import Proxy
+
+    def unwatched() -> None:
+        """The watcher has died: what passes is not to be put where nobody takes it."""
+        ring.wants_bytes = False
+        console.complain("the tap has ended; forwarding goes on unseen")
+
+    async def run() -> int:
+        proxy = Proxy(plan, faults, ring)
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_signal_handler(signal.SIGCHLD, unwatched)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, over.set)
+        try:
+            address = await proxy.open()
+        except OSError as error:
+            why = error.strerror or error
+            console.fail(f"--listen {plan.listen}: {why}; name another with --listen", console.EXIT_USAGE)
+        path = given["control"]
+        socket = Path(path or directory(os.environ) / f"proxy-{address.port}.sock")
+        control = None if path == "" else Control(socket, lambda asked: proxy_ctl.answer(faults, asked))
+        if control is not None:
+            await control.open()
+        _announce(proxy, address, given)
+        try:
+            await over.wait()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)  # a second one ends it at once
+            await proxy.close(given["drain"])
+        finally:
+            if control is not None:
+                await control.close()
+        ring.note(
+            f"{proxy.connections} connections; {console.human_bytes(proxy.carried[True])} to brokers, "
+            f"{console.human_bytes(proxy.carried[False])} to clients"
+        )
+        return 0
+
+    return asyncio.run(run())
+
+
+def _announce(proxy: Proxy, address: Address, given: dict[str, Any]) -> None:
+    """Say who listens and where it leads."""
+    plan, faults = proxy.plan, proxy.faults
+    from pulsarctl_wire.net.settings import Address
+
+    url = f"pulsar{'+ssl' if plan.tls else ''}://{Address(plan.advertise or address.host, address.port)}"
+    console.complain(f"listening on {address}, forwarding to {plan.settings.url}; for clients: {url}")
+    if plan.tls is not None and not given["listen_cert"]:
+        from pulsarctl_wire.net.certificates import default_ca_directory, own_ca
+
+        directory = Path(given["ca_dir"]) if given["ca_dir"] else default_ca_directory(os.environ)
+        console.complain(f"clients have to trust {own_ca(directory)[0]}")
+    for rule in faults.listing():
+        from pulsarctl_wire.faults import fault_text
+
+        console.complain(f"fault #{rule.number}: {fault_text(rule.fault)}")
+    if faults:
+        console.complain(f"seed {faults.seed}")

@@ -1,0 +1,132 @@
+"""`pwire proxy ctl`: the faults of a running proxy, changed; `pwire proxy faults`: which there are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from pulsarctl_wire.cli import console
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pulsarctl_wire.faults import Faults
+
+app = typer.Typer(
+    help="Change the faults of a running proxy.",
+    no_args_is_help=True,
+)
+
+SOCKET: Final[Any] = typer.Option(
+    "--control", metavar="PATH", help="Its socket, if it is not the only proxy that runs.", show_default=False
+)
+PORT: Final[Any] = typer.Option("--port", metavar="PORT", help="The port it listens on.", show_default=False)
+
+
+@app.command("list")
+def list_(control: Annotated[str | None, SOCKET] = None, port: Annotated[int | None, PORT] = None) -> None:
+    """List the faults in force: number, fault, how many frames matched and were hit."""
+    for each in _ask(control, port, {"do": "list"}).get("faults", ()):
+        text = f"{each['number']}\t{each['fault']}\t{each['matched']} matched, {each['hits']} hit"
+        sys.stdout.write(console.clean(text.replace("\t", "  ")) + "\n")
+
+
+@app.command("add")
+def add(
+    fault: Annotated[list[str], typer.Argument(metavar="FAULT", help="As of --fault: drop command=PONG.")],
+    control: Annotated[str | None, SOCKET] = None,
+    port: Annotated[int | None, PORT] = None,
+) -> None:
+    """Put a fault into force; prints its number."""
+    number = _ask(control, port, {"do": "add", "fault": " ".join(fault)}).get("number")
+    sys.stdout.write(f"{number}\n")
+
+
+@app.command("remove")
+def remove(
+    number: Annotated[int, typer.Argument(metavar="NUMBER", help="As list shows it.")],
+    control: Annotated[str | None, SOCKET] = None,
+    port: Annotated[int | None, PORT] = None,
+) -> None:
+    """Take a fault out of force."""
+    _ask(control, port, {"do": "remove", "number": number})
+
+
+@app.command("clear")
+def clear(control: Annotated[str | None, SOCKET] = None, port: Annotated[int | None, PORT] = None) -> None:
+    """Take all faults out of force."""
+    _ask(control, port, {"do": "clear"})
+
+
+def faults() -> None:
+    """List the faults there are, and their parameters."""
+    from pulsarctl_wire.faults import describe, selection
+
+    def parameters(found: Any) -> str:
+        return "".join(f"    {f'{each.name}={each.default}':24} {each.help}\n" for each in found)
+
+    for fault in describe():
+        sys.stdout.write(f"{fault.name}\n  {fault.text}\n{parameters(fault.parameters)}\n")
+    sys.stdout.write(f"all of them take, to say which frames are meant:\n{parameters(selection())}")
+
+
+def answer(faults: Faults, asked: dict[str, Any]) -> dict[str, Any]:
+    """What a proxy does when it is asked to (see net/control.py). Raises WireError."""
+    from pulsarctl_wire.errors import SettingsError
+    from pulsarctl_wire.faults import fault_text, parse_fault
+
+    do = asked.get("do")
+    if do == "list":
+        return {
+            "faults": [
+                {
+                    "number": each.number,
+                    "fault": fault_text(each.fault),
+                    "matched": each.matched,
+                    "hits": each.hits,
+                }
+                for each in faults.listing()
+            ]
+        }
+    if do == "add":
+        return {"number": faults.add(parse_fault(str(asked.get("fault", ""))))}
+    if do == "remove":
+        try:
+            faults.remove(int(asked.get("number", 0)))
+        except (KeyError, TypeError, ValueError):
+            raise SettingsError(
+                f"there is no fault {asked.get('number')}; see pwire proxy ctl list"
+            ) from None
+    elif do == "clear":
+        faults.clear()
+    else:
+        raise SettingsError(f"{do}: one of list, add, remove, clear is wanted")
+    return {}
+
+
+def _ask(control: str | None, port: int | None, request: dict[str, Any]) -> dict[str, Any]:
+    from pulsarctl_wire.net.control import ask
+
+    with console.errors_said():
+        return ask(_socket(control, port), request)
+
+
+def _socket(control: str | None, port: int | None) -> Path:
+    from pathlib import Path
+
+    from pulsarctl_wire.net.control import directory, is_served
+
+    if control is not None:
+        return Path(control)
+    home = directory(os.environ)
+    if port is not None:
+        return home / f"proxy-{port}.sock"
+    found = [path for path in sorted(home.glob("proxy-*.sock")) if is_served(path)]
+    if len(found) != 1:
+        names = ", ".join(path.stem.removeprefix("proxy-") for path in found)
+        which = f"several run (ports {names}): name one with --port" if found else "none runs on this machine"
+        console.fail(f"which proxy? {which}", console.EXIT_USAGE)
+    return found[0]

@@ -1,0 +1,322 @@
+"""The process that watches a proxy: the tap, the recording, the counters, and all that is said meanwhile.
+
+    Ring.records ── Follower (trace.py): events ── tests ── renderer ── Printer ── stdout
+                 ├─ RotatingWriter: the bytes themselves, credentials starred out
+                 ├─ Live: the table, metrics
+                 └─ notes ── Printer ── stderr
+
+It is a fork of the proxy with a lower priority, and the proxy waits for it nowhere. What it has no time for
+is dropped in the ring; what it could decode, but nobody was there to read, is dropped here. Both are
+counted, and said.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pulsarctl_wire.capture.rotation import RotatingWriter
+from pulsarctl_wire.cli import console, select
+from pulsarctl_wire.cli.printer import Printer
+from pulsarctl_wire.cli.render import renderer, schema_of
+from pulsarctl_wire.cli.trace import Follower, without_secrets
+from pulsarctl_wire.net import tap
+from pulsarctl_wire.net.tap import Record, Ring
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.stats.live import Live
+from pulsarctl_wire.stats.snapshot import Snapshot
+from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.frame import Connection, Event, Frame
+from pulsarctl_wire.wire.session import Knowledge
+from pulsarctl_wire.wire.walk import FrameWalk
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.cli.live_table import LiveTable
+
+_WITH_SECRETS: Final = frozenset((NUMBERS["CONNECT"], NUMBERS["AUTH_RESPONSE"]))
+_TICK: Final = 0.25  # seconds
+_SAY: Final = 1_000_000_000  # ns between two lines about what was missed
+_CATCH_UP: Final = 3.0  # seconds for what waits in the ring at the end
+_FLUSH: Final = 2.0  # seconds for what is still to be written at the end
+_NICE: Final = 10
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is to be seen of a proxy, and how; named as the options of `proxy` are."""
+
+    shown: bool
+    output: str
+    expression: str | None
+    commands: list[str]
+    topics: list[str]
+    connections: list[str]
+    schema: str | None
+    time_format: str
+    show_secrets: bool
+    colour: bool
+    record: str | None
+    rotate_size: int
+    rotate_ns: int
+    rotate_files: int
+    stats: bool
+    metrics: str | None
+
+
+class Harmless:
+    """What a client sends, credentials starred out: frames that have some are held until they are whole."""
+
+    def __init__(self) -> None:
+        self._walk = FrameWalk(_WITH_SECRETS)
+        self._held = b""
+
+    @property
+    def held(self) -> int:
+        """Bytes that are held."""
+        return len(self._held)
+
+    def __call__(self, data: bytes) -> Iterator[bytes]:
+        """The next bytes, as they may be shown."""
+        whole = self._held + data
+        self._held = b""
+        at = 0
+        while at < len(whole):
+            stop = self._walk.walk(whole, at)
+            if stop > at:
+                yield whole[at:stop]
+            at = stop + self._walk.size(whole, stop)
+            if not stop < at <= len(whole):
+                self._held = whole[stop:]
+                return
+            yield without_secrets(whole[stop:at])
+
+
+class Watching:
+    """One run. Construction raises FilterError, or ends the command, where something cannot be had."""
+
+    def __init__(self, options: Options, stack: ExitStack) -> None:
+        self.options = options
+        self._stack = stack
+        self._table: LiveTable | None = None
+        self._recorder = Recorder(show_secrets=options.show_secrets, schema=schema_of(options.schema))
+        self._origin = console.Origin()
+        self._tests = select.tests(options.commands, options.connections, options.topics)
+        if options.expression is not None:
+            self._tests.append(select.Expression(options.expression, self._recorder))
+        self._writer: RotatingWriter | None = None
+        if options.record:
+            self._writer = self._open_record(options.record)
+        self._live = Live(time.time_ns()) if options.stats or options.metrics else None
+        self._lock = threading.Lock()
+        """Held while the counters change."""
+        if options.metrics and self._live is not None:
+            from pulsarctl_wire.cli.metrics import serve
+
+            url = serve(options.metrics, self._snapshot, stack)
+            console.complain(f"metrics at {url}")
+
+    def _open_record(self, path: str) -> RotatingWriter:
+        options = self.options
+        if path == "-":
+            console.fail("--record -: name a file", console.EXIT_USAGE)
+        try:
+            return RotatingWriter(
+                Path(path),
+                time.time_ns(),
+                size=options.rotate_size,
+                period_ns=options.rotate_ns,
+                keep=options.rotate_files,
+            )
+        except OSError as error:
+            console.fail(f"--record {path}: {error.strerror}", console.EXIT_OUTPUT)
+
+    def _snapshot(self, now_ns: int | None = None) -> Snapshot:
+        assert self._live is not None
+        with self._lock:
+            return self._live.snapshot(time.time_ns() if now_ns is None else now_ns)
+
+    # -- the run
+
+    def run(self, ring: Ring) -> int:
+        """Watch until the proxy ends; gives the exit code."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the proxy says when it is over
+        os.nice(_NICE)
+        self._out, self._err = Printer(sys.stdout.fileno()), Printer(sys.stderr.fileno())
+        self._follower = Follower(Knowledge())
+        self._connections: dict[int, Connection] = {}
+        self._harmless: dict[int, Harmless] = {}
+        self._render = renderer(
+            self.options.output,
+            self._recorder,
+            self._origin,
+            stream=sys.stdout,
+            time_format=self.options.time_format,
+            show_secrets=self.options.show_secrets,
+            colour=self.options.colour,
+        )
+        self._missed = self._said = 0  # frames not shown; of them said
+        self._missed_bytes = 0  # that were no frames
+        self._said_at = 0
+        self._reader_gone = False
+        self._code = 0
+        self._unread = 0  # bytes that there was no time for at the end
+        if self.options.stats:
+            from pulsarctl_wire.cli.live_table import LiveTable
+
+            self._table = LiveTable(self._snapshot, self._stack, colour=self.options.colour)
+        due = over = 0.0
+        for record in ring.records(_TICK):
+            now = time.monotonic()
+            if ring.ending:
+                over = over or now + _CATCH_UP
+            if record is not None and record.kind == tap.CARRIED and over and now > over:
+                self._unread += len(record.data)
+            elif record is not None:
+                with self._lock:
+                    self._take(record)
+            if now >= due:
+                due = now + _TICK
+                self._tick()
+        return self._finish()
+
+    def _take(self, record: Record) -> None:
+        kind = record.kind
+        if kind == tap.CARRIED:
+            self._carried(record)
+        elif kind == tap.MISSED:
+            self._missed_some(record)
+        elif kind == tap.OPENED:
+            client, _, server = record.data.decode("utf-8", "replace").partition("\n")
+            self._open(Connection(record.connection, client, server), record.time_ns)
+        elif kind == tap.CLOSED:
+            self._closed(record)
+        elif kind == tap.NOTE:
+            self._say(record.data.decode("utf-8", "replace"))
+        elif kind == tap.LEFT_OUT:
+            self._say(f"{record.connection} notes were left out")
+
+    def _open(self, connection: Connection, time_ns: int) -> None:
+        self._connections[connection.index] = connection
+        self._follower.opened(connection)
+        if not self.options.show_secrets:
+            self._harmless[connection.index] = Harmless()
+        if self._live is not None:
+            self._live.opened(connection, time_ns)
+        if self._writer is not None:
+            self._write(partial(self._writer.opened, connection, time_ns))
+
+    def _carried(self, record: Record) -> None:
+        index, to_broker, time_ns, data = record.connection, record.to_broker, record.time_ns, record.data
+        if index not in self._connections:
+            self._open(Connection(index), time_ns)
+        connection = self._connections[index]
+        writer = self._writer
+        if writer is not None:
+            harmless = self._harmless.get(index) if to_broker else None
+            for part in (data,) if harmless is None else harmless(data):
+                self._write(partial(writer.carried, connection, to_broker, part, time_ns))
+        if self.options.shown or self._live is not None:
+            self._see(self._follower.carried(connection, to_broker, data, time_ns))
+
+    def _missed_some(self, record: Record) -> None:
+        size, frames = record.counts
+        connection = self._connections.get(record.connection)
+        if connection is None:
+            return
+        self._missed += frames
+        if not frames:
+            self._missed_bytes += size
+        if self._live is not None:
+            self._live.missed(frames)
+        if self._writer is not None:
+            if record.to_broker and record.connection in self._harmless:
+                size += self._harmless[record.connection].held
+                self._harmless[record.connection] = Harmless()
+            self._write(partial(self._writer.gap, connection, record.to_broker, size, record.time_ns))
+        if self.options.shown or self._live is not None:
+            self._see(self._follower.missed(connection, record.to_broker, size, record.time_ns))
+
+    def _closed(self, record: Record) -> None:
+        connection = self._connections.pop(record.connection, None)
+        if connection is None:
+            return
+        self._harmless.pop(record.connection, None)
+        by_broker = not record.to_broker
+        self._see(self._follower.closed(connection))
+        if self._live is not None:
+            self._live.closed(connection, record.time_ns, by_broker)
+        if self._writer is not None:
+            self._write(partial(self._writer.closed, connection, record.time_ns, by_broker))
+
+    def _see(self, events: list[Event]) -> None:
+        """Count events, and show those that are wanted."""
+        if not events:
+            return
+        if self._live is not None:
+            self._live.add(events)
+        if not self.options.shown:
+            return
+        if self._origin.time_ns is None:
+            self._origin.time_ns = events[0].time_ns
+        for test in self._tests:
+            events = list(filter(test, events))
+        if events and not self._out.put(self._render(events)):
+            self._missed += sum(isinstance(event, Frame) for event in events)
+
+    def _write(self, write: Callable[[], None]) -> None:
+        if self._writer is None:
+            return  # it has failed a moment ago
+        try:
+            write()
+        except OSError as error:
+            self._writer = None
+            self._code = console.EXIT_OUTPUT
+            self._say(f"--record {self.options.record}: {error.strerror}; forwarding goes on unrecorded")
+
+    # -- what is said
+
+    def _say(self, text: str) -> None:
+        self._err.put(f"pwire: {console.clean(text)}\n".encode("utf-8", "backslashreplace"))
+
+    def _tick(self) -> None:
+        if self._writer is not None:
+            self._write(self._writer.flush)
+        now = time.monotonic_ns()
+        if self._table is not None and not self._err.waiting:
+            self._table.refresh(time.time_ns())
+        if self._missed > self._said and now - self._said_at > _SAY:
+            self._say(f"tap fell behind: {self._missed - self._said} frames not shown")
+            self._said, self._said_at = self._missed, now
+        if self._out.error is not None and not self._reader_gone:
+            self._reader_gone = True
+            gone = isinstance(self._out.error, BrokenPipeError)
+            why = (
+                "nobody reads the tap any more"
+                if gone
+                else f"the tap cannot be written: {self._out.error.strerror}"
+            )
+            self._say(f"{why}; forwarding goes on")
+            self._code = self._code or (0 if gone else console.EXIT_OUTPUT)
+
+    def _finish(self) -> int:
+        for connection in self._connections.values():
+            self._see(self._follower.closed(connection))
+        if self._writer is not None:
+            self._write(self._writer.close)
+        self._out.end(_FLUSH)
+        if self._missed:
+            self._say(f"tap fell behind: {self._missed} frames not shown in all")
+        if self._missed_bytes:
+            self._say(f"tap fell behind: {self._missed_bytes} bytes outside frames not shown in all")
+        if self._unread:
+            self._say(f"tap fell behind: {self._unread} bytes at the end not shown")
+        self._err.end(_FLUSH)
+        return self._code

@@ -1,0 +1,114 @@
+"""A running proxy told what to do, over a unix socket: one JSON object a line, and one back.
+
+    {"do": "list"}                     {"faults": [{"number": 1, "fault": "drop …", "matched": 3, "hits": 1}]}
+    {"do": "add", "fault": "drop …"}   {"number": 2}
+    {"do": "remove", "number": 2}      {}
+    {"do": "clear"}                    {}
+    what cannot be done                {"error": "why"}
+
+Who may open the socket is who may write to its directory: nobody but the user.
+"""
+
+import asyncio
+import json
+import os
+import socket
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from pulsarctl_wire.errors import SettingsError, Unreachable, WireError
+
+LONGEST: Final = 64 * 1024
+"""Bytes of a line."""
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+"""What is done for a request; raises WireError where it cannot be."""
+
+
+def directory(environ: Mapping[str, str]) -> Path:
+    """Where the sockets of this user's proxies are: in XDG_RUNTIME_DIR, else where temporary files are."""
+    home = environ.get("XDG_RUNTIME_DIR")
+    return Path(home, "pwire") if home else Path(environ.get("TMPDIR") or "/tmp", f"pwire-{os.getuid()}")
+
+
+class Control:
+    """The socket at `path`, served by the event loop from `open` to `close`."""
+
+    def __init__(self, path: Path, answer: Answer) -> None:
+        self._path = path
+        self._answer = answer
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Begin to listen. Raises SettingsError where that cannot be."""
+        path = self._path
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            owner = path.parent.stat()
+            if owner.st_uid != os.getuid() or owner.st_mode & stat.S_IWOTH:
+                raise SettingsError(
+                    f"--control {path}: others can write to its directory; name a path of your own"
+                )
+            if path.is_socket():
+                if await asyncio.to_thread(is_served, path):
+                    raise SettingsError(f"--control {path}: another proxy listens there; name another path")
+                path.unlink()
+            before = os.umask(0o177)
+            try:
+                self._server = await asyncio.start_unix_server(self._serve, path, limit=LONGEST)
+            finally:
+                os.umask(before)
+        except OSError as error:
+            raise SettingsError(f"--control {path}: {error.strerror or error}; name another path") from None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, ValueError, asyncio.IncompleteReadError):  # ValueError: a line too long
+            while line := await reader.readline():
+                writer.write(json.dumps(self._reply(line)).encode() + b"\n")
+                await writer.drain()
+        writer.close()
+
+    def _reply(self, line: bytes) -> dict[str, Any]:
+        try:
+            request = json.loads(line)
+            if not isinstance(request, dict):
+                return {"error": "a JSON object is wanted"}
+            return self._answer(request)
+        except WireError as error:
+            return {"error": str(error)}
+        except (ValueError, RecursionError):
+            return {"error": "that is no JSON"}
+
+    async def close(self) -> None:
+        """End it."""
+        if self._server is not None:
+            self._server.close()
+            with suppress(OSError):
+                self._path.unlink()
+
+
+def is_served(path: Path) -> bool:
+    """Whether a proxy listens at `path`, and not merely did."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(1)
+        return sock.connect_ex(str(path)) == 0
+
+
+def ask(path: Path, request: dict[str, Any], seconds: float = 5.0) -> dict[str, Any]:
+    """What the proxy at `path` answers to `request`. Raises Unreachable, and SettingsError for a refusal."""
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(seconds)
+            sock.connect(str(path))
+            sock.sendall(json.dumps(request).encode() + b"\n")
+            with sock.makefile("rb") as file:
+                answer = json.loads(file.readline(16 * LONGEST) or b"{}")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise Unreachable(f"no proxy answers at {path} ({why}); is pwire proxy running?") from None
+    if "error" in answer:
+        raise SettingsError(str(answer["error"]))
+    return answer  # type: ignore[no-any-return]

@@ -1,0 +1,332 @@
+"""The proxy: listeners, and what each connection that comes to one needs before it can be relayed.
+
+    accept ── PROXY header? ── TLS? ── Relay (relay.py) ── dial: TCP, TLS? ── PROXY header?
+
+One listener is the user's own; others are opened when answers name brokers (`routing.py`). All of it is one
+event loop, in which nothing waits for anybody who watches (`tap.py`).
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+
+from pulsarctl_wire.errors import SettingsError, WireError
+from pulsarctl_wire.faults import Faults
+from pulsarctl_wire.net.relay import CHUNK, Relay, Watcher
+from pulsarctl_wire.net.routing import Asked, Route, Router, Routing
+from pulsarctl_wire.net.settings import Address, Settings
+from pulsarctl_wire.wire.commands import build_command
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.frame import build_frame
+from pulsarctl_wire.wire.proxy_header import build_header, header_size, parse_header
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, ServerError
+from pulsarctl_wire.wire.session import NO_REQUEST, Knowledge
+
+_BACKLOG: Final = 1024
+_HEADER_WAIT: Final = 10.0  # seconds for a PROXY header, and for a TLS handshake
+_NO_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_ANY_HOST: Final = {"0.0.0.0", "::"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a proxy is to do.
+
+    `settings` has the service URL to forward to and how to dial it. `advertise` is the host that clients are
+    told (default: the one they came to), `told` and `dials` the addresses that clients are told and that are
+    dialled in place of brokers' own, `ports` those of the listeners for brokers (default: any). `tls` makes
+    listeners speak TLS. `header_in`: connections begin with a PROXY header; `header_out`: the version of the
+    one that ours begin with (0: none). Times in seconds.
+    """
+
+    listen: Address
+    settings: Settings
+    routing: Routing = Routing.LISTENERS
+    advertise: str | None = None
+    told: Mapping[Address, Address] = field(default_factory=dict)
+    dials: Mapping[Address, Address] = field(default_factory=dict)
+    ports: range = range(0)
+    tls: ssl.SSLContext | None = None
+    key_log: str | None = None
+    header_in: bool = False
+    header_out: int = 0
+
+
+class Proxy:
+    """A running proxy: `open` it, `close` it, in one event loop."""
+
+    def __init__(self, plan: Plan, faults: Faults, watcher: Watcher | None = None) -> None:
+        self.plan = plan
+        self.faults = faults
+        self.watcher = watcher
+        self.knowledge = Knowledge(join_chunks=False, schemas=False)
+        self.buffer = memoryview(bytearray(CHUNK))
+        self.relays: set[Relay] = set()
+        self.connections = 0
+        """That have come so far."""
+        self.carried = [0, 0]
+        """Bytes of the connections that have ended: to clients, to brokers."""
+        self._numbers = count()
+        self._turn = count()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listeners: dict[Route, Address] = {}
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._empty = asyncio.Event()
+        self._dial_tls: ssl.SSLContext | None = None
+        self._router: Router
+
+    async def open(self) -> Address:
+        """Begin to listen; gives the address. Raises SettingsError (certificates), OSError (address)."""
+        plan = self.plan
+        if plan.settings.url.tls:
+            self._dial_tls = plan.settings.tls_context()
+        if plan.key_log:
+            for context in filter(None, (plan.tls, self._dial_tls)):
+                _log_keys(context, plan.key_log)
+        service = Route(plan.settings.url.addresses)
+        at = self._listen(service, plan.listen)
+        self._router = Router(
+            plan.settings.url,
+            plan.routing,
+            plan.tls is not None,
+            lambda route: self._listeners.get(route) or self._listen(route),
+            self._note,
+            plan.told,
+        )
+        for broker, told in plan.told.items():
+            self._listen_for(broker, told)
+        return at
+
+    def _listen_for(self, broker: Address, told: Address) -> None:
+        """Listen where clients are told that a broker is, if that is on this machine. Raises OSError."""
+        try:
+            self._listen(Route((broker,)), told)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL and not isinstance(error, socket.gaierror):
+                raise
+            self._note(f"{told} is no address of this machine: clients are sent there for {broker}")
+
+    def _listen(self, route: Route, at: Address | None = None) -> Address:
+        """A listener that leads along `route`; its address. Raises OSError."""
+        host = self.plan.listen.host
+        wanted = [at] if at is not None else [Address(host, port) for port in self.plan.ports or [0]]
+        for address in wanted:
+            try:
+                sock = _bound(address)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE and address is not wanted[-1]:
+                    continue
+                raise
+            break
+        self._sockets.append(sock)
+        self._listeners[route] = address = Address(address.host, sock.getsockname()[1])
+        self._accepting.append(asyncio.create_task(self._accept(sock, route)))
+        return address
+
+    async def _accept(self, sock: socket.socket, route: Route) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, _ = await loop.sock_accept(sock)
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    self._note(f"a connection has to wait: {error.strerror}")
+                    await asyncio.sleep(0.5)  # until others have ended
+                continue
+            self.connections += 1
+            self._start(self._welcome(client, route))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- a connection
+
+    async def _welcome(self, sock: socket.socket, route: Route) -> None:
+        loop = asyncio.get_running_loop()
+        handshake = _HEADER_WAIT if self.plan.tls is not None else None
+        number = next(self._numbers)
+        try:
+            client = Address(*sock.getpeername()[:2])
+            if self.plan.header_in:
+                client = await asyncio.wait_for(_origin(sock, client), _HEADER_WAIT)
+            relay = Relay(self, number, client, route)
+            await loop.connect_accepted_socket(
+                lambda: relay.legs[False], sock, ssl=self.plan.tls, ssl_handshake_timeout=handshake
+            )
+        except (OSError, WireError, TimeoutError, asyncio.TimeoutError) as error:
+            self._note(f"connection {number}: {_reason(error)}")
+            sock.close()
+            return
+        if not relay.over:
+            self.relays.add(relay)
+            if self.plan.routing is not Routing.CONNECT:
+                relay.dial()
+
+    def dial(self, relay: Relay) -> None:
+        """Begin to make the leg to the broker."""
+        self._start(self._connect(relay))
+
+    async def _connect(self, relay: Relay) -> None:
+        loop = asyncio.get_running_loop()
+        addresses = relay.route.addresses
+        first = next(self._turn) if len(addresses) > 1 else 0
+        failed = []
+        for each in range(len(addresses)):
+            address = relay.address = addresses[(first + each) % len(addresses)]
+            dialled = self.plan.dials.get(address, address)
+            name = address.host if self._dial_tls is not None else None
+            making = loop.create_connection(
+                lambda: relay.legs[True], *dialled, ssl=self._dial_tls, server_hostname=name
+            )
+            try:
+                await asyncio.wait_for(making, self.plan.settings.connect_timeout)
+            except (OSError, ValueError, TimeoutError, asyncio.TimeoutError) as error:
+                failed.append(f"{dialled}: {_reason(error)}")
+            else:
+                return
+        relay.note(f"no connection to the broker: {'; '.join(failed)}")
+        relay.reset()
+
+    def preface(self, relay: Relay) -> bytes:
+        """What the leg to the broker begins with: a PROXY header, or nothing."""
+        if not self.plan.header_out:
+            return b""
+        target = relay.legs[True].transport.get_extra_info("peername")
+        return build_header(self.plan.header_out, relay.client, (target[0], target[1]))
+
+    def url(self, relay: Relay) -> str:
+        """The service URL that its client came by."""
+        came_to = relay.legs[False].transport.get_extra_info("sockname")
+        address = Address(self._host_for(relay) or came_to[0], came_to[1])
+        return f"pulsar{'+ssl' if self.plan.tls is not None else ''}://{address}"
+
+    def _host_for(self, relay: Relay) -> str | None:
+        """The host that a client knows our listeners by; None: the one that they listen at."""
+        if self.plan.advertise is None and self.plan.listen.host in _ANY_HOST:
+            return str(relay.legs[False].transport.get_extra_info("sockname")[0])
+        return self.plan.advertise
+
+    def rewrite(self, relay: Relay, command: BaseCommand) -> bool:
+        """Change the addresses in a command for the client; whether anything was changed."""
+        assert relay.address is not None
+        asked = Asked(relay.address, relay.connection.server)
+        return self._router.rewrite(command, asked, self._host_for(relay))
+
+    def connecting(self, relay: Relay, command: BaseCommand) -> bool:
+        """The client's CONNECT: whom it wants, and whom we tell the broker's side; whether it was changed."""
+        connect = command.connect
+        wanted = as_text(connect.proxy_to_broker_url)
+        if wanted and self.plan.routing is Routing.CONNECT:
+            route = self._router.find(wanted)
+            if route is None:
+                relay.note(f"CONNECT names {wanted[:200]}, which no answer has named before")
+                text = "pwire knows no such broker; look the topic up first"
+                error = build_command(
+                    "ERROR", request_id=NO_REQUEST, error=ServerError.ServiceNotReady, message=text
+                )
+                relay.refuse(build_frame(error))
+                return False
+            relay.route = route
+        elif wanted or not relay.route.proxy_to:
+            return False
+        if relay.route.proxy_to:
+            connect.proxy_to_broker_url = relay.route.proxy_to
+        else:
+            connect.ClearField("proxy_to_broker_url")
+        return True
+
+    def ended(self, relay: Relay) -> None:
+        """Both legs have ended."""
+        self.relays.discard(relay)
+        for to_broker in (False, True):
+            self.carried[to_broker] += relay.carried[to_broker]
+        if not self.relays:
+            self._empty.set()
+
+    def _note(self, text: str) -> None:
+        if self.watcher is not None:
+            self.watcher.note(text)
+
+    # -- the end
+
+    async def close(self, seconds: float) -> None:
+        """Take no more connections, pass on what has come, within `seconds`, and end them all."""
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        for sock in self._sockets:
+            sock.close()
+        self._empty.clear()
+        for relay in list(self.relays):
+            relay.drain()
+        if self.relays:
+            with suppress(TimeoutError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), seconds)
+        for relay in list(self.relays):
+            relay.reset()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _log_keys(context: ssl.SSLContext, path: str) -> None:
+    """Have the keys of its connections added to the file at `path`. Raises SettingsError."""
+    try:
+        context.keylog_filename = path
+    except OSError as error:
+        raise SettingsError(f"the key log {path} cannot be written: {error.strerror}") from None
+
+
+def _bound(address: Address) -> socket.socket:
+    """A socket that listens at `address`. Raises OSError."""
+    family, kind, protocol, _, name = socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)
+        sock.bind(name)
+        sock.listen(_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _origin(sock: socket.socket, peer: Address) -> Address:
+    """Read the PROXY header that a connection begins with, and not a byte more.
+
+    Gives the client that it names, or `peer` if it names none.
+    """
+    loop = asyncio.get_running_loop()
+    data = b""
+    while len(data) < (size := header_size(data)):
+        more = await loop.sock_recv(sock, size - len(data))
+        if not more:
+            raise ConnectionResetError("it was closed within its PROXY header")
+        data += more
+    source = parse_header(data).source
+    return Address(*source) if source is not None else peer
+
+
+def _reason(error: BaseException) -> str:
+    """Why a connection could not be made, in few words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message.rstrip('.')}"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS there ({error.reason or error})"
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+        return "no answer in time"
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

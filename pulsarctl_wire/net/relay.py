@@ -1,0 +1,559 @@
+"""One client's connection through the proxy: two legs, a lane for each direction.
+
+    client ── Leg ──► Lane (to the broker) ──► Leg ── broker
+           ◄── Leg ◄── Lane (to the client) ◄── Leg ◄──
+
+A lane passes bytes on as they came, at once: a walk from header to header (`wire/walk.py`) finds the few
+frames that are to be looked at as a whole, and everything in between goes on unread. Those few are the
+frames that name brokers (to be rewritten, `routing.py`), CONNECT, and what says which topics ids stand for;
+all frames while faults are in force. Bytes that are no frames are passed on as they are. What a lane has
+passed on it tells the `Watcher`, afterwards: nobody who watches can delay or alter it.
+
+Back-pressure, half-close and reset go the way they would without a proxy: a lane whose target takes no more
+stops reading its source; an end of file is passed on when all before it was; a reset resets the other side.
+"""
+
+import asyncio
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from pulsarctl_wire.faults import Action, Blackhole, Close, Faults, Note, Reset, Send, Wake
+from pulsarctl_wire.faults import Lane as FaultLane
+from pulsarctl_wire.net.routing import Route
+from pulsarctl_wire.net.settings import Address
+from pulsarctl_wire.wire.addresses import CARRIERS
+from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+from pulsarctl_wire.wire.session import Knowledge, Session
+from pulsarctl_wire.wire.stream import KEPT_FRAME, FrameStream
+from pulsarctl_wire.wire.walk import HEAD, FrameWalk
+
+CHUNK: Final = 256 * 1024
+"""Bytes that are read at a time."""
+
+MOST_DELAYED: Final = 4 * 1024 * 1024
+"""Bytes that faults may hold back in a lane; beyond that its source is not read."""
+
+# whole in what is told of them, so that credentials can be starred out, and what a session lives by
+_LOOKED_AT: Final = (
+    frozenset(CARRIERS),
+    frozenset((BaseCommand.CONNECT, BaseCommand.AUTH_RESPONSE, BaseCommand.PRODUCER, BaseCommand.SUBSCRIBE)),
+)
+_LINGER: Final = struct.pack("ii", 1, 0)  # closing then sends RST
+_KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+
+
+class Watcher(Protocol):
+    """Sees what relays passed on, after they did; the bytes themselves if it `wants_bytes`."""
+
+    wants_bytes: bool
+
+    def opened(self, connection: Connection, time_ns: int) -> None:
+        """Both legs of a connection stand."""
+
+    def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> bool:
+        """`data` was passed on; gives whether there was room for it."""
+
+    def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> bool:
+        """There was no room for `size` bytes, in which `frames` frames lay or began; whether for this."""
+
+    def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
+        """The connection has ended."""
+
+    def note(self, text: str) -> None:
+        """Something that people should know."""
+
+
+class Host(Protocol):
+    """What relays ask of the proxy that they belong to."""
+
+    watcher: Watcher | None
+    faults: Faults
+    knowledge: Knowledge
+    buffer: memoryview
+    """Where what is read is put first: one for all, for it is taken out at once."""
+
+    def rewrite(self, relay: "Relay", command: BaseCommand) -> bool:
+        """Change the addresses in a command for the client; whether anything was changed."""
+
+    def connecting(self, relay: "Relay", command: BaseCommand) -> bool:
+        """The client's CONNECT is about to go to the broker; whether it was changed."""
+
+    def dial(self, relay: "Relay") -> None:
+        """Begin to make the leg to the broker; `Relay.legs[True]` is its protocol."""
+
+    def url(self, relay: "Relay") -> str:
+        """The service URL that its client came by."""
+
+    def preface(self, relay: "Relay") -> bytes:
+        """What the leg to the broker begins with; nobody is told."""
+
+    def ended(self, relay: "Relay") -> None:
+        """Both legs have ended."""
+
+
+class Leg(asyncio.BufferedProtocol):
+    """One of a relay's two connections: with the client, or with the broker."""
+
+    def __init__(self, relay: "Relay", to_broker: bool) -> None:
+        self.relay = relay
+        self.to_broker = to_broker
+        self.transport: Any = None
+        self.full = False
+        """Whether it takes no more for now."""
+        self.gone = False
+
+    @property
+    def lane(self) -> "Lane":
+        """The lane that it feeds."""
+        return self.relay.lanes[not self.to_broker]
+
+    def connection_made(self, transport: Any) -> None:
+        """asyncio: it stands; nothing is read before the other one does too."""
+        self.transport = transport
+        transport.set_write_buffer_limits(high=0)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEP_ALIVE:
+                if hasattr(socket, name):
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self.relay.made(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """asyncio: where to put what comes."""
+        return self.relay.host.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """asyncio: bytes came."""
+        self.lane.feed(bytes(self.relay.host.buffer[:nbytes]))
+
+    def eof_received(self) -> bool:
+        """asyncio: no more will come; it stays open for what is still to be sent, where TCP can do that."""
+        self.lane.end()
+        return self.transport.get_extra_info("sslcontext") is None
+
+    def pause_writing(self) -> None:
+        """asyncio: it takes no more for now."""
+        self.full = True
+        self.relay.lanes[self.to_broker].balance()
+
+    def resume_writing(self) -> None:
+        """asyncio: it does again."""
+        self.full = False
+        self.relay.lanes[self.to_broker].balance()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: it has ended."""
+        self.relay.lost(self, exc)
+
+    def reset(self) -> None:
+        """End it by RST; what waits to be sent is lost."""
+        transport = self.transport
+        if transport is not None:
+            sock = transport.get_extra_info("socket")
+            if sock is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER)
+            transport.abort()
+
+
+class Lane:
+    """One direction of a relay."""
+
+    def __init__(self, relay: "Relay", to_broker: bool) -> None:
+        self.to_broker = to_broker
+        self.ended = False
+        """Its source sends no more, and that was passed on."""
+        self._relay = relay
+        self._telling = Telling(relay, to_broker)
+        self._walk = FrameWalk(_LOOKED_AT[to_broker])
+        self._stream: FrameStream | None = None
+        self._faults: FaultLane | None = None
+        self._held = bytearray()  # the beginning of a frame that is to be looked at
+        self._need = 0  # bytes there must be before there is anything to do
+        self._answers: list[bytes] = []  # from the other lane, for the next boundary between frames
+        self._waiting: list[bytes] = []  # for the leg that it leads to
+        self._delayed: deque[tuple[float, Callable[[], None], int]] = deque()
+        self._delayed_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._paused = False
+
+    # -- what comes in
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of its source."""
+        if self._relay.blackholed:
+            return
+        if self._held:
+            self._held += data
+            if len(self._held) < self._need:
+                return
+            data, self._held = bytes(self._held), bytearray()
+        self._mind_faults()
+        walk = self._walk
+        at, end = 0, len(data)
+        while at < end:
+            stop = walk.walk(data, at)
+            if stop > at:
+                self._pass_on(data[at:stop])
+            if stop == end:
+                break
+            size = walk.size(data, stop)
+            if not size or end - stop < size:
+                self._need = size or HEAD
+                self._held += data[stop:]
+                break
+            at = stop + size
+            self._look(data[stop:at])
+        self._give_answers()
+
+    def end(self) -> None:
+        """Its source sends no more; all that waits goes on, and then the end."""
+        held, self._held = bytes(self._held), bytearray()
+        if held:
+            self._pass_on(held)
+        if self._faults is not None:
+            self._act(self._faults.flush(self._relay.now()))
+        self._later(0.0, self._finish)
+
+    def _finish(self) -> None:
+        relay = self._relay
+        self.ended = True
+        target = relay.legs[self.to_broker].transport
+        if relay.lanes[not self.to_broker].ended:
+            relay.close()
+        elif not relay.blackholed and target is not None and not target.is_closing():
+            if target.can_write_eof():
+                target.write_eof()
+            else:  # TLS has no half-close
+                relay.close()
+
+    # -- frames that are looked at
+
+    def _look(self, raw: bytes) -> None:
+        """A whole frame that is wanted: rewrite it, let faults have it, pass it on."""
+        relay = self._relay
+        frame = self._decode(raw)
+        if frame is not None and frame.base is not None:
+            changed = False
+            if frame.type == BaseCommand.CONNECT:
+                changed = relay.host.connecting(relay, frame.base)
+            elif not self.to_broker and frame.type in CARRIERS:
+                changed = relay.host.rewrite(relay, frame.base)
+            if changed:
+                raw = _with_command(frame)
+                frame = self._decode(raw) or frame
+            relay.session.track([frame])
+        if self._faults is not None:
+            self._act(self._faults.take(raw, frame, relay.now()))
+        else:
+            self._pass_on(raw)
+
+    def _decode(self, raw: bytes) -> Frame | None:
+        if self._stream is None or not self._stream.in_step:
+            self._stream = FrameStream(self._relay.connection, self.to_broker, limit=KEPT_FRAME)
+        events = self._stream.feed(raw, time.time_ns())
+        frame = events[0] if events else None
+        return frame if isinstance(frame, Frame) and not frame.partial else None
+
+    # -- faults
+
+    def _mind_faults(self) -> None:
+        """Look at every frame as long as there are faults."""
+        faults = self._relay.host.faults
+        if bool(faults) == (self._faults is not None):
+            return
+        if self._faults is None:
+            host, connection = self._relay.host, self._relay.connection
+            self._faults = faults.lane(connection.index, self.to_broker, host.url(self._relay))
+        else:
+            before, self._faults = self._faults, None
+            self._act(before.flush(self._relay.now()))
+        self._walk.want_all(self._faults is not None)
+
+    def _act(self, actions: list[Action]) -> None:
+        relay = self._relay
+        for action in actions:
+            if isinstance(action, Send):
+                if action.back:
+                    relay.lanes[not self.to_broker].answer(action.data)
+                else:
+                    self._later(action.at, partial(self._send, action.data), len(action.data))
+            elif isinstance(action, Note):
+                relay.note(action.text)
+            elif isinstance(action, Close):
+                self._later(0.0, relay.close)
+            elif isinstance(action, Reset):
+                self._later(0.0, relay.reset)
+            elif isinstance(action, Blackhole):
+                self._later(0.0, relay.blackhole)
+            elif isinstance(action, Wake):
+                relay.loop.call_at(action.at, self._wake)
+
+    def _wake(self) -> None:
+        if self._faults is not None and not self._relay.over:
+            self._act(self._faults.take(b"", None, self._relay.now()))
+
+    def answer(self, data: bytes) -> None:
+        """Put a frame in that the source did not send, at the next boundary between frames."""
+        self._answers.append(data)
+        self._give_answers()
+
+    def _give_answers(self) -> None:
+        if self._answers and not self._walk.left and not self._held:
+            answers, self._answers = self._answers, []
+            for data in answers:
+                self._later(0.0, partial(self._send, data), len(data))
+
+    # -- what goes out
+
+    def _pass_on(self, data: bytes) -> None:
+        """Bytes that were not to be looked at, or were."""
+        if self._faults is not None:
+            self._act(self._faults.take(data, None, self._relay.now()))
+        elif self._delayed:
+            self._later(0.0, partial(self._send, data), len(data))
+        else:
+            self._send(data)
+
+    def _send(self, data: bytes) -> None:
+        relay = self._relay
+        target = relay.legs[self.to_broker].transport
+        if relay.blackholed:
+            return
+        if target is None:
+            self._waiting.append(data)
+            relay.dial()
+        elif not target.is_closing():
+            target.write(data)
+            self._telling.carried(data)
+
+    def _later(self, at: float, do: Callable[[], None], size: int = 0) -> None:
+        """Do something when its time `at` has come, behind all that waits already."""
+        if not self._delayed and at <= self._relay.now():
+            do()
+            return
+        self._delayed.append((at, do, size))
+        self._delayed_bytes += size
+        if self._timer is None:
+            self._timer = self._relay.loop.call_at(at, self._due)
+        self.balance()
+
+    def _due(self) -> None:
+        self._timer = None
+        self._do_until(self._relay.now())
+        if self._delayed and not self._relay.over:
+            self._timer = self._relay.loop.call_at(self._delayed[0][0], self._due)
+        self.balance()
+
+    def _do_until(self, now: float) -> None:
+        while self._delayed and self._delayed[0][0] <= now and not self._relay.over:
+            _, do, size = self._delayed.popleft()
+            self._delayed_bytes -= size
+            do()
+
+    # -- pace, and the end
+
+    def balance(self) -> None:
+        """Read the source as long as there is room for what it sends."""
+        relay = self._relay
+        source, target = relay.legs[not self.to_broker], relay.legs[self.to_broker]
+        transport = source.transport
+        if transport is None or transport.is_closing():
+            return
+        room = not target.full and self._delayed_bytes < MOST_DELAYED
+        pause = not room or relay.draining or (target.transport is None and relay.dialling)
+        if pause != self._paused:
+            self._paused = pause
+            if pause:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+
+    def begin(self) -> None:
+        """Both legs stand: what waited for that goes on."""
+        waiting, self._waiting = self._waiting, []
+        for data in waiting:
+            self._send(data)
+        self.balance()
+
+    def stop(self, *, flush: bool) -> None:
+        """No more is read. With `flush` all that waits goes on now, however long it was to be delayed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if flush:
+            held, self._held = bytes(self._held), bytearray()
+            if held:
+                self._pass_on(held)
+            self._do_until(float("inf"))
+        self._delayed.clear()
+        self._telling.finish()
+
+
+class Telling:
+    """What a lane tells the watcher, and what the watcher had no room for.
+
+    What could not be told ends where a frame begins, so that the watcher goes on in step. A frame of which
+    any part was missed is missed.
+    """
+
+    def __init__(self, relay: "Relay", to_broker: bool) -> None:
+        self._relay = relay
+        self._to_broker = to_broker
+        self._walk = FrameWalk(frozenset())
+        self._tail = b""  # less than a frame's head
+        self._missed = self._frames = 0  # bytes; frames that had begun before them and were told
+
+    def carried(self, data: bytes) -> None:
+        """The lane has passed on `data`."""
+        relay, walk = self._relay, self._walk
+        relay.carried[self._to_broker] += len(data)
+        watcher = relay.host.watcher
+        if watcher is None or not watcher.wants_bytes:
+            return
+        frames, torn = walk.frames, walk.left > 0
+        left = len(data) if self._tail else walk.left
+        whole = self._tail + data if self._tail else data
+        self._tail = whole[walk.walk(whole, 0) :]
+        now = time.time_ns()
+        if self._missed:
+            skip = min(left, len(data))
+            if skip == len(data) or not self._tell_missed(watcher, skip, frames, now):
+                self._missed += len(data)
+                return
+            data, torn = data[skip:], False
+        if not watcher.carried(relay.connection, self._to_broker, data, now):
+            self._missed, self._frames = len(data), frames - torn
+
+    def _tell_missed(self, watcher: Watcher, skip: int, frames: int, now: int) -> bool:
+        size, lost = self._missed + skip, frames - self._frames
+        if not watcher.missed(self._relay.connection, self._to_broker, size, lost, now):
+            return False
+        self._missed = 0
+        return True
+
+    def finish(self) -> None:
+        """Nothing more will be passed on."""
+        watcher = self._relay.host.watcher
+        if watcher is not None and self._missed:
+            self._tell_missed(watcher, 0, self._walk.frames, time.time_ns())
+
+
+class Relay:
+    """A client's connection and the broker's that belongs to it.
+
+    `route` says whom it leads to; `dial` is called once, when there is a first byte for the broker or at
+    once.
+    """
+
+    def __init__(self, host: Host, index: int, client: Address, route: Route) -> None:
+        self.host = host
+        self.client = client
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time
+        self.connection = Connection(index, str(client))
+        self.route = route
+        self.address: Address | None = None
+        """The broker's, or that of a proxy before it, as it was dialled."""
+        self.legs = Leg(self, False), Leg(self, True)
+        """The client's and the broker's: indexed by "to the broker", as all pairs here."""
+        self.lanes = Lane(self, False), Lane(self, True)
+        self.session = Session(self.connection, host.knowledge)
+        self.carried = [0, 0]
+        """Bytes."""
+        self.blackholed = self.draining = self.dialling = self.over = False
+        self._opened = False
+        self._ended_by_broker = False
+
+    def note(self, text: str) -> None:
+        """Tell people something about this connection."""
+        if self.host.watcher is not None:
+            self.host.watcher.note(f"connection {self.connection.index}: {text}")
+
+    def dial(self) -> None:
+        """Begin to connect to the broker, if that has not begun."""
+        if not self.dialling:
+            self.dialling = True
+            self.host.dial(self)
+            self.lanes[True].balance()
+
+    def made(self, leg: Leg) -> None:
+        """A leg stands."""
+        if self.over:
+            leg.reset()  # the other one has ended meanwhile
+            return
+        if not leg.to_broker:
+            self.loop.call_soon(self.lanes[True].balance)  # asyncio itself begins to read a moment later
+            return
+        peer = leg.transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.connection.server = str(Address(peer[0], peer[1]))
+        if self.host.watcher is not None:
+            self._opened = True
+            self.host.watcher.opened(self.connection, time.time_ns())
+        preface = self.host.preface(self)
+        if preface:
+            leg.transport.write(preface)
+        for lane in self.lanes:
+            lane.begin()
+
+    def lost(self, leg: Leg, exc: Exception | None) -> None:
+        """A leg has ended; so does the other one, in the same way."""
+        other = self.legs[not leg.to_broker]
+        if not self.over:
+            self._ended_by_broker = leg.to_broker
+            for lane in self.lanes:
+                lane.stop(flush=exc is None and lane.to_broker != leg.to_broker)
+            self.over = True
+        if other.transport is not None and not other.transport.is_closing():
+            if exc is not None:
+                other.reset()
+            else:
+                other.transport.close()
+        leg.gone = True
+        if other.gone or other.transport is None:
+            if self._opened and self.host.watcher is not None:
+                self.host.watcher.closed(self.connection, time.time_ns(), self._ended_by_broker)
+            self.host.ended(self)
+
+    def refuse(self, answer: bytes) -> None:
+        """Send the client `answer`, and end; the broker is sent nothing more."""
+        self.legs[False].transport.write(answer)
+        self.blackholed = self.dialling = True
+        self.close()
+
+    def blackhole(self) -> None:
+        """From now on nothing passes."""
+        self.blackholed = True
+
+    def close(self) -> None:
+        """End both legs when what was sent to them is gone."""
+        for leg in self.legs:
+            if leg.transport is not None:
+                leg.transport.close()
+
+    def reset(self) -> None:
+        """End both legs by RST."""
+        for leg in self.legs:
+            leg.reset()
+
+    def drain(self) -> None:
+        """Read no more, pass on all there is, and close."""
+        self.draining = True
+        for lane in self.lanes:
+            lane.balance()
+            lane.stop(flush=True)
+        self.close()
+
+
+def _with_command(frame: Frame) -> bytes:
+    """The bytes of a frame whose command was changed, all behind the command as it was."""
+    assert frame.base is not None
+    command = frame.base.SerializePartialToString()
+    tail = frame.raw[8 + frame.command_size :]
+    return struct.pack(">II", 4 + len(command) + len(tail), len(command)) + command + tail

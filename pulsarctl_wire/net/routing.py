@@ -1,0 +1,138 @@
+"""Where clients are sent and where their connections lead: the addresses of a cluster seen through the proxy.
+
+A client learns brokers' addresses from answers, and would leave the proxy for them. Three ways to deal with
+that:
+
+    LISTENERS  each broker gets a listener of its own, and clients are told its address
+    CONNECT    clients are told that they stand before a proxy (proxy_through_service_url): they keep the
+    service
+               URL, and name the broker in CONNECT (proxy_to_broker_url)
+    NONE       addresses are left as they are
+
+A broker may itself stand behind a Pulsar proxy: then its route is that proxy's address with the broker's
+name, which is put into CONNECT on the way. Pure decisions: sockets are `proxy.py`'s.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from pulsarctl_wire.errors import SettingsError
+from pulsarctl_wire.net.settings import Address, ServiceUrl, parse_url
+from pulsarctl_wire.wire.addresses import rewrite
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+
+MOST_BROKERS: Final = 1_000
+"""Brokers that are told apart; a cluster that names more is not believed."""
+
+_URLS: Final = ("pulsar", "pulsar+ssl")
+
+
+class Routing(str, Enum):
+    """How clients are kept behind the proxy."""
+
+    LISTENERS = "listeners"
+    CONNECT = "connect"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Route:
+    """Whom a connection leads to: `addresses` to be tried in turn, `proxy_to` a broker behind them or ""."""
+
+    addresses: tuple[Address, ...]
+    proxy_to: str = ""
+
+    def __str__(self) -> str:
+        to = ",".join(map(str, self.addresses))
+        return f"{self.proxy_to} by way of {to}" if self.proxy_to else to
+
+
+class Asked(NamedTuple):
+    """Who gave an answer: its address as it was dialled, and its IP address and port."""
+
+    address: Address
+    peer: str
+
+
+@dataclass
+class Router:
+    """Decides where clients are sent.
+
+    `service` is the service URL beyond the proxy, `tls` whether clients speak TLS with it. `listener` opens
+    a listener that leads along a route, or finds it, and gives the address it has; it raises OSError if that
+    cannot be. `told` are addresses that clients are told in place of brokers', whoever listens there. `warn`
+    is told once of what cannot be rewritten.
+    """
+
+    service: ServiceUrl
+    routing: Routing
+    tls: bool
+    listener: Callable[[Route], Address]
+    warn: Callable[[str], None]
+    told: Mapping[Address, Address] = field(default_factory=dict)
+    routes: dict[str, Route] = field(default_factory=dict)
+    """Brokers that answers have named ("host:port") -> how they are reached."""
+    _warned: set[str] = field(default_factory=set)
+
+    def rewrite(self, command: BaseCommand, asked: Asked, host: str | None) -> bool:
+        """Change the addresses in what a broker says; whether any was changed.
+
+        `host` is the one that clients know our listeners by; None: by the address they listen at.
+        """
+        if self.routing is Routing.NONE:
+            return False
+        lookup = command.lookupTopicResponse if command.type == BaseCommand.LOOKUP_RESPONSE else None
+        through = lookup is not None and lookup.proxy_through_service_url
+        changed = rewrite(command, lambda plain, tls: self._pair(plain, tls, asked, through, host))
+        if lookup is not None and (lookup.brokerServiceUrl or lookup.brokerServiceUrlTls):
+            wanted = self.routing is Routing.CONNECT
+            if through != wanted:
+                lookup.proxy_through_service_url = wanted
+                changed = True
+        return changed
+
+    def _pair(self, plain: str, tls: str, asked: Asked, through: bool, host: str | None) -> tuple[str, str]:
+        """What clients are told in place of a broker's two addresses."""
+        text = (tls or plain) if self.service.tls else (plain or tls)
+        try:
+            broker = parse_url(text).addresses[0]
+        except SettingsError as error:
+            self._warn(f"an address of the broker's was not rewritten: {error}")
+            return plain, tls
+        route = self._route(broker, asked, through)
+        if str(broker) not in self.routes and len(self.routes) >= MOST_BROKERS:
+            self._warn(
+                f"more than {MOST_BROKERS} brokers were named; the others' addresses are not rewritten"
+            )
+            return plain, tls
+        self.routes[str(broker)] = route
+        if self.routing is Routing.CONNECT:
+            return (plain or f"{_URLS[0]}://{broker}"), (
+                tls or (f"{_URLS[1]}://{broker}" if self.tls else "")
+            )
+        try:
+            address = self.told.get(broker)
+            if address is None:
+                listener = self.listener(route)
+                address = Address(host or listener.host, listener.port)
+        except OSError as error:
+            self._warn(f"no listener for {broker} ({error.strerror or error}): its address is not rewritten")
+            return plain, tls
+        # of the two the client takes the one for the way it has come
+        return f"{_URLS[0]}://{address}", f"{_URLS[1]}://{address}" if tls or self.tls else ""
+
+    def _route(self, broker: Address, asked: Asked, through: bool) -> Route:
+        if str(broker) in (str(asked.address), asked.peer):
+            return Route((asked.address,))  # a standalone broker says of itself that it is behind a proxy
+        return Route((asked.address,), str(broker)) if through else Route((broker,))
+
+    def find(self, broker: str) -> Route | None:
+        """The route to a broker that a client names in CONNECT; None unless an answer named it before."""
+        return self.routes.get(broker)
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned and len(self._warned) < MOST_BROKERS:
+            self._warned.add(text)
+            self.warn(text)
