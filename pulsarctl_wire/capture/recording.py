@@ -22,6 +22,7 @@ MAX_PAYLOAD: Final = 65_000
 
 _PSH, _TCP, _MASK = 0x08, 6, 0xFFFFFFFF
 _UNACKNOWLEDGED: Final = 1024 * 1024  # bytes after which an ACK is put in; far below the window
+_HOLE: Final = 4 * 1024 * 1024  # unseen bytes that pass at a time; they fit in the window
 _WINDOW = 65_535  # << 7 bytes by the second option: never full, which readers would remark on
 _OPTIONS: Final = struct.pack(">BBHBBBB", 2, 4, MAX_PAYLOAD, 1, 3, 3, 7)  # of a SYN: MSS, window scale
 _NEXT_ISN: Final = 0x9E3779B1  # odd, so that 2^32 connections have different ones
@@ -93,8 +94,22 @@ class SessionWriter:
         sides = self._open[connection.index]
         for at in range(0, len(data), MAX_PAYLOAD):
             self._segment(sides, to_broker, _PSH | ACK, time_ns, memoryview(data)[at : at + MAX_PAYLOAD])
-            if (sides[to_broker].next - sides[to_broker].acked) & _MASK >= _UNACKNOWLEDGED:
-                self._segment(sides, not to_broker, ACK, time_ns)
+            self._acknowledge(sides, to_broker, time_ns)
+
+    def gap(self, connection: Connection, to_broker: bool, size: int, time_ns: int) -> None:
+        """`size` bytes of one direction passed and were not seen: readers find that they were not captured.
+
+        Sequence numbers go on without them. Where they are many they are acknowledged on the way as others
+        are: no reader takes a number for an old one, and those that wait for late packets give them up.
+        """
+        if connection.index not in self._open:
+            self.opened(connection, time_ns)
+        sides = self._open[connection.index]
+        while size > 0:
+            step = min(size, _HOLE)
+            size -= step
+            sides[to_broker].next = (sides[to_broker].next + step) & _MASK
+            self._acknowledge(sides, to_broker, time_ns)
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool = False) -> None:
         """The end of a connection, begun by the client or the broker; nothing if it is not open."""
@@ -104,6 +119,15 @@ class SessionWriter:
             for to_broker in (not by_broker, by_broker):
                 self._segment(sides, to_broker, FIN | ACK, time_ns)
                 self._segment(sides, not to_broker, ACK, time_ns)
+
+    def go_on(self, stream: BinaryIO) -> None:
+        """Write to `stream` from here on, a file of its own; connections that are open go on there."""
+        self._writer = PcapngWriter(stream)
+
+    def _acknowledge(self, sides: _Sides, to_broker: bool, time_ns: int) -> None:
+        """An ACK for what one side has sent, if that is much."""
+        if (sides[to_broker].next - sides[to_broker].acked) & _MASK >= _UNACKNOWLEDGED:
+            self._segment(sides, not to_broker, ACK, time_ns)
 
     def _segment(
         self, sides: _Sides, to_broker: bool, flags: int, time_ns: int, payload: bytes | memoryview = b""

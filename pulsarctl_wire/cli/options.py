@@ -45,7 +45,9 @@ def host_port(flag: str, text: str) -> tuple[str, int]:
     """The host and port of HOST:PORT, [IPV6]:PORT, or a port alone (then on the loopback address)."""
     host, _, digits = text.rpartition(":")
     bare = host.startswith("[") and host.endswith("]")
-    if not (digits.isascii() and digits.isdigit() and int(digits) < 65_536) or (":" in host and not bare):
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 6 and int(digits) < 65_536) or (
+        ":" in host and not bare
+    ):
         what = "no address to listen on; use HOST:PORT, [IPV6]:PORT or :PORT"
         console.fail(f"{flag} {text}: {what}", console.EXIT_USAGE)
     return (host[1:-1] if bare else host) or LOOPBACK, int(digits)

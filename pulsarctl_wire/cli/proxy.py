@@ -346,6 +346,9 @@ def _options(given: dict[str, Any]) -> Options:
     period_ns = int(_amount("--rotate-time", given["rotate_time"], _SPANS) * 1e9)
     if (size or period_ns or given["rotate_files"]) and not given["record"]:
         console.fail("--rotate-… goes with --record FILE", console.EXIT_USAGE)
+    if given["stats"] and given["tap"] and sys.stdout.isatty() and sys.stderr.isatty():
+        text = "--stats draws on the terminal that --tap would print to; send the tap elsewhere: > tap.txt"
+        console.fail(text, console.EXIT_USAGE)
     return Options(
         shown=given["tap"],
         output=given["output"].value,
@@ -479,7 +482,7 @@ def _forward(given: dict[str, Any], plan: Plan, faults: Faults, ring: Ring) -> i
             if control is not None:
                 await control.close()
         ring.note(
-            f"{proxy.connections} connections; {console.human_bytes(proxy.carried[True])} to brokers, "
+            f"{proxy.connections} connection{'s' * (proxy.connections != 1)}; {console.human_bytes(proxy.carried[True])} to brokers, "
             f"{console.human_bytes(proxy.carried[False])} to clients"
         )
         return 0

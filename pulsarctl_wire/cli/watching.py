@@ -284,6 +284,9 @@ class Watching:
     # -- what is said
 
     def _say(self, text: str) -> None:
+        if self._table is not None:
+            console.complain(text)  # above the table
+            return
         self._err.put(f"pwire: {console.clean(text)}\n".encode("utf-8", "backslashreplace"))
 
     def _tick(self) -> None:

@@ -20,7 +20,8 @@ from pulsarctl_wire.capture import read_events, read_frames
 from pulsarctl_wire.capture.files import RawPacket, read_packets
 from pulsarctl_wire.capture.packets import ACK, FIN, SYN, Dissector
 from pulsarctl_wire.capture.recording import MAX_PAYLOAD, SessionWriter
-from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap
+from pulsarctl_wire.wire.stream import FrameStream
 
 TSHARK = shutil.which("tshark")
 PSH = 0x08
@@ -373,6 +374,80 @@ def test_a_full_disk_is_an_oserror() -> None:
     assert len(packets(file.getvalue())) == 3
 
 
+# ---- What was not seen ----
+
+
+class Unseen(NamedTuple):
+    connection: int
+    to_broker: bool
+    size: int
+
+
+def whole(events: Iterable[Event]) -> list[tuple[int, bytes]]:
+    """The frames that are not cut: offset and bytes."""
+    return [(event.offset, event.raw) for event in events if isinstance(event, Frame) and not event.partial]
+
+
+@st.composite
+def holed_talks(draw: st.DrawFn) -> list[Chunk | Unseen]:
+    """A talk of which some chunks were not seen, and much else was not seen either."""
+    chunks: list[Chunk | Unseen] = []
+    for chunk in draw(talks())[0]:
+        lost = draw(st.sampled_from([False, False, True]))
+        chunks.append(Unseen(chunk.connection, chunk.to_broker, len(chunk.data)) if lost else chunk)
+        if draw(st.sampled_from([False] * 7 + [True])):
+            size = draw(st.sampled_from([0, 1, 2**20, 2**22 + 1, 2**31, 2**32 + 5]))
+            chunks.append(Unseen(chunk.connection, chunk.to_broker, size))
+    return chunks
+
+
+@given(holed_talks(), isns)
+@example([Unseen(0, True, 2**33), Chunk(0, True, PING * 2), Unseen(0, True, 3), Chunk(0, False, PONG)], 1)
+@settings(max_examples=50, deadline=None)
+def test_what_was_not_seen_is_missing_and_the_rest_as_it_was(chunks: list[Chunk | Unseen], isn: int) -> None:
+    file = io.BytesIO()
+    made = SessionWriter(file, isn=isn)
+    connections = [Connection(number, *each) for number, each in enumerate(ENDS)]
+    expected: dict[tuple[int, bool], list[tuple[int, bytes]]] = {}
+    streams = {
+        (number, to_broker): FrameStream(connections[number], to_broker)
+        for number in range(len(ENDS))
+        for to_broker in (True, False)
+    }
+    for connection in connections:
+        made.opened(connection, START_NS)
+    for chunk in chunks:
+        one = chunk.connection, chunk.to_broker
+        if isinstance(chunk, Unseen):
+            made.gap(connections[chunk.connection], chunk.to_broker, chunk.size, START_NS)
+            events = streams[one].gap(chunk.size) if chunk.size else []
+        else:
+            made.carried(connections[chunk.connection], chunk.to_broker, chunk.data, START_NS)
+            events = streams[one].feed(chunk.data)
+        expected.setdefault(one, []).extend(whole(events))
+    for one, stream in streams.items():
+        expected.setdefault(one, []).extend(whole(stream.close()))
+    found: dict[tuple[int, bool], list[tuple[int, bytes]]] = {}
+    for event in read_events(io.BytesIO(file.getvalue())):
+        if whole([event]):
+            found.setdefault((event.connection.index, event.to_broker), []).extend(whole([event]))
+    assert found == {one: those for one, those in expected.items() if those}
+    assert len(packets(file.getvalue())) < 5_000
+
+
+def test_a_gap_of_a_connection_that_is_not_open_opens_it() -> None:
+    file = io.BytesIO()
+    made = SessionWriter(file)
+    made.gap(some(), False, 10, 1)
+    made.carried(some(), False, PONG, 2)
+    assert [int(tcp.flags) for tcp in parsed(file.getvalue())] == [SYN, SYN | ACK, ACK, PSH | ACK]
+    gap, frame = read_events(io.BytesIO(file.getvalue()))
+    assert isinstance(gap, Gap)
+    assert (gap.size, gap.to_broker) == (10, False)
+    assert isinstance(frame, Frame)
+    assert (frame.raw, frame.offset) == (PONG, 10)
+
+
 # ---- Wireshark ----
 
 NOTE = 0x400000
@@ -406,3 +481,23 @@ def test_tshark_has_no_complaint(isn: int, tmp_path: Path) -> None:
     assert len({row[4] for row in rows}) == len(ENDS)
     assert sum(int(row[5]) for row in rows) == sum(len(chunk.data) for chunk in chunks)
     assert {row[6] for row in rows} == {""}
+
+
+@pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
+def test_tshark_finds_that_unseen_bytes_were_not_captured_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "session.pcapng"
+    with path.open("wb") as file:
+        made = SessionWriter(file)
+        for number in range(40):
+            for to_broker in (True, False):
+                made.carried(some(), to_broker, PING, START_NS + number)
+            made.gap(some(), number % 3 == 0, (1, 70_000, 9_000_000)[number % 3], START_NS + number)
+    shown = ["-T", "fields", "-e", "tcp.analysis.flags", "-e", "_ws.expert.message"]
+    command = [str(TSHARK), "-n", "-r", str(path), "-d", "tcp.port==6650,data", *shown]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    said = {each for flags, text in rows if flags for each in text.split("),")}
+    assert {text.partition(" (")[0] for text in said} == {
+        "Previous segment(s) not captured",
+        "ACKed segment that wasn't captured",
+    }

@@ -1,0 +1,139 @@
+"""A recording that goes on for long: files one after the other, the old ones deleted if so wanted.
+
+    orders.pcapng                                      without rotation
+    orders_00001_20251122093000.pcapng, orders_00002…  with it, named as tshark's -b does, in local time
+
+Each file opens by itself; a connection goes on in the next one with the very next sequence numbers and no new
+handshake, as in captures of tshark's, so that all of them read in order are one capture. A file ends between
+calls: what one call writes stays together, and a file may be larger than it should by that.
+
+Blocks are written in bunches, at `flush` or when `GATHERED` bytes wait. If that fails (a full disk) the file
+is cut back to the end of the bunch before, so that all files can be read; OSError tells it, and no more may
+be written.
+"""
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from pulsarctl_wire.capture.recording import SessionWriter
+from pulsarctl_wire.wire.frame import Connection
+
+GATHERED: Final = 256 * 1024
+"""Bytes that wait before they are written, if nobody flushes."""
+
+
+class RotatingWriter:
+    """Writes the sessions of connections to pcapng files, as `SessionWriter` does to a stream.
+
+    A new file begins once one has `size` bytes, or `period_ns` after its first packet; 0: never. `keep` of
+    them stay, the oldest are deleted; 0: all. `time_ns` (since the epoch) names the first one.
+    Without `size` and `period_ns` the file is `path` itself.
+
+    All methods raise OSError where a file cannot be written; after that only `close` may be called.
+    """
+
+    def __init__(self, path: Path, time_ns: int, *, size: int = 0, period_ns: int = 0, keep: int = 0) -> None:
+        self.paths: list[Path] = []
+        """The files that were written and kept, in order."""
+        self._path = path
+        self._size, self._period_ns, self._keep = size, period_ns, keep
+        self._count = 0
+        self._until: int | None = None  # when the file's period ends; None: it has no packets
+        self._file = self._open(time_ns)
+        self._writer = SessionWriter(cast(BinaryIO, self._file))
+
+    def opened(self, connection: Connection, time_ns: int) -> None:
+        """A connection was made, at `time_ns` since the epoch."""
+        self._turn(time_ns)
+        self._writer.opened(connection, time_ns)
+
+    def carried(
+        self, connection: Connection, to_broker: bool, data: bytes | memoryview, time_ns: int
+    ) -> None:
+        """It carried `data`."""
+        self._turn(time_ns)
+        self._writer.carried(connection, to_broker, data, time_ns)
+
+    def gap(self, connection: Connection, to_broker: bool, size: int, time_ns: int) -> None:
+        """It carried `size` bytes that were not seen."""
+        self._turn(time_ns)
+        self._writer.gap(connection, to_broker, size, time_ns)
+
+    def closed(self, connection: Connection, time_ns: int, by_broker: bool = False) -> None:
+        """It ended."""
+        self._turn(time_ns)
+        self._writer.closed(connection, time_ns, by_broker)
+
+    def flush(self) -> None:
+        """Write what waits: all packets so far are in the files then."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """End the last file."""
+        self._file.close()
+
+    def _turn(self, time_ns: int) -> None:
+        """Begin a new file, if it is time for one."""
+        if self._until is None:
+            self._until = time_ns + self._period_ns
+            return
+        full = self._size and self._file.size >= self._size
+        if full or (self._period_ns and time_ns >= self._until):
+            self._file.close()
+            self._file = self._open(time_ns)
+            self._writer.go_on(cast(BinaryIO, self._file))
+            self._until = time_ns + self._period_ns
+
+    def _open(self, time_ns: int) -> "_File":
+        """The next file; the oldest goes, if there are too many."""
+        path = self._path
+        if self._size or self._period_ns:
+            self._count += 1
+            stamp = time.strftime("%Y%m%d%H%M%S", time.localtime(time_ns // 1_000_000_000))
+            path = path.with_name(f"{path.stem}_{self._count:05}_{stamp}{path.suffix}")
+        file = _File(path)
+        self.paths.append(path)
+        if self._keep and len(self.paths) > self._keep:
+            with suppress(FileNotFoundError):  # somebody may have moved it
+                self.paths.pop(0).unlink()
+        return file
+
+
+class _File:
+    """A file of whole blocks: `write` takes one, and those that wait are written together or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.size = 0
+        """Bytes written or waiting."""
+        self._file = path.open("wb", buffering=0)
+        self._waiting = bytearray()
+
+    def write(self, block: bytes, /) -> int:
+        """Take a block."""
+        self._waiting += block
+        self.size += len(block)
+        if len(self._waiting) >= GATHERED:
+            self.flush()
+        return len(block)
+
+    def flush(self) -> None:
+        """Write the blocks that wait."""
+        end = self.size - len(self._waiting)
+        rest, self._waiting = memoryview(self._waiting), bytearray()
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            with suppress(OSError):  # a device, that cannot be cut
+                self._file.truncate(end)
+            self.size = end
+            raise
+
+    def close(self) -> None:
+        """Write the blocks that wait and be done."""
+        try:
+            self.flush()
+        finally:
+            self._file.close()

@@ -1,0 +1,257 @@
+"""What Prometheus scrapes is what was counted, in names and units that it expects."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from http.client import HTTPResponse
+from typing import Any, cast
+
+import pytest
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+from segments import conversation, send
+
+from pulsarctl_wire import __version__
+from pulsarctl_wire.cli.console import EXIT_USAGE
+from pulsarctl_wire.cli.metrics import serve
+from pulsarctl_wire.cli.options import host_port
+from pulsarctl_wire.stats.live import Live
+from pulsarctl_wire.stats.snapshot import Snapshot
+from pulsarctl_wire.wire.frame import Connection
+from pulsarctl_wire.wire.session import Knowledge, Session
+from pulsarctl_wire.wire.stream import FrameStream
+
+START = 1_700_000_000 * 10**9
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+def counted(turns: list[tuple[bool, bytes]]) -> tuple[Live, Snapshot]:
+    """A connection on which frames passed, a millisecond apart."""
+    live = Live(START)
+    connection = Connection(0, "10.0.0.1:50000", "10.0.0.2:6650")
+    streams = FrameStream(connection, False), FrameStream(connection, True)
+    session = Session(connection, Knowledge(), streams)
+    live.opened(connection, START)
+    for number, (to_broker, raw) in enumerate(turns):
+        events = streams[to_broker].feed(raw, START + number * 1_000_000)
+        session.track(events)
+        live.add(events)
+    live.missed(7)
+    return live, live.snapshot(START + len(turns) * 1_000_000)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+def get(url: str, accept: str = "text/plain") -> tuple[str, str]:
+    request = urllib.request.Request(url, headers={"Accept": accept})
+    with cast(HTTPResponse, urllib.request.urlopen(request, timeout=10)) as response:
+        return response.headers["Content-Type"], response.read().decode()
+
+
+def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+# ---- Addresses ----
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        (":9464", ("127.0.0.1", 9464)),
+        ("9464", ("127.0.0.1", 9464)),
+        ("0", ("127.0.0.1", 0)),
+        ("0.0.0.0:9464", ("0.0.0.0", 9464)),
+        ("localhost:65535", ("localhost", 65535)),
+        ("[::1]:9464", ("::1", 9464)),
+        ("[::]:1", ("::", 1)),
+    ],
+)
+def test_a_port_alone_is_one_of_the_loopback_address(address: str, found: tuple[str, int]) -> None:
+    assert host_port("--metrics", address) == found
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", ":", "x", "host", ":65536", ":-1", ":9 ", "::1:9464", "a:b:1", "[::1]", ":" + "9" * 5000, ":٣"],
+)
+def test_what_is_no_address_is_said(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        host_port("--metrics", address)
+    assert ended.value.code == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("pwire: --metrics ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1", "a" * 70 + ".x"])
+def test_an_address_of_another_machine_is_said(
+    host: str, stack: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        serve(f"{host}:0", lambda: counted([])[1], stack)
+    assert ended.value.code == EXIT_USAGE
+    assert capsys.readouterr().err.startswith(f"pwire: --metrics {host}:0: ")
+
+
+def test_a_port_in_use_is_said(stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SystemExit) as ended:
+            serve(f":{port}", lambda: counted([])[1], stack)
+    assert ended.value.code == EXIT_USAGE
+    assert capsys.readouterr().err == (
+        f"pwire: --metrics :{port}: Address already in use; name another HOST:PORT\n"
+    )
+
+
+# ---- Scraping ----
+
+
+def test_what_is_scraped_is_what_was_counted(stack: ExitStack) -> None:
+    turns = conversation([b"one", b"two", b"three"])
+    turns.append((True, send(b"four", 3)))
+    raw = bytearray(send(b"five", 4))
+    raw[-1] ^= 1
+    turns.append((True, bytes(raw)))
+    _, snapshot = counted(turns)
+    url = serve("0", lambda: snapshot, stack)
+    assert url.startswith("http://127.0.0.1:")
+    kind, text = get(url)
+    assert kind.startswith("text/plain; version=")
+    found = samples(text)
+
+    def value(name: str, **labels: str) -> float:
+        return found[name, tuple(sorted(labels.items()))]
+
+    topic = "persistent://public/default/t"
+    assert value("pwire_frames_total", command="SEND", direction="to_broker") == 5
+    assert value("pwire_frames_total", command="MESSAGE", direction="to_client") == 3
+    to_broker = sum(len(raw) for direction, raw in turns if direction)
+    assert value("pwire_bytes_total", direction="to_broker") == to_broker
+    assert value("pwire_messages_total", direction="to_broker") == 5
+    assert value("pwire_messages_total", direction="to_client") == 3
+    assert value("pwire_topic_messages_total", topic=topic, direction="to_client") == 3
+    assert value("pwire_checksum_failures_total") == 1
+    assert value("pwire_tap_missed_frames_total") == 7
+    assert value("pwire_connections") == value("pwire_connections_opened_total") == 1
+    assert value("pwire_producers", topic=topic) == value("pwire_consumers", topic=topic) == 1
+    assert value("pwire_pending_sends", topic=topic) == 2
+    assert value("pwire_permits", topic=topic) == 1000 - 3
+    assert value("pwire_unacked_messages", topic=topic) == 0
+    assert value("pwire_oldest_pending_send_seconds") == pytest.approx(0.002)
+    assert value("pwire_build_info", version=__version__) == 1
+    assert value("pwire_start_time_seconds") == START / 1e9
+    assert value("pwire_publish_latency_seconds_count") == 3
+    assert value("pwire_publish_latency_seconds_sum") == pytest.approx(0.003)
+    assert value("pwire_publish_latency_seconds_bucket", le="0.0005") == 0
+    assert value("pwire_publish_latency_seconds_bucket", le="0.001") == 3
+    assert value("pwire_publish_latency_seconds_bucket", le="+Inf") == 3
+    assert value("pwire_request_latency_seconds_count", command="SUBSCRIBE") == 1
+    assert ("pwire_errors_total", (("code", "ChecksumError"),)) not in found
+
+
+def test_scrapes_follow_the_conventions(stack: ExitStack) -> None:
+    _, snapshot = counted(conversation())
+    url = serve(":0", lambda: snapshot, stack)
+    kind, text = get(url, OPENMETRICS)
+    assert kind.startswith(OPENMETRICS.partition(";")[0])
+    parse: Any = openmetrics.text_string_to_metric_families  # which is strict
+    families = list(parse(text))
+    assert len(families) > 20
+    for family in families:
+        assert family.name.startswith("pwire_")
+        assert family.documentation.endswith(".")
+        assert family.type in ("counter", "gauge", "histogram")
+        assert not family.name.endswith(("_total", "_count", "_sum", "_ms", "_ns"))
+        if family.type == "histogram":
+            assert family.name.endswith("_seconds")
+    names = [sample.name for family in families for sample in family.samples]
+    assert "pwire_bytes_total" in names
+
+
+def test_histograms_only_grow_along_their_buckets(stack: ExitStack) -> None:
+    _, snapshot = counted(conversation([b"x"] * 50))
+    found = samples(get(serve(":0", lambda: snapshot, stack))[1])
+    name = "pwire_publish_latency_seconds_bucket"
+    buckets = [(float(labels[0][1]), count) for (each, labels), count in found.items() if each == name]
+    assert [bound for bound, _ in buckets] == sorted(bound for bound, _ in buckets)
+    assert [count for _, count in buckets] == sorted(count for _, count in buckets)
+    assert buckets[0][0] == 0.0001
+    assert buckets[-2][0] == 30
+    assert buckets[-1] == (float("inf"), 50)
+
+
+def test_names_that_are_no_text_can_be_scraped(stack: ExitStack) -> None:
+    evil = 'a"b\\c\n\x1b[31m{}=,é\u202e'
+    live, _ = counted([])
+    subscribe: Any = conversation()[4]
+    _, base = subscribe
+    frames = [(True, base.replace(b"\x0a\x01t", b"\x0a\x01\xff"))]  # the topic: no UTF-8
+    _, snapshot = counted(frames)
+    assert snapshot.backlog.consumers == 1
+    text = get(serve(":0", lambda: snapshot, stack))[1]
+    assert any(name == "pwire_consumers" for name, _ in samples(text))
+    connection = Connection(1)
+    stream = FrameStream(connection, True)
+    from segments import build
+
+    live.add(stream.feed(build("PRODUCER", topic=evil, producer_id=1, request_id=1), START))
+    found = samples(get(serve(":0", lambda: live.snapshot(START), stack))[1])
+    assert found["pwire_producers", (("topic", f"persistent://public/default/{evil}"),)] == 1
+
+
+def test_each_scrape_asks_for_the_snapshot_and_several_may_at_once(stack: ExitStack) -> None:
+    live, _ = counted(conversation())
+    lock = threading.Lock()
+
+    def newest() -> Snapshot:
+        with lock:
+            live.missed(1)
+            return live.snapshot(START)
+
+    url = serve(":0", newest, stack)
+    seen: list[float] = []
+
+    def scrape() -> None:
+        seen.extend(samples(get(url)[1])["pwire_tap_missed_frames_total", ()] for _ in range(5))
+
+    threads = [threading.Thread(target=scrape) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == [7 + number for number in range(1, 21)]
+
+
+def test_the_server_ends_with_the_stack() -> None:
+    before = threading.active_count()
+    with ExitStack() as stack:
+        url = serve(":0", lambda: counted([])[1], stack)
+        assert "pwire_build_info" in get(url)[1]
+        port = int(url.split(":")[2].partition("/")[0])
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    assert threading.active_count() == before
+
+
+def test_ipv6(stack: ExitStack) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    url = serve("[::1]:0", lambda: counted([])[1], stack)
+    assert url.startswith("http://[::1]:")
+    assert "pwire_build_info" in get(url)[1]
