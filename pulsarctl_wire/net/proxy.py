@@ -128,6 +128,8 @@ class Proxy:
         self._sockets.append(sock)
         self._listeners[route] = address = Address(address.host, sock.getsockname()[1])
         self._accepting.append(asyncio.create_task(self._accept(sock, route)))
+        if len(self._sockets) > 1:
+            self._note(f"listening on {address} for {route}")
         return address
 
     async def _accept(self, sock: socket.socket, route: Route) -> None:
@@ -166,6 +168,9 @@ class Proxy:
             self._note(f"connection {number}: {_reason(error)}")
             sock.close()
             return
+        except BaseException:  # the end of all
+            sock.close()
+            raise
         if not relay.over:
             self.relays.add(relay)
             if self.plan.routing is not Routing.CONNECT:

@@ -141,12 +141,12 @@ class Leg(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """asyncio: it takes no more for now."""
         self.full = True
-        self.relay.lanes[self.to_broker].balance()
+        self.relay.balance()
 
     def resume_writing(self) -> None:
         """asyncio: it does again."""
         self.full = False
-        self.relay.lanes[self.to_broker].balance()
+        self.relay.balance()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: it has ended."""
@@ -367,6 +367,8 @@ class Lane:
         if transport is None or transport.is_closing():
             return
         room = not target.full and self._delayed_bytes < MOST_DELAYED
+        if self._faults is not None:  # they may have answers for the source, which it has to take
+            room = room and not source.full
         pause = not room or relay.draining or (target.transport is None and relay.dialling)
         if pause != self._paused:
             self._paused = pause
@@ -380,6 +382,8 @@ class Lane:
         waiting, self._waiting = self._waiting, []
         for data in waiting:
             self._send(data)
+        if self.ended:
+            self._finish()
         self.balance()
 
     def stop(self, *, flush: bool) -> None:
@@ -482,6 +486,11 @@ class Relay:
             self.host.dial(self)
             self.lanes[True].balance()
 
+    def balance(self) -> None:
+        """Read from both sides as long as there is room for what they send."""
+        for lane in self.lanes:
+            lane.balance()
+
     def made(self, leg: Leg) -> None:
         """A leg stands."""
         if self.over:
@@ -545,8 +554,8 @@ class Relay:
     def drain(self) -> None:
         """Read no more, pass on all there is, and close."""
         self.draining = True
+        self.balance()
         for lane in self.lanes:
-            lane.balance()
             lane.stop(flush=True)
         self.close()
 
