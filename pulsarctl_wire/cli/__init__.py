@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pulsarctl_wire import __version__
-from pulsarctl_wire.cli import console, schema
+from pulsarctl_wire.cli import console, proxy, schema
 from pulsarctl_wire.cli.analyze import analyze
 from pulsarctl_wire.cli.capture import capture
 from pulsarctl_wire.cli.consume import consume, read
@@ -16,6 +16,7 @@ from pulsarctl_wire.cli.inspect import consumer_stats, last_id, seek, unsubscrib
 from pulsarctl_wire.cli.lookup import lookup, partitions, topics
 from pulsarctl_wire.cli.ping import ping
 from pulsarctl_wire.cli.produce import produce
+from pulsarctl_wire.cli.replay import replay
 from pulsarctl_wire.cli.report import report
 from pulsarctl_wire.cli.send import send
 from pulsarctl_wire.cli.session import verb
@@ -36,9 +37,10 @@ for command in (decode, capture, stats, table, analyze, report, sql):
     app.command(rich_help_panel="Captures")(command)
 for each in (
     *(produce, consume, read, lookup, partitions, topics, watch),
-    *(seek, unsubscribe, last_id, consumer_stats, ping, txn, send),
+    *(seek, unsubscribe, last_id, consumer_stats, ping, txn, send, replay),
 ):
     app.command(each.__name__.replace("_", "-"), rich_help_panel="Sessions")(verb(each))
+app.add_typer(proxy.app, name="proxy", rich_help_panel="In between")
 app.add_typer(schema.app, name="schema", rich_help_panel="Sessions")
 
 

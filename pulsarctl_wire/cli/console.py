@@ -11,6 +11,7 @@ Exit codes, documented in docs/cli.md:
     6    no connection to a broker, or it was lost
     7    a broker refused
     8    a broker did not answer in time
+    9    a broker answers a replay otherwise than was recorded
     130  interrupted by Ctrl-C
     141  the reader of a pipe has gone
 """
@@ -40,6 +41,7 @@ EXIT_OUTPUT: Final = 5
 EXIT_UNREACHABLE: Final = 6
 EXIT_REFUSED: Final = 7
 EXIT_UNANSWERED: Final = 8
+EXIT_DIFFERS: Final = 9
 EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE: Final = 141
 

@@ -418,7 +418,9 @@ class Link(asyncio.Protocol):
             elif not self._greeting.done():
                 self._greeting.set_result(frame)
         elif kind == BaseCommand.CONNECTED:
-            if self._greeting is not None and not self._greeting.done():
+            if self._greeting is None:
+                self._connected(frame)  # somebody else's handshake
+            elif not self._greeting.done():
                 self._greeting.set_result(frame)
         elif kind == BaseCommand.TOPIC_MIGRATED and frame.body is not None:
             producer = frame.body.resource_type == 0

@@ -1,4 +1,4 @@
-"""docs/cli.md and docs/sessions.md name every option and every exit code, and nothing else."""
+"""docs/cli.md, docs/sessions.md, docs/proxy.md and docs/replay.md name every option and every exit code, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from pulsarctl_wire.cli import app, console
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "cli.md").read_text()
 SESSIONS = (DOCS / "sessions.md").read_text()
+PROXY = (DOCS / "proxy.md").read_text()
+REPLAY = (DOCS / "replay.md").read_text()
 
 
 def _section(heading: str, document: str = DOCUMENT) -> str:
@@ -45,16 +47,25 @@ def test_every_option_is_documented(command: str) -> None:
     assert _documented(_section(f"## `pwire {command}`")) == _options(command)
 
 
+def test_every_option_of_the_proxy_is_documented() -> None:
+    assert _documented(_section("## Options of `pwire proxy`", PROXY)) == _options("proxy")
+    for command in ("list", "add", "remove", "clear"):
+        assert _documented(_section("## `pwire proxy ctl`", PROXY)) == _options(f"proxy ctl {command}")
+
+
 VERBS = [
     *("produce", "consume", "read", "lookup", "partitions", "topics", "watch", "seek", "unsubscribe"),
     *("last-id", "consumer-stats", "schema get", "schema put", "ping", "txn", "send"),
 ]
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [*VERBS, "replay"])
 def test_every_option_of_a_session_is_documented(verb: str) -> None:
     shared = _documented(_section("## Options of every verb", SESSIONS))
-    own = _documented(_section(f"## `pwire {verb}`", SESSIONS))
+    heading, document = (f"## `pwire {verb}`", SESSIONS)
+    if verb == "replay":
+        heading, document = ("## Options of `pwire replay`", REPLAY)
+    own = _documented(_section(heading, document))
     assert own | shared == _options(verb)
     assert not own & shared
 
@@ -64,7 +75,7 @@ def test_every_verb_of_a_session_has_its_options() -> None:
     with_url = {
         name for name, each in commands.commands.items() if "url" in {one.name for one in each.params}
     }
-    assert with_url | {"schema get", "schema put"} == set(VERBS)
+    assert with_url | {"schema get", "schema put"} == {*VERBS, "replay"}
 
 
 def test_every_exit_code_is_documented() -> None:

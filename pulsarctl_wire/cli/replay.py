@@ -1,0 +1,260 @@
+"""`pwire replay`: the client side of a capture, played to a broker again; how its answers differ.
+
+The capture is read as a stream, and handed to `net.replay` as frames; `Ends` adds where connections ended.
+Differences go to stdout as they are found, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.lookup import Output, say
+from pulsarctl_wire.cli.options import OUTPUT, option
+from pulsarctl_wire.cli.session import Session
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.capture.files import RawPacket
+    from pulsarctl_wire.capture.reassembly import Tcp
+    from pulsarctl_wire.capture.sources import Decoder
+    from pulsarctl_wire.cli.reading import Sources
+    from pulsarctl_wire.net.remap import Names
+    from pulsarctl_wire.net.replay import Difference, Ended, Totals
+    from pulsarctl_wire.wire.frame import Event, Frame
+
+NAMES = "What it is called there"
+
+
+async def replay(
+    session: Session,
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="Captures, as decode reads them; - is stdin. Several continue each other.",
+            show_default=False,
+        ),
+    ],
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="URL", help="The broker to play to, a service URL. Needed, or --url."),
+    ] = None,
+    connection: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--connection", metavar="N|ADDRESS", help="Only these: a number, port, part of an address."
+        ),
+    ] = None,
+    speed: Annotated[
+        str,
+        typer.Option(
+            "--speed", metavar="N", help="Times as fast as recorded; max: as fast as answers allow."
+        ),
+    ] = "max",
+    answer_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--answer-timeout",
+            metavar="SECONDS",
+            min=0.01,
+            help="How long a recorded answer is waited for before going on.",
+            show_default="--timeout",
+        ),
+    ] = None,
+    rename: Annotated[
+        list[str] | None,
+        option(NAMES, "--rename", metavar="A=B", help="A topic, namespace or subscription; several times."),
+    ] = None,
+    suffix: Annotated[
+        str, option(NAMES, "--suffix", metavar="TEXT", help="Goes behind the name of every topic.")
+    ] = "",
+    output: Annotated[Output, OUTPUT] = Output.text,
+) -> int:
+    """Play what the clients of a capture sent to a broker again, and say how its answers differ.
+
+    Message ids, transaction ids, producer names and schema versions become those of this broker. Nothing is
+    sent before what it followed in the capture has come. Exit code 9: the answers differ.
+    """
+    from pulsarctl_wire.capture.sources import Decoder
+    from pulsarctl_wire.cli.reading import Sources
+    from pulsarctl_wire.cli.select import by_connection
+    from pulsarctl_wire.net.replay import Options, Replay
+
+    if (to is None) == (session.options["url"] is None):
+        console.fail("give --to URL: the broker to play the session to (a replay writes)", console.EXIT_USAGE)
+    session.options["url"] = to or session.options["url"]
+    settings = session.settings()
+    options = Options(_speed(speed), settings.timeout if answer_timeout is None else answer_timeout)
+    names = _names(rename or [], suffix)
+    report = Report(output, colour=session.colour)
+    wanted = by_connection(connection) if connection else None
+    with ExitStack() as stack:
+        read = Sources(sources, stack, bar=False)
+        events: Iterator[Event | Ended] = recorded_events(read, Decoder(join_chunks=False))
+        if wanted is not None:
+            events = (event for event in events if wanted(event))  # type: ignore[arg-type]
+        playing = Replay(
+            settings, names, options, tell=report.difference, note=console.complain, tap=session.tap()
+        )
+        totals = await playing.run(events)
+    for old, new in names.unused.items():
+        console.complain(f"--rename {old}={new}: nothing played is called {old}")
+    if playing.remap.unknown_ids:
+        console.complain(
+            f"{playing.remap.unknown_ids} message ids are of no message seen in the replay: sent as recorded"
+        )
+    if not totals.connections:
+        console.complain("nothing was played: no connection that was chosen begins with a whole CONNECT")
+        return console.EXIT_SOURCE
+    report.close(totals)
+    if read.code == console.EXIT_SOURCE or not (totals.differ or totals.unanswered):
+        return read.code
+    return console.EXIT_DIFFERS
+
+
+def _speed(text: str) -> float:
+    """How many times as fast; 0 is as fast as can be."""
+    try:
+        speed = 0.0 if text == "max" else float(text)
+    except ValueError:
+        speed = -1.0
+    if not math.isfinite(speed) or speed < 0:
+        console.fail(f"--speed {text}: a number such as 2 or 0.5 is wanted, or max", console.EXIT_USAGE)
+    return speed
+
+
+def _names(rules: list[str], suffix: str) -> Names:
+    from pulsarctl_wire.net.remap import Names
+
+    pairs = []
+    for rule in rules:
+        old, equals, new = rule.partition("=")
+        if not (old and equals and new):
+            console.fail(f"--rename {rule}: A=B is wanted", console.EXIT_USAGE)
+        pairs.append((old, new))
+    return Names(pairs, suffix)
+
+
+# ---- What was recorded ----
+
+
+def recorded_events(sources: Sources, decoder: Decoder) -> Iterator[Event | Ended]:
+    """The events of the sources, and where each connection ended."""
+    ends = Ends(decoder)
+    for events in sources.read(decoder):
+        yield from ends.before(decoder.packets)
+        yield from events
+    yield from ends.before(decoder.packets + 1)
+    for events in decoder.finish():
+        yield from events
+
+
+class Ends:
+    """Sees the packets of a decoder, and knows which connections have ended, and who ended them."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        from pulsarctl_wire.capture.packets import Dissector
+
+        self._dissector = Dissector()
+        self._reassembler = decoder.reassembler
+        self._closing: dict[int, tuple[Tcp, bool, int | None, int]] = {}
+        decoder.tee = self._packet
+
+    def _packet(self, number: int, packet: RawPacket) -> None:
+        """Take note of a FIN or RST; that of a connection's first one says who closed it."""
+        from pulsarctl_wire.capture.packets import FIN, RST
+
+        time_ns, link, data, length = packet
+        segment = self._dissector.segment(link, data, length)
+        if segment is None or not segment[3] & (FIN | RST):
+            return
+        tcp = self._reassembler.connection(segment[0])
+        if tcp is None:
+            return
+        sender = tcp.half if segment[0] == tcp.keys[0] else tcp.half.other
+        index = tcp.session.connection.index
+        first = self._closing.get(index)
+        by_broker = first[1] if first else not sender.stream.to_broker
+        self._closing[index] = tcp, by_broker, time_ns, number
+
+    def before(self, packet: int) -> Iterator[Ended]:
+        """The connections that ended before this packet and were not given yet."""
+        from pulsarctl_wire.net.replay import Ended
+
+        for index, (tcp, by_broker, time_ns, number) in list(self._closing.items()):
+            if tcp.ended and number < packet:
+                del self._closing[index]
+                yield Ended(tcp.session.connection, by_broker, time_ns)
+
+
+# ---- What is said ----
+
+
+class Report:
+    """Says differences, and at the end how many there were."""
+
+    def __init__(self, output: Output, *, colour: bool) -> None:
+        self._output = output
+        self._paint = console.Paint(console.use_colour(sys.stdout, colour))
+
+    def difference(self, found: Difference) -> None:
+        """Say one difference."""
+        record: dict[str, Any] = {"connection": found.connection, "kind": found.kind}
+        frame = found.recorded or found.replayed
+        if frame is not None:
+            record |= {
+                "frame": found.recorded.number if found.recorded else None,
+                "request": found.recorded.request if found.recorded else None,
+                "command": frame.command,
+                "topic": frame.topic,
+                "subscription": frame.subscription,
+            }
+        if found.kind == "differs":
+            record["fields"] = {
+                name: {"recorded": old, "replayed": new} for name, (old, new) in found.fields.items()
+            }
+        if found.text:
+            record["text"] = found.text
+        say(record, self._line(found, frame), self._output)
+
+    def _line(self, found: Difference, frame: Frame | None) -> str:
+        where = f"connection {found.connection}"
+        if frame is None:
+            return f"{where}: {self._paint('red', 'closed')}: {console.clean(found.text)}"
+        about = f" {console.clean(frame.topic)}" if frame.topic else ""
+        about += f" sub={console.clean(frame.subscription)}" if frame.subscription else ""
+        number = f" #{found.recorded.number}" if found.recorded else ""
+        head = f"{where}{number} {frame.command}{about}"
+        if found.kind == "missing":
+            return f"{head}: {self._paint('red', 'did not come')}"
+        if found.kind == "unexpected":
+            return f"{head}: {self._paint('yellow', 'came, and is not in the recording')}"
+        changes = [
+            f"{name} {self._paint('green', _shown(old))} → {self._paint('red', _shown(new))}"
+            for name, (old, new) in found.fields.items()
+        ]
+        return f"{head}: {', '.join(changes)}"
+
+    def close(self, totals: Totals) -> None:
+        """Say how many there were."""
+        record = {
+            "exchanges": totals.exchanges,
+            "differ": totals.differ,
+            "unanswered": totals.unanswered,
+            "connections": totals.connections,
+            "sent": totals.sent,
+            "unsent": totals.unsent,
+        }
+        unsent = f", {totals.unsent} frames could not be sent" if totals.unsent else ""
+        text = f"{totals.exchanges} exchanges, {totals.differ} differ, {totals.unanswered} unanswered{unsent}"
+        say(record, text, self._output)
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else console.clean(str(value))

@@ -1,0 +1,272 @@
+"""What a recorded session says, in the terms of the broker it is played to again. Pure: no sockets, no clock.
+
+`Names` are those that the user wants other than they were recorded. `Remap` also knows what a broker gives
+and a client says again later: message ids, transaction ids, producer names, schema versions. It learns them
+from pairs of answers, the recorded one and the one that came now. What it does not know stays as it was
+recorded; a frame in which nothing changes keeps its bytes, and one whose CRC32-C was wrong its metadata.
+
+Memory: `MAX_KNOWN` message ids, and as many of everything else together; beyond that the older half is
+forgotten.
+"""
+
+import re
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from pulsarctl_wire.errors import SettingsError
+from pulsarctl_wire.wire.commands import BODIES, NUMBERS
+from pulsarctl_wire.wire.frame import Frame, build_frame
+from pulsarctl_wire.wire.names import (
+    check_namespace,
+    check_topic,
+    full_topic,
+    namespace_of,
+    without_partition,
+)
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageIdData, MessageMetadata
+from pulsarctl_wire.wire.session import bound
+
+MAX_KNOWN: Final = 500_000
+"""Message ids that are remembered."""
+
+_NO_PLACE: Final = 2**63 - 1
+"""Ledger and entry of Pulsar's latest position; earliest is even larger, as both are unsigned."""
+
+_SYSTEM: Final = "pulsar/system"
+"""The namespace of the topics that stand for transaction coordinators."""
+
+_TOPICS: Final = frozenset(
+    {
+        *("topic", "topics", "partitions", "new_topics", "deleted_topics", "added", "removed"),
+        *("resolved_topic_name", "segment_topic", "legacy_topic_name"),
+    }
+)
+_SUBSCRIPTIONS: Final = frozenset({"subscription", "initial_subscription_name"})
+_PRODUCERS: Final = frozenset({"producer_name", "producerName"})
+_ANSWERED_VERSIONS: Final = {
+    NUMBERS[name] for name in ("PRODUCER_SUCCESS", "GET_OR_CREATE_SCHEMA_RESPONSE", "GET_SCHEMA_RESPONSE")
+}
+_IDS: Final = {
+    NUMBERS["SEND_RECEIPT"]: ("message_id",),
+    NUMBERS["MESSAGE"]: ("message_id",),
+    NUMBERS["GET_LAST_MESSAGE_ID_RESPONSE"]: ("last_message_id", "consumer_mark_delete_position"),
+}
+_NEW_TXN_RESPONSE: Final = NUMBERS["NEW_TXN_RESPONSE"]
+
+
+class Names:
+    """Topics, namespaces and subscriptions by the names that they are to have.
+
+    A rule is a pair (A, B): A is a namespace (`tenant/namespace`), a topic in any of Pulsar's spellings, or,
+    without a slash, a subscription as well. `suffix` goes behind the name of every topic, before
+    `-partition-N`; those of Pulsar's own namespace pulsar/system keep theirs. `unused` are the rules that
+    were of no use yet. Raises SettingsError for what is no name.
+    """
+
+    def __init__(self, rules: Iterable[tuple[str, str]] = (), suffix: str = "") -> None:
+        self._topics: dict[str, str] = {}
+        self._namespaces: dict[str, str] = {}
+        self._subscriptions: dict[str, str] = {}
+        self._suffix = suffix
+        self.unused: dict[str, str] = dict(rules)
+        self._rule_of: dict[str, str] = {}
+        for old, new in self.unused.items():
+            try:
+                if old.count("/") == 1:
+                    self._namespaces[check_namespace(old)] = check_namespace(new)
+                    continue
+                self._topics[check_topic(old)] = check_topic(new)
+                self._rule_of[check_topic(old)] = old
+                if "/" not in old + new:
+                    self._subscriptions[old] = new
+            except ValueError as error:
+                raise SettingsError(f"--rename {old}={new}: {error}") from None
+        try:
+            check_topic(f"t{suffix}")
+        except ValueError as error:
+            raise SettingsError(f"--suffix {suffix}: {error}") from None
+        if "/" in suffix:
+            raise SettingsError(f"--suffix {suffix}: no / may be in it; --rename changes namespaces")
+
+    def topic(self, name: str) -> str:
+        """What a topic is to be called; `name` itself where that is no other."""
+        full = full_topic(name)
+        base = without_partition(full)
+        renamed = self._topics.get(base)
+        if renamed is not None:
+            self.unused.pop(self._rule_of[base], None)
+        else:
+            namespace = namespace_of(base)
+            moved = self.namespace(namespace)
+            renamed = base if moved == namespace else base.replace(f"://{namespace}/", f"://{moved}/", 1)
+        if namespace_of(base) != _SYSTEM:
+            renamed += self._suffix
+        return name if renamed == base else renamed + full[len(base) :]
+
+    def namespace(self, name: str) -> str:
+        """What a namespace is to be called."""
+        moved = self._namespaces.get(name, name)
+        if moved is not name:
+            self.unused.pop(name, None)
+        return moved
+
+    def subscription(self, name: str) -> str:
+        """What a subscription is to be called."""
+        if name in self._subscriptions:
+            self.unused.pop(name, None)
+        return self._subscriptions.get(name, name)
+
+    def pattern(self, pattern: str) -> str:
+        """A regular expression of topics, for those of the namespace that is meant, and with the suffix."""
+        domain, found, rest = pattern.rpartition("://")
+        parts = rest.split("/", 2)
+        if len(parts) == 3:
+            rest = f"{self.namespace('/'.join(parts[:2]))}/{parts[2]}"
+        if self._suffix:
+            end = "$" if rest.endswith("$") else ""
+            rest = rest[: len(rest) - len(end)] + re.escape(self._suffix) + end
+        return domain + found + rest
+
+
+def _in_transaction(message: Any) -> bool:
+    """Whether a message names a transaction; 0:0 is one too, and need not be there in commands about it."""
+    descriptor = message.DESCRIPTOR
+    if "txnid_most_bits" not in descriptor.fields_by_name:
+        return False
+    return (
+        "Txn" in descriptor.name
+        or message.HasField("txnid_most_bits")
+        or message.HasField("txnid_least_bits")
+    )
+
+
+class Remap:
+    """Says recorded commands in terms of the replay; see above. `unknown_ids` counts ids nobody told of."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.unknown_ids = 0
+        self._ids: dict[tuple[Any, ...], tuple[int, int]] = {}
+        self._given: dict[tuple[object, ...], Any] = {}  # all else, by kind and recorded value
+        texts: dict[str, Callable[[str], str]] = {
+            **dict.fromkeys(_TOPICS, names.topic),
+            **dict.fromkeys(_SUBSCRIPTIONS, names.subscription),
+            **dict.fromkeys(_PRODUCERS, self.producer),
+            "namespace": names.namespace,
+            "topics_pattern": names.pattern,
+        }
+        self._texts = texts
+
+    def producer(self, name: str) -> str:
+        """The name that the broker gave in place of the recorded `name`."""
+        given: str = self._given.get(("producer", name), name)
+        return given
+
+    def outgoing(self, frame: Frame, owner: tuple[Any, ...] | None = None) -> bytes:
+        """The bytes to send for a recorded frame of a client.
+
+        `owner` tells of whose messages ids are meant first (see `learn`).
+        """
+        if frame.body is None or not frame.base.IsInitialized():  # type: ignore[union-attr]
+            return frame.raw
+        base = BaseCommand()
+        base.CopyFrom(frame.base)  # type: ignore[arg-type]
+        self._translate(getattr(base, BODIES[frame.type]), frame.topic, owner, count=True)
+        if frame.metadata is not None and frame.checksum != "invalid":
+            metadata = self.translated(frame.metadata, frame)
+            if metadata != frame.metadata:
+                return build_frame(base, metadata, frame.payload, checksum=frame.checksum == "valid")
+        if base == frame.base:
+            return frame.raw
+        command, behind = base.SerializeToString(), frame.raw[8 + frame.command_size :]
+        return struct.pack(">II", 4 + len(command) + len(behind), len(command)) + command + behind
+
+    def translated(self, message: Any, frame: Frame) -> Any:
+        """A copy of a message out of the recorded `frame`, in terms of the replay."""
+        copy = type(message)()
+        copy.CopyFrom(message)
+        self._translate(copy, frame.topic, None)
+        return copy
+
+    def _translate(
+        self, message: Any, topic: str | None, owner: tuple[Any, ...] | None, *, count: bool = False
+    ) -> None:
+        for field, value in message.ListFields():
+            name = field.name
+            if field.message_type is not None:
+                for each in value if field.is_repeated else (value,):
+                    if isinstance(each, MessageIdData):
+                        self._place(each, owner, count)
+                    self._translate(each, topic, owner, count=count)
+            elif name in self._texts:
+                self._text(message, name, value, self._texts[name])
+            elif name == "schema_version":
+                key = "version", without_partition(topic or ""), value
+                message.schema_version = self._given.get(key, value)
+        if _in_transaction(message):
+            place = message.txnid_most_bits, message.txnid_least_bits
+            given = self._given.get(("txn", *place), place)
+            if given != place:
+                message.txnid_most_bits, message.txnid_least_bits = given
+
+    @staticmethod
+    def _text(message: Any, name: str, value: Any, renamed: Callable[[str], str]) -> None:
+        """Rename a text, or each of several; what is no UTF-8 (bytes) or no text at all stays."""
+        if isinstance(value, str):
+            setattr(message, name, renamed(value))
+        elif not isinstance(value, (bytes, int)):
+            value[:] = [renamed(each) if isinstance(each, str) else each for each in value]
+
+    def _place(self, place: Any, owner: tuple[Any, ...] | None, count: bool) -> None:
+        """Put the id of the replay in place of a recorded one."""
+        key = place.ledgerId, place.entryId
+        if max(key) >= _NO_PLACE:
+            return
+        found = (self._ids.get((*owner, *key)) if owner is not None else None) or self._ids.get(key)
+        if found is not None:
+            place.ledgerId, place.entryId = found
+        elif count:
+            self.unknown_ids += 1
+
+    def learn(self, recorded: Frame, replayed: Frame, owner: tuple[Any, ...] | None = None) -> None:
+        """Take note of what the broker gave now in place of what it gave then.
+
+        With an `owner` a message came for another one, and its id counts for that owner alone.
+        """
+        if recorded.type != replayed.type or recorded.body is None or replayed.body is None:
+            return
+        old, new = recorded.body, replayed.body
+        for name in _IDS.get(recorded.type, ()):
+            self._learn_id(getattr(old, name), getattr(new, name), owner or ())
+        if recorded.type == _NEW_TXN_RESPONSE:
+            key = "txn", old.txnid_most_bits, old.txnid_least_bits
+            self._given[key] = new.txnid_most_bits, new.txnid_least_bits
+        elif recorded.type in _ANSWERED_VERSIONS:
+            if old.schema_version and new.schema_version:
+                self._given["version", without_partition(recorded.topic or ""), old.schema_version] = (
+                    new.schema_version
+                )
+            if hasattr(old, "producer_name"):
+                self._given["producer", old.producer_name] = new.producer_name
+        bound(self._given, MAX_KNOWN)
+        bound(self._ids, MAX_KNOWN)
+
+    def knows(self, place: MessageIdData) -> bool:
+        """Whether a recorded message id has one of the replay."""
+        return (place.ledgerId, place.entryId) in self._ids
+
+    def _learn_id(self, old: Any, new: Any, owner: tuple[Any, ...]) -> None:
+        key = old.ledgerId, old.entryId
+        if max(*key, new.ledgerId, new.entryId) < _NO_PLACE:
+            self._ids.setdefault((*owner, *key), (new.ledgerId, new.entryId))
+
+    def content(self, frame: Frame, recorded: bool) -> tuple[str | bytes, int, int] | None:
+        """What a MESSAGE is known by: its producer (in terms of the replay), sequence id and chunk."""
+        metadata: MessageMetadata | None = frame.metadata
+        if metadata is None:
+            return None
+        name = metadata.producer_name
+        if recorded and isinstance(name, str):
+            name = self.producer(name)
+        return name, metadata.sequence_id, metadata.chunk_id

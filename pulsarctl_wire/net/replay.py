@@ -1,0 +1,545 @@
+"""The client side of recorded sessions, played again; and how the answers differ from the recorded ones.
+
+One walk over the recording, in the order in which it was captured, over all its connections. What a client
+sent is sent on a connection of its own (`Player`), in terms of this broker (`net.remap`). Of what a broker
+sent the counterpart is waited for: so nothing is sent before what it followed has come, and a session that
+depends on another one finds it as far as it was. A counterpart (`Pairs`) is
+
+    an answer or receipt   what answers the same request
+    a MESSAGE              the one with the same producer, sequence id and chunk that came to the same
+                           consumer, of a Shared subscription to any of its consumers; if messages are
+                           foreign (no recorded client sent them) and others come, the nth for the nth
+    anything else          the next one of that command for that producer, consumer, watcher
+
+What does not come in time is said, and the walk goes on; what is of the same kind (requests; a producer's
+receipts; a consumer's messages; a command that comes unasked) is waited for half as long from then on.
+PING is answered and AUTH_CHALLENGE too, by whoever holds the connection: neither is part of the comparison.
+
+Memory: `MAX_WAITING` bytes of frames that came and were not recorded so far, or the other way round, and what
+`net.remap` remembers; the recording itself is taken as a stream.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from pulsarctl_wire.errors import LinkClosed, Unanswered, Unreachable
+from pulsarctl_wire.net.differences import differences
+from pulsarctl_wire.net.link import Link, Tap
+from pulsarctl_wire.net.remap import Names, Remap
+from pulsarctl_wire.net.settings import Auth, Settings
+from pulsarctl_wire.wire.commands import NUMBERS, REQUESTS
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, build_frame
+from pulsarctl_wire.wire.names import full_topic
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandSubscribe
+from pulsarctl_wire.wire.session import FIELDS, MAX_PENDING, NO_REQUEST, Knowledge, Session, bound
+from pulsarctl_wire.wire.stream import FrameStream
+
+MAX_WAITING: Final = 128 * 1024 * 1024
+"""Bytes of frames that wait for their counterparts; of more, half is counted and forgotten."""
+_COST: Final = 2_048  # of keeping a frame, beside its bytes
+
+_CONNECT, _CONNECTED, _AUTH_RESPONSE = NUMBERS["CONNECT"], NUMBERS["CONNECTED"], NUMBERS["AUTH_RESPONSE"]
+_MESSAGE, _ERROR, _SEND, _PONG = NUMBERS["MESSAGE"], NUMBERS["ERROR"], NUMBERS["SEND"], NUMBERS["PONG"]
+_BY_CLOCK: Final = {NUMBERS["PING"], NUMBERS["AUTH_CHALLENGE"]}
+_SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
+_RECEIPTS: Final = {NUMBERS["SEND_RECEIPT"], NUMBERS["SEND_ERROR"]}
+_ANSWERED: Final = {*REQUESTS, _SEND, NUMBERS["PING"]}
+_OWNERS: Final = ("consumer_id", "producer_id", "watcher_id", "resource_id", "session_id", "watch_id")
+
+Key = tuple[Any, ...]
+"""What a frame and its counterpart have in common; it begins with the number of their connection, if any."""
+
+
+class Ended(NamedTuple):
+    """A recorded connection ended: who closed it, and when (ns since the epoch)."""
+
+    connection: Connection
+    by_broker: bool
+    time_ns: int | None
+
+
+class Difference(NamedTuple):
+    """An answer that is another one than the recorded one.
+
+    `kind` is "differs" (both frames are there, and `fields` name -> (recorded, now)), "missing" (nothing
+    came), "unexpected" (nothing was recorded), or "closed" (`text` says why the connection ended).
+    """
+
+    kind: str
+    connection: int
+    recorded: Frame | None = None
+    replayed: Frame | None = None
+    fields: dict[str, tuple[Any, Any]] = {}  # noqa: RUF012 (never changed)
+    text: str = ""
+
+
+class Totals:
+    """What a replay came to: connections, frames sent and not, answers (`exchanges`) by how they compare.
+
+    Those of which one side is missing count too: as `unanswered`, or, if nothing was recorded, as `differ`;
+    `differ` also has the connections that ended otherwise.
+    """
+
+    def __init__(self) -> None:
+        self.connections = self.sent = self.unsent = 0
+        self.exchanges = self.differ = self.unanswered = 0
+
+
+class Options(NamedTuple):
+    """`speed` times as fast as recorded (0: as fast as answers allow); `answer_timeout` in seconds."""
+
+    speed: float = 0.0
+    answer_timeout: float = 30.0
+
+
+class Pairs:
+    """Finds counterparts. What has none so far waits: recorded frames, and those that came, by their keys."""
+
+    def __init__(self) -> None:
+        self._tables: tuple[dict[Key, deque[Frame]], dict[Key, deque[Frame]]] = ({}, {})
+        self._bytes = 0
+
+    def take(self, key: Key, frame: Frame, recorded: bool) -> Frame | None:
+        """The first counterpart of `frame`, which waits no more; None if there is none, and `frame` waits."""
+        others = self._tables[not recorded]
+        queue = others.get(key)
+        if not queue:
+            self._tables[recorded].setdefault(key, deque()).append(frame)
+            self._bytes += len(frame.raw) + _COST
+            return None
+        other = queue.popleft()
+        if not queue:
+            del others[key]
+        self._bytes -= len(other.raw) + _COST
+        return other
+
+    def waits(self, key: Key, frame: Frame) -> bool:
+        """Whether a recorded frame waits."""
+        return any(each is frame for each in self._tables[True].get(key, ()))
+
+    def pop(self, wanted: Callable[[Key], bool], recorded: bool) -> list[Frame]:
+        """The frames that wait under such keys, in order; they wait no more."""
+        table = self._tables[recorded]
+        frames = [frame for key in list(table) if wanted(key) for frame in table.pop(key)]
+        self._bytes -= sum(len(frame.raw) + _COST for frame in frames)
+        return sorted(frames, key=lambda frame: frame.number)
+
+    def excess(self, recorded: bool) -> list[Frame]:
+        """Half of what waits, if that is too much; it waits no more."""
+        if self._bytes <= MAX_WAITING:
+            return []
+        table = self._tables[recorded]
+        half = set(list(table)[: len(table) // 2 + 1])
+        return self.pop(lambda key: key in half, recorded)
+
+
+class Replay:
+    """One replay: `run` it over the events of a capture. `tell` hears of differences, `note` of all else.
+
+    Attributes: `totals`, and `remap`, which is what it has learnt.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        names: Names,
+        options: Options,
+        *,
+        tell: Callable[[Difference], None],
+        note: Callable[[str], None],
+        tap: Tap | None = None,
+    ) -> None:
+        self.settings = settings
+        self.options = options
+        self.remap = Remap(names)
+        self.totals = Totals()
+        self.note = note
+        self._tell = tell
+        self.tap = tap
+        self.pairs = Pairs()
+        self.lossy: set[int] = set()  # connections of which a part is missing
+        self.met: set[Key] = set()  # streams of messages that came as they were recorded
+        self.in_order: set[Key] = set()  # streams whose messages are told by their order
+        self._found: list[Difference] = []  # to be told behind the step that is being made
+        self._misses: Counter[Key] = Counter()  # what did not come in time, by kind
+        self._news: asyncio.Future[None] | None = None
+        self._players: dict[int, Player | None] = {}
+        self._clock = 0.0  # when, by the loop's clock, the step before is to have happened
+        self._before: int | None = None  # when it was recorded
+
+    async def run(self, events: Iterable[Event | Ended]) -> Totals:
+        """Play what clients sent in `events`, and compare; `events` are in the order of capture.
+
+        Raises Unreachable, Unanswered if no connection can be made.
+        """
+        self._clock = asyncio.get_running_loop().time()
+        try:
+            for event in events:
+                await self._step(event)
+                self._tell_found()
+            for player in self._players.values():
+                if player is not None:
+                    player.link.observe = None
+            self.alone(lambda key: True)
+            self._tell_found()
+        finally:
+            links = [player.link for player in self._players.values() if player is not None]
+            await asyncio.gather(*(link.close() for link in links))
+        return self.totals
+
+    # -- pairs
+
+    def take(self, key: Key, stream: Key | None, frame: Frame, recorded: bool) -> bool:
+        """Compare `frame` with its counterpart if that is there, else let it wait.
+
+        `stream` tells of a MESSAGE whose messages it is one of.
+        """
+        other = self.pairs.take(key, frame, recorded)
+        if other is None:
+            for side in (True, False):
+                self._count_alone(self.pairs.excess(side), side)
+            return False
+        old, new = (frame, other) if recorded else (other, frame)
+        in_order = stream in self.in_order
+        self.remap.learn(old, new, stream if in_order else None)
+        if stream is not None and not in_order:
+            self.met.add(stream)
+        self.totals.exchanges += 1
+        fields = differences(old, new, self.remap)
+        if fields:
+            self.differs(Difference("differs", old.connection.index, old, new, fields))
+            player = self._players.get(old.connection.index)
+            if player is not None:
+                player.strayed = "command" in fields
+        return True
+
+    def alone(self, wanted: Callable[[Key], bool]) -> None:
+        """What waits under such keys has no counterpart: count and tell it."""
+        for recorded in (True, False):
+            self._count_alone(self.pairs.pop(wanted, recorded), recorded)
+
+    def _count_alone(self, frames: Iterable[Frame], recorded: bool) -> None:
+        for frame in frames:
+            index = frame.connection.index
+            if recorded:
+                self.totals.exchanges += 1
+                self.totals.unanswered += 1
+                self._found.append(Difference("missing", index, recorded=frame))
+            elif index not in self.lossy:
+                self.totals.exchanges += 1
+                self.differs(Difference("unexpected", index, replayed=frame))
+
+    def differs(self, difference: Difference) -> None:
+        """Count a difference; it is told when the step that is being made is over."""
+        self.totals.differ += 1
+        self._found.append(difference)
+
+    def news(self) -> None:
+        """Something came: look whether it is what is waited for."""
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def patience(self, kind: Key) -> float:
+        """How long something of this kind is waited for, in seconds."""
+        return self.options.answer_timeout * 0.5 ** min(self._misses[kind], 30)
+
+    async def arrival(self, key: Key, kind: Key, frame: Frame, closed: "asyncio.Future[None]") -> bool:
+        """Whether the counterpart of `frame` comes in time, before its connection is `closed`."""
+        loop = asyncio.get_running_loop()
+        seconds = self.patience(kind)
+        due = loop.time() + seconds
+        while self.pairs.waits(key, frame):
+            left = due - loop.time()
+            if left <= 0 or closed.done():
+                break
+            self._news = loop.create_future()
+            await asyncio.wait([self._news, closed], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            return True
+        self._misses[kind] += 1
+        if self._misses[kind] == 1 and not closed.done():
+            self.note(
+                f"connection {frame.connection.index}: {frame.command} (#{frame.number}) did not come within "
+                f"{seconds:g} s; going on, and waiting half as long for what is like it"
+            )
+        return False
+
+    # -- the walk
+
+    def _tell_found(self) -> None:
+        found, self._found = self._found, []
+        for difference in found:
+            self._tell(difference)
+
+    async def _step(self, event: Event | Ended) -> None:
+        index = event.connection.index
+        if index not in self._players:
+            if isinstance(event, Ended):
+                return
+            await self._pace(event.time_ns)
+            self._players[index] = await self._open(event)
+        player = self._players[index]
+        if player is None:
+            return
+        due = await self._pace(event.time_ns, wait=isinstance(event, Ended) or event.to_broker)
+        if isinstance(event, Ended):
+            await player.end(event.by_broker)
+            self._players[index] = None
+        elif not isinstance(event, Frame) or event.partial or event.base is None:
+            player.damaged(event)
+        elif event.to_broker:
+            await player.play(event)
+        else:
+            await player.expect(event)
+            self._clock = max(due, asyncio.get_running_loop().time())
+
+    async def _pace(self, time_ns: int | None, *, wait: bool = True) -> float:
+        """When the next step is due, by the loop's clock; waits until then if we are to."""
+        speed = self.options.speed
+        if speed and time_ns is not None:
+            if self._before is not None:
+                self._clock += max(0, time_ns - self._before) / 1e9 / speed
+            self._before = time_ns
+            left = self._clock - asyncio.get_running_loop().time()
+            if wait and left > 0:
+                await asyncio.sleep(left)
+        return self._clock
+
+    async def _open(self, first: Event) -> "Player | None":
+        """The player of a connection that begins with `first`; None, with a word, if it cannot be played."""
+        where = f"connection {first.connection.index}"
+        if not isinstance(first, Frame):
+            spoken = getattr(first, "protocol", "")
+            why = f"it speaks {spoken}" if spoken else "its beginning is missing or damaged"
+            self.note(f"{where} is passed over: {why}")
+            return None
+        if first.type != _CONNECT or not first.to_broker or first.partial or first.body is None:
+            self.note(f"{where} is passed over: it does not begin with a whole CONNECT")
+            return None
+        player = Player(self, first)
+        self.totals.connections += 1
+        await player.open()
+        return player
+
+
+class Player:
+    """One recorded connection, played on one of our own. See the module for what it does."""
+
+    link: Link
+
+    def __init__(self, whole: Replay, connect: Frame) -> None:
+        self.index = connect.connection.index
+        self._whole = whole
+        self._remap = whole.remap
+        self._credentials = connect.body.auth_data
+        self._redacted = bool(self._credentials) and not self._credentials.strip(b"*")
+        connection = Connection(self.index)
+        self._sending = FrameStream(connection, True)
+        self._session = Session(connection, Knowledge(join_chunks=False, schemas=False), (self._sending,))
+        self.strayed = False  # the latest difference was in the command
+        self._sent: dict[int, int] = {}  # numbers of requests here -> in the recording
+        self._streams: dict[int, Key] = {}  # of the messages of Shared consumers
+        self._lost = False  # the connection ended before the recorded one
+        method = as_text(connect.body.auth_method_name)
+        self._auth = Auth(method, lambda: self._credentials) if method and not self._redacted else Auth()
+
+    # -- opening and sending
+
+    async def open(self) -> None:
+        """Connect to the first host of the URL that can be reached. Raises Unreachable, Unanswered."""
+        settings = self._whole.settings
+        if settings.auth.method == "none":
+            settings = replace(settings, auth=self._auth)
+            if self._redacted:
+                self._whole.note(
+                    f"connection {self.index}: its credentials are redacted in the capture, and left out; "
+                    "give some with --token, --token-file or --basic"
+                )
+        self._auth = settings.auth
+        tried: list[Unreachable | Unanswered] = []
+        addresses = settings.url.addresses
+        while len(tried) < len(addresses):
+            address = addresses[len(tried)]
+            tap = self._whole.tap
+            try:
+                self.link = await Link.open(address, settings, index=self.index, tap=tap, handshake=False)
+            except (Unreachable, Unanswered) as error:
+                tried.append(error)
+            else:
+                self.link.observe = self._came
+                return
+        raise type(tried[0])(f"{'; '.join(map(str, tried))} (tried {settings.url})")
+
+    async def play(self, frame: Frame) -> None:
+        """Send what a client sent; a PONG is ours to send, and so is an AUTH_RESPONSE."""
+        body = frame.body
+        if frame.type == _AUTH_RESPONSE and body is not None:
+            self._credentials = body.response.auth_data
+        if frame.type in (_PONG, _AUTH_RESPONSE):
+            return
+        if frame.type == _SUBSCRIBE and body is not None:
+            self._subscribe(body)
+        owner = self._stream(frame)
+        owner = owner if owner in self._whole.in_order else None
+        data = self._connect(frame) if frame.type == _CONNECT else self._remap.outgoing(frame, owner)
+        try:
+            self.link.send(data)
+        except LinkClosed:
+            self._whole.totals.unsent += 1
+            self._closed()
+            return
+        self._whole.totals.sent += 1
+        events = self._sending.feed(data)
+        self._session.track(events)
+        for event in events:
+            if isinstance(event, Frame) and frame.type in _ANSWERED:
+                self._sent[event.number] = frame.number
+                bound(self._sent, MAX_PENDING)
+        await self._drain()
+
+    def _subscribe(self, body: Any) -> None:
+        """Remember where the messages of a consumer may come instead."""
+        shared = body.subType == CommandSubscribe.Shared
+        topic, name = full_topic(body.topic), as_text(body.subscription)
+        self._streams[body.consumer_id] = (
+            ("shared", topic, name) if shared else (self.index, "consumer", body.consumer_id)
+        )
+        bound(self._streams, MAX_PENDING)
+
+    def _stream(self, frame: Frame) -> Key | None:
+        """Whose messages a frame is about, or one of; None for other frames."""
+        if "consumer_id" not in FIELDS.get(frame.type, ()) or frame.body is None:
+            return None
+        consumer: int = frame.body.consumer_id
+        return self._streams.get(consumer, (self.index, "consumer", consumer))
+
+    def _connect(self, frame: Frame) -> bytes:
+        """CONNECT with our credentials if there are any, and to the broker itself."""
+        base = BaseCommand()
+        base.CopyFrom(frame.base)  # type: ignore[arg-type]
+        body = base.connect
+        body.ClearField("proxy_to_broker_url")
+        auth = self._auth
+        if auth.method != "none":
+            body.auth_method_name, body.auth_data = auth.method, auth.data()
+        elif self._redacted:
+            body.ClearField("auth_method_name")
+            body.ClearField("auth_data")
+        return frame.raw if base == frame.base else build_frame(base)
+
+    async def _drain(self) -> None:
+        """Wait until the socket takes more; a broker that reads nothing is given up."""
+        seconds = self._whole.options.answer_timeout
+        task = asyncio.ensure_future(self.link.drain())
+        try:
+            # not wait_for: before Python 3.12 it may miss that it is cancelled
+            _, late = await asyncio.wait([task], timeout=seconds)
+        finally:
+            task.cancel()
+        if late:
+            self.link.drop(f"the broker took nothing for {seconds:g} s")
+
+    def _closed(self) -> None:
+        """Tell once that the connection is gone, though the recorded one went on."""
+        try:
+            self.link.send(b"")
+        except LinkClosed as error:
+            if not self._lost:
+                self._whole.differs(Difference("closed", self.index, text=str(error)))
+            self._lost = True
+
+    # -- what comes
+
+    def damaged(self, event: Event) -> None:
+        """Something of the recording is missing, or makes no sense: say so, once."""
+        lossy = self._whole.lossy
+        if self.index not in lossy:
+            whose = "the client" if event.to_broker else "the broker"
+            what = f"{event.size} bytes are missing" if isinstance(event, Gap) else "it is damaged"
+            self._whole.note(
+                f"connection {self.index}: {what} in what {whose} sent, behind byte {event.offset}; "
+                "such frames are neither sent nor compared"
+            )
+        lossy.add(self.index)
+
+    async def expect(self, frame: Frame) -> None:
+        """Wait for the counterpart of what the broker sent, unless it is not to be waited for."""
+        whole = self._whole
+        paired = frame.type in _RECEIPTS or "request_id" in FIELDS.get(frame.type, ())
+        if self.index in whole.lossy and paired and frame.request is None:
+            return  # perhaps its request is what is missing
+        if frame.type in _BY_CLOCK or frame.body is None:
+            return
+        stream = self._stream(frame) if frame.type == _MESSAGE else None
+        key = self._key(frame, frame.request, stream, recorded=True)
+        if whole.take(key, stream, frame, recorded=True):
+            return
+        if await whole.arrival(key, self._kind(frame, stream), frame, self.link.closed):
+            return
+        if self.link.closed.done():
+            self._closed()
+        elif stream is not None and stream not in whole.met and not whole.remap.knows(frame.body.message_id):
+            self._tell_by_order(stream)
+
+    def _came(self, event: Event) -> None:
+        """A frame of the broker is here (its link calls this)."""
+        if not isinstance(event, Frame) or event.partial:
+            return
+        if event.type == _CONNECTED:
+            self._session.heed_limit(event)
+        self._session.track([event])
+        if event.type in _BY_CLOCK or event.body is None:
+            return
+        request = None if event.request is None else self._sent.get(event.request)
+        stream = self._stream(event) if event.type == _MESSAGE else None
+        key = self._key(event, request, stream, recorded=False)
+        self._whole.take(key, stream, event, recorded=False)
+        self._whole.news()
+
+    def _key(self, frame: Frame, request: int | None, stream: Key | None, *, recorded: bool) -> Key:
+        body = frame.body
+        if frame.type == _CONNECTED or (frame.type == _ERROR and body.request_id == NO_REQUEST):
+            return self.index, "handshake"
+        if request is not None:
+            return self.index, "answer", request
+        if stream is not None:
+            in_order = stream in self._whole.in_order
+            return stream if in_order else (*stream, self._remap.content(frame, recorded))
+        fields = FIELDS.get(frame.type, frozenset())
+        return self.index, frame.type, *(getattr(body, name) for name in _OWNERS if name in fields)
+
+    def _kind(self, frame: Frame, stream: Key | None) -> Key:
+        """What is waited for together."""
+        if stream is not None:
+            return stream
+        if frame.type in _RECEIPTS:
+            return self.index, "producer", frame.body.producer_id
+        return (self.index, "requests") if frame.request is not None else (self.index, frame.type)
+
+    def _tell_by_order(self, stream: Key) -> None:
+        """Other messages come than were recorded: from now on the nth stands for the nth."""
+        whole, size = self._whole, len(stream)
+        whole.in_order.add(stream)
+        for recorded in (True, False):
+            for frame in whole.pairs.pop(lambda key: key[:size] == stream, recorded):
+                whole.take(stream, stream, frame, recorded)
+
+    # -- the end
+
+    async def end(self, by_broker: bool) -> None:
+        """End as the recorded connection did; a broker that closed that one is waited for.
+
+        Unless its last answer was another one already: then it has no reason to.
+        """
+        if by_broker and not self.strayed and not self.link.closed.done():
+            await asyncio.wait([self.link.closed], timeout=self._whole.options.answer_timeout)
+            if not self.link.closed.done():
+                text = "the broker closed the recorded connection here, but not this one"
+                self._whole.differs(Difference("closed", self.index, text=text))
+        self.link.observe = None
+        self._whole.alone(lambda key: key[0] == self.index)
+        await self.link.close()

@@ -1,0 +1,249 @@
+"""`pwire replay`: what it prints and how it ends, against a broker that answers as was recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pwire_run import SAMPLES, Pcap, Run, pwire
+
+from pulsarctl_wire.capture.sources import Decoder
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.reading import Sources
+from pulsarctl_wire.cli.replay import recorded_events
+from pulsarctl_wire.net.replay import Ended
+from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.frame import Connection, Event, Frame
+from pulsarctl_wire.wire.stream import FrameStream
+
+UNASKED = {NUMBERS["PONG"], NUMBERS["AUTH_RESPONSE"]}
+"""What the player sends when it is asked, not when it was recorded."""
+
+WHOLE = [
+    *("python-simple", "java-simple", "java-batch-zlib", "java-batchindexack", "java-brokerentry"),
+    *("java-encrypted", "java-keyshared", "java-keyvalue-protobuf", "java-nack-dlq", "python-partitioned"),
+    *("python-schemas", "chunks-out-of-order", "corrupt-in-transit", "no-checksum", "errors", "auth-token"),
+    *("ipv6", "linktype-sll2", "nano"),
+]
+Step = tuple[Frame, list[Event | Ended]]
+"""What a client sent, and what came before it sent anything else."""
+
+
+def recorded(path: Path) -> list[list[Step]]:
+    """What there is to be played of a capture, by connection."""
+    connections: dict[int, list[Step]] = {}
+    with ExitStack() as stack:
+        for event in recorded_events(Sources([str(path)], stack, bar=False), Decoder()):
+            index = event.connection.index
+            if isinstance(event, Frame) and event.to_broker:
+                first = event.type == NUMBERS["CONNECT"]
+                if (index in connections or first) and event.type not in UNASKED:
+                    connections.setdefault(index, []).append((event, []))
+            elif connections.get(index):
+                connections[index][-1][1].append(event)
+    return list(connections.values())
+
+
+class AsRecorded(asyncio.Protocol):
+    """A broker's side of a recorded connection: says what was recorded whenever the client did its part."""
+
+    def __init__(self, steps: list[Step], seen: list[Frame]) -> None:
+        self._steps = iter(steps)
+        self._seen = seen
+        self._stream = FrameStream(Connection(0), True)
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self._stream.feed(data):
+            assert isinstance(frame, Frame)
+            if frame.type not in UNASKED:
+                self._seen.append(frame)
+                self._answer(next(self._steps)[1])
+
+    def _answer(self, events: list[Event | Ended]) -> None:
+        for event in events:
+            if isinstance(event, Frame):
+                self._transport.write(event.raw)
+            elif isinstance(event, Ended) and event.by_broker:
+                self._transport.close()
+
+
+@contextmanager
+def broker(connections: list[list[Step]]) -> Iterator[tuple[str, list[Frame]]]:
+    """A broker in a thread of its own that takes so many connections; its URL, and what it gets."""
+    seen: list[Frame] = []
+    rest = iter(connections)
+    loop = asyncio.new_event_loop()
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def make() -> AsRecorded:
+        return AsRecorded(next(rest), seen)
+
+    server = loop.run_until_complete(loop.create_server(make, sock=listening))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield f"pulsar://127.0.0.1:{listening.getsockname()[1]}", seen
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        server.close()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+
+def replay(sample: str | Path, *args: str, of: str | None = None) -> Run:
+    """Play a sample to a broker that answers as was recorded (in the sample `of`)."""
+    path = SAMPLES / f"{sample}.pcap" if isinstance(sample, str) else sample
+    with broker(recorded(SAMPLES / f"{of}.pcap" if of else path)) as (url, _):
+        return pwire("replay", path, "--to", url, "--answer-timeout", "5", *args)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_broker_that_answers_as_recorded_differs_in_nothing(name: str) -> None:
+    path = SAMPLES / f"{name}.pcap"
+    connections = recorded(path)
+    with broker(connections) as (url, seen):
+        run = pwire("replay", path, "--to", url)
+    assert run.code == 0, (run.out, run.err)
+    greeting = NUMBERS["CONNECT"]  # which may lose the proxy's part of it
+    sent = [frame.raw for steps in connections for frame, _ in steps if frame.type != greeting]
+    assert sorted(frame.raw for frame in seen if frame.type != greeting) == sorted(sent)
+    [summary] = run.lines
+    assert summary.endswith(" exchanges, 0 differ, 0 unanswered")
+    assert int(summary.split()[0]) > 0
+
+
+def test_differences_are_lines_and_the_exit_code_is_9() -> None:
+    answers = recorded(SAMPLES / "python-simple.pcap")
+    receipts = [
+        event
+        for _, events in answers[0]
+        for event in events
+        if isinstance(event, Frame) and event.command == "PRODUCER_SUCCESS"
+    ]
+    error = FrameStream(Connection(0), False).feed(
+        bytes.fromhex(
+            "0000001b 00000017 080e 7213 0801 1010 1a0d 7461 6b656e 1b5b33316d 6e6f77".replace(" ", "")
+        )
+    )
+    assert isinstance(error[0], Frame)
+    receipts[0].raw = error[0].raw
+    with broker(answers) as (url, _):
+        text = pwire("replay", SAMPLES / "python-simple.pcap", "--to", url)
+    assert text.code == console.EXIT_DIFFERS
+    topic = "persistent://public/default/python-simple-orders"
+    assert text.lines == [
+        f"connection 0 #15 PRODUCER_SUCCESS {topic}: command PRODUCER_SUCCESS → ERROR, "
+        r"error nothing → ProducerBusy, message nothing → taken\x1b[31mnow",
+        "29 exchanges, 1 differ, 0 unanswered",
+    ]
+    with broker(answers) as (url, _):
+        told = pwire("replay", SAMPLES / "python-simple.pcap", "--to", url, "-o", "json")
+    difference, total = told.records
+    assert (difference["kind"], difference["frame"], difference["request"]) == ("differs", 15, 14)
+    assert difference["topic"] == topic
+    assert difference["fields"]["error"] == {"recorded": None, "replayed": "ProducerBusy"}
+    assert total == {
+        "exchanges": 29,
+        "differ": 1,
+        "unanswered": 0,
+        "connections": 1,
+        "sent": 21,
+        "unsent": 0,
+    }
+
+
+def test_missing_and_unexpected_answers_and_lost_connections_are_lines_too() -> None:
+    run = replay("python-simple", "--answer-timeout", "0.05", of="java-simple")
+    assert run.code == console.EXIT_DIFFERS
+    kinds = ("did not come", "came, and is not in the recording", "→")
+    assert all(any(kind in line for line in run.lines) for kind in kinds)
+    short = recorded(SAMPLES / "python-simple.pcap")
+    [steps] = short
+    steps[3][1][:] = [Ended(Connection(0), True, None)]
+    with broker(short) as (url, _):
+        lost = pwire("replay", SAMPLES / "python-simple.pcap", "--to", url)
+    assert any(line.startswith("connection 0: closed: 127.0.0.1:") for line in lost.lines)
+    assert lost.lines[-1].endswith(" frames could not be sent")
+
+
+def test_a_connection_is_chosen_by_number_port_or_address() -> None:
+    all_of_them = recorded(SAMPLES / "auth-token.pcap")
+    with broker(all_of_them[1:2]) as (url, seen):
+        run = pwire("replay", SAMPLES / "auth-token.pcap", "--to", url, "--connection", "1", "-o", "json")
+    assert run.code == 0, run.err
+    assert run.records[-1]["connections"] == 1
+    assert [frame.raw for frame in seen] == [frame.raw for frame, _ in all_of_them[1]]
+
+
+def test_names_are_changed_and_a_rule_of_no_use_is_said() -> None:
+    with broker(recorded(SAMPLES / "python-simple.pcap")) as (url, seen):
+        flags = ["--rename", "billing=audit", "--rename", "nobody=anybody", "--suffix=-2"]
+        run = pwire("replay", SAMPLES / "python-simple.pcap", "--to", url, *flags)
+    assert run.code == 0, run.out
+    assert run.complaints == ["pwire: --rename nobody=anybody: nothing played is called nobody"]
+    [subscribe] = [frame.body for frame in seen if frame.command == "SUBSCRIBE"]
+    assert subscribe.subscription == "audit"
+    assert subscribe.topic.endswith("/python-simple-orders-2")
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ([], "give --to URL"),
+        (["--to", "pulsar://a", "--url", "pulsar://b"], "give --to URL"),
+        (["--to", "http://a"], "web service URL"),
+        (["--to", "a", "--speed", "fast"], "--speed fast: a number such as 2 or 0.5 is wanted, or max"),
+        (["--to", "a", "--speed", "nan"], "--speed nan"),
+        (["--to", "a", "--speed=-1"], "--speed -1"),
+        (["--to", "a", "--rename", "x"], "--rename x: A=B is wanted"),
+        (["--to", "a", "--rename", "x/y=z"], "--rename x/y=z: 'z' is no namespace"),
+        (["--to", "a", "--suffix", "/"], "--suffix /: "),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(flags: list[str], complaint: str) -> None:
+    run = pwire("replay", SAMPLES / "python-simple.pcap", *flags)
+    assert run.code == console.EXIT_USAGE
+    [line] = run.err.splitlines()
+    assert complaint in line
+
+
+def test_nobody_there() -> None:
+    run = pwire("replay", SAMPLES / "python-simple.pcap", "--to", "pulsar://127.0.0.1:1")
+    assert (run.code, run.out) == (console.EXIT_UNREACHABLE, b"")
+    assert len(run.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["snaplen96", "http-client-on-binary-port"])
+def test_a_capture_that_has_nothing_to_play(name: str) -> None:
+    run = replay(name)
+    assert (run.code, run.out) == (console.EXIT_SOURCE, b"")
+    assert "nothing was played" in run.complaints[-1]
+
+
+def test_a_capture_that_breaks_off_is_played_as_far_as_it_goes(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.pcap"
+    cut.write_bytes((SAMPLES / "python-simple.pcap").read_bytes()[:-20])
+    run = replay(cut, of="python-simple")
+    assert run.code == console.EXIT_DAMAGED, run.out
+    assert run.lines[-1].endswith(" 0 differ, 0 unanswered")
+    missing = replay(tmp_path / "none.pcap", of="python-simple")
+    assert missing.code == console.EXIT_SOURCE
+
+
+def test_what_was_not_captured_is_said_and_the_rest_is_played(tmp_path: Path) -> None:
+    holes = tmp_path / "holes.pcap"
+    holes.write_bytes(Pcap.read("python-simple.pcap").without([40]).file)
+    with broker(recorded(holes)) as (url, _):
+        run = pwire("replay", holes, "--to", url, "--answer-timeout", "1")
+    assert "are missing in what" in run.err
+    assert run.code == 0, (run.out, run.err)
