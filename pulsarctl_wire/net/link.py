@@ -417,7 +417,7 @@ class Link(asyncio.Protocol):
                 self._respond()
             elif not self._greeting.done():
                 self._greeting.set_result(frame)
-        elif kind == BaseCommand.CONNECTED:
+        elif kind == BaseCommand.CONNECTED and frame.body is not None:
             if self._greeting is None:
                 self._connected(frame)  # somebody else's handshake
             elif not self._greeting.done():

@@ -11,11 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from interop.brokers import Cluster, Pulsar, Standalone, Unavailable
 from interop.releases import java, release
+
+if TYPE_CHECKING:
+    from interop.sessions import Client, Java, Wheel
 
 _WITHOUT = {"NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
 _PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
@@ -146,3 +149,26 @@ class Pwire:
 @pytest.fixture
 def pwire(request: pytest.FixtureRequest) -> Pwire:
     return Pwire(request)
+
+
+@pytest.fixture(scope="module")
+def java_client(obtainable: None) -> Iterator[Java]:
+    from interop.sessions import Java
+
+    with Java() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def wheel_client() -> Iterator[Wheel]:
+    from interop.sessions import Wheel
+
+    with Wheel() as client:
+        yield client
+
+
+@pytest.fixture(params=["wheel", "java"])
+def client(request: pytest.FixtureRequest) -> Client:
+    """An official client."""
+    found: Client = request.getfixturevalue(f"{request.param}_client")
+    return found

@@ -47,6 +47,21 @@ def free_port(wanted: int | None = None) -> int:
     raise Failed(f"port {wanted} is taken" if wanted else "no port is free")
 
 
+def connected_to(pid: int) -> set[int]:
+    """The ports that a process's TCP connections lead to. Where there is no /proc: raises OSError."""
+    own = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            own.add(os.readlink(link))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            _, _, remote, _, _, _, _, _, _, inode, *_ = line.split()
+            if f"socket:[{inode}]" in own:
+                found.add(int(remote.rpartition(":")[2], 16))
+    return found - {0}
+
+
 class Process:
     """A command that can be started any number of times; `log` is the file that all it writes is added to.
 

@@ -1,4 +1,4 @@
-"""`pwire` while a test goes on, and numbered messages that show whether any was lost."""
+"""`pwire`, and other programs, while a test goes on; numbered messages that show whether any was lost."""
 
 from __future__ import annotations
 
@@ -8,37 +8,34 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from interop.conftest import Pwire
-
 if TYPE_CHECKING:
+    from interop.conftest import Pwire
     from typing_extensions import Self  # Python 3.10 has none
 
 PATIENCE = 90.0
 """Seconds after which something that is waited for does not come: far more than it takes."""
 
 
-class Running:
-    """`pwire` while the test goes on; arguments are those of the fixture.
+class Program:
+    """A program while the test goes on.
 
     `out` and `err` are the lines it has written until now. `with` kills it in the end, if it still runs.
     """
 
-    def __init__(
-        self, pwire: Pwire, *args: object, url: str | None = None, env: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self.out: list[str] = []
         self.err: list[str] = []
         self._taken = 0
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
-            pwire.command(*args, url=url),
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=pwire.environment(env),
+            env=env,
             encoding="utf-8",
         )
         streams = ((self.process.stdout, self.out), (self.process.stderr, self.err))
@@ -128,6 +125,15 @@ class Running:
         for stream in (self.process.stdout, self.process.stderr):
             assert stream
             stream.close()
+
+
+class Running(Program):
+    """`pwire` while the test goes on; arguments are those of the fixture."""
+
+    def __init__(
+        self, pwire: Pwire, *args: object, url: str | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(pwire.command(*args, url=url), pwire.environment(env))
 
 
 class Numbered(Running):
