@@ -5,6 +5,7 @@ full, only that thread waits.
 """
 
 import os
+import select
 import threading
 from collections import deque
 from contextlib import suppress
@@ -60,16 +61,19 @@ class Printer:
                 data = b"".join(self._waiting)
                 self._waiting.clear()
             try:
-                at = 0
-                while at < len(data):
-                    at += os.write(self._descriptor, data[at : at + 65_536])
+                self._write_all(data)
             except OSError as error:
                 with self._changed:
                     self.error = error
                     self._waiting.clear()
+                    self._bytes = 0
+                return
             with self._changed:
                 self._bytes -= len(data)
-            if self.error is not None:
-                with suppress(OSError):
-                    os.close(self._descriptor)
-                return
+
+    def _write_all(self, data: bytes) -> None:
+        at = 0
+        while at < len(data):
+            select.select([], [self._descriptor], [])  # whoever shares it may have made it non-blocking
+            with suppress(BlockingIOError):
+                at += os.write(self._descriptor, data[at : at + 65_536])

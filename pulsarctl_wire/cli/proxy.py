@@ -469,7 +469,7 @@ def _forward(given: dict[str, Any], plan: Plan, faults: Faults, ring: Ring) -> i
             console.fail(f"--listen {plan.listen}: {why}; name another with --listen", console.EXIT_USAGE)
         path = given["control"]
         socket = Path(path or directory(os.environ) / f"proxy-{address.port}.sock")
-        control = None if path == "" else Control(socket, lambda asked: proxy_ctl.answer(faults, asked))
+        control = None if path == "" else Control(socket, lambda asked: proxy_ctl.answer(proxy, asked))
         if control is not None:
             await control.open()
         _announce(proxy, address, given)
@@ -481,9 +481,10 @@ def _forward(given: dict[str, Any], plan: Plan, faults: Faults, ring: Ring) -> i
         finally:
             if control is not None:
                 await control.close()
+        count = proxy.connections
+        to_clients, to_brokers = map(console.human_bytes, proxy.carried)
         ring.note(
-            f"{proxy.connections} connection{'s' * (proxy.connections != 1)}; {console.human_bytes(proxy.carried[True])} to brokers, "
-            f"{console.human_bytes(proxy.carried[False])} to clients"
+            f"{count} connection{'s' * (count != 1)}; {to_brokers} to brokers, {to_clients} to clients"
         )
         return 0
 

@@ -13,7 +13,7 @@ from pulsarctl_wire.cli import console
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pulsarctl_wire.faults import Faults
+    from pulsarctl_wire.net.proxy import Proxy
 
 app = typer.Typer(
     help="Change the faults of a running proxy.",
@@ -73,12 +73,12 @@ def faults() -> None:
     sys.stdout.write(f"all of them take, to say which frames are meant:\n{parameters(selection())}")
 
 
-def answer(faults: Faults, asked: dict[str, Any]) -> dict[str, Any]:
+def answer(proxy: Proxy, asked: dict[str, Any]) -> dict[str, Any]:
     """What a proxy does when it is asked to (see net/control.py). Raises WireError."""
     from pulsarctl_wire.errors import SettingsError
     from pulsarctl_wire.faults import fault_text, parse_fault
 
-    do = asked.get("do")
+    do, faults = asked.get("do"), proxy.faults
     if do == "list":
         return {
             "faults": [
@@ -91,9 +91,10 @@ def answer(faults: Faults, asked: dict[str, Any]) -> dict[str, Any]:
                 for each in faults.listing()
             ]
         }
+    added = {}
     if do == "add":
-        return {"number": faults.add(parse_fault(str(asked.get("fault", ""))))}
-    if do == "remove":
+        added = {"number": faults.add(parse_fault(str(asked.get("fault", ""))))}
+    elif do == "remove":
         try:
             faults.remove(int(asked.get("number", 0)))
         except (KeyError, TypeError, ValueError):
@@ -104,7 +105,8 @@ def answer(faults: Faults, asked: dict[str, Any]) -> dict[str, Any]:
         faults.clear()
     else:
         raise SettingsError(f"{do}: one of list, add, remove, clear is wanted")
-    return {}
+    proxy.renew_faults()
+    return added
 
 
 def _ask(control: str | None, port: int | None, request: dict[str, Any]) -> dict[str, Any]:

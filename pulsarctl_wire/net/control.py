@@ -56,11 +56,13 @@ class Control:
                 if await asyncio.to_thread(is_served, path):
                     raise SettingsError(f"--control {path}: another proxy listens there; name another path")
                 path.unlink()
+            sock = socket.socket(socket.AF_UNIX)
             before = os.umask(0o177)
             try:
-                self._server = await asyncio.start_unix_server(self._serve, path, limit=LONGEST)
+                sock.bind(str(path))
             finally:
                 os.umask(before)
+            self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=LONGEST)
         except OSError as error:
             raise SettingsError(f"--control {path}: {error.strerror or error}; name another path") from None
 
@@ -105,7 +107,7 @@ def ask(path: Path, request: dict[str, Any], seconds: float = 5.0) -> dict[str, 
             sock.connect(str(path))
             sock.sendall(json.dumps(request).encode() + b"\n")
             with sock.makefile("rb") as file:
-                answer = json.loads(file.readline(16 * LONGEST) or b"{}")
+                answer = json.loads(file.readline(16 * LONGEST))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise Unreachable(f"no proxy answers at {path} ({why}); is pwire proxy running?") from None

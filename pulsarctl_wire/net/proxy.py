@@ -18,9 +18,10 @@ from typing import Any, Final
 
 from pulsarctl_wire.errors import SettingsError, WireError
 from pulsarctl_wire.faults import Faults
-from pulsarctl_wire.net.relay import CHUNK, Relay, Watcher
+from pulsarctl_wire.net.relay import CHUNK, Relay
 from pulsarctl_wire.net.routing import Asked, Route, Router, Routing
 from pulsarctl_wire.net.settings import Address, Settings
+from pulsarctl_wire.net.telling import Watcher
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import build_frame
@@ -79,6 +80,7 @@ class Proxy:
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._empty = asyncio.Event()
+        self._closing = False
         self._dial_tls: ssl.SSLContext | None = None
         self._router: Router
 
@@ -157,7 +159,7 @@ class Proxy:
         handshake = _HEADER_WAIT if self.plan.tls is not None else None
         number = next(self._numbers)
         try:
-            client = Address(*sock.getpeername()[:2])
+            client = Address(_plain(sock.getpeername()[0]), sock.getpeername()[1])
             if self.plan.header_in:
                 client = await asyncio.wait_for(_origin(sock, client), _HEADER_WAIT)
             relay = Relay(self, number, client, route)
@@ -171,7 +173,9 @@ class Proxy:
         except BaseException:  # the end of all
             sock.close()
             raise
-        if not relay.over:
+        if self._closing:
+            relay.reset()
+        elif not relay.over:
             self.relays.add(relay)
             if self.plan.routing is not Routing.CONNECT:
                 relay.dial()
@@ -211,13 +215,13 @@ class Proxy:
     def url(self, relay: Relay) -> str:
         """The service URL that its client came by."""
         came_to = relay.legs[False].transport.get_extra_info("sockname")
-        address = Address(self._host_for(relay) or came_to[0], came_to[1])
+        address = Address(self._host_for(relay) or _plain(came_to[0]), came_to[1])
         return f"pulsar{'+ssl' if self.plan.tls is not None else ''}://{address}"
 
     def _host_for(self, relay: Relay) -> str | None:
         """The host that a client knows our listeners by; None: the one that they listen at."""
         if self.plan.advertise is None and self.plan.listen.host in _ANY_HOST:
-            return str(relay.legs[False].transport.get_extra_info("sockname")[0])
+            return _plain(relay.legs[False].transport.get_extra_info("sockname")[0])
         return self.plan.advertise
 
     def rewrite(self, relay: Relay, command: BaseCommand) -> bool:
@@ -249,6 +253,12 @@ class Proxy:
             connect.ClearField("proxy_to_broker_url")
         return True
 
+    def renew_faults(self) -> None:
+        """The faults were changed: every connection is to know, quiet ones too."""
+        for relay in list(self.relays):
+            for lane in relay.lanes:
+                lane.renew_faults()
+
     def ended(self, relay: Relay) -> None:
         """Both legs have ended."""
         self.relays.discard(relay)
@@ -265,6 +275,7 @@ class Proxy:
 
     async def close(self, seconds: float) -> None:
         """Take no more connections, pass on what has come, within `seconds`, and end them all."""
+        self._closing = True
         for task in self._accepting:
             task.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
@@ -276,11 +287,19 @@ class Proxy:
         if self.relays:
             with suppress(TimeoutError, asyncio.TimeoutError):
                 await asyncio.wait_for(self._empty.wait(), seconds)
-        for relay in list(self.relays):
-            relay.reset()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for relay in list(self.relays):
+            relay.reset()
+        if self.relays:
+            self._empty.clear()
+            await self._empty.wait()  # asyncio tells them a moment later
+
+
+def _plain(host: str) -> str:
+    """An IPv4 address that came in by an IPv6 socket as what it is; others as they are."""
+    return host.removeprefix("::ffff:") if "." in host else host
 
 
 def _log_keys(context: ssl.SSLContext, path: str) -> None:

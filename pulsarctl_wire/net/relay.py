@@ -26,6 +26,7 @@ from pulsarctl_wire.faults import Action, Blackhole, Close, Faults, Note, Reset,
 from pulsarctl_wire.faults import Lane as FaultLane
 from pulsarctl_wire.net.routing import Route
 from pulsarctl_wire.net.settings import Address
+from pulsarctl_wire.net.telling import Telling, Watcher
 from pulsarctl_wire.wire.addresses import CARRIERS
 from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
@@ -46,27 +47,6 @@ _LOOKED_AT: Final = (
 )
 _LINGER: Final = struct.pack("ii", 1, 0)  # closing then sends RST
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
-
-
-class Watcher(Protocol):
-    """Sees what relays passed on, after they did; the bytes themselves if it `wants_bytes`."""
-
-    wants_bytes: bool
-
-    def opened(self, connection: Connection, time_ns: int) -> None:
-        """Both legs of a connection stand."""
-
-    def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> bool:
-        """`data` was passed on; gives whether there was room for it."""
-
-    def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> bool:
-        """There was no room for `size` bytes, in which `frames` frames lay or began; whether for this."""
-
-    def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
-        """The connection has ended."""
-
-    def note(self, text: str) -> None:
-        """Something that people should know."""
 
 
 class Host(Protocol):
@@ -107,6 +87,8 @@ class Leg(asyncio.BufferedProtocol):
         self.full = False
         """Whether it takes no more for now."""
         self.gone = False
+        """Whether it stood and has ended."""
+        self._half_closes = True
 
     @property
     def lane(self) -> "Lane":
@@ -116,7 +98,8 @@ class Leg(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         """asyncio: it stands; nothing is read before the other one does too."""
         self.transport = transport
-        transport.set_write_buffer_limits(high=0)
+        transport.set_write_buffer_limits(high=1)  # at 0 TLS transports never take anything again
+        self._half_closes = transport.can_write_eof()
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -136,7 +119,7 @@ class Leg(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """asyncio: no more will come; it stays open for what is still to be sent, where TCP can do that."""
         self.lane.end()
-        return self.transport.get_extra_info("sslcontext") is None
+        return self._half_closes
 
     def pause_writing(self) -> None:
         """asyncio: it takes no more for now."""
@@ -155,7 +138,7 @@ class Leg(asyncio.BufferedProtocol):
     def reset(self) -> None:
         """End it by RST; what waits to be sent is lost."""
         transport = self.transport
-        if transport is not None:
+        if transport is not None and not self.gone:
             sock = transport.get_extra_info("socket")
             if sock is not None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER)
@@ -170,7 +153,7 @@ class Lane:
         self.ended = False
         """Its source sends no more, and that was passed on."""
         self._relay = relay
-        self._telling = Telling(relay, to_broker)
+        self._telling = Telling(relay.host.watcher, relay.connection, to_broker)
         self._walk = FrameWalk(_LOOKED_AT[to_broker])
         self._stream: FrameStream | None = None
         self._faults: FaultLane | None = None
@@ -181,7 +164,7 @@ class Lane:
         self._delayed: deque[tuple[float, Callable[[], None], int]] = deque()
         self._delayed_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._paused = False
+        self._paused = self._to_end = False
 
     # -- what comes in
 
@@ -223,11 +206,14 @@ class Lane:
 
     def _finish(self) -> None:
         relay = self._relay
-        self.ended = True
         target = relay.legs[self.to_broker].transport
-        if relay.lanes[not self.to_broker].ended:
+        if target is None and relay.dialling:
+            self._to_end = True  # when the broker has what was sent before
+            return
+        self.ended = True
+        if target is None or relay.lanes[not self.to_broker].ended:
             relay.close()
-        elif not relay.blackholed and target is not None and not target.is_closing():
+        elif not relay.blackholed and not target.is_closing():
             if target.can_write_eof():
                 target.write_eof()
             else:  # TLS has no half-close
@@ -259,7 +245,10 @@ class Lane:
             self._stream = FrameStream(self._relay.connection, self.to_broker, limit=KEPT_FRAME)
         events = self._stream.feed(raw, time.time_ns())
         frame = events[0] if events else None
-        return frame if isinstance(frame, Frame) and not frame.partial else None
+        if isinstance(frame, Frame) and len(frame.raw) == len(raw):
+            return frame
+        self._stream = None  # whatever it makes of this, the next frame begins behind it
+        return None
 
     # -- faults
 
@@ -275,6 +264,11 @@ class Lane:
             before, self._faults = self._faults, None
             self._act(before.flush(self._relay.now()))
         self._walk.want_all(self._faults is not None)
+
+    def renew_faults(self) -> None:
+        """Faults were added or removed: what removed ones held goes on now."""
+        self._mind_faults()
+        self._wake()
 
     def _act(self, actions: list[Action]) -> None:
         relay = self._relay
@@ -324,13 +318,15 @@ class Lane:
     def _send(self, data: bytes) -> None:
         relay = self._relay
         target = relay.legs[self.to_broker].transport
-        if relay.blackholed:
+        if relay.blackholed or self.ended:
             return
         if target is None:
             self._waiting.append(data)
             relay.dial()
         elif not target.is_closing():
             target.write(data)
+            relay.carried[self.to_broker] += len(data)
+            relay.tell_opened()
             self._telling.carried(data)
 
     def _later(self, at: float, do: Callable[[], None], size: int = 0) -> None:
@@ -382,7 +378,7 @@ class Lane:
         waiting, self._waiting = self._waiting, []
         for data in waiting:
             self._send(data)
-        if self.ended:
+        if self._to_end:
             self._finish()
         self.balance()
 
@@ -394,58 +390,11 @@ class Lane:
             held, self._held = bytes(self._held), bytearray()
             if held:
                 self._pass_on(held)
+            if self._faults is not None:
+                self._act(self._faults.flush(self._relay.now()))
             self._do_until(float("inf"))
         self._delayed.clear()
         self._telling.finish()
-
-
-class Telling:
-    """What a lane tells the watcher, and what the watcher had no room for.
-
-    What could not be told ends where a frame begins, so that the watcher goes on in step. A frame of which
-    any part was missed is missed.
-    """
-
-    def __init__(self, relay: "Relay", to_broker: bool) -> None:
-        self._relay = relay
-        self._to_broker = to_broker
-        self._walk = FrameWalk(frozenset())
-        self._tail = b""  # less than a frame's head
-        self._missed = self._frames = 0  # bytes; frames that had begun before them and were told
-
-    def carried(self, data: bytes) -> None:
-        """The lane has passed on `data`."""
-        relay, walk = self._relay, self._walk
-        relay.carried[self._to_broker] += len(data)
-        watcher = relay.host.watcher
-        if watcher is None or not watcher.wants_bytes:
-            return
-        frames, torn = walk.frames, walk.left > 0
-        left = len(data) if self._tail else walk.left
-        whole = self._tail + data if self._tail else data
-        self._tail = whole[walk.walk(whole, 0) :]
-        now = time.time_ns()
-        if self._missed:
-            skip = min(left, len(data))
-            if skip == len(data) or not self._tell_missed(watcher, skip, frames, now):
-                self._missed += len(data)
-                return
-            data, torn = data[skip:], False
-        if not watcher.carried(relay.connection, self._to_broker, data, now):
-            self._missed, self._frames = len(data), frames - torn
-
-    def _tell_missed(self, watcher: Watcher, skip: int, frames: int, now: int) -> bool:
-        size, lost = self._missed + skip, frames - self._frames
-        if not watcher.missed(self._relay.connection, self._to_broker, size, lost, now):
-            return False
-        self._missed = 0
-        return True
-
-    def finish(self) -> None:
-        """Nothing more will be passed on."""
-        watcher = self._relay.host.watcher
-        if watcher is not None and self._missed:
-            self._tell_missed(watcher, 0, self._walk.frames, time.time_ns())
 
 
 class Relay:
@@ -473,6 +422,12 @@ class Relay:
         self.blackholed = self.draining = self.dialling = self.over = False
         self._opened = False
         self._ended_by_broker = False
+
+    def tell_opened(self) -> None:
+        """Tell the watcher of the connection, once."""
+        if not self._opened and self.host.watcher is not None:
+            self._opened = True
+            self.host.watcher.opened(self.connection, time.time_ns())
 
     def note(self, text: str) -> None:
         """Tell people something about this connection."""
@@ -502,14 +457,14 @@ class Relay:
         peer = leg.transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.connection.server = str(Address(peer[0], peer[1]))
-        if self.host.watcher is not None:
-            self._opened = True
-            self.host.watcher.opened(self.connection, time.time_ns())
+        self.tell_opened()
         preface = self.host.preface(self)
         if preface:
             leg.transport.write(preface)
         for lane in self.lanes:
             lane.begin()
+        if self.draining:
+            self.drain()
 
     def lost(self, leg: Leg, exc: Exception | None) -> None:
         """A leg has ended; so does the other one, in the same way."""
@@ -543,7 +498,7 @@ class Relay:
     def close(self) -> None:
         """End both legs when what was sent to them is gone."""
         for leg in self.legs:
-            if leg.transport is not None:
+            if leg.transport is not None and not leg.transport.is_closing():
                 leg.transport.close()
 
     def reset(self) -> None:
@@ -555,6 +510,8 @@ class Relay:
         """Read no more, pass on all there is, and close."""
         self.draining = True
         self.balance()
+        if self.dialling and self.legs[True].transport is None:
+            return  # until that is done
         for lane in self.lanes:
             lane.stop(flush=True)
         self.close()

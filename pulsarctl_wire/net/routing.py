@@ -26,7 +26,9 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 MOST_BROKERS: Final = 1_000
 """Brokers that are told apart; a cluster that names more is not believed."""
 
-_URLS: Final = ("pulsar", "pulsar+ssl")
+_KEPT: Final = frozenset(
+    (BaseCommand.LOOKUP_RESPONSE, BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER)
+)
 
 
 class Routing(str, Enum):
@@ -85,43 +87,55 @@ class Router:
             return False
         lookup = command.lookupTopicResponse if command.type == BaseCommand.LOOKUP_RESPONSE else None
         through = lookup is not None and lookup.proxy_through_service_url
-        changed = rewrite(command, lambda plain, tls: self._pair(plain, tls, asked, through, host))
-        if lookup is not None and (lookup.brokerServiceUrl or lookup.brokerServiceUrlTls):
-            wanted = self.routing is Routing.CONNECT
-            if through != wanted:
-                lookup.proxy_through_service_url = wanted
-                changed = True
+        # clients keep to a proxy for what it told them of a topic, and dial all other addresses themselves
+        kept = self.routing is Routing.CONNECT and command.type in _KEPT
+        known = False
+
+        def change(plain: str, tls: str) -> tuple[str, str]:
+            nonlocal known
+            broker = self._broker(tls or plain if self.service.tls else plain or tls, asked, through)
+            address = broker if kept or broker is None else self._told(broker, host)
+            if address is None:
+                return plain, tls
+            known = True
+            own, own_tls = f"pulsar://{address}", f"pulsar+ssl://{address}"
+            # of the two the client takes the one for the way it has come
+            return (plain if kept and plain else own), (
+                tls if kept and tls else own_tls if tls or self.tls else ""
+            )
+
+        changed = rewrite(command, change)
+        if lookup is not None and known and through != kept:
+            lookup.proxy_through_service_url = kept
+            changed = True
         return changed
 
-    def _pair(self, plain: str, tls: str, asked: Asked, through: bool, host: str | None) -> tuple[str, str]:
-        """What clients are told in place of a broker's two addresses."""
-        text = (tls or plain) if self.service.tls else (plain or tls)
+    def _broker(self, url: str, asked: Asked, through: bool) -> Address | None:
+        """The broker at a URL, and the way to it remembered; None if it is no URL, or one too many."""
         try:
-            broker = parse_url(text).addresses[0]
+            broker = parse_url(url).addresses[0]
         except SettingsError as error:
             self._warn(f"an address of the broker's was not rewritten: {error}")
-            return plain, tls
-        route = self._route(broker, asked, through)
+            return None
         if str(broker) not in self.routes and len(self.routes) >= MOST_BROKERS:
             self._warn(
                 f"more than {MOST_BROKERS} brokers were named; the others' addresses are not rewritten"
             )
-            return plain, tls
-        self.routes[str(broker)] = route
-        if self.routing is Routing.CONNECT:
-            return (plain or f"{_URLS[0]}://{broker}"), (
-                tls or (f"{_URLS[1]}://{broker}" if self.tls else "")
-            )
+            return None
+        self.routes[str(broker)] = self._route(broker, asked, through)
+        return broker
+
+    def _told(self, broker: Address, host: str | None) -> Address | None:
+        """The address that clients are told in place of a broker's; None if there can be no listener."""
+        told = self.told.get(broker)
+        if told is not None:
+            return told
         try:
-            address = self.told.get(broker)
-            if address is None:
-                listener = self.listener(route)
-                address = Address(host or listener.host, listener.port)
+            listener = self.listener(self.routes[str(broker)])
         except OSError as error:
             self._warn(f"no listener for {broker} ({error.strerror or error}): its address is not rewritten")
-            return plain, tls
-        # of the two the client takes the one for the way it has come
-        return f"{_URLS[0]}://{address}", f"{_URLS[1]}://{address}" if tls or self.tls else ""
+            return None
+        return Address(host or listener.host, listener.port)
 
     def _route(self, broker: Address, asked: Asked, through: bool) -> Route:
         if str(broker) in (str(asked.address), asked.peer):

@@ -33,7 +33,7 @@ _START: Final = 64
 _TAKEN, _PUT, _ASLEEP, _ENDING = range(4)
 _WRAP: Final = 0  # a record of this kind: go on at the beginning
 _LONGEST_NOTE: Final = 4_096
-_RESERVE: Final = 64  # that part of the ring is kept for records which are not of bytes carried
+_RESERVE: Final = 16  # that part of the ring is kept for records which are not of bytes carried
 
 
 class Record(NamedTuple):
@@ -63,6 +63,7 @@ class Ring:
         self._room = whole[_START:]
         self._put = 0
         self._left_out = 0
+        self._over = False
         self._wakes, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
 
@@ -100,10 +101,15 @@ class Ring:
     def end(self) -> None:
         """No more will come."""
         self._marks[_ENDING] = 1
+        if self._left_out:
+            self._add(LEFT_OUT, self._left_out, False, 0, b"")
         self._add(END, 0, False, 0, b"")
+        self._over = True
         os.close(self._wake)
 
     def _add(self, kind: int, number: int, to_broker: bool, time_ns: int, data: bytes) -> bool:
+        if self._over:
+            return False
         size = _HEAD.size + len(data)
         step = size + -size % 8
         put, capacity = self._put, self._capacity

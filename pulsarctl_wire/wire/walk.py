@@ -61,7 +61,7 @@ class FrameWalk:
         at += self.left
         stop, frames = _by_bytes(data, at, self._stops) if _COMPILED else _by_heads(data, at, self._stops)
         self.frames += frames
-        if stop < 0:
+        if stop < 0 or (stop < end and data[stop] > KEPT_FRAME >> 24):
             self.lost = True
             self.left = 0
             return end
