@@ -7,6 +7,7 @@ wait.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -416,6 +417,7 @@ def _fork_watcher(options: Options, ring: Ring) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
+    gc.freeze()  # what is there by now stays, in both
     watcher = os.fork()
     if watcher == 0:
         code = 1

@@ -165,7 +165,7 @@ class Watching:
         self._missed = self._said = 0  # frames not shown; of them said
         self._missed_bytes = 0  # that were no frames
         self._said_at = 0
-        self._reader_gone = False
+        self._shown = self.options.shown
         self._code = 0
         self._unread = 0  # bytes that there was no time for at the end
         if self.options.stats:
@@ -223,7 +223,7 @@ class Watching:
             harmless = self._harmless.get(index) if to_broker else None
             for part in (data,) if harmless is None else harmless(data):
                 self._write(partial(writer.carried, connection, to_broker, part, time_ns))
-        if self.options.shown or self._live is not None:
+        if self._shown or self._live is not None:
             self._see(self._follower.carried(connection, to_broker, data, time_ns))
 
     def _missed_some(self, record: Record) -> None:
@@ -241,7 +241,7 @@ class Watching:
                 size += self._harmless[record.connection].held
                 self._harmless[record.connection] = Harmless()
             self._write(partial(self._writer.gap, connection, record.to_broker, size, record.time_ns))
-        if self.options.shown or self._live is not None:
+        if self._shown or self._live is not None:
             self._see(self._follower.missed(connection, record.to_broker, size, record.time_ns))
 
     def _closed(self, record: Record) -> None:
@@ -262,7 +262,7 @@ class Watching:
             return
         if self._live is not None:
             self._live.add(events)
-        if not self.options.shown:
+        if not self._shown:
             return
         if self._origin.time_ns is None:
             self._origin.time_ns = events[0].time_ns
@@ -298,8 +298,8 @@ class Watching:
         if self._missed > self._said and now - self._said_at > _SAY:
             self._say(f"tap fell behind: {self._missed - self._said} frames not shown")
             self._said, self._said_at = self._missed, now
-        if self._out.error is not None and not self._reader_gone:
-            self._reader_gone = True
+        if self._out.error is not None and self._shown:
+            self._shown = False
             gone = isinstance(self._out.error, BrokenPipeError)
             why = (
                 "nobody reads the tap any more"

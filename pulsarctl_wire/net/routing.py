@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.net.settings import Address, ServiceUrl, parse_url
 from pulsarctl_wire.wire.addresses import rewrite
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse
 
 MOST_BROKERS: Final = 1_000
 """Brokers that are told apart; a cluster that names more is not believed."""
@@ -87,8 +87,9 @@ class Router:
             return False
         lookup = command.lookupTopicResponse if command.type == BaseCommand.LOOKUP_RESPONSE else None
         through = lookup is not None and lookup.proxy_through_service_url
-        # clients keep to a proxy for what it told them of a topic, and dial all other addresses themselves
-        kept = self.routing is Routing.CONNECT and command.type in _KEPT
+        # clients keep to a proxy for where it told them that a topic is; all other addresses they dial themselves
+        redirects = lookup is not None and lookup.response == CommandLookupTopicResponse.Redirect
+        kept = self.routing is Routing.CONNECT and command.type in _KEPT and not redirects
         known = False
 
         def change(plain: str, tls: str) -> tuple[str, str]:
