@@ -1,12 +1,11 @@
 """Where clients are sent and where their connections lead: the addresses of a cluster seen through the proxy.
 
-A client learns brokers' addresses from answers, and would leave the proxy for them. Three ways to deal with
-that:
+A client learns brokers' addresses from answers, and would leave the proxy for them. Three ways with that:
 
     LISTENERS  each broker gets a listener of its own, and clients are told its address
-    CONNECT    clients are told that they stand before a proxy (proxy_through_service_url): they keep the
-    service
-               URL, and name the broker in CONNECT (proxy_to_broker_url)
+    CONNECT    clients are told that they stand before a proxy (proxy_through_service_url): they keep its URL,
+               and name the broker in CONNECT (proxy_to_broker_url). For redirects and migrations, which no
+               client follows through a proxy, there are listeners as well
     NONE       addresses are left as they are
 
 A broker may itself stand behind a Pulsar proxy: then its route is that proxy's address with the broker's
@@ -87,7 +86,7 @@ class Router:
             return False
         lookup = command.lookupTopicResponse if command.type == BaseCommand.LOOKUP_RESPONSE else None
         through = lookup is not None and lookup.proxy_through_service_url
-        # clients keep to a proxy for where it told them that a topic is; all other addresses they dial themselves
+        # clients keep to a proxy for where it told them that a topic is; all else they dial themselves
         redirects = lookup is not None and lookup.response == CommandLookupTopicResponse.Redirect
         kept = self.routing is Routing.CONNECT and command.type in _KEPT and not redirects
         known = False
