@@ -44,12 +44,13 @@ class Printer:
         """Whether something is still to be written."""
         return bool(self._bytes)
 
-    def end(self, seconds: float) -> None:
-        """Wait until all is written, or until `seconds` have passed."""
+    def end(self, seconds: float) -> int:
+        """Wait until all is written, or until `seconds` have passed; gives the bytes that are not."""
         with self._changed:
             self._ending = True
             self._changed.notify()
         self._thread.join(seconds)
+        return self._bytes
 
     def _write(self) -> None:
         while True:

@@ -11,7 +11,7 @@ import gc
 import os
 import re
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,13 +20,14 @@ import typer
 from pulsarctl_wire.cli import console, proxy_ctl
 from pulsarctl_wire.cli.decode import Output, TimeFormat
 from pulsarctl_wire.cli.options import NO_COLOR, host_port, option
+from pulsarctl_wire.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pulsarctl_wire.cli.watching import Options
     from pulsarctl_wire.faults import Fault, Faults
-    from pulsarctl_wire.net.proxy import Plan, Proxy
+    from pulsarctl_wire.net.proxy import Plan, Proxy, Socket
     from pulsarctl_wire.net.settings import Address, Settings
     from pulsarctl_wire.net.tap import Ring
 
@@ -246,15 +247,27 @@ def _run(given: dict[str, Any]) -> int:
     options = _options(given)
     from pulsarctl_wire.net.tap import Ring
 
+    sock = _listen(plan.listen)
     ring = Ring(wants_bytes=bool(options.shown or options.record or options.stats or options.metrics))
-    watcher = _fork_watcher(options, ring)
+    watcher = Watcher(options, ring, sock)
     ring.for_proxy()
     try:
-        code = _forward(given, plan, faults, ring)
+        code = _forward(given, plan, faults, ring, sock, watcher)
     finally:
         ring.end()
-        _, status = os.waitpid(watcher, 0)
-    return code or os.waitstatus_to_exitcode(status)
+        watched = watcher.wait()
+    return code or watched
+
+
+def _listen(address: Address) -> Socket:
+    """The socket that clients connect to: before anything else is touched."""
+    from pulsarctl_wire.net.proxy import bound
+
+    try:
+        return bound(address)
+    except OSError as error:
+        why = error.strerror or error
+        console.fail(f"--listen {address}: {why}; name another with --listen", console.EXIT_USAGE)
 
 
 # -- what the options mean
@@ -312,15 +325,22 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 
 def _mapping(flag: str, texts: list[str] | None) -> dict[Address, Address]:
-    from pulsarctl_wire.net.settings import parse_url
-
     found = {}
     for text in texts or ():
         broker, equals, address = text.partition("=")
         if not equals:
             console.fail(f"{flag} {text}: BROKER=HOST:PORT is wanted", console.EXIT_USAGE)
-        found[parse_url(broker).addresses[0]] = parse_url(address).addresses[0]
+        found[_address(flag, text, broker)] = _address(flag, text, address)
     return found
+
+
+def _address(flag: str, whole: str, text: str) -> Address:
+    from pulsarctl_wire.net.settings import parse_url
+
+    try:
+        return parse_url(text).addresses[0]
+    except SettingsError as error:
+        console.fail(f"{flag} {whole}: {error}", console.EXIT_USAGE)
 
 
 def _ports(text: str | None) -> range:
@@ -333,7 +353,7 @@ def _ports(text: str | None) -> range:
 
 
 def _amount(flag: str, text: str | None, units: dict[str, int]) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", (text or "0").lower())
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)", (text or "0").lower())
     if not match or match[2] not in units:
         wanted = ", ".join(unit for unit in units if unit)
         console.fail(f"{flag} {text}: a number is wanted, perhaps with {wanted}", console.EXIT_USAGE)
@@ -410,42 +430,66 @@ def _tester(fault: Fault) -> Callable[[Any], bool] | None:
 # -- the two processes
 
 
-def _fork_watcher(options: Options, ring: Ring) -> int:
-    """Fork the process that watches; gives its number once it is ready. If it cannot be, the command ends."""
-    from pulsarctl_wire.cli.watching import Watching
+class Watcher:
+    """The fork that watches, as the proxy sees it. If it cannot begin, the command ends."""
 
-    sys.stdout.flush()
-    sys.stderr.flush()
-    reading, writing = os.pipe()
-    gc.freeze()  # what is there by now stays, in both
-    watcher = os.fork()
-    if watcher == 0:
-        code = 1
-        try:
-            os.close(reading)
-            ring.for_watcher()
-            with console.errors_said(), ExitStack() as stack:
-                watching = Watching(options, stack)
-                os.write(writing, _READY)
-                os.close(writing)
-                code = watching.run(ring)
-        except SystemExit as error:
-            code = error.code if isinstance(error.code, int) else 1
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    os.close(writing)
-    ready = os.read(reading, 1)
-    os.close(reading)
-    if ready != _READY:
-        _, status = os.waitpid(watcher, 0)
-        raise SystemExit(os.waitstatus_to_exitcode(status))
-    return watcher
+    def __init__(self, options: Options, ring: Ring, sock: Socket) -> None:
+        from pulsarctl_wire.cli.watching import Watching
+
+        sys.stdout.flush()
+        sys.stderr.flush()
+        reading, writing = os.pipe()
+        gc.freeze()  # what is there by now stays, in both
+        self._code: int | None = None
+        self._number = os.fork()
+        if self._number == 0:
+            code = 1
+            try:
+                os.close(reading)
+                sock.close()
+                ring.for_watcher()
+                with console.errors_said(), ExitStack() as stack:
+                    watching = Watching(options, stack)
+                    os.write(writing, _READY)
+                    os.close(writing)
+                    code = watching.run(ring)
+            except SystemExit as error:
+                code = error.code if isinstance(error.code, int) else 1
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+            finally:
+                with suppress(OSError):
+                    sys.stderr.flush()
+                os._exit(code)
+        os.close(writing)
+        ready = os.read(reading, 1)
+        os.close(reading)
+        if ready != _READY:
+            raise SystemExit(self.wait())
+
+    def has_ended(self) -> bool:
+        """Whether it has ended by now."""
+        if self._code is None:
+            found, status = os.waitpid(self._number, os.WNOHANG)
+            if found:
+                self._keep(status)
+        return self._code is not None
+
+    def wait(self) -> int:
+        """Wait for its end; gives its exit code."""
+        if self._code is None:
+            self._keep(os.waitpid(self._number, 0)[1])
+        assert self._code is not None
+        return self._code
+
+    def _keep(self, status: int) -> None:
+        code = os.waitstatus_to_exitcode(status)
+        self._code = code if code >= 0 else console.EXIT_OUTPUT  # killed: what it was to show is not shown
 
 
-def _forward(given: dict[str, Any], plan: Plan, faults: Faults, ring: Ring) -> int:
+def _forward(
+    given: dict[str, Any], plan: Plan, faults: Faults, ring: Ring, sock: Socket, watcher: Watcher
+) -> int:
     """Forward until a signal comes."""
     import asyncio
     import signal
@@ -454,7 +498,9 @@ def _forward(given: dict[str, Any], plan: Plan, faults: Faults, ring: Ring) -> i
     from pulsarctl_wire.net.proxy import Proxy
 
     def unwatched() -> None:
-        """The watcher has died: what passes is not to be put where nobody takes it."""
+        """Something has become of the watcher: if it has died, nobody takes what is put into the ring."""
+        if not watcher.has_ended():
+            return
         ring.wants_bytes = False
         console.complain("the tap has ended; forwarding goes on unseen")
 
@@ -464,14 +510,10 @@ def _forward(given: dict[str, Any], plan: Plan, faults: Faults, ring: Ring) -> i
         loop.add_signal_handler(signal.SIGCHLD, unwatched)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, over.set)
-        try:
-            address = await proxy.open()
-        except OSError as error:
-            why = error.strerror or error
-            console.fail(f"--listen {plan.listen}: {why}; name another with --listen", console.EXIT_USAGE)
+        address = await proxy.open(sock)
         path = given["control"]
-        socket = Path(path or directory(os.environ) / f"proxy-{address.port}.sock")
-        control = None if path == "" else Control(socket, lambda asked: proxy_ctl.answer(proxy, asked))
+        where = Path(path or directory(os.environ) / f"proxy-{address.port}.sock")
+        control = None if path == "" else Control(where, lambda asked: proxy_ctl.answer(proxy, asked))
         if control is not None:
             await control.open()
         _announce(proxy, address, given)
@@ -485,9 +527,7 @@ def _forward(given: dict[str, Any], plan: Plan, faults: Faults, ring: Ring) -> i
                 await control.close()
         count = proxy.connections
         to_clients, to_brokers = map(console.human_bytes, proxy.carried)
-        ring.note(
-            f"{count} connection{'s' * (count != 1)}; {to_brokers} to brokers, {to_clients} to clients"
-        )
+        ring.note(f"{count} connection{'s' * (count != 1)}; {to_brokers} to brokers, {to_clients} to clients")
         return 0
 
     return asyncio.run(run())

@@ -97,7 +97,7 @@ def answer(proxy: Proxy, asked: dict[str, Any]) -> dict[str, Any]:
     elif do == "remove":
         try:
             faults.remove(int(asked.get("number", 0)))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise SettingsError(
                 f"there is no fault {asked.get('number')}; see pwire proxy ctl list"
             ) from None

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -285,7 +285,8 @@ class Watching:
 
     def _say(self, text: str) -> None:
         if self._table is not None:
-            console.complain(text)  # above the table
+            with suppress(OSError):  # nobody may be there any more
+                console.complain(text)  # above the table
             return
         self._err.put(f"pwire: {console.clean(text)}\n".encode("utf-8", "backslashreplace"))
 
@@ -294,10 +295,14 @@ class Watching:
             self._write(self._writer.flush)
         now = time.monotonic_ns()
         if self._table is not None and not self._err.waiting:
-            self._table.refresh(time.time_ns())
+            with suppress(OSError):
+                self._table.refresh(time.time_ns())
         if self._missed > self._said and now - self._said_at > _SAY:
             self._say(f"tap fell behind: {self._missed - self._said} frames not shown")
             self._said, self._said_at = self._missed, now
+        self._mind_output()
+
+    def _mind_output(self) -> None:
         if self._out.error is not None and self._shown:
             self._shown = False
             gone = isinstance(self._out.error, BrokenPipeError)
@@ -314,11 +319,14 @@ class Watching:
             self._see(self._follower.closed(connection))
         if self._writer is not None:
             self._write(self._writer.close)
-        self._out.end(_FLUSH)
+        unwritten = self._out.end(_FLUSH)
+        self._mind_output()
         if self._missed:
             self._say(f"tap fell behind: {self._missed} frames not shown in all")
         if self._missed_bytes:
             self._say(f"tap fell behind: {self._missed_bytes} bytes outside frames not shown in all")
+        if unwritten:
+            self._say(f"tap fell behind: {unwritten} bytes of output at the end not shown")
         if self._unread:
             self._say(f"tap fell behind: {self._unread} bytes at the end not shown")
         self._err.end(_FLUSH)

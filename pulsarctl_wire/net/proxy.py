@@ -29,6 +29,9 @@ from pulsarctl_wire.wire.proxy_header import build_header, header_size, parse_he
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, ServerError
 from pulsarctl_wire.wire.session import NO_REQUEST, Knowledge
 
+Socket = socket.socket
+"""For those who hand one on."""
+
 _BACKLOG: Final = 1024
 _HEADER_WAIT: Final = 10.0  # seconds for a PROXY header, and for a TLS handshake
 _NO_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -84,8 +87,11 @@ class Proxy:
         self._dial_tls: ssl.SSLContext | None = None
         self._router: Router
 
-    async def open(self) -> Address:
-        """Begin to listen; gives the address. Raises SettingsError (certificates), OSError (address)."""
+    async def open(self, sock: socket.socket | None = None) -> Address:
+        """Begin to listen, on `sock` if it is given; gives the address.
+
+        Raises SettingsError for certificates and for listeners that are asked for, OSError for the address.
+        """
         plan = self.plan
         if plan.settings.url.tls:
             self._dial_tls = plan.settings.tls_context()
@@ -93,7 +99,7 @@ class Proxy:
             for context in filter(None, (plan.tls, self._dial_tls)):
                 _log_keys(context, plan.key_log)
         service = Route(plan.settings.url.addresses)
-        at = self._listen(service, plan.listen)
+        at = self._serve(service, plan.listen, sock or bound(plan.listen))
         self._router = Router(
             plan.settings.url,
             plan.routing,
@@ -107,12 +113,13 @@ class Proxy:
         return at
 
     def _listen_for(self, broker: Address, told: Address) -> None:
-        """Listen where clients are told that a broker is, if that is on this machine. Raises OSError."""
+        """Listen where clients are told that a broker is, if that is on this machine; else SettingsError."""
         try:
             self._listen(Route((broker,)), told)
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL and not isinstance(error, socket.gaierror):
-                raise
+                why = error.strerror or error
+                raise SettingsError(f"--map {broker}={told}: {why}; name another address") from None
             self._note(f"{told} is no address of this machine: clients are sent there for {broker}")
 
     def _listen(self, route: Route, at: Address | None = None) -> Address:
@@ -121,12 +128,15 @@ class Proxy:
         wanted = [at] if at is not None else [Address(host, port) for port in self.plan.ports or [0]]
         for address in wanted:
             try:
-                sock = _bound(address)
+                sock = bound(address)
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and address is not wanted[-1]:
                     continue
                 raise
             break
+        return self._serve(route, address, sock)
+
+    def _serve(self, route: Route, address: Address, sock: socket.socket) -> Address:
         self._sockets.append(sock)
         self._listeners[route] = address = Address(address.host, sock.getsockname()[1])
         self._accepting.append(asyncio.create_task(self._accept(sock, route)))
@@ -310,11 +320,13 @@ def _log_keys(context: ssl.SSLContext, path: str) -> None:
         raise SettingsError(f"the key log {path} cannot be written: {error.strerror}") from None
 
 
-def _bound(address: Address) -> socket.socket:
+def bound(address: Address) -> socket.socket:
     """A socket that listens at `address`. Raises OSError."""
-    family, kind, protocol, _, name = socket.getaddrinfo(
-        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
+    try:
+        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError:  # what can be no name
+        raise socket.gaierror(socket.EAI_NONAME, "no such host") from None
+    family, kind, protocol, _, name = found[0]
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -40,6 +40,9 @@ CHUNK: Final = 256 * 1024
 MOST_DELAYED: Final = 4 * 1024 * 1024
 """Bytes that faults may hold back in a lane; beyond that its source is not read."""
 
+MOST_ANSWERS: Final = 1_000
+"""Answers in a broker's place that may wait for the end of a frame; beyond that no requests are read."""
+
 # whole in what is told of them, so that credentials can be starred out, and what a session lives by
 _LOOKED_AT: Final = (
     frozenset(CARRIERS),
@@ -159,7 +162,8 @@ class Lane:
         self._faults: FaultLane | None = None
         self._held = bytearray()  # the beginning of a frame that is to be looked at
         self._need = 0  # bytes there must be before there is anything to do
-        self._answers: list[bytes] = []  # from the other lane, for the next boundary between frames
+        self.answers: list[bytes] = []
+        """From the other lane, for the next boundary between frames."""
         self._waiting: list[bytes] = []  # for the leg that it leads to
         self._delayed: deque[tuple[float, Callable[[], None], int]] = deque()
         self._delayed_bytes = 0
@@ -295,14 +299,17 @@ class Lane:
 
     def answer(self, data: bytes) -> None:
         """Put a frame in that the source did not send, at the next boundary between frames."""
-        self._answers.append(data)
+        self.answers.append(data)
         self._give_answers()
 
     def _give_answers(self) -> None:
-        if self._answers and not self._walk.left and not self._held:
-            answers, self._answers = self._answers, []
+        if self.answers and not self._walk.left and not self._held:
+            answers, self.answers = self.answers, []
             for data in answers:
                 self._later(0.0, partial(self._send, data), len(data))
+            self._relay.balance()
+        elif len(self.answers) == MOST_ANSWERS:
+            self._relay.balance()
 
     # -- what goes out
 
@@ -364,7 +371,7 @@ class Lane:
             return
         room = not target.full and self._delayed_bytes < MOST_DELAYED
         if self._faults is not None:  # they may have answers for the source, which it has to take
-            room = room and not source.full
+            room = room and not source.full and len(relay.lanes[not self.to_broker].answers) < MOST_ANSWERS
         pause = not room or relay.draining or (target.transport is None and relay.dialling)
         if pause != self._paused:
             self._paused = pause

@@ -16,6 +16,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from pulsarctl_wire.wire.foreign import proxy_header
 from pulsarctl_wire.wire.stream import KEPT_FRAME
 
 HEAD: Final = 10
@@ -32,19 +33,20 @@ _head_at: Final = struct.Struct(">IIBB").unpack_from
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FrameWalk:
-    """The walk over one direction, from its first byte on.
+    """The walk over one direction, from its first byte on; a PROXY header before the frames is passed over.
 
     `wanted` are the command types (below 128) to stop at; `want_all` makes it all of them. `left` are the
     bytes to come of the frame that has begun, `frames` counts those that were passed over.
     """
 
-    __slots__ = ("_some", "_stops", "frames", "left", "lost")
+    __slots__ = ("_fresh", "_some", "_stops", "frames", "left", "lost")
 
     def __init__(self, wanted: frozenset[int]) -> None:
         self._some = self._stops = bytes([kind in wanted for kind in range(256)])
         self.left = 0
         self.frames = 0
         self.lost = False
+        self._fresh = True
 
     def want_all(self, all_of_them: bool) -> None:
         """Stop at every frame from now on, or again only at those that are wanted."""
@@ -58,6 +60,9 @@ class FrameWalk:
         end = len(data)
         if self.lost:
             return end
+        if self._fresh and end:
+            self._fresh = False
+            self.left, _ = proxy_header(data)
         at += self.left
         stop, frames = _by_bytes(data, at, self._stops) if _COMPILED else _by_heads(data, at, self._stops)
         self.frames += frames
