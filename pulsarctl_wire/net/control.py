@@ -56,13 +56,7 @@ class Control:
                 if await asyncio.to_thread(is_served, path):
                     raise SettingsError(f"--control {path}: another proxy listens there; name another path")
                 path.unlink()
-            sock = socket.socket(socket.AF_UNIX)
-            before = os.umask(0o177)
-            try:
-                sock.bind(str(path))
-            finally:
-                os.umask(before)
-            self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=LONGEST)
+            self._server = await asyncio.start_unix_server(self._serve, sock=_bound(path), limit=LONGEST)
         except OSError as error:
             raise SettingsError(f"--control {path}: {error.strerror or error}; name another path") from None
 
@@ -92,6 +86,20 @@ class Control:
                 self._path.unlink()
 
 
+def _bound(path: Path) -> socket.socket:
+    """A socket at `path` that only the user can open. Raises OSError."""
+    sock = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        sock.bind(str(path))
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.umask(before)
+    return sock
+
+
 def is_served(path: Path) -> bool:
     """Whether a proxy listens at `path`, and not merely did."""
     with socket.socket(socket.AF_UNIX) as sock:
@@ -108,9 +116,11 @@ def ask(path: Path, request: dict[str, Any], seconds: float = 5.0) -> dict[str, 
             sock.sendall(json.dumps(request).encode() + b"\n")
             with sock.makefile("rb") as file:
                 answer = json.loads(file.readline(16 * LONGEST))
-    except (OSError, ValueError) as error:
+            if not isinstance(answer, dict):
+                raise ValueError("its answer is no JSON object")
+    except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise Unreachable(f"no proxy answers at {path} ({why}); is pwire proxy running?") from None
     if "error" in answer:
         raise SettingsError(str(answer["error"]))
-    return answer  # type: ignore[no-any-return]
+    return answer

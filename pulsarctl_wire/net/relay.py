@@ -267,6 +267,7 @@ class Lane:
         else:
             before, self._faults = self._faults, None
             self._act(before.flush(self._relay.now()))
+            self._do_until(float("inf"))  # what they delayed as well
         self._walk.want_all(self._faults is not None)
 
     def renew_faults(self) -> None:

@@ -93,7 +93,8 @@ class Router:
 
         def change(plain: str, tls: str) -> tuple[str, str]:
             nonlocal known
-            broker = self._broker(tls or plain if self.service.tls else plain or tls, asked, through)
+            first, other = (tls, plain) if self.service.tls else (plain, tls)
+            broker = self._broker(first or other, other, asked, through)
             address = broker if kept or broker is None else self._told(broker, host)
             if address is None:
                 return plain, tls
@@ -110,19 +111,24 @@ class Router:
             changed = True
         return changed
 
-    def _broker(self, url: str, asked: Asked, through: bool) -> Address | None:
-        """The broker at a URL, and the way to it remembered; None if it is no URL, or one too many."""
+    def _broker(self, url: str, twin: str, asked: Asked, through: bool) -> Address | None:
+        """The broker at `url`, and the way to it remembered; None if it is no URL, or one too many.
+
+        `twin` is its other address, if it has one: clients that come by TLS and those that do not may each
+        name it by their own.
+        """
         try:
             broker = parse_url(url).addresses[0]
+            names = {str(broker), *(map(str, parse_url(twin).addresses[:1]) if twin else ())}
         except SettingsError as error:
             self._warn(f"an address of the broker's was not rewritten: {error}")
             return None
-        if str(broker) not in self.routes and len(self.routes) >= MOST_BROKERS:
+        if not names <= self.routes.keys() and len(self.routes) >= MOST_BROKERS:
             self._warn(
                 f"more than {MOST_BROKERS} brokers were named; the others' addresses are not rewritten"
             )
             return None
-        self.routes[str(broker)] = self._route(broker, asked, through)
+        self.routes.update(dict.fromkeys(names, self._route(broker, asked, through)))
         return broker
 
     def _told(self, broker: Address, host: str | None) -> Address | None:

@@ -81,6 +81,7 @@ class Pulsar:
     `with` starts it and, at the end, kills it; the directory is left. `url` and `http_url` are a broker's;
     `url_tls` is empty unless made with `tls`. `tokens`, unless empty, are by name: `admin` may all,
     `client` may produce and consume in public/default, `stranger` nothing; `expired`, `forged`.
+    `ports` are all those of the binary protocol.
     """
 
     url: str
@@ -95,6 +96,7 @@ class Pulsar:
         self._conf.mkdir(parents=True, exist_ok=True)
         self._roles: dict[str, _Role] = {}
         self._wanted = settings
+        self.ports: set[int] = set()
         self._key = secrets.token_bytes(32)
         self.tokens = make_tokens(self._key) if tokens else {}
         self._tls = make_certificates(self._conf) if tls else None
@@ -140,6 +142,7 @@ class Pulsar:
     ) -> tuple[Path, str, str, str]:
         """Returns the file, and the URLs of its binary, TLS (or "") and HTTP ports."""
         binary, web, secure = free_port(port), free_port(), free_port()
+        self.ports |= {binary, secure}
         ports = {"brokerServicePort": binary, "webServicePort": web}
         url, url_tls, http_url = f"pulsar://{HOST}:{binary}", "", f"http://{HOST}:{web}"
         if self._tls:
@@ -368,8 +371,10 @@ class Cluster(Pulsar):
 
         self.proxy_url = ""
         if proxy:
-            own |= {"servicePort": free_port(), "webServicePort": free_port()}
-            self.proxy_url = f"pulsar://{HOST}:{own['servicePort']}"
+            port = free_port()
+            self.ports.add(port)
+            self.proxy_url = f"pulsar://{HOST}:{port}"
+            own |= {"servicePort": port, "webServicePort": free_port()}
             own |= self._authentication("proxy") if tokens else {}
             conf = self._configure("proxy.conf", own)
             health = f"http://{HOST}:{own['webServicePort']}{_HEALTH}"

@@ -18,7 +18,7 @@ from interop.brokers import Cluster, Pulsar, Standalone, Unavailable
 from interop.releases import java, release
 
 if TYPE_CHECKING:
-    from interop.sessions import Client, Java, Wheel
+    from interop.sessions import Client, Clients, Java, Wheel
 
 _WITHOUT = {"NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
 _PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
@@ -44,7 +44,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"the {_SECONDS:g} s of PWIRE_INTEROP_SECONDS are over")
 
 
-def _running(make: Callable[[], _P]) -> Iterator[_P]:
+def running(make: Callable[[], _P]) -> Iterator[_P]:
+    """What a fixture yields: a broker, or a cluster, that runs; skips where none is to be had."""
     try:
         made = make()
     except Unavailable as reason:
@@ -70,7 +71,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """A broker as it comes, with transactions and acknowledgements inside batches."""
     place = tmp_path_factory.mktemp("broker")
     settings = {"acknowledgmentAtBatchIndexLevelEnabled": True}
-    yield from _running(lambda: Standalone(place, transactions=True, settings=settings))
+    yield from running(lambda: Standalone(place, transactions=True, settings=settings))
 
 
 @pytest.fixture(scope="session")
@@ -84,14 +85,14 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
         "authenticationProviders": ",".join(f"{_PROVIDER}{kind}" for kind in ("Token", "Tls", "Basic")),
         "basicAuthConf": f"file://{passwords}",
     }
-    yield from _running(lambda: Standalone(place, tls=True, tokens=True, settings=settings))
+    yield from running(lambda: Standalone(place, tls=True, tokens=True, settings=settings))
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two brokers and the proxy."""
     place = tmp_path_factory.mktemp("cluster")
-    yield from _running(lambda: Cluster(place, brokers=2, proxy=True))
+    yield from running(lambda: Cluster(place, brokers=2, proxy=True))
 
 
 @pytest.fixture
@@ -172,3 +173,9 @@ def client(request: pytest.FixtureRequest) -> Client:
     """An official client."""
     found: Client = request.getfixturevalue(f"{request.param}_client")
     return found
+
+
+@pytest.fixture
+def clients(java_client: Java, wheel_client: Wheel) -> Clients:
+    """Both of them, by name."""
+    return {"java": java_client, "wheel": wheel_client}

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -47,19 +47,26 @@ def free_port(wanted: int | None = None) -> int:
     raise Failed(f"port {wanted} is taken" if wanted else "no port is free")
 
 
-def connected_to(pid: int) -> set[int]:
-    """The ports that a process's TCP connections lead to. Where there is no /proc: raises OSError."""
-    own = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            own.add(os.readlink(link))
+def connected_to(ports: set[int]) -> set[str]:
+    """Sockets, by their names among `open_files`, of connections that lead to ports of this machine.
+
+    Where there is no /proc: raises OSError.
+    """
     found = set()
     for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
             _, _, remote, _, _, _, _, _, _, inode, *_ = line.split()
-            if f"socket:[{inode}]" in own:
-                found.add(int(remote.rpartition(":")[2], 16))
-    return found - {0}
+            if int(remote.rpartition(":")[2], 16) in ports:
+                found.add(f"socket:[{inode}]")
+    return found - {"socket:[0]"}  # nobody has those any more
+
+
+def open_files(pid: int) -> Iterator[str]:
+    """Names of the files that a process has open; none if it has ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                yield os.readlink(link)
 
 
 class Process:
@@ -77,7 +84,8 @@ class Process:
     @property
     def pid(self) -> int | None:
         """Its number while it runs."""
-        return self._child.pid if self._child and self._child.poll() is None else None
+        child = self._child  # another thread may ask
+        return child.pid if child and child.poll() is None else None
 
     def start(self) -> None:
         self.stopped = False

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -74,6 +75,10 @@ class Program:
     def says(self, text: str, times: int = 1, within: float = PATIENCE) -> None:
         """Wait until so many lines of its stderr contain `text`."""
         self.until(lambda: sum(text in line for line in self.err) >= times, within)
+
+    def unread(self) -> AbstractContextManager[object]:
+        """Between `with` and its end nothing is read of what it writes (but for a line of each stream)."""
+        return self._changed
 
     def send(self, *lines: object) -> None:
         """Write lines to its stdin."""

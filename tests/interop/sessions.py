@@ -7,7 +7,6 @@ and give what came of it in the same form.
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 import time
@@ -18,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pulsar
-from interop.processes import connected_to
+from interop.processes import connected_to, open_files
 from interop.releases import QUICK, jvm
 from interop.running import PATIENCE, Program, Running
 
 if TYPE_CHECKING:
+    from interop.brokers import Pulsar
     from interop.conftest import Pwire
     from typing_extensions import Self  # Python 3.10 has none
 
@@ -65,7 +65,6 @@ class Java(Program):
     def __init__(self) -> None:
         source = Path(__file__).with_name("java") / "Sessions.java"
         super().__init__(jvm("512m", QUICK, "-Dlog.level=error", source))
-        self.pid = self.process.pid
 
     def ask(self, url: str, topic: str, **asked: object) -> None:
         """Begin a session."""
@@ -84,8 +83,6 @@ class Java(Program):
 
 class Wheel:
     """The official Python client, in this process."""
-
-    pid = os.getpid()
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)
@@ -155,6 +152,7 @@ def _produce(client: Any, topic: str, asked: dict[str, Any]) -> list[str | None]
     producer = client.create_producer(
         topic,
         batching_enabled=asked.get("batching", False),
+        block_if_queue_full=True,
         batching_type=pulsar.BatchingType.KeyBased if "keys" in asked else pulsar.BatchingType.Default,
         send_timeout_millis=asked.get("send_timeout", 30_000),
     )
@@ -189,25 +187,40 @@ def _consume(consumers: list[Any], count: int) -> list[list[list[str | None]]]:
 
 
 Client = Java | Wheel
+Clients = dict[str, Client]
 
 
-class Connections:
-    """The ports that a process was connected to between `with` and its end, looked up again and again."""
+class Alone:
+    """Between `with` and its end nobody but proxies is connected to a broker, besides Pulsar's own processes.
 
-    def __init__(self, pid: int) -> None:
-        self.ports: set[int] = set()
-        self._pid = pid
+    Looks again and again; at the end raises AssertionError if anybody was, or one of the proxies never.
+    """
+
+    def __init__(self, broker: Pulsar, *proxies: Proxy) -> None:
+        self._broker = broker
+        self._proxies = {proxy.process.pid for proxy in proxies}
+        self._owners: dict[str, int] = {}  # of sockets; 0: none of those that may
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def _look(self) -> None:
-        while not self._over.wait(0.05):
-            self.ports |= connected_to(self._pid)
+        ports = self._broker.ports
+        while not self._over.wait(0.01):
+            found = connected_to(ports) - self._owners.keys()
+            if found:
+                known = (*self._proxies, *self._broker.pids().values())
+                owners = {name: pid for pid in known for name in open_files(pid)}
+                stayed = found & connected_to(ports)
+                self._owners |= {name: owners.get(name, 0) for name in stayed}
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over.set()
         self._thread.join()
+        if kind is None:
+            seen = set(self._owners.values())
+            assert 0 not in seen, "others were connected to the broker"
+            assert self._proxies <= seen, "a proxy was not seen"

@@ -12,15 +12,14 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pytest
 from interop.brokers import Standalone, Unavailable
 from interop.credentials import Certificates, make_certificates
 from interop.processes import HOST
 from interop.running import PATIENCE
-from interop.sessions import Client, Connections, Java, Proxy, Wheel
-from interop.test_security import port_of
+from interop.sessions import Alone, Client, Clients, Proxy
+from interop.test_cluster import admin
 
 from pulsarctl_wire.wire.frame import build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
@@ -41,14 +40,23 @@ SESSIONS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", SESSIONS)
-def test_sessions(broker: Standalone, topic: str, pwire: Pwire, client: Client, kind: str, way: str) -> None:
-    """All is done that without it would be, and no connection of the client's leads to the broker."""
-    if kind == "partitioned":
-        broker.rest("PUT", f"/admin/v2/{topic.replace('://', '/')}/partitions", 4)
+def test_sessions(
+    broker: Standalone, topic: str, pwire: Pwire, clients: Clients, kind: str, way: str
+) -> None:
+    """All is done that without it would be, by both clients at once, and nobody else talks to the broker."""
     asked = {"produce": COUNT, "consume": COUNT, **SESSIONS[kind]}
-    with Proxy(pwire, broker.url, *WAYS[way]) as proxy, Connections(client.pid) as seen:
-        said = client.run(proxy.url, topic, **asked)
+    with Proxy(pwire, broker.url, *WAYS[way]) as proxy, Alone(broker, proxy):
+        for name, client in clients.items():
+            if kind == "partitioned":
+                broker.rest("PUT", f"{admin(topic)}-{name}/partitions", 4)
+            client.ask(proxy.url, f"{topic}-{name}", **asked)
+        for client in clients.values():
+            check_session(client.answer(), kind)
         assert proxy.interrupt() == 0, proxy.said
+
+
+def check_session(said: dict[str, Any], kind: str) -> None:
+    """Every message was sent, and came, to each consumer some."""
     assert said["sent"] == [None] * COUNT
     received = [{text for text, _ in messages} for messages in said["received"]]
     assert sorted(map(int, set().union(*received))) == list(range(COUNT))
@@ -56,8 +64,6 @@ def test_sessions(broker: Standalone, topic: str, pwire: Pwire, client: Client, 
     if kind == "key-shared":
         keys = [{key for _, key in messages} for messages in said["received"]]
         assert not keys[0] & keys[1]
-    assert proxy.port in seen.ports
-    assert urlsplit(broker.url).port not in seen.ports
 
 
 # -- byte for byte
@@ -162,7 +168,7 @@ def test_bytes(
 
 @pytest.mark.parametrize(("incoming", "outgoing"), SIDES.values(), ids=list(SIDES))
 def test_payloads(
-    secure: Standalone, topic: str, pwire: Pwire, client: Client, incoming: bool, outgoing: bool
+    secure: Standalone, topic: str, pwire: Pwire, clients: Clients, incoming: bool, outgoing: bool
 ) -> None:
     """Clients with tokens, by TLS on either side."""
     url = secure.url_tls if outgoing else secure.url
@@ -170,15 +176,18 @@ def test_payloads(
     asked["token"] = secure.tokens["client"]
     if incoming:
         asked["trust"] = str(secure.tls.ca)
-    with Proxy(pwire, url, *tls_options(secure.tls, incoming, outgoing)) as proxy:
+    with (
+        Proxy(pwire, url, *tls_options(secure.tls, incoming, outgoing)) as proxy,
+        Alone(secure, proxy),
+    ):
         assert proxy.url.startswith("pulsar+ssl://") is incoming
-        with Connections(client.pid) as seen:
-            said = client.run(proxy.url, topic, **asked)
+        for name, client in clients.items():
+            client.ask(proxy.url, f"{topic}-{name}", **asked)
+        for client in clients.values():
+            said = client.answer()
+            assert said["sent"] == [None] * 100
+            assert [text for text, _ in said["received"][0]] == [str(number) for number in range(100)]
         assert proxy.interrupt() == 0, proxy.said
-    assert said["sent"] == [None] * 100
-    assert [text for text, _ in said["received"][0]] == [str(number) for number in range(100)]
-    assert proxy.port in seen.ports
-    assert not seen.ports & {port_of(secure.url), port_of(secure.url_tls)}
 
 
 def test_a_certificate_by_pwire_itself(
@@ -221,22 +230,16 @@ DEPENDENT = {"number", "packet", "connection", "request", "latency_ns", "time_ns
 
 @pytest.mark.parametrize("rotation", [[], ["--rotate-size", "20kB"]], ids=["one", "rotated"])
 def test_records(
-    broker: Standalone,
-    topic: str,
-    pwire: Pwire,
-    java_client: Java,
-    wheel_client: Wheel,
-    tmp_path: Path,
-    rotation: list[str],
+    broker: Standalone, topic: str, pwire: Pwire, clients: Clients, tmp_path: Path, rotation: list[str]
 ) -> None:
     """Other tools read the files; `pwire decode` finds the frames in them that the tap showed."""
     path = tmp_path / "record.pcapng"
     with Proxy(pwire, broker.url, "--tap", "-o", "json", "--record", path, *rotation) as proxy:
         for kind in ("batched", "key-shared"):
-            for client in (java_client, wheel_client):
+            for name, client in clients.items():
                 asked = {"produce": COUNT, "consume": COUNT, **SESSIONS[kind]}
-                client.ask(proxy.url, f"{topic}-{kind}-{client.pid}", **asked)
-        for client in (java_client, wheel_client) * 2:
+                client.ask(proxy.url, f"{topic}-{kind}-{name}", **asked)
+        for client in (*clients.values(), *clients.values()):
             assert client.answer()["sent"] == [None] * COUNT
         assert proxy.interrupt() == 0, proxy.said
     assert "fell behind" not in proxy.said
@@ -251,3 +254,23 @@ def test_records(
             done = subprocess.run(command, capture_output=True, text=True, timeout=60)
             assert (done.returncode, done.stdout) == (0, "")
             assert not [line for line in done.stderr.splitlines() if not line.startswith("Running as user")]
+
+
+# -- a tap that nobody reads
+
+
+def test_a_reader_that_stops(broker: Standalone, topic: str, pwire: Pwire, client: Client) -> None:
+    """The client is not held up; what could not be shown is counted, to the frame."""
+    count = 20_000
+    with Proxy(pwire, broker.url, "--tap", "-o", "json") as proxy:
+        with proxy.unread():
+            said = client.run(proxy.url, topic, produce=count)
+        proxy.says("tap fell behind: ")
+        client.run(proxy.url, topic, produce=1)
+        assert proxy.interrupt() == 0, proxy.said
+    assert said["sent"] == [None] * count
+    (missed,) = re.findall(r"tap fell behind: (\d+) frames not shown in all", proxy.said)
+    shown = proxy.frames()
+    assert len({frame["number"] for frame in shown}) == len(shown)
+    assert shown[-1]["number"] == len(shown) + int(missed)
+    assert shown[-1]["number"] > 2 * count

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pytest
 from interop.brokers import Cluster
-from interop.sessions import Client, Connections, Proxy
-from interop.test_cluster import admin, kept, movable, spread
+from interop.sessions import Alone, Client, Clients, Proxy
+from interop.test_cluster import address, admin, kept, movable, spread
 
 if TYPE_CHECKING:
     from interop.conftest import Pwire
@@ -16,18 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["kept", "movable", "spread"]
 
 COUNT = 400
-WAYS = [
-    pytest.param("broker", [], id="listeners"),
-    pytest.param("broker", ["--through"], id="through"),
-    pytest.param("proxy", [], id="proxy-listeners"),
-    pytest.param("proxy", ["--through"], id="proxy-through"),
-]
+LISTENERS: list[str] = []
+THROUGH = ["--through"]
 TAP = ("--tap", "-o", "json")
-
-
-def ports(cluster: Cluster) -> set[int]:
-    """Of all that clients are not to be connected to."""
-    return {urlsplit(url).port or 0 for url in (*cluster.urls, cluster.proxy_url)}
 
 
 def told(proxy: Proxy) -> set[str]:
@@ -43,13 +33,25 @@ def check_all(said: dict[str, Any], count: int) -> None:
     assert sorted(map(int, texts)) == list(range(count))
 
 
-@pytest.mark.parametrize(("to", "options"), WAYS)
-@pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
+@pytest.mark.parametrize(
+    ("client", "kind", "to", "options"),
+    [  # every two of them together
+        ("wheel", "Shared", "broker", LISTENERS),
+        ("java", "Key_Shared", "broker", LISTENERS),
+        ("java", "Shared", "broker", THROUGH),
+        ("wheel", "Key_Shared", "broker", THROUGH),
+        ("java", "Shared", "proxy", LISTENERS),
+        ("wheel", "Key_Shared", "proxy", LISTENERS),
+        ("wheel", "Shared", "proxy", THROUGH),
+        ("java", "Key_Shared", "proxy", THROUGH),
+    ],
+    indirect=["client"],
+)
 def test_partitions_of_both_brokers(
     kept: Cluster, spread: str, pwire: Pwire, client: Client, to: str, options: list[str], kind: str
 ) -> None:
     url = kept.proxy_url if to == "proxy" else kept.url
-    with Proxy(pwire, url, *TAP, *options) as proxy, Connections(client.pid) as seen:
+    with Proxy(pwire, url, *TAP, *options) as proxy, Alone(kept, proxy):
         asked = {"produce": COUNT, "consumers": 2, "type": kind, "consume": COUNT}
         said = client.run(proxy.url, spread, **asked, keys=40, batching=True)
         assert proxy.interrupt() == 0, proxy.said
@@ -57,39 +59,39 @@ def test_partitions_of_both_brokers(
     keys = [{key for _, key in messages} for messages in said["received"]]
     assert all(keys)
     assert kind == "Shared" or not keys[0] & keys[1]
-    assert proxy.port in seen.ports
-    assert not seen.ports & ports(kept)
     assert len(told(proxy)) == 2
     assert (told(proxy) == set(kept.urls)) is ("--through" in options)
 
 
-FOLLOWED = pytest.mark.xfail(
-    strict=True, reason="with --through a Redirect names the broker itself, and clients go there"
-)
-
-
-@pytest.mark.parametrize(
-    "options", [[], pytest.param(["--through"], marks=FOLLOWED)], ids=["listeners", "through"]
-)
+@pytest.mark.parametrize("options", [LISTENERS, THROUGH], ids=["listeners", "through"])
 def test_redirects(cluster: Cluster, movable: str, pwire: Pwire, client: Client, options: list[str]) -> None:
     redirect = cluster.redirect(movable)
-    with Proxy(pwire, redirect.ask, *TAP, *options) as proxy, Connections(client.pid) as seen:
-        said = client.run(proxy.url, movable, produce=10, consumers=1, consume=10)
+    with Proxy(pwire, redirect.ask, *TAP, *options) as proxy, Alone(cluster, proxy):
+        said = client.run(proxy.url, movable, produce=10, pause=20, consumers=1, consume=10)
         assert proxy.interrupt() == 0, proxy.said
     check_all(said, 10)
     assert "Redirect" in {frame["fields"]["response"] for frame in proxy.frames("LOOKUP_RESPONSE")}
-    assert proxy.port in seen.ports
-    assert not seen.ports & ports(cluster)
 
 
-@pytest.mark.parametrize(("to", "options"), WAYS)
+@pytest.mark.parametrize(
+    ("client", "to", "options"),
+    [
+        ("wheel", "broker", LISTENERS),
+        ("java", "broker", LISTENERS),
+        ("wheel", "broker", THROUGH),
+        ("java", "broker", THROUGH),
+        ("wheel", "proxy", LISTENERS),
+        ("java", "proxy", THROUGH),
+    ],
+    indirect=["client"],
+)
 def test_unloads(
     kept: Cluster, topic: str, pwire: Pwire, client: Client, to: str, options: list[str]
 ) -> None:
     """Topics that move while messages are sent and consumed."""
     kept.rest("PUT", admin(topic))
     url = kept.proxy_url if to == "proxy" else kept.url
-    with Proxy(pwire, url, *TAP, *options) as proxy, Connections(client.pid) as seen:
+    with Proxy(pwire, url, *TAP, *options) as proxy, Alone(kept, proxy):
         client.ask(proxy.url, topic, produce=300, pause=10, consumers=1, consume=300)
         for times in (1, 2, 3):
             proxy.until_frames(times, "PRODUCER_SUCCESS")
@@ -100,5 +102,33 @@ def test_unloads(
         said = client.answer()
         assert proxy.interrupt() == 0, proxy.said
     check_all(said, 300)
-    assert proxy.port in seen.ports
-    assert not seen.ports & ports(kept)
+
+
+@pytest.mark.parametrize(("producing", "consuming"), [("wheel", "java"), ("java", "wheel")])
+def test_a_broker_that_dies(
+    kept: Cluster, topic: str, pwire: Pwire, clients: Clients, producing: str, consuming: str
+) -> None:
+    """Killed while one client produces and the other one consumes: both go on behind their proxies."""
+    kept.rest("PUT", admin(topic))
+    owner = kept.rest("GET", f"/lookup/v2/topic/{topic.replace('://', '/')}")["brokerUrl"]
+    role = f"broker-{kept.urls.index(owner) + 1}"
+    url = f"pulsar://{','.join(map(address, kept.urls))}"
+    count = 1000
+    with (
+        Proxy(pwire, url, *TAP, *LISTENERS) as first,
+        Proxy(pwire, url, *TAP, *THROUGH) as second,
+        Alone(kept, first, second),
+    ):
+        clients[consuming].ask(first.url, topic, consumers=1, consume=count)
+        clients[producing].ask(second.url, topic, produce=count, pause=5, send_timeout=80_000)
+        first.until_frames(100, "MESSAGE")
+        try:
+            kept.kill(role)
+            before = len(second.frames("SEND_RECEIPT"))
+            said = clients[producing].answer() | clients[consuming].answer()
+            for proxy in (first, second):
+                assert proxy.interrupt() == 0, proxy.said
+        finally:
+            kept.start(role)
+    assert 100 <= before < count
+    check_all(said, count)

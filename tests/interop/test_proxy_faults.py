@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from interop.brokers import Standalone
 from interop.sessions import Client, Java, Proxy, Wheel
+from interop.test_cluster import admin
 
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
@@ -130,11 +131,16 @@ def test_a_damaged_message_with_the_right_checksum(
 def test_a_damaged_message_to_the_client(
     broker: Standalone, topic: str, pwire: Pwire, client: Client
 ) -> None:
+    """It is lost: the client tells the broker that it is damaged, and for the broker that acknowledges it."""
     asked = {"consumers": 1, "consume": 2}
     said, proxy = disturbed(pwire, broker, client, topic, "flip command=MESSAGE nth=1", **asked)
     assert [text for text, _ in said["received"][0]] == ["1", "2"]
     refused = [frame for frame in proxy.frames("ACK") if "validation_error" in frame["fields"]]
     assert [frame["fields"]["validation_error"] for frame in refused] == ["ChecksumMismatch"]
+    stats = broker.rest("GET", f"{admin(topic)}/stats")
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 0
+    said = client.run(broker.url, topic, produce=1, first=3, consumers=1, consume=1)
+    assert [text for text, _ in said["received"][0]] == ["3"]
 
 
 def test_swallowed_pongs(broker: Standalone, topic: str, pwire: Pwire, java_client: Java) -> None:
