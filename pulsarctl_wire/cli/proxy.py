@@ -299,9 +299,12 @@ def _plan(given: dict[str, Any]) -> Plan:
         )
     elif given["listen_key"] or given["client_ca"]:
         console.fail("--listen-key and --client-ca go with --tls or --listen-cert", console.EXIT_USAGE)
+    settings = _settings(given)
+    if given["keylog"] and context is None and not settings.url.tls:
+        console.fail("--tls-keylog: no side speaks TLS; see --tls, and pulsar+ssl://", console.EXIT_USAGE)
     return Plan(
         listen,
-        _settings(given),
+        settings,
         routing,
         advertise=given["advertise"],
         told=_mapping("--map", given["map_"]),
@@ -367,6 +370,8 @@ def _options(given: dict[str, Any]) -> Options:
     period_ns = int(_amount("--rotate-time", given["rotate_time"], _SPANS) * 1e9)
     if (size or period_ns or given["rotate_files"]) and not given["record"]:
         console.fail("--rotate-… goes with --record FILE", console.EXIT_USAGE)
+    if given["rotate_files"] and not (size or period_ns):
+        console.fail("--rotate-files goes with --rotate-size or --rotate-time", console.EXIT_USAGE)
     if given["stats"] and given["tap"] and sys.stdout.isatty() and sys.stderr.isatty():
         text = "--stats draws on the terminal that --tap would print to; send the tap elsewhere: > tap.txt"
         console.fail(text, console.EXIT_USAGE)
@@ -493,6 +498,7 @@ def _forward(
     """Forward until a signal comes."""
     import asyncio
     import signal
+    import threading
 
     from pulsarctl_wire.net.control import Control, directory
     from pulsarctl_wire.net.proxy import Proxy
@@ -502,7 +508,8 @@ def _forward(
         if not watcher.has_ended():
             return
         ring.wants_bytes = False
-        console.complain("the tap has ended; forwarding goes on unseen")
+        text = "the tap has ended; forwarding goes on unseen"
+        threading.Thread(target=console.complain, args=(text,), daemon=True).start()  # for that may wait
 
     async def run() -> int:
         proxy = Proxy(plan, faults, ring)

@@ -286,11 +286,15 @@ class Proxy:
     async def close(self, seconds: float) -> None:
         """Take no more connections, pass on what has come, within `seconds`, and end them all."""
         self._closing = True
+        loop = asyncio.get_running_loop()
+        for sock in self._sockets:
+            loop.remove_reader(sock)  # else asyncio may still accept, for a task that is cancelled
         for task in self._accepting:
             task.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
         for sock in self._sockets:
             sock.close()
+        self._sockets.clear()
         self._empty.clear()
         for relay in list(self.relays):
             relay.drain()

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
+from weakref import ref
 
 from pulsarctl_wire.faults import Action, Blackhole, Close, Faults, Note, Reset, Send, Wake
 from pulsarctl_wire.faults import Lane as FaultLane
@@ -273,7 +274,7 @@ class Lane:
     def renew_faults(self) -> None:
         """Faults were added or removed: what removed ones held goes on now."""
         self._mind_faults()
-        self._wake()
+        self.wake()
 
     def _act(self, actions: list[Action]) -> None:
         relay = self._relay
@@ -292,9 +293,10 @@ class Lane:
             elif isinstance(action, Blackhole):
                 self._later(0.0, relay.blackhole)
             elif isinstance(action, Wake):
-                relay.loop.call_at(action.at, self._wake)
+                relay.loop.call_at(action.at, _wake, ref(self))
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Something that a fault holds may be due."""
         if self._faults is not None and not self._relay.over:
             self._act(self._faults.take(b"", None, self._relay.now()))
 
@@ -523,6 +525,13 @@ class Relay:
         for lane in self.lanes:
             lane.stop(flush=True)
         self.close()
+
+
+def _wake(lane: "ref[Lane]") -> None:
+    """Wake a lane, if there is one still: faults may hold things for longer than connections live."""
+    found = lane()
+    if found is not None:
+        found.wake()
 
 
 def _with_command(frame: Frame) -> bytes:

@@ -45,4 +45,5 @@ def proxy_header(head: bytes) -> tuple[int, str]:
         return (len(head) + 1, "") if len(head) < _PROXY_V1_LONGEST else (0, "")
     if head.startswith(_PROXY_V2) and len(head) >= ENOUGH:
         return 16 + int.from_bytes(head[14:16], "big"), "PROXY protocol v2 header"
-    return 0, ""
+    may_be = head and (_PROXY_V1.startswith(head) or _PROXY_V2.startswith(head[: len(_PROXY_V2)]))
+    return (len(head) + 1, "") if may_be and len(head) < ENOUGH else (0, "")

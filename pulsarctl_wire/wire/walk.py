@@ -17,12 +17,13 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from pulsarctl_wire.wire.foreign import proxy_header
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE
 from pulsarctl_wire.wire.stream import KEPT_FRAME
 
 HEAD: Final = 10
 """Bytes that tell a frame's size and its command; no frame is smaller."""
 
-LARGEST: Final = 1024 * 1024
+LARGEST: Final = MAX_FRAME_SIZE
 """TOTAL_SIZE of a wanted frame; larger ones are passed over unless all are wanted."""
 
 _ALL: Final = bytes([2] * 256)
@@ -61,8 +62,11 @@ class FrameWalk:
         if self.lost:
             return end
         if self._fresh and end:
+            header, known = proxy_header(data)
+            if header and not known:
+                return at  # it may be one, when there is more
             self._fresh = False
-            self.left, _ = proxy_header(data)
+            self.left = header
         at += self.left
         stop, frames = _by_bytes(data, at, self._stops) if _COMPILED else _by_heads(data, at, self._stops)
         self.frames += frames
@@ -76,7 +80,8 @@ class FrameWalk:
     @staticmethod
     def size(data: bytes, at: int) -> int:
         """Bytes of the frame that begins at `at`, where a walk stopped; 0 if its head is not all there."""
-        return 4 + int.from_bytes(data[at : at + 4], "big") if len(data) - at >= HEAD else 0
+        total = int.from_bytes(data[at : at + 4], "big")
+        return 4 + total if len(data) - at >= HEAD and total <= KEPT_FRAME else 0
 
 
 def _by_bytes(data: bytes, start: int, stops: bytes) -> tuple[int, int]:

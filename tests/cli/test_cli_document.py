@@ -1,4 +1,4 @@
-"""docs/cli.md, docs/sessions.md, docs/proxy.md and docs/replay.md name every option and every exit code, and nothing else."""
+"""The documents of the command line name every option and every exit code, and nothing else."""
 
 from __future__ import annotations
 
