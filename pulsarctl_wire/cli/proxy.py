@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import re
+import signal
 import sys
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -36,6 +39,9 @@ TAP, WATCH, FAULTS = "The tap", "Records and counters", "Faults"
 
 LISTEN: Final = "127.0.0.1:6649"
 _READY: Final = b"!"
+_FILES: Final = 65_536
+_LAST_WORDS: Final = 10.0  # seconds that the watcher has at the end
+_ANY_HOST: Final = {"0.0.0.0", "::"}
 _UNITS: Final = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
 _SPANS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -242,6 +248,7 @@ def proxy(
 
 def _run(given: dict[str, Any]) -> int:
     """Check everything, fork the watcher, forward until a signal; gives the exit code."""
+    _allow_connections()
     faults = _faults(given)
     plan = _plan(given)
     options = _options(given)
@@ -257,6 +264,16 @@ def _run(given: dict[str, Any]) -> int:
         ring.end()
         watched = watcher.wait()
     return code or watched
+
+
+def _allow_connections() -> None:
+    """As many open files as this user may have: each connection takes two."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    with suppress(ValueError, OSError):  # some systems say "unlimited" and do not mean it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def _listen(address: Address) -> Socket:
@@ -289,7 +306,11 @@ def _plan(given: dict[str, Any]) -> Plan:
         from pulsarctl_wire.net.certificates import server_context
 
         directory = Path(given["ca_dir"]) if given["ca_dir"] else None
-        names = [name for name in (given["advertise"], listen.host) if name]
+        told = _mapping("--map", given["map_"])
+        names = [given["advertise"] or listen.host, *(address.host for address in told.values())]
+        if names[0] in _ANY_HOST and not given["listen_cert"]:
+            text = f"--tls with --listen {listen} needs --advertise HOST, by which clients know this machine"
+            console.fail(text, console.EXIT_USAGE)
         context = server_context(
             given["listen_cert"],
             given["listen_key"],
@@ -372,6 +393,9 @@ def _options(given: dict[str, Any]) -> Options:
         console.fail("--rotate-… goes with --record FILE", console.EXIT_USAGE)
     if given["rotate_files"] and not (size or period_ns):
         console.fail("--rotate-files goes with --rotate-size or --rotate-time", console.EXIT_USAGE)
+    chosen = [name for name in ("filter_", "command", "topic", "connection", "schema") if given[name]]
+    if chosen and not given["tap"]:
+        console.fail(f"--{chosen[0].rstrip('_')} goes with --tap", console.EXIT_USAGE)
     if given["stats"] and given["tap"] and sys.stdout.isatty() and sys.stderr.isatty():
         text = "--stats draws on the terminal that --tap would print to; send the tap elsewhere: > tap.txt"
         console.fail(text, console.EXIT_USAGE)
@@ -481,8 +505,12 @@ class Watcher:
         return self._code is not None
 
     def wait(self) -> int:
-        """Wait for its end; gives its exit code."""
-        if self._code is None:
+        """Wait for its end, but not for ever; gives its exit code."""
+        over = time.monotonic() + _LAST_WORDS
+        while not self.has_ended() and time.monotonic() < over:
+            time.sleep(0.01)
+        if self._code is None:  # something that it writes to takes nothing any more
+            os.kill(self._number, signal.SIGKILL)
             self._keep(os.waitpid(self._number, 0)[1])
         assert self._code is not None
         return self._code
@@ -497,10 +525,9 @@ def _forward(
 ) -> int:
     """Forward until a signal comes."""
     import asyncio
-    import signal
     import threading
 
-    from pulsarctl_wire.net.control import Control, directory
+    from pulsarctl_wire.net.control import Control, own_directory
     from pulsarctl_wire.net.proxy import Proxy
 
     def unwatched() -> None:
@@ -519,7 +546,7 @@ def _forward(
             loop.add_signal_handler(number, over.set)
         address = await proxy.open(sock)
         path = given["control"]
-        where = Path(path or directory(os.environ) / f"proxy-{address.port}.sock")
+        where = own_directory(os.environ) / f"proxy-{address.port}.sock" if path is None else Path(path)
         control = None if path == "" else Control(where, lambda asked: proxy_ctl.answer(proxy, asked))
         if control is not None:
             await control.open()
@@ -545,7 +572,8 @@ def _announce(proxy: Proxy, address: Address, given: dict[str, Any]) -> None:
     plan, faults = proxy.plan, proxy.faults
     from pulsarctl_wire.net.settings import Address
 
-    url = f"pulsar{'+ssl' if plan.tls else ''}://{Address(plan.advertise or address.host, address.port)}"
+    host = plan.advertise or (platform.node() if address.host in _ANY_HOST else address.host)
+    url = f"pulsar{'+ssl' if plan.tls else ''}://{Address(host, address.port)}"
     console.complain(f"listening on {address}, forwarding to {plan.settings.url}; for clients: {url}")
     if plan.tls is not None and not given["listen_cert"]:
         from pulsarctl_wire.net.certificates import default_ca_directory, own_ca

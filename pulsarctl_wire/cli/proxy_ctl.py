@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -41,7 +42,9 @@ def add(
     port: Annotated[int | None, PORT] = None,
 ) -> None:
     """Put a fault into force; prints its number."""
-    number = _ask(control, port, {"do": "add", "fault": " ".join(fault)}).get("number")
+    number = _ask(
+        control, port, {"do": "add", "fault": fault[0] if len(fault) == 1 else shlex.join(fault)}
+    ).get("number")
     sys.stdout.write(f"{number}\n")
 
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -163,8 +163,21 @@ def without_secrets(data: bytes) -> bytes:
     while len(data) - at >= 8:
         size, command = int.from_bytes(data[at : at + 4], "big"), int.from_bytes(data[at + 4 : at + 8], "big")
         if command < KEPT_FRAME and data[at + 8 : at + 10] in _HEADS:
-            with suppress(DecodeError):
-                for secret in secret_values(BaseCommand.FromString(data[at + 8 : at + 8 + command])):
-                    data = data.replace(secret, b"*" * len(secret))
+            data = _starred(data, at + 8, min(at + 8 + command, len(data)))
         at += 4 + size
+    return data
+
+
+def _starred(data: bytes, start: int, end: int) -> bytes:
+    """`data` whose command from `start` to `end` carries credentials, without them."""
+    try:
+        base = BaseCommand.FromString(data[start:end])
+        known = BaseCommand.FromString(data[start:end])
+        known.DiscardUnknownFields()
+    except DecodeError:
+        known = None
+    if known is None or known.ByteSize() != base.ByteSize():  # who knows what is what: all of it goes
+        return data[: start + 2] + b"*" * (end - start - 2) + data[end:]
+    for secret in secret_values(base):
+        data = data.replace(secret, b"*" * len(secret))
     return data

@@ -229,11 +229,11 @@ class Watching:
     def _missed_some(self, record: Record) -> None:
         size, frames = record.counts
         connection = self._connections.get(record.connection)
-        if connection is None:
-            return
         self._missed += frames
         if not frames:
             self._missed_bytes += size
+        if connection is None:
+            return
         if self._live is not None:
             self._live.missed(frames)
         if self._writer is not None:

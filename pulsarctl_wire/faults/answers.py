@@ -17,9 +17,9 @@ from pulsarctl_wire.faults.values import TEXT, one_of
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, FAILED, NAMES, NUMBERS, REQUESTS, build_command
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse, ServerError
+from pulsarctl_wire.wire.session import NO_REQUEST
 
 _HANDSHAKE: Final = frozenset({NUMBERS["CONNECT"], NUMBERS["AUTH_RESPONSE"]})
-_NO_REQUEST: Final = 2**64 - 1
 _ABLE: Final = _HANDSHAKE | REQUESTS.keys() | {NUMBERS["SEND"]}
 
 
@@ -64,7 +64,7 @@ class Answer(Fault):
         if answer in FAILED:
             fields["response"] = FAILED[answer]
         if request.type in _HANDSHAKE:
-            fields["request_id"] = _NO_REQUEST
+            fields["request_id"] = NO_REQUEST
         for each in request.body.DESCRIPTOR.fields:  # the ids it is known by
             if each.name in names and each.name.endswith("_id") and request.body.HasField(each.name):
                 fields[each.name] = getattr(request.body, each.name)

@@ -9,7 +9,7 @@ from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.base import Fault, Item, Piece, Place, option
 from pulsarctl_wire.faults.values import one_of, whole
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, PAYLOAD_TYPES
-from pulsarctl_wire.wire.frame import Frame, Parts, locate
+from pulsarctl_wire.wire.frame import Frame, Parts, locate, with_command
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 _EPOCHS: Final = {
@@ -100,6 +100,4 @@ class StaleEpoch(Fault):
         body: Any = getattr(base, BODIES[piece.frame.type])
         field = _EPOCHS[piece.frame.type]
         setattr(body, field, max(getattr(body, field) - self.by, 0))
-        command, tail = base.SerializePartialToString(), piece.data[_command_end(piece.data) :]
-        head = struct.pack(">II", 4 + len(command) + len(tail), len(command))
-        yield piece.changed(head + command + tail)
+        yield piece.changed(with_command(piece.data, base))

@@ -63,6 +63,7 @@ class _Shelf(Work):
     _held: Piece | None = None
     _behind = 0
     _until = 0.0
+    _woken = 0.0  # when the lane is called again, of which it was asked
 
     @property
     def busy(self) -> bool:  # type: ignore[override]
@@ -74,7 +75,9 @@ class _Shelf(Work):
         self._held = piece
         self._behind = self.fault.behind
         self._until = piece.at + self.fault.hold
-        yield Wake(self._until)
+        if piece.at >= self._woken:  # one at a time: `due` asks again
+            self._woken = self._until
+            yield Wake(self._until)
 
     def passing(self, piece: Piece) -> Iterator[Item]:
         """One more overtakes the held one; bytes that are no frame could be cut in two by it, and do not."""
@@ -89,6 +92,9 @@ class _Shelf(Work):
         """The held one, once its time is over."""
         if now >= self._until:
             yield from self.rest()
+        elif self._held is not None and now >= self._woken:
+            self._woken = self._until
+            yield Wake(self._until)
 
     def rest(self) -> Iterator[Item]:
         """The held one."""

@@ -6,7 +6,7 @@
     {"do": "clear"}                    {}
     what cannot be done                {"error": "why"}
 
-Who may open the socket is who may write to its directory: nobody but the user.
+Nobody but the user can open the socket.
 """
 
 import asyncio
@@ -34,6 +34,19 @@ def directory(environ: Mapping[str, str]) -> Path:
     return Path(home, "pwire") if home else Path(environ.get("TMPDIR") or "/tmp", f"pwire-{os.getuid()}")
 
 
+def own_directory(environ: Mapping[str, str]) -> Path:
+    """The same, made if need be. Raises SettingsError if others can write to it."""
+    path = directory(environ)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}; name another place with --control") from None
+    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise SettingsError(f"{path}: others can write there; name another place with --control")
+    return path
+
+
 class Control:
     """The socket at `path`, served by the event loop from `open` to `close`."""
 
@@ -41,17 +54,12 @@ class Control:
         self._path = path
         self._answer = answer
         self._server: asyncio.Server | None = None
+        self._served: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def open(self) -> None:
         """Begin to listen. Raises SettingsError where that cannot be."""
         path = self._path
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            owner = path.parent.stat()
-            if owner.st_uid != os.getuid() or owner.st_mode & stat.S_IWOTH:
-                raise SettingsError(
-                    f"--control {path}: others can write to its directory; name a path of your own"
-                )
             if path.is_socket():
                 if await asyncio.to_thread(is_served, path):
                     raise SettingsError(f"--control {path}: another proxy listens there; name another path")
@@ -61,11 +69,15 @@ class Control:
             raise SettingsError(f"--control {path}: {error.strerror or error}; name another path") from None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._served[task] = writer
         with suppress(OSError, ValueError, asyncio.IncompleteReadError):  # ValueError: a line too long
             while line := await reader.readline():
                 writer.write(json.dumps(self._reply(line)).encode() + b"\n")
                 await writer.drain()
         writer.close()
+        del self._served[task]
 
     def _reply(self, line: bytes) -> dict[str, Any]:
         try:
@@ -84,6 +96,10 @@ class Control:
             self._server.close()
             with suppress(OSError):
                 self._path.unlink()
+            for writer in self._served.values():
+                writer.close()
+            if self._served:
+                await asyncio.wait(self._served, timeout=1)
 
 
 def _bound(path: Path) -> socket.socket:

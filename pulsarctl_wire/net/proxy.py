@@ -8,6 +8,7 @@ event loop, in which nothing waits for anybody who watches (`tap.py`).
 
 import asyncio
 import errno
+import os
 import socket
 import ssl
 from collections.abc import Coroutine, Mapping
@@ -34,7 +35,6 @@ Socket = socket.socket
 
 _BACKLOG: Final = 1024
 _HEADER_WAIT: Final = 10.0  # seconds for a PROXY header, and for a TLS handshake
-_NO_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _ANY_HOST: Final = {"0.0.0.0", "::"}
 
 
@@ -85,6 +85,7 @@ class Proxy:
         self._empty = asyncio.Event()
         self._closing = False
         self._dial_tls: ssl.SSLContext | None = None
+        self._bound = ""
         self._router: Router
 
     async def open(self, sock: socket.socket | None = None) -> Address:
@@ -99,7 +100,9 @@ class Proxy:
             for context in filter(None, (plan.tls, self._dial_tls)):
                 _log_keys(context, plan.key_log)
         service = Route(plan.settings.url.addresses)
-        at = self._serve(service, plan.listen, sock or bound(plan.listen))
+        sock = sock or bound(plan.listen)
+        self._bound = sock.getsockname()[0]  # a name is looked up once
+        at = self._serve(service, plan.listen, sock)
         self._router = Router(
             plan.settings.url,
             plan.routing,
@@ -115,47 +118,46 @@ class Proxy:
     def _listen_for(self, broker: Address, told: Address) -> None:
         """Listen where clients are told that a broker is, if that is on this machine; else SettingsError."""
         try:
-            self._listen(Route((broker,)), told)
+            self._serve(Route((broker,)), told, bound(told), str(broker))
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL and not isinstance(error, socket.gaierror):
                 why = error.strerror or error
                 raise SettingsError(f"--map {broker}={told}: {why}; name another address") from None
             self._note(f"{told} is no address of this machine: clients are sent there for {broker}")
 
-    def _listen(self, route: Route, at: Address | None = None) -> Address:
-        """A listener that leads along `route`; its address. Raises OSError."""
-        host = self.plan.listen.host
-        wanted = [at] if at is not None else [Address(host, port) for port in self.plan.ports or [0]]
-        for address in wanted:
+    def _listen(self, route: Route) -> Address:
+        """A listener that leads along `route`, where the first one is; its address. Raises OSError."""
+        ports = self.plan.ports or range(1)
+        for port in ports:
             try:
-                sock = bound(address)
+                sock = bound(Address(self._bound, port))
             except OSError as error:
-                if error.errno == errno.EADDRINUSE and address is not wanted[-1]:
+                if error.errno == errno.EADDRINUSE and port != ports[-1]:
                     continue
                 raise
             break
-        return self._serve(route, address, sock)
+        return self._serve(route, self.plan.listen, sock)
 
-    def _serve(self, route: Route, address: Address, sock: socket.socket) -> Address:
+    def _serve(self, route: Route, address: Address, sock: socket.socket, broker: str = "") -> Address:
+        """Accept on `sock` for `route`, or for the way to `broker` that answers have told by then."""
         self._sockets.append(sock)
         self._listeners[route] = address = Address(address.host, sock.getsockname()[1])
-        self._accepting.append(asyncio.create_task(self._accept(sock, route)))
+        self._accepting.append(asyncio.create_task(self._accept(sock, route, broker)))
         if len(self._sockets) > 1:
             self._note(f"listening on {address} for {route}")
         return address
 
-    async def _accept(self, sock: socket.socket, route: Route) -> None:
+    async def _accept(self, sock: socket.socket, route: Route, broker: str) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
                 client, _ = await loop.sock_accept(sock)
             except OSError as error:
-                if error.errno in _NO_ROOM:
-                    self._note(f"a connection has to wait: {error.strerror}")
-                    await asyncio.sleep(0.5)  # until others have ended
+                self._note(f"a connection has to wait: {error.strerror or error}")
+                await asyncio.sleep(0.5)  # until others have ended
                 continue
             self.connections += 1
-            self._start(self._welcome(client, route))
+            self._start(self._welcome(client, self._router.find(broker) or route))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -220,6 +222,8 @@ class Proxy:
         if not self.plan.header_out:
             return b""
         target = relay.legs[True].transport.get_extra_info("peername")
+        if not isinstance(target, tuple):  # it has ended already
+            return b""
         return build_header(self.plan.header_out, relay.client, (target[0], target[1]))
 
     def url(self, relay: Relay) -> str:
@@ -317,8 +321,9 @@ def _plain(host: str) -> str:
 
 
 def _log_keys(context: ssl.SSLContext, path: str) -> None:
-    """Have the keys of its connections added to the file at `path`. Raises SettingsError."""
+    """Have its keys added to the file at `path`, which is for the user alone. Raises SettingsError."""
     try:
+        os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
         context.keylog_filename = path
     except OSError as error:
         raise SettingsError(f"the key log {path} cannot be written: {error.strerror}") from None

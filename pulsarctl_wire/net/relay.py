@@ -19,6 +19,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol
 from weakref import ref
@@ -29,7 +30,7 @@ from pulsarctl_wire.net.routing import Route
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.telling import Telling, Watcher
 from pulsarctl_wire.wire.addresses import CARRIERS
-from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.frame import Connection, Frame, with_command
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.session import Knowledge, Session
 from pulsarctl_wire.wire.stream import KEPT_FRAME, FrameStream
@@ -50,6 +51,7 @@ _LOOKED_AT: Final = (
     frozenset((BaseCommand.CONNECT, BaseCommand.AUTH_RESPONSE, BaseCommand.PRODUCER, BaseCommand.SUBSCRIBE)),
 )
 _LINGER: Final = struct.pack("ii", 1, 0)  # closing then sends RST
+_LAST_READ: Final = 0.2  # seconds that a peer has at the end to close its side as well
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
@@ -92,7 +94,7 @@ class Leg(asyncio.BufferedProtocol):
         """Whether it takes no more for now."""
         self.gone = False
         """Whether it stood and has ended."""
-        self._half_closes = True
+        self.half_closes = True
 
     @property
     def lane(self) -> "Lane":
@@ -103,7 +105,7 @@ class Leg(asyncio.BufferedProtocol):
         """asyncio: it stands; nothing is read before the other one does too."""
         self.transport = transport
         transport.set_write_buffer_limits(high=1)  # at 0 TLS transports never take anything again
-        self._half_closes = transport.can_write_eof()
+        self.half_closes = transport.can_write_eof()
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -123,7 +125,7 @@ class Leg(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """asyncio: no more will come; it stays open for what is still to be sent, where TCP can do that."""
         self.lane.end()
-        return self._half_closes
+        return self.half_closes
 
     def pause_writing(self) -> None:
         """asyncio: it takes no more for now."""
@@ -145,8 +147,16 @@ class Leg(asyncio.BufferedProtocol):
         if transport is not None and not self.gone:
             sock = transport.get_extra_info("socket")
             if sock is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER)
+                with suppress(OSError):  # closed already, under TLS
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER)
             transport.abort()
+
+    def close(self) -> None:
+        """End it when what was sent to it is gone."""
+        transport = self.transport
+        if transport is not None and not self.gone and not transport.is_closing():
+            transport.resume_reading()  # before Python 3.11 TLS ends by what it reads
+            transport.close()
 
 
 class Lane:
@@ -237,7 +247,7 @@ class Lane:
             elif not self.to_broker and frame.type in CARRIERS:
                 changed = relay.host.rewrite(relay, frame.base)
             if changed:
-                raw = _with_command(frame)
+                raw = with_command(frame.raw, frame.base)
                 frame = self._decode(raw) or frame
             relay.session.track([frame])
         if self._faults is not None:
@@ -370,7 +380,7 @@ class Lane:
         relay = self._relay
         source, target = relay.legs[not self.to_broker], relay.legs[self.to_broker]
         transport = source.transport
-        if transport is None or transport.is_closing():
+        if transport is None or source.gone or transport.is_closing():
             return
         room = not target.full and self._delayed_bytes < MOST_DELAYED
         if self._faults is not None:  # they may have answers for the source, which it has to take
@@ -484,11 +494,10 @@ class Relay:
             for lane in self.lanes:
                 lane.stop(flush=exc is None and lane.to_broker != leg.to_broker)
             self.over = True
-        if other.transport is not None and not other.transport.is_closing():
-            if exc is not None:
-                other.reset()
-            else:
-                other.transport.close()
+        if exc is not None:
+            other.reset()
+        else:
+            other.close()
         leg.gone = True
         if other.gone or other.transport is None:
             if self._opened and self.host.watcher is not None:
@@ -508,8 +517,7 @@ class Relay:
     def close(self) -> None:
         """End both legs when what was sent to them is gone."""
         for leg in self.legs:
-            if leg.transport is not None and not leg.transport.is_closing():
-                leg.transport.close()
+            leg.close()
 
     def reset(self) -> None:
         """End both legs by RST."""
@@ -524,7 +532,15 @@ class Relay:
             return  # until that is done
         for lane in self.lanes:
             lane.stop(flush=True)
-        self.close()
+        for leg in self.legs:
+            if leg.transport is not None and not leg.transport.is_closing() and leg.half_closes:
+                leg.transport.write_eof()
+            else:
+                leg.close()
+        # what is still sent to us is read, and no more: a socket closed over unread bytes sends RST, not FIN
+        self.draining, self.blackholed = False, True
+        self.balance()
+        self.loop.call_later(_LAST_READ, self.close)
 
 
 def _wake(lane: "ref[Lane]") -> None:
@@ -532,11 +548,3 @@ def _wake(lane: "ref[Lane]") -> None:
     found = lane()
     if found is not None:
         found.wake()
-
-
-def _with_command(frame: Frame) -> bytes:
-    """The bytes of a frame whose command was changed, all behind the command as it was."""
-    assert frame.base is not None
-    command = frame.base.SerializePartialToString()
-    tail = frame.raw[8 + frame.command_size :]
-    return struct.pack(">II", 4 + len(command) + len(tail), len(command)) + command + tail

@@ -10,13 +10,12 @@ forgotten.
 """
 
 import re
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS
-from pulsarctl_wire.wire.frame import Frame, build_frame
+from pulsarctl_wire.wire.frame import Frame, build_frame, with_command
 from pulsarctl_wire.wire.names import (
     check_namespace,
     check_topic,
@@ -179,8 +178,7 @@ class Remap:
                 return build_frame(base, metadata, frame.payload, checksum=frame.checksum == "valid")
         if base == frame.base:
             return frame.raw
-        command, behind = base.SerializeToString(), frame.raw[8 + frame.command_size :]
-        return struct.pack(">II", 4 + len(command) + len(behind), len(command)) + command + behind
+        return with_command(frame.raw, base)
 
     def translated(self, message: Any, frame: Frame) -> Any:
         """A copy of a message out of the recorded `frame`, in terms of the replay."""

@@ -33,7 +33,8 @@ _START: Final = 64
 _TAKEN, _PUT, _ASLEEP, _ENDING = range(4)
 _WRAP: Final = 0  # a record of this kind: go on at the beginning
 _LONGEST_NOTE: Final = 4_096
-_RESERVE: Final = 16  # that part of the ring is kept for records which are not of bytes carried
+_RESERVES: Final = {CARRIED: 16, MISSED: 32}
+"""For these a part of the ring is no room: it is kept for what happens seldom, and must not be lost."""
 
 
 class Record(NamedTuple):
@@ -113,7 +114,7 @@ class Ring:
         size = _HEAD.size + len(data)
         step = size + -size % 8
         put, capacity = self._put, self._capacity
-        free = capacity - (put - self._marks[_TAKEN]) - (capacity // _RESERVE if kind == CARRIED else 0)
+        free = capacity - (put - self._marks[_TAKEN]) - capacity // _RESERVES.get(kind, capacity)
         at = put % capacity
         to_end = capacity - at
         if step > to_end:  # it lies in one piece: the rest of the memory stays empty

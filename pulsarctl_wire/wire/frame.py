@@ -412,3 +412,9 @@ def build_frame(
         raise LocalProtocolError(f"the frame cannot be built: {error}") from error
     except struct.error as error:
         raise LocalProtocolError("the frame cannot be built: larger than 4 GiB") from error
+
+
+def with_command(raw: bytes, base: BaseCommand) -> bytes:
+    """The frame `raw` with the command `base` in place of its own; all behind the command stays as it is."""
+    command, behind = base.SerializePartialToString(), raw[8 + int.from_bytes(raw[4:8], "big") :]
+    return struct.pack(">II", 4 + len(command) + len(behind), len(command)) + command + behind

@@ -288,7 +288,7 @@ def test_files_that_cannot_be_had(home: Path) -> None:
         (["--record", "-"], EXIT_USAGE, "name a file"),
         (["--conf", str(home / "nosuch.conf")], EXIT_USAGE, "--conf"),
         (["--control", str(home / ("a" * 120))], EXIT_USAGE, "--control"),
-        (["--control", "/tmp/pwire-test.sock"], EXIT_USAGE, "others can write"),
+        (["--control", str(home / "nosuch" / "s")], EXIT_USAGE, "No such file"),
     ]
     for found, (_, code, text) in zip(_all_at_once(home, [case[0] for case in cases]), cases, strict=True):
         _refused(found, code, text)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from net.scripted import awaited, run
 
 from pulsarctl_wire.errors import SettingsError, Unreachable, WireError
-from pulsarctl_wire.net.control import LONGEST, Control, ask, directory, is_served
+from pulsarctl_wire.net.control import LONGEST, Control, ask, directory, is_served, own_directory
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
@@ -179,9 +179,9 @@ def test_callers_that_leave(home: Path) -> None:
 
 def test_nobody_else_may_open_it(home: Path) -> None:
     async def test() -> None:
-        path = home / "made" / "for it" / "s"
         mask = os.umask(0)
         try:
+            path = own_directory({"XDG_RUNTIME_DIR": str(home / "made")}) / "s"
             async with served(path):
                 assert stat.S_IMODE(path.stat().st_mode) & 0o177 == 0
                 assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -216,11 +216,11 @@ async def refused(path: Path, match: str) -> None:
 
 
 def test_a_directory_that_others_write_to(home: Path) -> None:
-    shared = home / "shared"
-    shared.mkdir()
-    shared.chmod(0o777)
-    run(refused(shared / "s", "others can write to its directory; name a path of your own"))
-    assert not list(shared.iterdir())
+    shared = own_directory({"XDG_RUNTIME_DIR": str(home)})
+    for mode in (0o777, 0o770):
+        shared.chmod(mode)
+        with pytest.raises(SettingsError, match="others can write there; name another place with --control"):
+            own_directory({"XDG_RUNTIME_DIR": str(home)})
 
 
 def test_a_socket_that_is_left_over(home: Path) -> None:
