@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -52,13 +53,10 @@ def connected_to(ports: set[int]) -> set[str]:
 
     Where there is no /proc: raises OSError.
     """
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
-            _, _, remote, _, _, _, _, _, _, inode, *_ = line.split()
-            if int(remote.rpartition(":")[2], 16) in ports:
-                found.add(f"socket:[{inode}]")
-    return found - {"socket:[0]"}  # nobody has those any more
+    wanted = "|".join(f"{port:04X}" for port in ports)
+    line = re.compile(rf"^ *\d+: \S+ \w+:(?:{wanted})(?: +\S+){{6}} +([1-9]\d*) ", re.MULTILINE)
+    tables = (Path(f"/proc/self/net/{name}").read_text() for name in ("tcp", "tcp6"))
+    return {f"socket:[{inode}]" for table in tables for inode in line.findall(table)}  # 0: nobody's any more
 
 
 def open_files(pid: int) -> Iterator[str]:

@@ -39,14 +39,18 @@ class Program:
             env=env,
             encoding="utf-8",
         )
-        streams = ((self.process.stdout, self.out), (self.process.stderr, self.err))
+        self._reading = threading.Lock()
+        streams = (
+            (self.process.stdout, self.out, self._reading),
+            (self.process.stderr, self.err, threading.Lock()),
+        )
         self._threads = [threading.Thread(target=self._read, args=each, daemon=True) for each in streams]
         for thread in self._threads:
             thread.start()
 
-    def _read(self, stream: Any, lines: list[str]) -> None:
+    def _read(self, stream: Any, lines: list[str], reading: threading.Lock) -> None:
         for line in stream:
-            with self._changed:
+            with reading, self._changed:
                 lines.append(line.rstrip("\n"))
                 self._changed.notify_all()
         with self._changed:
@@ -77,8 +81,8 @@ class Program:
         self.until(lambda: sum(text in line for line in self.err) >= times, within)
 
     def unread(self) -> AbstractContextManager[object]:
-        """Between `with` and its end nothing is read of what it writes (but for a line of each stream)."""
-        return self._changed
+        """Between `with` and its end its stdout is not read (but for what is on its way)."""
+        return self._reading
 
     def send(self, *lines: object) -> None:
         """Write lines to its stdin."""

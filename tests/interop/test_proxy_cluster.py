@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from interop.brokers import Cluster
-from interop.sessions import Alone, Client, Clients, Proxy
+from interop.sessions import Alone, Client, Java, Proxy, Wheel
 from interop.test_cluster import address, admin, kept, movable, spread
 
 if TYPE_CHECKING:
@@ -63,11 +63,21 @@ def test_partitions_of_both_brokers(
     assert (told(proxy) == set(kept.urls)) is ("--through" in options)
 
 
+def test_addresses_left_as_they_are(kept: Cluster, spread: str, pwire: Pwire, client: Client) -> None:
+    """Clients leave the proxy then, and that is seen."""
+    with (
+        pytest.raises(AssertionError, match="others were connected"),
+        Proxy(pwire, kept.url, "--no-rewrite") as proxy,
+        Alone(kept, proxy),
+    ):
+        check_all(client.run(proxy.url, spread, produce=20, pause=20, consumers=1, consume=20), 20)
+
+
 @pytest.mark.parametrize("options", [LISTENERS, THROUGH], ids=["listeners", "through"])
 def test_redirects(cluster: Cluster, movable: str, pwire: Pwire, client: Client, options: list[str]) -> None:
     redirect = cluster.redirect(movable)
     with Proxy(pwire, redirect.ask, *TAP, *options) as proxy, Alone(cluster, proxy):
-        said = client.run(proxy.url, movable, produce=10, pause=20, consumers=1, consume=10)
+        said = client.run(proxy.url, movable, produce=10, pause=50, consumers=1, consume=10)
         assert proxy.interrupt() == 0, proxy.said
     check_all(said, 10)
     assert "Redirect" in {frame["fields"]["response"] for frame in proxy.frames("LOOKUP_RESPONSE")}
@@ -104,31 +114,38 @@ def test_unloads(
     check_all(said, 300)
 
 
-@pytest.mark.parametrize(("producing", "consuming"), [("wheel", "java"), ("java", "wheel")])
+def owner(cluster: Cluster, topic: str) -> str:
+    """The URL of the broker that serves a topic, which is made."""
+    cluster.rest("PUT", admin(topic))
+    return str(cluster.rest("GET", f"/lookup/v2/topic/{topic.replace('://', '/')}")["brokerUrl"])
+
+
 def test_a_broker_that_dies(
-    kept: Cluster, topic: str, pwire: Pwire, clients: Clients, producing: str, consuming: str
+    kept: Cluster, topic: str, pwire: Pwire, java_client: Java, wheel_client: Wheel
 ) -> None:
-    """Killed while one client produces and the other one consumes: both go on behind their proxies."""
-    kept.rest("PUT", admin(topic))
-    owner = kept.rest("GET", f"/lookup/v2/topic/{topic.replace('://', '/')}")["brokerUrl"]
-    role = f"broker-{kept.urls.index(owner) + 1}"
+    """Killed while clients send and are sent messages: they go on at the other one, behind their proxies."""
+    victim = owner(kept, topic)
+    role = f"broker-{kept.urls.index(victim) + 1}"
+    names = (f"{topic}-{number}" for number in range(100))
+    other = next(name for name in names if owner(kept, name) == victim)
     url = f"pulsar://{','.join(map(address, kept.urls))}"
-    count = 1000
+    asked = {"produce": 600, "pause": 5, "send_timeout": 80_000, "consumers": 1, "consume": 600}
     with (
         Proxy(pwire, url, *TAP, *LISTENERS) as first,
         Proxy(pwire, url, *TAP, *THROUGH) as second,
         Alone(kept, first, second),
     ):
-        clients[consuming].ask(first.url, topic, consumers=1, consume=count)
-        clients[producing].ask(second.url, topic, produce=count, pause=5, send_timeout=80_000)
-        first.until_frames(100, "MESSAGE")
+        wheel_client.ask(first.url, topic, **asked)
+        java_client.ask(second.url, other, **asked)
+        for proxy in (first, second):
+            proxy.until_frames(50, "SEND_RECEIPT")
         try:
             kept.kill(role)
-            before = len(second.frames("SEND_RECEIPT"))
-            said = clients[producing].answer() | clients[consuming].answer()
+            for proxy in (first, second):
+                assert len(proxy.frames("SEND_RECEIPT")) < 600
+            for client in (wheel_client, java_client):
+                check_all(client.answer(), 600)
             for proxy in (first, second):
                 assert proxy.interrupt() == 0, proxy.said
         finally:
             kept.start(role)
-    assert 100 <= before < count
-    check_all(said, count)

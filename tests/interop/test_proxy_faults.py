@@ -332,6 +332,7 @@ def test_a_scenario_again(broker: Standalone, topic: str, pwire: Pwire, tmp_path
 
     def played(seed: int, name: str) -> list[Any]:
         path.write_text(f"seed: {seed}\n{SCENARIO}")
+        broker.rest("PUT", admin(f"{topic}-{name}"))  # it serves it then, without being asked by LOOKUP
         with Proxy(pwire, broker.url, "--tap", "-o", "json", "--scenario", path) as proxy:
             scripted(proxy.url, f"{topic}-{name}")
             assert proxy.interrupt() == 0, proxy.said
@@ -348,9 +349,13 @@ def test_a_scenario_again(broker: Standalone, topic: str, pwire: Pwire, tmp_path
     assert sum(command == "SEND_RECEIPT" for command, *_ in first[1]) < 50
 
 
+OWN = ("message_id", "highest_sequence_id", "topic")
+"""The second one is -1, or 0 when the broker uses a record again."""
+
+
 def comparable(frame: dict[str, Any]) -> tuple[Any, ...]:
     """A frame without what the broker's own state is in, and the topic."""
-    fields = {name: value for name, value in frame["fields"].items() if name not in ("message_id", "topic")}
+    fields = {name: value for name, value in frame["fields"].items() if name not in OWN}
     return frame["command"], fields, frame["checksum"], frame["messages"]
 
 
@@ -368,7 +373,7 @@ def test_control(broker: Standalone, topic: str, pwire: Pwire, client: Client, t
 
     with Proxy(pwire, broker.url, *TAP, "--control", path) as proxy:
         assert ctl("list") == []
-        client.ask(proxy.url, topic, produce=300, pause=10)
+        client.ask(proxy.url, topic, produce=200, pause=10)
         proxy.until_frames(20, "SEND_RECEIPT")
         assert ctl("add", "drop command=SEND_RECEIPT") == ["1"]
         assert ctl("add", "delay", "time=1ms") == ["2"]
@@ -378,7 +383,7 @@ def test_control(broker: Standalone, topic: str, pwire: Pwire, client: Client, t
         assert second.startswith("2  delay time=1ms  ")
         assert ctl("remove", "1") == []
         assert [line[:8] for line in ctl("list")] == ["2  delay"]
-        assert client.answer()["sent"] == [None] * 300
+        assert client.answer()["sent"] == [None] * 200
         assert ctl("clear") == []
         assert ctl("list") == []
         done = pwire("proxy", "ctl", "remove", "--control", path, 1, url="")
