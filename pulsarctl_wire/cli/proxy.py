@@ -23,6 +23,7 @@ import typer
 from pulsarctl_wire.cli import console, proxy_ctl
 from pulsarctl_wire.cli.decode import Output, TimeFormat
 from pulsarctl_wire.cli.options import NO_COLOR, host_port, option
+from pulsarctl_wire.cli.session import flags_of
 from pulsarctl_wire.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ LISTEN: Final = "127.0.0.1:6649"
 _READY: Final = b"!"
 _FILES: Final = 65_536
 _LAST_WORDS: Final = 10.0  # seconds that the watcher has at the end
-_ANY_HOST: Final = {"0.0.0.0", "::"}
 _UNITS: Final = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
 _SPANS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -291,7 +291,7 @@ def _listen(address: Address) -> Socket:
 
 
 def _plan(given: dict[str, Any]) -> Plan:
-    from pulsarctl_wire.net.proxy import Plan
+    from pulsarctl_wire.net.proxy import ANY_HOST, Plan
     from pulsarctl_wire.net.routing import Routing
     from pulsarctl_wire.net.settings import Address
 
@@ -301,14 +301,14 @@ def _plan(given: dict[str, Any]) -> Plan:
         Routing.NONE if given["no_rewrite"] else Routing.CONNECT if given["through"] else Routing.LISTENERS
     )
     listen = Address(*host_port("--listen", given["listen"]))
+    told = _mapping("--map", given["map_"])
     context = None
     if given["tls"] or given["listen_cert"]:
         from pulsarctl_wire.net.certificates import server_context
 
         directory = Path(given["ca_dir"]) if given["ca_dir"] else None
-        told = _mapping("--map", given["map_"])
         names = [given["advertise"] or listen.host, *(address.host for address in told.values())]
-        if names[0] in _ANY_HOST and not given["listen_cert"]:
+        if names[0] in ANY_HOST and not given["listen_cert"]:
             text = f"--tls with --listen {listen} needs --advertise HOST, by which clients know this machine"
             console.fail(text, console.EXIT_USAGE)
         context = server_context(
@@ -328,7 +328,7 @@ def _plan(given: dict[str, Any]) -> Plan:
         settings,
         routing,
         advertise=given["advertise"],
-        told=_mapping("--map", given["map_"]),
+        told=told,
         dials=_mapping("--dial", given["dial"]),
         ports=_ports(given["ports"]),
         tls=context,
@@ -341,10 +341,7 @@ def _plan(given: dict[str, Any]) -> Plan:
 def _settings(given: dict[str, Any]) -> Settings:
     from pulsarctl_wire.net.settings import gather, settings_from
 
-    flags: dict[str, str | None] = {name: given[name] for name in ("tls_ca", "tls_cert", "tls_key")}
-    flags["url"] = given["to"]
-    flags["tls_allow_insecure"] = "true" if given["tls_allow_insecure"] else None
-    flags["tls_hostname_check"] = "false" if given["no_tls_hostname_check"] else None
+    flags = {"url": given["to"], **flags_of(given, ("tls_ca", "tls_cert", "tls_key"))}
     return settings_from(gather(flags, os.environ, given["conf"]), connect_timeout=given["connect_timeout"])
 
 
@@ -569,10 +566,12 @@ def _forward(
 
 def _announce(proxy: Proxy, address: Address, given: dict[str, Any]) -> None:
     """Say who listens and where it leads."""
-    plan, faults = proxy.plan, proxy.faults
+    from pulsarctl_wire.net.proxy import ANY_HOST
     from pulsarctl_wire.net.settings import Address
 
-    host = plan.advertise or (platform.node() if address.host in _ANY_HOST else address.host)
+    plan, faults = proxy.plan, proxy.faults
+
+    host = plan.advertise or (platform.node() if address.host in ANY_HOST else address.host)
     url = f"pulsar{'+ssl' if plan.tls else ''}://{Address(host, address.port)}"
     console.complain(f"listening on {address}, forwarding to {plan.settings.url}; for clients: {url}")
     if plan.tls is not None and not given["listen_cert"]:

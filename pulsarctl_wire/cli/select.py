@@ -11,7 +11,7 @@ from typing import Any, Final
 from pulsarctl_wire.cli.console import Origin
 from pulsarctl_wire.errors import FilterError
 from pulsarctl_wire.record import RECORD_NAMES, Record, Recorder
-from pulsarctl_wire.wire.commands import FAILED, NAMES, NUMBERS
+from pulsarctl_wire.wire.commands import FAILED, NAMES, NUMBERS, commands_like
 from pulsarctl_wire.wire.frame import Event, Frame, Gap
 from pulsarctl_wire.wire.names import full_topic, without_partition
 from pulsarctl_wire.wire.payload import open_entry
@@ -26,7 +26,7 @@ def by_command(names: list[str]) -> Test:
     patterns = [name.strip().upper() for text in names for name in text.split(",") if name.strip()]
     numbers: set[int] = set()
     for pattern in patterns:
-        found = {number for name, number in NUMBERS.items() if fnmatchcase(name, pattern)}
+        found = commands_like(pattern)
         if not found:
             near = difflib.get_close_matches(pattern, NUMBERS, 3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(NAMES.values())}"

@@ -131,6 +131,14 @@ _FLAGS = (
 )
 
 
+def flags_of(options: dict[str, Any], names: tuple[str, ...]) -> dict[str, str | None]:
+    """The options `names`, and the two about trusting certificates, as `net.settings.gather` takes them."""
+    flags: dict[str, str | None] = {name: options[name] for name in names}
+    flags["tls_allow_insecure"] = "true" if options["tls_allow_insecure"] else None
+    flags["tls_hostname_check"] = "false" if options["no_tls_hostname_check"] else None
+    return flags
+
+
 class Session:
     """One run of a verb: the settings its options mean, and the client made of them."""
 
@@ -145,11 +153,8 @@ class Session:
         from pulsarctl_wire.net.settings import gather, settings_from
 
         options = self.options
-        flags: dict[str, str | None] = {name: options[name] for name in _FLAGS}
-        flags["tls_allow_insecure"] = "true" if options["tls_allow_insecure"] else None
-        flags["tls_hostname_check"] = "false" if options["no_tls_hostname_check"] else None
         return settings_from(
-            gather(flags, os.environ, options["conf"]),
+            gather(flags_of(options, _FLAGS), os.environ, options["conf"]),
             timeout=options["timeout"],
             connect_timeout=options["connect_timeout"],
             keep_alive=options["keep_alive"],

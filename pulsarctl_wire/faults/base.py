@@ -14,13 +14,12 @@ Invariants: a piece's frame is what its data decodes to; no clock, and no random
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Final, NamedTuple
 
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.actions import Action
 from pulsarctl_wire.faults.values import SHARE, TEXT, TEXTS, Kind, hint, one_of, optional, whole
-from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.commands import NUMBERS, commands_like
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.stream import FrameStream
 
@@ -143,7 +142,7 @@ class Fault:
         return wanted & able
 
     def _numbers(self, pattern: str) -> set[int]:
-        found = {number for name, number in NUMBERS.items() if fnmatchcase(name, pattern.upper())}
+        found = commands_like(pattern)
         if not found:
             raise SettingsError(f"{self.name}: command={pattern}: no such command; {hint(pattern, NUMBERS)}")
         return found

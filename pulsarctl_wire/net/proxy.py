@@ -35,7 +35,7 @@ Socket = socket.socket
 
 _BACKLOG: Final = 1024
 _HEADER_WAIT: Final = 10.0  # seconds for a PROXY header, and for a TLS handshake
-_ANY_HOST: Final = {"0.0.0.0", "::"}
+ANY_HOST: Final = {"0.0.0.0", "::"}
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class Proxy:
 
     def _host_for(self, relay: Relay) -> str | None:
         """The host that a client knows our listeners by; None: the one that they listen at."""
-        if self.plan.advertise is None and self.plan.listen.host in _ANY_HOST:
+        if self.plan.advertise is None and self.plan.listen.host in ANY_HOST:
             return _plain(relay.legs[False].transport.get_extra_info("sockname")[0])
         return self.plan.advertise
 

@@ -6,6 +6,7 @@ clients (C++): one for the lookup service, one for all else; a request is theref
 (family, id) and not by its id alone.
 """
 
+from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.errors import LocalProtocolError
@@ -123,6 +124,11 @@ for _how in REQUESTS.values():
         _pair = (_how.family, _how.key)
         if _pair not in ANSWERS.setdefault(_answer, []):
             ANSWERS[_answer].append(_pair)
+
+
+def commands_like(pattern: str) -> set[int]:
+    """Type numbers of the commands whose names `pattern` fits, in any case, with * and ? as in a shell."""
+    return {number for name, number in NUMBERS.items() if fnmatchcase(name, pattern.upper())}
 
 
 def command_name(number: int) -> str:

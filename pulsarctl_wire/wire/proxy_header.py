@@ -12,15 +12,13 @@ from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 from pulsarctl_wire.errors import LocalProtocolError, WireError
+from pulsarctl_wire.wire.foreign import PROXY_V1, PROXY_V1_LONGEST, PROXY_V2
 
-_V1: Final = b"PROXY "
 _V1_SHORTEST: Final = 15  # PROXY UNKNOWN
-_V1_LONGEST: Final = 107
 _V1_LINE: Final = re.compile(
     r"PROXY (?:UNKNOWN(?: .*)?|TCP([46]) ([^ %]+) ([^ %]+) (0|[1-9][0-9]{0,4}) (0|[1-9][0-9]{0,4}))",
     re.DOTALL,
 )
-_V2: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 _V2_HEAD: Final = struct.Struct(">12sBBH")
 _LOCAL, _PROXY = 0x20, 0x21  # version and command
 _INET: Final = {1: struct.Struct(">4s4sHH"), 2: struct.Struct(">16s16sHH")}
@@ -74,7 +72,7 @@ def build_header(version: int, source: End, target: End) -> bytes:
         raise LocalProtocolError(f"there is no PROXY header of version {version} with the ports {ports}")
     ends = [end for end in (_ip(source[0]), _ip(target[0])) if end is not None]
     if len(ends) < 2:
-        return b"PROXY UNKNOWN\r\n" if version == 1 else _V2_HEAD.pack(_V2, _PROXY, 0, 0)
+        return b"PROXY UNKNOWN\r\n" if version == 1 else _V2_HEAD.pack(PROXY_V2, _PROXY, 0, 0)
     four = all(end.version == 4 for end in ends)
     if not four:
         ends = [_mapped(end) for end in ends]
@@ -83,7 +81,7 @@ def build_header(version: int, source: End, target: End) -> bytes:
         texts = " ".join(str(end) if four else end.packed.hex(":", 2) for end in ends)
         return f"PROXY TCP{4 if four else 6} {texts} {ports[0]} {ports[1]}\r\n".encode()
     block = _INET[1 if four else 2].pack(*(end.packed for end in ends), *ports)
-    return _V2_HEAD.pack(_V2, _PROXY, 0x11 if four else 0x21, len(block)) + block
+    return _V2_HEAD.pack(PROXY_V2, _PROXY, 0x11 if four else 0x21, len(block)) + block
 
 
 def header_size(data: bytes) -> int:
@@ -92,21 +90,21 @@ def header_size(data: bytes) -> int:
     The answer never goes beyond the header's end. Raises ProxyHeaderError as soon as `data` cannot become
     a header.
     """
-    if _V1.startswith(data[: len(_V1)]):
-        end = data.find(b"\r\n", 0, _V1_LONGEST)
+    if PROXY_V1.startswith(data[: len(PROXY_V1)]):
+        end = data.find(b"\r\n", 0, PROXY_V1_LONGEST)
         if end >= 0:
             return end + 2
         least = max(_V1_SHORTEST, len(data) + (1 if data.endswith(b"\r") else 2))
-        if least > _V1_LONGEST:
-            raise ProxyHeaderError(f"a PROXY header that does not end within {_V1_LONGEST} bytes")
+        if least > PROXY_V1_LONGEST:
+            raise ProxyHeaderError(f"a PROXY header that does not end within {PROXY_V1_LONGEST} bytes")
         return least
-    if not _V2.startswith(data[: len(_V2)]):
+    if not PROXY_V2.startswith(data[: len(PROXY_V2)]):
         begin = data[:12].hex(" ")
         raise ProxyHeaderError(
             f"no PROXY header: the connection begins with {begin}; does its sender add one?"
         )
-    if len(data) > len(_V2) and data[len(_V2)] >> 4 != 2:
-        raise ProxyHeaderError(f"a PROXY header of version {data[len(_V2)] >> 4}; 1 and 2 are known")
+    if len(data) > len(PROXY_V2) and data[len(PROXY_V2)] >> 4 != 2:
+        raise ProxyHeaderError(f"a PROXY header of version {data[len(PROXY_V2)] >> 4}; 1 and 2 are known")
     return _V2_HEAD.size + (_V2_HEAD.unpack_from(data)[3] if len(data) >= _V2_HEAD.size else 0)
 
 
@@ -115,7 +113,7 @@ def parse_header(data: bytes) -> Origin:
     size = header_size(data)
     if size > len(data):
         raise ProxyHeaderError(f"a PROXY header that ends after {len(data)} bytes")
-    return _parse_v1(data[: size - 2]) if data.startswith(_V1) else _parse_v2(data[:size])
+    return _parse_v1(data[: size - 2]) if data.startswith(PROXY_V1) else _parse_v2(data[:size])
 
 
 def _parse_v1(line: bytes) -> Origin:
@@ -152,5 +150,5 @@ def _parse_v2(header: bytes) -> Origin:
 
 
 def _wrong(header: bytes) -> ProxyHeaderError:
-    shown = repr(header[:_V1_LONGEST])[2:-1] if header.startswith(_V1) else header[12:28].hex(" ")
+    shown = repr(header[:PROXY_V1_LONGEST])[2:-1] if header.startswith(PROXY_V1) else header[12:28].hex(" ")
     return ProxyHeaderError(f"a PROXY header that makes no sense: {shown}")
