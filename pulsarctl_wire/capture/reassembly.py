@@ -314,8 +314,12 @@ class Reassembler:
         upto = half.unwrap(acknowledged)
         if half.fin >= 0:
             upto = min(upto, half.fin)
-        if upto <= half.next or (half.early and not half.blocked):
+        if upto <= half.next:
             return
+        if half.early and not half.blocked:  # they wait for a hole on the other half, and so does this packet
+            half, upto = half.other, half.other.acknowledged
+            if upto <= half.next:
+                return
         if half.hole_at != half.next:
             half.hole_at = half.next
             half.hole_turn = half.tcp.last_packet - 1
