@@ -14,6 +14,7 @@ only if it said that it sleeps; the end of that pipe tells it that the proxy is 
 import os
 import select
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from mmap import mmap
@@ -35,6 +36,20 @@ _WRAP: Final = 0  # a record of this kind: go on at the beginning
 _LONGEST_NOTE: Final = 4_096
 _RESERVES: Final = {CARRIED: 16, MISSED: 32}
 """For these a part of the ring is no room: it is kept for what happens seldom, and must not be lost."""
+
+
+_LOCK: Final = threading.Lock()
+_LOCK.acquire()
+
+
+def _fence() -> None:
+    """What is read and written from here on comes after what was before, as other processors see it.
+
+    To release a lock ends what was before it, to acquire one comes before what follows. Nothing else in Python
+    says so, and no processor keeps all of the order by itself: ARM little, x86 all but reads after writes.
+    """
+    _LOCK.release()
+    _LOCK.acquire()
 
 
 class Record(NamedTuple):
@@ -128,7 +143,9 @@ class Ring:
         room = self._room
         _HEAD.pack_into(room, at, size, kind, to_broker, number, time_ns)
         room[at + _HEAD.size : at + size] = data
+        _fence()
         self._put = self._marks[_PUT] = put + step
+        _fence()
         if self._marks[_ASLEEP]:
             self._marks[_ASLEEP] = 0
             with suppress(OSError):  # it is awake, or gone
@@ -156,18 +173,21 @@ class Ring:
                 if gone:
                     return
                 marks[_ASLEEP] = 1
+                _fence()
                 if marks[_PUT] == taken and select.select([self._wakes], [], [], seconds)[0]:
                     gone = not os.read(self._wakes, 4096)
                 elif marks[_PUT] == taken:
                     yield None
                 marks[_ASLEEP] = 0
                 continue
+            _fence()
             at = taken % capacity
             size, kind, number, time_ns = capacity - at, _WRAP, 0, 0
             to_broker = 0
             if size >= _HEAD.size:
                 size, kind, to_broker, number, time_ns = _HEAD.unpack_from(room, at)
             data = bytes(room[at + _HEAD.size : at + size])
+            _fence()
             marks[_TAKEN] = taken = taken + size + -size % 8
             if kind != _WRAP:
                 yield Record(kind, number, bool(to_broker), time_ns, data)
