@@ -45,8 +45,8 @@ _LOCK.acquire()
 def _fence() -> None:
     """What is read and written from here on comes after what was before, as other processors see it.
 
-    To release a lock ends what was before it, to acquire one comes before what follows. Nothing else in Python
-    says so, and no processor keeps all of the order by itself: ARM little, x86 all but reads after writes.
+    A lock is released after what was before it, and acquired before what follows. Nothing else in Python says
+    so, and no processor keeps all of the order by itself: ARM little of it, x86 all but reads after writes.
     """
     _LOCK.release()
     _LOCK.acquire()
