@@ -449,7 +449,8 @@ def _tester(fault: Fault) -> Callable[[Any], bool] | None:
     if fault.filter:
         from pulsarctl_wire.record import Recorder
 
-        tests.append(select.Expression(fault.filter, Recorder(show_secrets=True)))
+        recorder = Recorder(show_secrets=True)
+        tests.append(select.Expression(fault.filter, recorder, f"{fault.name}: filter"))
     return (lambda frame: all(test(frame) for test in tests)) if tests else None
 
 

@@ -183,10 +183,10 @@ class Rule:
 
 
 class Expression(Rule):
-    """A filter expression over the fields of a frame's record (docs/json.md)."""
+    """A filter expression over the fields of a frame's record (docs/json.md), given by `option`."""
 
-    def __init__(self, text: str, recorder: Recorder) -> None:
-        super().__init__(text, RECORD_NAMES, "--filter", "docs/json.md")
+    def __init__(self, text: str, recorder: Recorder, option: str = "--filter") -> None:
+        super().__init__(text, RECORD_NAMES, option, "docs/json.md")
         self._recorder = recorder
 
     def __call__(self, event: Event) -> bool:

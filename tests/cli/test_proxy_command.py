@@ -414,7 +414,7 @@ def test_ctl_changes_the_faults_of_a_running_proxy() -> None:
             session.talk([(False, PING)])
             _refused(proxy.ctl("remove", "1"), EXIT_USAGE, "there is no fault 1", "pwire proxy ctl list")
             _refused(proxy.ctl("add", "nonsense"), EXIT_USAGE, "nonsense", "drop")
-            _refused(proxy.ctl("add", "drop filter=((("), EXIT_USAGE, "(((")
+            _refused(proxy.ctl("add", "drop filter=((("), EXIT_USAGE, "drop: filter (((")
             assert proxy.ctl("clear").returncode == 0
             assert proxy.ctl("list").stdout == ""
         assert proxy.stop() == 0
