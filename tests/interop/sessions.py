@@ -182,7 +182,8 @@ def _consume(consumers: list[Any], count: int) -> list[list[list[str | None]]]:
                 continue
             different.add(message.data())
             messages.append([message.data().decode().strip(), message.partition_key() or None])
-            consumer.acknowledge(message)
+            with suppress(pulsar.NotConnected):  # it will come again, when the broker is back
+                consumer.acknowledge(message)
     return received
 
 

@@ -146,7 +146,11 @@ public class Sessions {
                     told.add(message.getKey());
                     received.get(i).add(told);
                     if (acknowledge) {
-                        consumers.get(i).acknowledge(message);
+                        try {
+                            consumers.get(i).acknowledge(message);
+                        } catch (PulsarClientException.ConnectException gone) {
+                            // it will come again, when the broker is back
+                        }
                     }
                 }
             }
