@@ -196,6 +196,10 @@ class Lane:
             self._lead((Piece(data, frame, now),), 0, actions)
         return actions
 
+    def released(self) -> bool:
+        """Whether a fault that was at work here is not in force any more."""
+        return any(station.rule.number not in self._faults._rules for station in self._stations)
+
     def flush(self, now: float) -> list[Action]:
         """What to do when the direction has ended: all that is held back goes out."""
         actions = self.take(b"", None, now)

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.actions import Wake
 from pulsarctl_wire.faults.base import Fault, Item, Piece, Place, Work, option
 from pulsarctl_wire.faults.values import TIME, whole
+
+MOST_COPIED: Final = 64 * 1024 * 1024
+"""Bytes that the copies of a frame may have in all: they go on at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +38,11 @@ class Duplicate(Fault):
 
     name = "duplicate"
 
-    copies: int = option(1, whole(1, 1000), "how many there are beside the frame itself")
+    copies: int = option(1, whole(1, 1000), "how many there are beside the frame, 64 MiB of them at most")
 
     def apply(self, piece: Piece, place: Place) -> Iterator[Item]:
         """The piece and its copies."""
-        for _ in range(1 + self.copies):
+        for _ in range(1 + min(self.copies, MOST_COPIED // len(piece.data))):
             yield piece
 
 

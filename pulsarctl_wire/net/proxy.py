@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from itertools import count
 from typing import Any, Final
 
@@ -81,6 +82,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._listeners: dict[Route, Address] = {}
         self._sockets: list[socket.socket] = []
+        self._ours: dict[int, set[str]] = {}  # ports that we listen at -> our hosts there, as far as known
         self._accepting: list[asyncio.Task[None]] = []
         self._empty = asyncio.Event()
         self._closing = False
@@ -103,12 +105,17 @@ class Proxy:
         sock = sock or bound(plan.listen)
         self._bound = sock.getsockname()[0]  # a name is looked up once
         at = self._serve(service, plan.listen, sock)
+        for address in service.addresses:
+            if await self._leads_back(address):
+                await self.close(0)
+                raise SettingsError(f"--to {address} is where pwire itself listens: change that or --listen")
         self._router = Router(
             plan.settings.url,
             plan.routing,
             plan.tls is not None,
             lambda route: self._listeners.get(route) or self._listen(route),
             self._note,
+            self._is_ours,
             plan.told,
         )
         for broker, told in plan.told.items():
@@ -141,7 +148,9 @@ class Proxy:
     def _serve(self, route: Route, address: Address, sock: socket.socket, broker: str = "") -> Address:
         """Accept on `sock` for `route`, or for the way to `broker` that answers have told by then."""
         self._sockets.append(sock)
-        self._listeners[route] = address = Address(address.host, sock.getsockname()[1])
+        ip, port, *_ = sock.getsockname()
+        self._listeners[route] = address = Address(address.host, port)
+        self._ours.setdefault(port, set()).update((ip, address.host, self.plan.advertise or ip))
         self._accepting.append(asyncio.create_task(self._accept(sock, route, broker)))
         if len(self._sockets) > 1:
             self._note(f"listening on {address} for {route}")
@@ -204,6 +213,9 @@ class Proxy:
         for each in range(len(addresses)):
             address = relay.address = addresses[(first + each) % len(addresses)]
             dialled = self.plan.dials.get(address, address)
+            if await self._leads_back(address):
+                failed.append(f"{dialled}: that is where pwire itself listens")
+                continue
             name = address.host if self._dial_tls is not None else None
             making = loop.create_connection(
                 lambda: relay.legs[True], *dialled, ssl=self._dial_tls, server_hostname=name
@@ -216,6 +228,23 @@ class Proxy:
                 return
         relay.note(f"no connection to the broker: {'; '.join(failed)}")
         relay.reset()
+
+    def _is_ours(self, address: Address) -> bool:
+        """Whether a listener of ours is at `address`; names that only DNS knows are not."""
+        hosts = self._ours.get(address.port, set())
+        host = "127.0.0.1" if address.host == "localhost" else address.host
+        return bool(hosts & {address.host, host} or (hosts & ANY_HOST and _is_local(host)))
+
+    async def _leads_back(self, address: Address) -> bool:
+        """Whether to dial `address` leads to a listener of ours, which would dial it again, without end."""
+        dialled = self.plan.dials.get(address, address)
+        if dialled.port not in self._ours:
+            return False
+        with suppress(OSError, UnicodeError):  # what cannot be dialled
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(*dialled, type=socket.SOCK_STREAM)
+            return any(self._is_ours(Address(str(name[0]), dialled.port)) for *_, name in found)
+        return False
 
     def preface(self, relay: Relay) -> bytes:
         """What the leg to the broker begins with: a PROXY header, or nothing."""
@@ -234,7 +263,7 @@ class Proxy:
 
     def _host_for(self, relay: Relay) -> str | None:
         """The host that a client knows our listeners by; None: the one that they listen at."""
-        if self.plan.advertise is None and self.plan.listen.host in ANY_HOST:
+        if self.plan.advertise is None and self._bound in ANY_HOST:
             return _plain(relay.legs[False].transport.get_extra_info("sockname")[0])
         return self.plan.advertise
 
@@ -318,6 +347,16 @@ class Proxy:
 def _plain(host: str) -> str:
     """An IPv4 address that came in by an IPv6 socket as what it is; others as they are."""
     return host.removeprefix("::ffff:") if "." in host else host
+
+
+def _is_local(host: str) -> bool:
+    """Whether a host is an IP address of this machine."""
+    with suppress(OSError, ValueError):
+        family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+            return True
+    return False
 
 
 def _log_keys(context: ssl.SSLContext, path: str) -> None:

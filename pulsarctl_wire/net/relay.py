@@ -141,6 +141,16 @@ class Leg(asyncio.BufferedProtocol):
         """asyncio: it has ended."""
         self.relay.lost(self, exc)
 
+    def end(self) -> None:
+        """Send no more to it: an end of file behind what was sent before, where TCP can do that."""
+        if self.transport is None or self.transport.is_closing() or not self.half_closes:
+            self.close()
+            return
+        try:
+            self.transport.write_eof()
+        except OSError:  # it was reset, which one that is not read is not told
+            self.reset()
+
     def reset(self) -> None:
         """End it by RST; what waits to be sent is lost."""
         transport = self.transport
@@ -221,17 +231,17 @@ class Lane:
 
     def _finish(self) -> None:
         relay = self._relay
-        target = relay.legs[self.to_broker].transport
-        if target is None and relay.dialling:
+        target = relay.legs[self.to_broker]
+        if target.transport is None and relay.dialling:
             self._to_end = True  # when the broker has what was sent before
             return
         self.ended = True
-        if target is None or relay.lanes[not self.to_broker].ended:
+        if target.transport is None or relay.lanes[not self.to_broker].ended:
             relay.close()
-        elif not relay.blackholed and not target.is_closing():
-            if target.can_write_eof():
-                target.write_eof()
-            else:  # TLS has no half-close
+        elif not relay.blackholed and not target.transport.is_closing():
+            if target.half_closes:
+                target.end()
+            else:
                 relay.close()
 
     # -- frames that are looked at
@@ -282,7 +292,9 @@ class Lane:
         self._walk.want_all(self._faults is not None)
 
     def renew_faults(self) -> None:
-        """Faults were added or removed: what removed ones held goes on now."""
+        """Faults were added or removed: what removed ones held goes on now, and what is behind it."""
+        if self._faults is not None and self._faults.released():
+            self._do_until(float("inf"))
         self._mind_faults()
         self.wake()
 
@@ -372,6 +384,9 @@ class Lane:
             _, do, size = self._delayed.popleft()
             self._delayed_bytes -= size
             do()
+        if not self._delayed and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     # -- pace, and the end
 
@@ -533,10 +548,7 @@ class Relay:
         for lane in self.lanes:
             lane.stop(flush=True)
         for leg in self.legs:
-            if leg.transport is not None and not leg.transport.is_closing() and leg.half_closes:
-                leg.transport.write_eof()
-            else:
-                leg.close()
+            leg.end()
         # what is still sent to us is read, and no more: a socket closed over unread bytes sends RST, not FIN
         self.draining, self.blackholed = False, True
         self.balance()

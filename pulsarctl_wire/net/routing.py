@@ -25,6 +25,9 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandLookupTopicRes
 MOST_BROKERS: Final = 1_000
 """Brokers that are told apart; a cluster that names more is not believed."""
 
+LONGEST_ADDRESS: Final = 2_048
+"""Characters of an address in an answer; a longer one is not looked at."""
+
 _KEPT: Final = frozenset(
     (BaseCommand.LOOKUP_RESPONSE, BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER)
 )
@@ -63,8 +66,9 @@ class Router:
 
     `service` is the service URL beyond the proxy, `tls` whether clients speak TLS with it. `listener` opens
     a listener that leads along a route, or finds it, and gives the address it has; it raises OSError if that
-    cannot be. `told` are addresses that clients are told in place of brokers', whoever listens there. `warn`
-    is told once of what cannot be rewritten.
+    cannot be. `told` are addresses that clients are told in place of brokers', whoever listens there. `ours`
+    tells our listeners' addresses, which a broker may have for its own. `warn` is told once of what cannot be
+    rewritten.
     """
 
     service: ServiceUrl
@@ -72,6 +76,7 @@ class Router:
     tls: bool
     listener: Callable[[Route], Address]
     warn: Callable[[str], None]
+    ours: Callable[[Address], bool] = lambda address: False
     told: Mapping[Address, Address] = field(default_factory=dict)
     routes: dict[str, Route] = field(default_factory=dict)
     """Brokers that answers have named ("host:port") -> how they are reached."""
@@ -118,7 +123,10 @@ class Router:
         name it by their own.
         """
         try:
-            broker = parse_url(url).addresses[0]
+            if len(url) + len(twin) > LONGEST_ADDRESS:
+                raise SettingsError(f"it has more than {LONGEST_ADDRESS} characters")
+            addresses = parse_url(url).addresses
+            broker = addresses[0]
             names = {str(broker), *(map(str, parse_url(twin).addresses[:1]) if twin else ())}
         except SettingsError as error:
             self._warn(f"an address of the broker's was not rewritten: {error}")
@@ -128,7 +136,7 @@ class Router:
                 f"more than {MOST_BROKERS} brokers were named; the others' addresses are not rewritten"
             )
             return None
-        self.routes.update(dict.fromkeys(names, self._route(broker, asked, through)))
+        self.routes.update(dict.fromkeys(names, self._route(addresses, asked, through)))
         return broker
 
     def _told(self, broker: Address, host: str | None) -> Address | None:
@@ -143,10 +151,13 @@ class Router:
             return None
         return Address(host or listener.host, listener.port)
 
-    def _route(self, broker: Address, asked: Asked, through: bool) -> Route:
-        if str(broker) in (str(asked.address), asked.peer):
-            return Route((asked.address,))  # a standalone broker says of itself that it is behind a proxy
-        return Route((asked.address,), str(broker)) if through else Route((broker,))
+    def _route(self, addresses: tuple[Address, ...], asked: Asked, through: bool) -> Route:
+        broker = addresses[0]
+        # a standalone broker says of itself that it is behind a proxy; one in a container may name the very
+        # address that we listen at in its place
+        if str(broker) in (str(asked.address), asked.peer) or self.ours(broker):
+            return Route((asked.address,))
+        return Route((asked.address,), str(broker)) if through else Route(addresses)
 
     def find(self, broker: str) -> Route | None:
         """The route to a broker that a client names in CONNECT; None unless an answer named it before."""

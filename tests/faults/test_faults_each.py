@@ -128,6 +128,11 @@ def test_duplicate() -> None:
     assert passed(lane("duplicate copies=2"), PING, 1.0) == [Send(PING.raw, 1.0)] * 3
 
 
+def test_copies_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pulsarctl_wire.faults.order.MOST_COPIED", 3 * len(PING.raw) + 1)
+    assert passed(lane("duplicate copies=1000"), PING, 1.0) == [Send(PING.raw, 1.0)] * 4
+
+
 def test_reorder_puts_a_frame_behind_the_next() -> None:
     one = lane("reorder command=SEND nth=1 behind=2")
     frames = [send(1), send(2), PING, send(3)]

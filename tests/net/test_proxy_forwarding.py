@@ -15,6 +15,8 @@ from net.relayed import CLOSE, End, Upstream, fill, plan_for, relayed, running, 
 from net.scripted import HOST, awaited, build, nobody, run
 from strategies import cuts, frames_to_broker, message_frames
 
+from pulsarctl_wire.errors import SettingsError
+from pulsarctl_wire.faults import Faults
 from pulsarctl_wire.net.proxy import Proxy, _origin
 from pulsarctl_wire.net.relay import CHUNK, Relay
 from pulsarctl_wire.net.routing import Routing
@@ -344,6 +346,31 @@ async def test_a_host_that_is_not_known() -> None:
         assert note.startswith("connection 0: no connection to the broker: no-such-host.invalid:6650: ")
 
 
+@pytest.mark.parametrize("host", [HOST, "localhost"])
+@awaited
+async def test_a_proxy_before_itself_is_refused(host: str) -> None:
+    with nobody() as address:
+        at = Address(host, int(address.split(":")[1]))
+    with pytest.raises(SettingsError, match=f"--to {at} is where pwire itself listens"):
+        await Proxy(plan_for(at, listen=Address(HOST, at.port)), Faults(seed=1)).open()
+    broker = Address("broker", 6650)
+    plan = plan_for(broker, listen=Address("0.0.0.0", at.port), dials={broker: at})
+    with pytest.raises(SettingsError, match=f"--to {broker} is where pwire itself listens"):
+        await Proxy(plan, Faults(seed=1)).open()
+
+
+@awaited
+async def test_nothing_is_dialled_that_leads_to_the_proxy_itself() -> None:
+    with nobody() as address:
+        at = Address(HOST, int(address.split(":")[1]))
+    async with relayed(told={at: at}) as proxied:
+        async with await End.connect(at) as client:
+            assert await client.was_reset()
+        (note,) = {note for note in proxied.seen.notes if "no connection" in note}
+        assert note == f"connection 0: no connection to the broker: {at}: that is where pwire itself listens"
+        assert proxied.proxy.connections == 1
+
+
 @awaited
 async def test_addresses_are_tried_in_turn() -> None:
     with nobody() as address:
@@ -498,6 +525,22 @@ async def test_who_never_reads_what_both_sides_have_ended_does_not_hold_the_end_
         assert proxied.relay.legs[True].gone
         await proxied.proxy.close(0.05)
         assert await client.was_reset()
+
+
+@awaited
+async def test_a_client_that_was_killed_does_not_end_what_others_have_coming() -> None:
+    """It was reset while nothing was read from it: that is found out when it is to be ended."""
+    async with relayed() as proxied:
+        client, broker = await proxied.pair()
+        killed, _ = await proxied.pair()
+        await fill(killed)
+        killed.reset()
+        await fill(broker)
+        taken = proxied.proxy.carried[False] + sum(relay.carried[False] for relay in proxied.proxy.relays)
+        closing = asyncio.create_task(proxied.proxy.close(CLOSE))
+        assert len(await client.receive(taken)) == taken
+        await closing
+        assert not proxied.proxy.relays
 
 
 @awaited

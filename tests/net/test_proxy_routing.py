@@ -28,7 +28,7 @@ from net.scripted import (
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults import Faults
 from pulsarctl_wire.net.proxy import Proxy
-from pulsarctl_wire.net.routing import Asked, Route, Router, Routing
+from pulsarctl_wire.net.routing import LONGEST_ADDRESS, Asked, Route, Router, Routing
 from pulsarctl_wire.net.settings import Address, parse_url
 from pulsarctl_wire.wire.addresses import CARRIERS, rewrite
 from pulsarctl_wire.wire.commands import NAMES, build_command
@@ -562,7 +562,9 @@ def has_ipv6() -> bool:
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")
-@pytest.mark.parametrize(("listen", "came_to"), [("::1", "::1"), ("::", "::1"), ("::", "127.0.0.1")])
+@pytest.mark.parametrize(
+    ("listen", "came_to"), [("::1", "::1"), ("::", "::1"), ("::", "127.0.0.1"), ("0", "127.0.0.1")]
+)
 @awaited
 async def test_ipv6(listen: str, came_to: str) -> None:
     async with relayed(listen=Address(listen, 0)) as proxied, brokers(1) as (first,):
@@ -775,6 +777,34 @@ def test_how_a_broker_is_reached(mode: Routing, url: str, through: bool, route: 
     it = router(routing=mode)
     decided(it, url, None, proxy_through_service_url=through)
     assert it.find(str(parse_url(url).addresses[0])) == route
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("through", [True, False])
+def test_a_broker_that_names_our_own_address_is_the_one_that_was_asked(mode: Routing, through: bool) -> None:
+    """As one in a container does, which does not know by which port it is reached."""
+    it = router(routing=mode, ours=lambda address: address == Address("localhost", 6650))
+    decided(it, "pulsar://localhost:6650", None, proxy_through_service_url=through)
+    assert it.find("localhost:6650") == Route((Address("edge", 6650),))
+
+
+def test_all_hosts_of_an_address_are_ways_to_the_broker() -> None:
+    it = router()
+    decided(it, "pulsar://b:6650,c:6651", None)
+    assert it.find("b:6650") == Route((Address("b", 6650), Address("c", 6651)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_endless_address_is_left_as_it_is(mode: Routing) -> None:
+    notes: list[str] = []
+    it = router(routing=mode, warn=notes.append)
+    for host in ("a", "b"):
+        url = f"pulsar://{host * LONGEST_ADDRESS}:6650"
+        assert decided(it, url, None) == (url, "", False)
+    assert notes == [
+        f"an address of the broker's was not rewritten: it has more than {LONGEST_ADDRESS} characters"
+    ]
+    assert not it.routes
 
 
 def test_the_last_answer_says_how_a_broker_is_reached() -> None:

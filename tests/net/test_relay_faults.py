@@ -556,6 +556,33 @@ async def test_what_a_removed_fault_held_goes_on_at_once(by: str) -> None:
         await crossed(client, broker)
 
 
+@pytest.mark.parametrize("fault", [f"delay time={NEVER}", "bandwidth rate=1", f"slice size=1 pause={NEVER}"])
+@awaited
+async def test_what_a_removed_fault_delayed_goes_on_though_another_stays(fault: str) -> None:
+    async with relayed() as proxied:
+        number, _ = proxied.fault(fault, "drop command=SEEK")
+        client, broker = await proxied.pair()
+        await client.send(PING + lookup())
+        await turns()
+        proxied.proxy.faults.remove(number)
+        proxied.proxy.renew_faults()
+        await client.send(PING)
+        assert await broker.receive(len(PING + lookup() + PING)) == PING + lookup() + PING
+
+
+@awaited
+async def test_a_short_delay_does_not_wait_for_a_long_one_that_was_removed() -> None:
+    async with relayed(f"delay time={NEVER}") as proxied:
+        client, broker = await proxied.pair()
+        await client.send(PING)
+        await turns()
+        remove_all(proxied)
+        proxied.fault("delay time=1ms")
+        proxied.proxy.renew_faults()
+        await client.send(PING)
+        assert await broker.receive(2 * len(PING)) == 2 * PING
+
+
 @awaited
 async def test_what_a_removed_fault_delayed_goes_on_at_once() -> None:
     async with relayed(f"delay command=PING time={NEVER}") as proxied:
