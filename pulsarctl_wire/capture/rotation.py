@@ -12,6 +12,9 @@ is cut back to the end of the bunch before, so that all files can be read; OSErr
 be written.
 """
 
+import errno
+import io
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -107,7 +110,7 @@ class _File:
     def __init__(self, path: Path) -> None:
         self.size = 0
         """Bytes written or waiting."""
-        self._file = path.open("wb", buffering=0)
+        self._file = _opened(path)
         self._waiting = bytearray()
 
     def write(self, block: bytes, /) -> int:
@@ -137,3 +140,15 @@ class _File:
             self.flush()
         finally:
             self._file.close()
+
+
+def _opened(path: Path) -> io.FileIO:
+    """The file at `path`, emptied. Raises OSError, also for a pipe that has no reader: none is waited for."""
+    try:
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, "nobody reads this pipe; start its reader first") from error
+        raise
+    os.set_blocking(number, True)
+    return io.FileIO(number, "wb")

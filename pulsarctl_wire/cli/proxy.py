@@ -39,6 +39,7 @@ WHERE, CLUSTER, TLS = "Where", "Whole clusters", "TLS"
 TAP, WATCH, FAULTS = "The tap", "Records and counters", "Faults"
 
 LISTEN: Final = "127.0.0.1:6649"
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 _READY: Final = b"!"
 _FILES: Final = 65_536
 _LAST_WORDS: Final = 10.0  # seconds that the watcher has at the end
@@ -255,6 +256,7 @@ def _run(given: dict[str, Any]) -> int:
     from pulsarctl_wire.net.tap import Ring
 
     sock = _listen(plan.listen)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # until somebody minds them
     ring = Ring(wants_bytes=bool(options.shown or options.record or options.stats or options.metrics))
     watcher = Watcher(options, ring, sock)
     ring.for_proxy()
@@ -472,6 +474,9 @@ class Watcher:
         if self._number == 0:
             code = 1
             try:
+                for number in (*_ENDING, signal.SIGHUP):
+                    signal.signal(number, signal.SIG_IGN)  # the proxy says when it is over
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
                 os.close(reading)
                 sock.close()
                 ring.for_watcher()
@@ -540,8 +545,9 @@ def _forward(
         proxy = Proxy(plan, faults, ring)
         loop, over = asyncio.get_running_loop(), asyncio.Event()
         loop.add_signal_handler(signal.SIGCHLD, unwatched)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _ENDING:
             loop.add_signal_handler(number, over.set)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         address = await proxy.open(sock)
         path = given["control"]
         where = own_directory(os.environ) / f"proxy-{address.port}.sock" if path is None else Path(path)
@@ -551,7 +557,7 @@ def _forward(
         _announce(proxy, address, given)
         try:
             await over.wait()
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in _ENDING:
                 loop.remove_signal_handler(number)  # a second one ends it at once
             await proxy.close(given["drain"])
         finally:

@@ -5,20 +5,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
-
 from pulsarctl_wire.capture.recording import SessionWriter
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.render import renderer
 from pulsarctl_wire.record import Recorder
-from pulsarctl_wire.wire.fields import secret_values
 from pulsarctl_wire.wire.frame import Connection, Event
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+from pulsarctl_wire.wire.redaction import without_secrets
 from pulsarctl_wire.wire.session import Knowledge, Session
-from pulsarctl_wire.wire.stream import KEPT_FRAME, FrameStream
-
-_HEADS = {bytes([8, kind]) for kind in (BaseCommand.CONNECT, BaseCommand.AUTH_RESPONSE)}
-"""How the commands begin that carry credentials."""
+from pulsarctl_wire.wire.stream import FrameStream
 
 
 class Follower:
@@ -116,7 +110,7 @@ class Recording:
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
         """Write `data`."""
-        if to_broker and not self._show_secrets:
+        if not self._show_secrets:
             data = without_secrets(data)
         self._write(lambda: self._writer.carried(connection, to_broker, data, time_ns))
 
@@ -155,29 +149,3 @@ class Taps:
         """It ended."""
         for tap in self._taps:
             tap.closed(connection, time_ns, by_broker)
-
-
-def without_secrets(data: bytes) -> bytes:
-    """Frames as they are sent, credentials in them starred out, as long as they were; other bytes as is."""
-    at = 0
-    while len(data) - at >= 8:
-        size, command = int.from_bytes(data[at : at + 4], "big"), int.from_bytes(data[at + 4 : at + 8], "big")
-        if command < KEPT_FRAME and data[at + 8 : at + 10] in _HEADS:
-            data = _starred(data, at + 8, min(at + 8 + command, len(data)))
-        at += 4 + size
-    return data
-
-
-def _starred(data: bytes, start: int, end: int) -> bytes:
-    """`data` whose command from `start` to `end` carries credentials, without them."""
-    try:
-        base = BaseCommand.FromString(data[start:end])
-        known = BaseCommand.FromString(data[start:end])
-        known.DiscardUnknownFields()
-    except DecodeError:
-        known = None
-    if known is None or known.ByteSize() != base.ByteSize():  # who knows what is what: all of it goes
-        return data[: start + 2] + b"*" * (end - start - 2) + data[end:]
-    for secret in secret_values(base):
-        data = data.replace(secret, b"*" * len(secret))
-    return data

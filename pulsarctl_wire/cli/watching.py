@@ -11,11 +11,10 @@ counted, and said.
 """
 
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,21 +25,19 @@ from pulsarctl_wire.capture.rotation import RotatingWriter
 from pulsarctl_wire.cli import console, select
 from pulsarctl_wire.cli.printer import Printer
 from pulsarctl_wire.cli.render import renderer, schema_of
-from pulsarctl_wire.cli.trace import Follower, without_secrets
+from pulsarctl_wire.cli.trace import Follower
 from pulsarctl_wire.net import tap
 from pulsarctl_wire.net.tap import Record, Ring
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.stats.live import Live
 from pulsarctl_wire.stats.snapshot import Snapshot
-from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame
+from pulsarctl_wire.wire.redaction import Redacted
 from pulsarctl_wire.wire.session import Knowledge
-from pulsarctl_wire.wire.walk import FrameWalk
 
 if TYPE_CHECKING:
     from pulsarctl_wire.cli.live_table import LiveTable
 
-_WITH_SECRETS: Final = frozenset((NUMBERS["CONNECT"], NUMBERS["AUTH_RESPONSE"]))
 _TICK: Final = 0.25  # seconds
 _SAY: Final = 1_000_000_000  # ns between two lines about what was missed
 _CATCH_UP: Final = 3.0  # seconds for what waits in the ring at the end
@@ -68,34 +65,6 @@ class Options:
     rotate_files: int
     stats: bool
     metrics: str | None
-
-
-class Harmless:
-    """What a client sends, credentials starred out: frames that have some are held until they are whole."""
-
-    def __init__(self) -> None:
-        self._walk = FrameWalk(_WITH_SECRETS)
-        self._held = b""
-
-    @property
-    def held(self) -> int:
-        """Bytes that are held."""
-        return len(self._held)
-
-    def __call__(self, data: bytes) -> Iterator[bytes]:
-        """The next bytes, as they may be shown."""
-        whole = self._held + data
-        self._held = b""
-        at = 0
-        while at < len(whole):
-            stop = self._walk.walk(whole, at)
-            if stop > at:
-                yield whole[at:stop]
-            at = stop + self._walk.size(whole, stop)
-            if not stop < at <= len(whole):
-                self._held = whole[stop:]
-                return
-            yield without_secrets(whole[stop:at])
 
 
 class Watching:
@@ -146,13 +115,11 @@ class Watching:
 
     def run(self, ring: Ring) -> int:
         """Watch until the proxy ends; gives the exit code."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # the proxy says when it is over
         os.nice(_NICE)
         self._out, self._err = Printer(sys.stdout.fileno()), Printer(sys.stderr.fileno())
         self._follower = Follower(Knowledge())
         self._connections: dict[int, Connection] = {}
-        self._harmless: dict[int, Harmless] = {}
+        self._redacted: dict[tuple[int, bool], Redacted] = {}
         self._render = renderer(
             self.options.output,
             self._recorder,
@@ -206,8 +173,9 @@ class Watching:
     def _open(self, connection: Connection, time_ns: int) -> None:
         self._connections[connection.index] = connection
         self._follower.opened(connection)
-        if not self.options.show_secrets:
-            self._harmless[connection.index] = Harmless()
+        if self._writer is not None and not self.options.show_secrets:
+            for to_broker in (False, True):
+                self._redacted[connection.index, to_broker] = Redacted()
         if self._live is not None:
             self._live.opened(connection, time_ns)
         if self._writer is not None:
@@ -220,8 +188,8 @@ class Watching:
         connection = self._connections[index]
         writer = self._writer
         if writer is not None:
-            harmless = self._harmless.get(index) if to_broker else None
-            for part in (data,) if harmless is None else harmless(data):
+            redacted = self._redacted.get((index, to_broker))
+            for part in (data,) if redacted is None else redacted.feed(data):
                 self._write(partial(writer.carried, connection, to_broker, part, time_ns))
         if self._shown or self._live is not None:
             self._see(self._follower.carried(connection, to_broker, data, time_ns))
@@ -237,9 +205,10 @@ class Watching:
         if self._live is not None:
             self._live.missed(frames)
         if self._writer is not None:
-            if record.to_broker and record.connection in self._harmless:
-                size += self._harmless[record.connection].held
-                self._harmless[record.connection] = Harmless()
+            direction = record.connection, record.to_broker
+            if direction in self._redacted:
+                size += self._redacted[direction].held
+                self._redacted[direction] = Redacted()
             self._write(partial(self._writer.gap, connection, record.to_broker, size, record.time_ns))
         if self._shown or self._live is not None:
             self._see(self._follower.missed(connection, record.to_broker, size, record.time_ns))
@@ -248,13 +217,20 @@ class Watching:
         connection = self._connections.pop(record.connection, None)
         if connection is None:
             return
-        self._harmless.pop(record.connection, None)
         by_broker = not record.to_broker
         self._see(self._follower.closed(connection))
         if self._live is not None:
             self._live.closed(connection, record.time_ns, by_broker)
         if self._writer is not None:
+            self._write_held(connection, record.time_ns)
             self._write(partial(self._writer.closed, connection, record.time_ns, by_broker))
+
+    def _write_held(self, connection: Connection, time_ns: int) -> None:
+        """Write what has waited for more of a connection that has ended."""
+        for to_broker in (False, True):
+            redacted = self._redacted.pop((connection.index, to_broker), None)
+            if redacted is not None and self._writer is not None and redacted.held:
+                self._write(partial(self._writer.carried, connection, to_broker, redacted.end(), time_ns))
 
     def _see(self, events: list[Event]) -> None:
         """Count events, and show those that are wanted."""
@@ -320,6 +296,7 @@ class Watching:
     def _finish(self) -> int:
         for connection in self._connections.values():
             self._see(self._follower.closed(connection))
+            self._write_held(connection, time.time_ns())
         if self._writer is not None:
             self._write(self._writer.close)
         unwritten = self._out.end(_FLUSH)

@@ -13,18 +13,8 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 
 from pulsarctl_wire.wire.commands import BODIES
-from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.fields import as_text, messages_in
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-
-
-def _reached(descriptor: Any, found: set[Any]) -> set[Any]:
-    """Add `descriptor` and those of all messages inside to `found`; messages may hold their own kind."""
-    if descriptor not in found:
-        found.add(descriptor)
-        for field in descriptor.fields:
-            if field.message_type is not None:
-                _reached(field.message_type, found)
-    return found
 
 
 def _pairs(descriptor: Any) -> Iterator[tuple[Any, Any]]:
@@ -36,12 +26,12 @@ def _pairs(descriptor: Any) -> Iterator[tuple[Any, Any]]:
             yield field, twin
 
 
-_PAIRS: Final = {each: list(_pairs(each)) for each in _reached(BaseCommand.DESCRIPTOR, set())}
+_PAIRS: Final = {each: list(_pairs(each)) for each in messages_in(BaseCommand.DESCRIPTOR)}
 
 CARRIERS: Final[frozenset[int]] = frozenset(
     number
     for number, body in BODIES.items()
-    if any(map(_PAIRS.get, _reached(BaseCommand.DESCRIPTOR.fields_by_name[body].message_type, set())))
+    if any(map(_PAIRS.get, messages_in(BaseCommand.DESCRIPTOR.fields_by_name[body].message_type)))
 )
 """Type numbers of the commands that carry addresses of brokers."""
 

@@ -130,6 +130,18 @@ def _add_unknown(values: dict[str, Any], number: int, data: Any) -> None:
         values[name] = [values[name], value]
 
 
+def messages_in(descriptor: Any) -> set[Any]:
+    """The descriptors of a message and of all that may be inside it; messages may hold their own kind."""
+    found: set[Any] = set()
+    waiting = [descriptor]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and each not in found:
+            found.add(each)
+            waiting += [field.message_type for field in each.fields]
+    return found
+
+
 def unknown_fields(message: ProtoMessage) -> list[tuple[int, Any]]:
     """The (number, value) of the fields of `message` that its schema does not have."""
     unknown: Any = UnknownFieldSet(message)

@@ -16,13 +16,14 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from proxied import HOST, MAIN, PATIENCE, Heard, Proxied, environment, receive, run, until
+from proxied import HOST, MAIN, PATIENCE, PWIRE, Heard, Proxied, environment, receive, run, until
 from pwire_run import Run, pwire
 from segments import PING, build, conversation, receipt, send
 
 from pulsarctl_wire.cli.console import (
     EXIT_INTERRUPTED,
     EXIT_OUTPUT,
+    EXIT_PIPE,
     EXIT_SOURCE,
     EXIT_UNREACHABLE,
     EXIT_USAGE,
@@ -272,6 +273,7 @@ def test_files_that_cannot_be_had(home: Path) -> None:
     (home / "latin.yaml").write_bytes(b"faults: [\xe9]")
     (home / "odd.yaml").write_text("faults: [{drop: {command: NOPE}}]")
     (home / "no.yaml").write_text("{{{")
+    os.mkfifo(home / "pipe")
     ca = ["--tls", "--ca-dir", str(home)]
     cases: list[tuple[list[str], int, str]] = [
         (["--scenario", str(home / "nosuch.yaml")], EXIT_SOURCE, "No such file"),
@@ -285,6 +287,7 @@ def test_files_that_cannot_be_had(home: Path) -> None:
         ([*ca, "--tls-keylog", str(home / "nosuch" / "keys")], EXIT_USAGE, "nosuch/keys cannot be written"),
         (["--tls", "--ca-dir", "/dev/null/here"], EXIT_USAGE, "/dev/null/here"),
         (["--record", str(home / "nosuch" / "a.pcapng")], EXIT_OUTPUT, "--record"),
+        (["--record", str(home / "pipe")], EXIT_OUTPUT, "nobody reads this pipe"),
         (["--record", "-"], EXIT_USAGE, "name a file"),
         (["--conf", str(home / "nosuch.conf")], EXIT_USAGE, "--conf"),
         (["--control", str(home / ("a" * 120))], EXIT_USAGE, "--control"),
@@ -292,6 +295,30 @@ def test_files_that_cannot_be_had(home: Path) -> None:
     ]
     for found, (_, code, text) in zip(_all_at_once(home, [case[0] for case in cases]), cases, strict=True):
         _refused(found, code, text)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_too_early_is_minded_when_it_can_be(number: signal.Signals, home: Path) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [number])  # what it starts with; Python itself would not mind
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", MAIN, "proxy", "--tap", "--listen", f"{HOST}:0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(home),
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    with process:
+        process.send_signal(number)
+        try:
+            out, err = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    assert (process.returncode, out) == (0, "")
+    assert [line.split()[1] for line in err.splitlines()] == ["listening", "0"]
 
 
 # -- TLS
@@ -418,6 +445,28 @@ def test_ctl_changes_the_faults_of_a_running_proxy() -> None:
             assert proxy.ctl("clear").returncode == 0
             assert proxy.ctl("list").stdout == ""
         assert proxy.stop() == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_output_that_cannot_be_written() -> None:
+    reading, unread = os.pipe()
+    os.close(reading)
+    with Proxied("--fault", "drop command=PING") as proxy, open("/dev/full", "wb") as full:
+        for args in (["faults"], ["ctl", "list"], ["ctl", "add", "drop command=PONG"]):
+            why = "pwire: the output cannot be written: No space left on device\n"
+            for out, code, said in ((full.fileno(), EXIT_OUTPUT, why), (unread, EXIT_PIPE, "")):
+                found = subprocess.run(
+                    [*PWIRE, "proxy", *args],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    timeout=PATIENCE,
+                    check=False,
+                    env=environment(proxy.home),
+                )
+                assert (found.returncode, found.stderr) == (code, said)
+    os.close(unread)
 
 
 def test_ctl_finds_its_proxy(home: Path) -> None:

@@ -54,9 +54,13 @@ def _talk(proxy: Proxied, *conversations: list[Turn]) -> None:
             session.talk(turns)
 
 
+def _lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def _without_packets(text: str) -> str:
     """The numbers of packets are those of a file, and there are none in a tap."""
-    return re.sub(r'"packet":\d+|, packet \d+', "", text)
+    return re.sub(r'"packet":\d+|, packets? [\d…]+', "", text)
 
 
 # -- the tap and the record
@@ -181,6 +185,25 @@ def test_credentials(way: str, tmp_path: Path) -> None:
         assert "not-to-be-seen" not in shown
         assert not any(TOKEN[at : at + 7] in written for at in range(len(TOKEN) - 6))
         assert written.count(b"*" * len(TOKEN)) == 2
+
+
+def test_credentials_of_any_command(tmp_path: Path) -> None:
+    """Of a lookup by another proxy; of what comes behind damage; of what is cut off at the end."""
+    record = tmp_path / "seen.pcapng"
+    lookup = build("LOOKUP", topic="t", request_id=1, original_auth_data=TOKEN.decode())
+    with Proxied("--tap", "-o", "json", "--record", record) as proxy:
+        with proxy.session() as session:
+            session.talk([(True, CONNECT), (False, CONNECTED), (True, lookup)])
+            session.talk([(True, b"\0\0\0\2\0\0\0\x09garbage"), (True, PING * 3), (True, CONNECT)])
+            session.talk([(True, CONNECT[:-2])])
+        assert proxy.stop() == 0
+        read = decode("-o", "json", record, home=proxy.home).stdout
+    shown, kept = (
+        [each.get("command") for each in each_one] for each_one in (proxy.out.records, _lines(read))
+    )
+    assert shown == ["CONNECT", "CONNECTED", "LOOKUP", None, *["PING"] * 3, "CONNECT", shown[-1]] == kept
+    assert TOKEN not in record.read_bytes()
+    assert record.read_bytes().count(b"*" * len(TOKEN)) == 4
 
 
 def test_credentials_behind_a_proxy_header_that_is_passed_on(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""Bytes without their credentials: the decoder finds the same frames in them, and no secret is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import cuts, request_frames, send_frames
+
+from pulsarctl_wire.wire.commands import NAMES, build_command
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, build_frame
+from pulsarctl_wire.wire.redaction import WITH_SECRETS, Redacted, without_secrets
+from pulsarctl_wire.wire.stream import FrameStream
+
+TOKEN = b"not-to-be-seen-by-anybody"
+STARS = b"*" * len(TOKEN)
+
+
+def frame(name: str, **fields: Any) -> bytes:
+    return build_frame(build_command(name, **fields))
+
+
+TEXT = TOKEN.decode()
+SECRET = {
+    "CONNECT": frame("CONNECT", client_version="c", auth_data=TOKEN, original_auth_data=TEXT),
+    "AUTH_RESPONSE": frame("AUTH_RESPONSE", response={"auth_method_name": "token", "auth_data": TOKEN}),
+    "AUTH_CHALLENGE": frame("AUTH_CHALLENGE", challenge={"auth_method_name": "sasl", "auth_data": TOKEN}),
+    "LOOKUP": frame("LOOKUP", topic="t", request_id=1, original_auth_data=TEXT),
+    "PARTITIONED_METADATA": frame("PARTITIONED_METADATA", topic="t", request_id=1, original_auth_data=TEXT),
+}
+PING = frame("PING")
+NO_FRAME = b"\x00\x00\x00\x02\x00\x00\x00\x09garbage"
+
+
+def redacted(pieces: list[bytes]) -> bytes:
+    """What comes of them; of what waits no more than the decoder keeps."""
+    one = Redacted()
+    shown = b"".join(part for piece in pieces for part in one.feed(piece))
+    assert len(shown) + one.held == sum(map(len, pieces))
+    return shown + one.end()
+
+
+def decoded(data: bytes) -> list[tuple[type[Event], int, Any]]:
+    stream = FrameStream(Connection(0), True)
+    stream.certain = False
+    events = [*stream.feed(data), *stream.close()]
+    return [(type(each), each.offset, each.type if isinstance(each, Frame) else None) for each in events]
+
+
+def test_the_schema_says_which_commands() -> None:
+    assert {NAMES[number] for number in WITH_SECRETS} == set(SECRET)
+
+
+@pytest.mark.parametrize("name", SECRET)
+def test_a_frame_without_them(name: str) -> None:
+    assert without_secrets(SECRET[name]) == SECRET[name].replace(TOKEN, STARS)
+
+
+def test_what_a_broker_asks_for_is_no_secret() -> None:
+    refresh = frame("AUTH_CHALLENGE", challenge={"auth_data": b"PulsarAuthRefresh"})
+    assert without_secrets(refresh) == refresh
+
+
+def test_one_that_does_not_parse_is_starred_whole() -> None:
+    damaged = bytearray(SECRET["CONNECT"])
+    damaged[10] = 0xFF
+    assert without_secrets(bytes(damaged)) == bytes(damaged[:10]) + b"*" * (len(damaged) - 10)
+
+
+@given(st.data())
+def test_in_whatever_pieces_it_comes(data: st.DataObject) -> None:
+    kinds = st.one_of(st.sampled_from(sorted(SECRET.values())), request_frames(), send_frames())
+    whole = b"".join(data.draw(st.lists(kinds, max_size=6))) + data.draw(st.sampled_from([b"", PING[:7]]))
+    assert redacted(data.draw(cuts(whole))) == whole.replace(TOKEN, STARS)
+
+
+@given(st.data())
+def test_the_decoder_finds_the_same_and_no_secret_where_bytes_are_damaged(data: st.DataObject) -> None:
+    secrets = st.sampled_from(sorted(SECRET.values()))
+    kinds = st.one_of(secrets, request_frames(), st.just(NO_FRAME), st.binary(max_size=30))
+    drawn = data.draw(st.lists(kinds, max_size=6))
+    # two frames in a row are believed wherever they are
+    whole = b"".join([*drawn, PING, PING, data.draw(secrets), PING])
+    shown = redacted(data.draw(cuts(whole)))
+    assert decoded(shown) == decoded(whole)
+    assert TOKEN not in shown[shown.rindex(PING + PING) :]
+
+
+@pytest.mark.parametrize("name", SECRET)
+def test_of_one_that_is_cut_nothing_is_left(name: str) -> None:
+    """At the end of a connection."""
+    for before in (b"", NO_FRAME + 3 * PING):
+        for end in range(10, len(SECRET[name])):
+            shown = redacted([before + SECRET[name][:end]])
+            assert TOKEN[:3] not in shown
+            assert before or shown == SECRET[name][:10] + b"*" * (end - 10)
+
+
+def test_what_is_no_frame_does_not_pile_up() -> None:
+    one = Redacted()
+    for _ in range(100):
+        list(one.feed(bytes(range(256)) * 4096))
+        assert one.held < 2**20
