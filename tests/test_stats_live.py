@@ -17,7 +17,7 @@ from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.capture.sources import Decoder, open_source
 from pulsarctl_wire.stats import OTHERS, Stats, records, total_record
 from pulsarctl_wire.stats.live import KEPT, MAX_TOPICS, Live
-from pulsarctl_wire.stats.meters import BOUNDS, SECOND, WINDOW, Meter, Timer
+from pulsarctl_wire.stats.meters import BOUNDS, SECOND, WINDOW, Meter, Passage, Timer
 from pulsarctl_wire.stats.snapshot import ROWS, Backlog, Snapshot
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
@@ -95,6 +95,12 @@ class Talk:
     def acknowledge(self, *entries: int, kind: int = 0, ack_set: tuple[int, ...] = ()) -> None:
         ids = [{"ledgerId": 7, "entryId": each, "ack_set": ack_set} for each in entries]
         self.ask("ACK", consumer_id=2, ack_type=kind, message_id=ids)
+
+    def end(self, time_ns: int) -> None:
+        """No more bytes come; long after the last of them, perhaps."""
+        for stream in self._streams:
+            self._add(stream.close())
+        self.live.closed(self.connection, time_ns)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -552,22 +558,112 @@ def test_a_steady_rate_is_that_rate_at_any_moment() -> None:
         assert tenth < 10 or 60 < meter.read(START + tenth * SECOND // 10).frames_per_s < 80
 
 
-@pytest.mark.parametrize("back", [2, 3_600])
-def test_a_clock_that_is_set_back_does_not_stop_the_rates(back: int) -> None:
-    meter = Meter()
-    for second in range(10):
-        meter.add(START + second * SECOND, 1, 10, 0)
-    later = START + (9 - back) * SECOND
-    meter.add(later, 1, 10, 0)
-    if back > WINDOW:
-        assert meter.read(later).bytes_per_s == 10  # what came before is from the future
-    for second in range(1, 10):
-        meter.add(later + second * SECOND, 1, 10, 0)
-    found = meter.read(later + 9 * SECOND)
-    assert found.frames == 20
-    assert found.bytes_per_s == 50 / 4  # the last five, the fifth of which has just begun
-    assert meter.read(later - 3_600 * SECOND).frames == 20
-    assert Meter().read(START).bytes_per_s == 0
+TICK = SECOND // 4
+TRUE = 4_000
+"""Messages a second, 1,000 a tick."""
+
+
+def about_true(rate: float) -> bool:
+    """Whether it is the true rate: the first of five seconds counts whole, and has more than it lasted."""
+    return TRUE * 0.95 < rate < TRUE * 1.07
+
+
+@pytest.mark.parametrize("late", [0, 1, 16, 20, 32, 200])
+def test_rates_and_ages_are_those_of_the_traffic_however_late_it_is_counted(late: int) -> None:
+    talk = Talk()
+    talk.produce(1)
+    talk.produce(2)
+    talk.send(7, producer=2)  # it is never answered
+    sent = talk.now
+    for tick in range(100):
+        talk.now = START + SECOND + tick * TICK
+        talk.send(tick, 1_000)
+        talk.receipt(tick)
+        found = talk.live.snapshot(talk.now + late * TICK)
+        if tick < 40:
+            continue
+        assert about_true(found.to_broker.messages_per_s)
+        assert about_true(found.topics[0].sent.messages_per_s)
+        assert about_true(found.connections[0].to_client.frames_per_s * 1_000)
+        assert found.publishes.recent is not None
+        assert 40 <= found.publishes.recent["count"] <= 80
+        unknown = TICK if late == 1 else 0  # so long ago it was seen last: nothing may have come since
+        assert found.backlog.oldest_send_ns == talk.now + unknown - sent
+    for more in range(1, 30):
+        found = talk.live.snapshot(talk.now + (late + more) * TICK)
+        assert found.backlog.oldest_send_ns == talk.now + (late + more) * TICK - sent
+    assert found.to_broker.messages_per_s == 0  # it is as late as the clock says, for nothing comes
+
+
+@pytest.mark.parametrize("late", [0, 32])
+@pytest.mark.parametrize("jump", [-3_600, -7, -2, 2, 7, 3_600])
+def test_a_clock_that_is_set_makes_no_rates_up(jump: int, late: int) -> None:
+    def clock(tick: int) -> int:
+        return START + tick * TICK + (jump * SECOND if tick >= 100 else 0)
+
+    talk = Talk()
+    talk.produce()
+    for tick in range(180):
+        talk.now = clock(tick)
+        talk.send(tick, 1_000)
+        talk.receipt(tick)
+        found = talk.live.snapshot(clock(tick + late))
+        rate = found.to_broker.messages_per_s
+        assert tick < 40 or rate < TRUE * 1.2
+        if 40 < tick < 100 or tick >= 124:
+            assert about_true(rate)
+            assert found.publishes.recent is not None
+            assert found.publishes.recent["count"] <= 82
+            assert tick < 140 or found.publishes.recent["count"] >= 40
+    for more in range(30):
+        rate = talk.live.snapshot(clock(180 + late + more)).to_broker.messages_per_s
+    assert rate == 0
+
+
+def test_what_passed_before_a_silence_stays_gone_when_the_clock_is_set_back() -> None:
+    talk = Talk()
+    talk.produce()
+    talk.send(1, 1_000)
+    now = talk.now
+    for _ in range(240):
+        now += TICK
+        found = talk.live.snapshot(now)
+    assert found.to_broker.messages_per_s == 0
+    now -= 3_600 * SECOND
+    for _ in range(10):
+        now += TICK
+        assert talk.live.snapshot(now).to_broker.messages_per_s == 0
+    talk.now = now
+    talk.send(2, 1)
+    assert talk.live.snapshot(now + TICK).to_broker.messages_per_s < 1
+
+
+def test_what_was_left_unfinished_long_ago_does_not_turn_time_back() -> None:
+    talk = Talk()
+    talk.produce()
+    stopped = Talk(talk.live, 1)
+    stopped.carry(True, build("PING")[:-1])
+    garbage = Talk(talk.live, 2)
+    garbage.carry(True, bytes(range(50)))
+    for tick in range(100):
+        talk.now = START + tick * TICK
+        talk.send(tick, 1_000)
+        if tick == 60:
+            stopped.end(talk.now)
+        if tick == 80:
+            garbage.end(talk.now)
+        assert tick < 40 or about_true(talk.snapshot.to_broker.messages_per_s)
+    assert (talk.snapshot.malformed, talk.snapshot.open_connections) == (1, 1)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(-5 * SECOND, 5 * SECOND))))
+def test_time_never_goes_back_for_meters(steps: list[tuple[bool, int]]) -> None:
+    passage = Passage(START)
+    at = START
+    for is_met, step in steps:
+        before, at = at, passage.meet(START + step) if is_met else passage.at_ns
+        assert at >= before
+        assert is_met or passage.read(START + step) >= at
 
 
 @given(st.lists(st.one_of(st.integers(-5, 60 * SECOND), st.sampled_from(BOUNDS)), max_size=300))

@@ -7,15 +7,16 @@
 
 Where stderr is a terminal the page stays in its place and is as high and as wide as that: fewer rows are
 shown where there is little room, then columns that matter less go. Where it is none, nothing is drawn until
-the end, when one page of plain text tells of the whole time. Names come from the traffic: control characters
-in them are escaped, long ones are cut in the middle, for partitions are told apart by their ends.
+the end, when one page of plain text tells of the whole time. What stderr does not take is not said.
+Names come from the traffic: control characters in them are escaped, long ones are cut in the middle, for
+partitions are told apart by their ends.
 """
 
 import io
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final, NamedTuple
 
 from rich.cells import cell_len
@@ -56,6 +57,7 @@ class LiveTable:
         self._clock = clock
         self._console = Console(
             file=sys.stderr,
+            force_terminal=sys.stderr.isatty(),  # whatever FORCE_COLOR says
             color_system="standard" if use_colour(sys.stderr, colour) else None,
             highlight=False,
             markup=False,
@@ -65,16 +67,16 @@ class LiveTable:
         self._drawn: Drawn | None = None
         stack.callback(self._end)
         if self._console.is_terminal and not self._console.is_dumb_terminal:
-            # what is said on sys.stderr meanwhile appears above the page
-            self._drawn = stack.enter_context(
-                Drawn(
-                    console=self._console,
-                    auto_refresh=False,
-                    transient=True,
-                    vertical_overflow="crop",
-                    redirect_stdout=False,
-                )
+            drawn = Drawn(
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                vertical_overflow="crop",
+                redirect_stdout=False,
             )
+            with suppress(OSError):
+                drawn.start()  # what is said on sys.stderr meanwhile appears above the page
+                self._drawn = drawn
 
     def refresh(self, now_ns: int) -> None:
         """Draw the page anew, on a terminal; call it twice a second or so."""
@@ -85,10 +87,15 @@ class LiveTable:
 
     def _end(self) -> None:
         """The last page, of the whole time, stays."""
-        shown = self._snapshot(self._clock())
-        width = self._console.width if self._drawn is not None else _PLAIN_WIDTH
-        sys.stderr.write(text_of(page(shown, width, 0, recent=False), width, self._console.color_system))
-        sys.stderr.flush()
+        width = _PLAIN_WIDTH
+        if self._drawn is not None:
+            width = self._console.width
+            with suppress(OSError):
+                self._drawn.stop()
+        shown = page(self._snapshot(self._clock()), width, 0, recent=False)
+        with suppress(OSError):
+            sys.stderr.write(text_of(shown, width, self._console.color_system))
+            sys.stderr.flush()
 
 
 def text_of(shown: RenderableType, width: int, color_system: str | None = None) -> str:

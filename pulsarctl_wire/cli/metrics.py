@@ -10,23 +10,32 @@ two directions. Connections, producers and consumers have none: they come and go
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from typing import Final
+from http import HTTPStatus
+from http.server import ThreadingHTTPServer
+from typing import Any, Final
+from urllib.parse import urlsplit
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import MetricsHandler, choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from pulsarctl_wire import __version__
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import host_port
+from pulsarctl_wire.net.proxy import bound
+from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.stats.meters import BOUNDS
 from pulsarctl_wire.stats.snapshot import Snapshot, Times, TopicRow
 
 _DIRECTIONS: Final = {True: "to_broker", False: "to_client"}
-_LIMITS: Final = [f"{bound / 1e9:g}" for bound in BOUNDS]
+_LIMITS: Final = [f"{limit / 1e9:g}" for limit in BOUNDS]
+_PATIENCE: Final = 10.0  # seconds that a connection may be silent
 
 
 def serve(address: str, snapshot: Callable[[], Snapshot], stack: ExitStack) -> str:
@@ -35,19 +44,50 @@ def serve(address: str, snapshot: Callable[[], Snapshot], stack: ExitStack) -> s
     `snapshot` is called in the server's threads: it gives the newest one that was made. Gives the URL.
     An address that is none, or that cannot be had, ends the command with one line.
     """
-    host, port = host_port("--metrics", address)
+    where = Address(*host_port("--metrics", address))
     registry = CollectorRegistry()
     registry.register(SnapshotCollector(snapshot))
     try:
-        server, thread = start_http_server(port, host, registry)
-    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
-        why = getattr(error, "strerror", None) or "no such host"
+        server = _Server(where, _Handler.factory(registry))
+    except OSError as error:
+        why = error.strerror or error
         console.fail(f"--metrics {address}: {why}; name another HOST:PORT", console.EXIT_USAGE)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     stack.callback(thread.join)
     stack.callback(server.server_close)
     stack.callback(server.shutdown)
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{server.server_port}/metrics"
+    return f"http://{Address(where.host, server.server_port)}/metrics"
+
+
+class _Handler(MetricsHandler):
+    """Answers a request, whatever its path is; gives up who neither asks nor reads."""
+
+    timeout = _PATIENCE
+
+    def do_GET(self) -> None:
+        try:
+            urlsplit(self.path)
+            choose_encoder(self.headers.get("Accept", ""))
+        except (TypeError, ValueError):  # nonsense, which the library takes as it comes
+            self.send_error(HTTPStatus.BAD_REQUEST)
+        else:
+            super().do_GET()
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread for each connection. Construction raises OSError."""
+
+    def __init__(self, where: Address, handler: type) -> None:
+        super().__init__(where, handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = bound(where)  # of IPv6, if that is what the host has
+        self.server_port = self.socket.getsockname()[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say what went wrong; but how connections end is the concern of who made them."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class SnapshotCollector(Collector):
@@ -154,7 +194,7 @@ def _by_topic(topics: list[TopicRow]) -> Iterator[Metric]:
     for name, (text, value) in _GAUGES.items():
         gauge = GaugeMetricFamily(name, text, labels=["topic"])
         for row in rows:
-            gauge.add_metric([row.topic], value(row))
+            gauge.add_metric([console.clean(row.topic)], value(row))
         yield gauge
     labels = ["topic", "direction"]
     messages = CounterMetricFamily("pwire_topic_messages", "Messages, by topic.", labels=labels)
@@ -162,9 +202,10 @@ def _by_topic(topics: list[TopicRow]) -> Iterator[Metric]:
         "pwire_topic_bytes", "Bytes of SEND and MESSAGE frames, by topic.", labels=labels
     )
     for row in rows:
+        topic = console.clean(row.topic)
         for to_broker, traffic in ((True, row.sent), (False, row.delivered)):
-            messages.add_metric([row.topic, _DIRECTIONS[to_broker]], traffic.messages)
-            size.add_metric([row.topic, _DIRECTIONS[to_broker]], traffic.size)
+            messages.add_metric([topic, _DIRECTIONS[to_broker]], traffic.messages)
+            size.add_metric([topic, _DIRECTIONS[to_broker]], traffic.size)
     yield messages
     yield size
 

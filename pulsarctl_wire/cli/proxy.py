@@ -554,7 +554,8 @@ def _forward(
         control = None if path == "" else Control(where, lambda asked: proxy_ctl.answer(proxy, asked))
         if control is not None:
             await control.open()
-        _announce(proxy, address, given)
+        with suppress(OSError):  # nobody may read stderr
+            _announce(proxy, address, given)
         try:
             await over.wait()
             for number in _ENDING:

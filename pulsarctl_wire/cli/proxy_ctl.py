@@ -30,9 +30,11 @@ PORT: Final[Any] = typer.Option("--port", metavar="PORT", help="The port it list
 @app.command("list")
 def list_(control: Annotated[str | None, SOCKET] = None, port: Annotated[int | None, PORT] = None) -> None:
     """List the faults in force: number, fault, how many frames matched and were hit."""
-    for each in _ask(control, port, {"do": "list"}).get("faults", ()):
-        text = f"{each['number']}\t{each['fault']}\t{each['matched']} matched, {each['hits']} hit"
-        sys.stdout.write(console.clean(text.replace("\t", "  ")) + "\n")
+    lines = [
+        f"{each['number']}  {each['fault']}  {each['matched']} matched, {each['hits']} hit"
+        for each in _ask(control, port, {"do": "list"}).get("faults", ())
+    ]
+    _write("".join(f"{console.clean(line)}\n" for line in lines))
 
 
 @app.command("add")
@@ -45,7 +47,7 @@ def add(
     number = _ask(
         control, port, {"do": "add", "fault": fault[0] if len(fault) == 1 else shlex.join(fault)}
     ).get("number")
-    sys.stdout.write(f"{number}\n")
+    _write(f"{number}\n")
 
 
 @app.command("remove")
@@ -71,9 +73,8 @@ def faults() -> None:
     def parameters(found: Any) -> str:
         return "".join(f"    {f'{each.name}={each.default}':24} {each.help}\n" for each in found)
 
-    for fault in describe():
-        sys.stdout.write(f"{fault.name}\n  {fault.text}\n{parameters(fault.parameters)}\n")
-    sys.stdout.write(f"all of them take, to say which frames are meant:\n{parameters(selection())}")
+    listed = [f"{each.name}\n  {each.text}\n{parameters(each.parameters)}\n" for each in describe()]
+    _write("".join(listed) + f"all of them take, to say which frames are meant:\n{parameters(selection())}")
 
 
 def answer(proxy: Proxy, asked: dict[str, Any]) -> dict[str, Any]:
@@ -117,6 +118,12 @@ def _ask(control: str | None, port: int | None, request: dict[str, Any]) -> dict
 
     with console.errors_said():
         return ask(_socket(control, port), request)
+
+
+def _write(text: str) -> None:
+    with console.errors_said():
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def _socket(control: str | None, port: int | None) -> Path:

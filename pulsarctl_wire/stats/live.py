@@ -5,6 +5,7 @@
 
 Events must have gone through a `Session`, which knows topics and latencies. What waits on a connection is
 followed in waiting.py, what counts and times is in meters.py. Times come in, there is no clock in here.
+Whoever adds may be late: rates, recent times and ages are those at the time of the traffic that was added.
 
 Memory is bounded: `MAX_TOPICS` topics are told apart, all others are counted together as `OTHERS`; of ended
 connections the last `KEPT` are remembered; a connection has the bounds of waiting.py.
@@ -14,7 +15,7 @@ from collections import Counter, deque
 from heapq import nlargest, nsmallest
 from typing import Any, Final
 
-from pulsarctl_wire.stats.meters import Meter, Timer
+from pulsarctl_wire.stats.meters import Meter, Passage, Timer
 from pulsarctl_wire.stats.rows import OTHERS
 from pulsarctl_wire.stats.snapshot import (
     ROWS,
@@ -28,7 +29,7 @@ from pulsarctl_wire.stats.snapshot import (
 )
 from pulsarctl_wire.stats.waiting import LONGEST, Consumer, Producer, Waiting, messages_of
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NAMES, NUMBERS, PAYLOAD_TYPES
-from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.server_errors import error_name
 
 MAX_TOPICS: Final = 1_000
@@ -68,6 +69,7 @@ class Live:
 
     def __init__(self, started_ns: int) -> None:
         self._started_ns = started_ns
+        self._passage = Passage(started_ns)
         self._meters = Meter(), Meter()
         self._open: dict[int, _Connection] = {}
         self._ended: deque[_Connection] = deque(maxlen=KEPT)
@@ -83,11 +85,16 @@ class Live:
     def opened(self, connection: Connection, time_ns: int) -> None:
         """A connection was made; one that is open under the same index has ended."""
         self.closed(connection, time_ns)
-        self._open[connection.index] = _Connection(connection)
+        self._begin(connection)
+
+    def _begin(self, connection: Connection) -> _Connection:
+        row = self._open[connection.index] = _Connection(connection)
         self._all_connections += 1
+        return row
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool = False) -> None:
         """A connection has ended, and all that was open on it; nothing if it is not open."""
+        self._passage.meet(time_ns)
         row = self._open.pop(connection.index, None)
         if row is not None:
             row.is_open = False
@@ -102,10 +109,9 @@ class Live:
         """Count events of one connection, as its streams and session gave them; all before `closed`."""
         if not events:
             return
-        connection, now = events[-1].connection, events[-1].time_ns or 0
-        if connection.index not in self._open:
-            self.opened(connection, now)
-        row = self._open[connection.index]
+        connection = events[-1].connection
+        row = self._open.get(connection.index) or self._begin(connection)
+        now = row.waiting.at_ns = self._time(events[-1])
         commands = self._commands
         counts = [0, 0, 0], [0, 0, 0]  # frames, bytes, messages, indexed by `to_broker`
         for event in events:
@@ -118,16 +124,23 @@ class Live:
             kind = event.type
             commands[kind if kind in NAMES else -1, event.to_broker] += 1
             if kind in PAYLOAD_TYPES:
-                count[2] += self._add_entry(event)
+                count[2] += self._add_entry(event, now)
             if event.latency_ns is not None:
                 self._timer(event.request_type).add(now, event.latency_ns)
             if kind in ERROR_FIELDS:
                 self._add_error(row, event)
             row.waiting.follow(event)
-        for to_broker in (True, False):
-            if counts[to_broker][1]:
-                row.meters[to_broker].add(now, *counts[to_broker])
-                self._meters[to_broker].add(now, *counts[to_broker])
+        for to_broker, (frames, size, messages) in enumerate(counts):
+            if size:
+                row.meters[to_broker].add(now, frames, size, messages)
+                self._meters[to_broker].add(now, frames, size, messages)
+
+    def _time(self, last: Any) -> int:
+        """The time to count events by, of which this is the last one."""
+        time_ns: int | None = last.time_ns
+        if time_ns is None or (last.partial if last.__class__ is Frame else last.__class__ is Malformed):
+            return self._passage.at_ns  # what was left unfinished may have come long ago
+        return self._passage.meet(time_ns)
 
     def _add_damage(self, row: _Connection, event: Any) -> int:
         """Count bytes that are in no frame; give how many."""
@@ -141,7 +154,7 @@ class Live:
         size: int = event.size
         return size
 
-    def _add_entry(self, frame: Frame) -> int:
+    def _add_entry(self, frame: Frame, now: int) -> int:
         """Count a SEND or MESSAGE for its topic; give how many messages came with it."""
         messages = messages_of(frame)
         if frame.checksum == "invalid":
@@ -149,7 +162,7 @@ class Live:
         if frame.topic is not None:
             topic = self._topic(frame.topic)
             meter = topic.sent if frame.type == _SEND else topic.delivered
-            meter.add(frame.time_ns or 0, 1, len(frame.raw), messages)
+            meter.add(now, 1, len(frame.raw), messages)
         return messages
 
     def _add_error(self, row: _Connection, frame: Frame) -> None:
@@ -187,6 +200,7 @@ class Live:
 
     def snapshot(self, now_ns: int) -> Snapshot:
         """All counters as they are `now_ns` after the epoch."""
+        at_ns = self._passage.read(now_ns)
         rows = [*self._open.values(), *self._ended]
         producers = [
             (row.connection.index, number, each)
@@ -200,16 +214,16 @@ class Live:
         ]
         slowest = nlargest(ROWS, producers, key=lambda it: (it[2].waiting, it[2].messages))
         starved = nsmallest(ROWS, consumers, key=lambda it: (it[2].permits, -it[2].messages))
-        connections = [_connection_row(each, now_ns) for each in rows]
+        connections = [_connection_row(each, at_ns) for each in rows]
         connections.sort(key=lambda row: (not row.is_open, *_rank(row.to_broker, row.to_client), row.index))
         return Snapshot(
             now_ns=now_ns,
             started_ns=self._started_ns,
-            to_broker=self._meters[True].read(now_ns),
-            to_client=self._meters[False].read(now_ns),
+            to_broker=self._meters[True].read(at_ns),
+            to_client=self._meters[False].read(at_ns),
             open_connections=len(self._open),
             all_connections=self._all_connections,
-            backlog=_backlog([it[2] for it in producers], [it[2] for it in consumers], now_ns),
+            backlog=_backlog([it[2] for it in producers], [it[2] for it in consumers], at_ns),
             commands={(NAMES.get(kind, "UNKNOWN"), way): n for (kind, way), n in self._commands.items()},
             errors=dict(self._errors),
             checksum_failures=self._checksum_failures,
@@ -218,14 +232,14 @@ class Live:
             gaps=self._gaps,
             missed_bytes=self._missed_bytes,
             missed_frames=self._missed_frames,
-            publishes=self._publishes.read(now_ns),
-            requests={name: timer.read(now_ns) for name, timer in self._requests.items()},
+            publishes=self._publishes.read(at_ns),
+            requests={name: timer.read(at_ns) for name, timer in self._requests.items()},
             connections=connections[:ROWS],
             kept_connections=len(rows),
-            topics=self._topic_rows([it[2] for it in producers], [it[2] for it in consumers], now_ns),
+            topics=self._topic_rows([it[2] for it in producers], [it[2] for it in consumers], at_ns),
             producers=[
                 ProducerRow(
-                    connection, number, each.name, each.topic, each.messages, each.waiting, _age(each, now_ns)
+                    connection, number, each.name, each.topic, each.messages, each.waiting, _age(each, at_ns)
                 )
                 for connection, number, each in slowest
             ],
@@ -238,9 +252,7 @@ class Live:
             ],
         )
 
-    def _topic_rows(
-        self, producers: list[Producer], consumers: list[Consumer], now_ns: int
-    ) -> list[TopicRow]:
+    def _topic_rows(self, producers: list[Producer], consumers: list[Consumer], at_ns: int) -> list[TopicRow]:
         for topic_name in [*(each.topic for each in producers), *(each.topic for each in consumers)]:
             self._topic(topic_name)  # nothing may have been sent there yet
         owners: dict[str, tuple[list[Producer], list[Consumer]]] = {name: ([], []) for name in self._topics}
@@ -251,9 +263,9 @@ class Live:
         rows = [
             TopicRow(
                 name,
-                topic.sent.read(now_ns),
-                topic.delivered.read(now_ns),
-                _backlog(*owners[name], now_ns),
+                topic.sent.read(at_ns),
+                topic.delivered.read(at_ns),
+                _backlog(*owners[name], at_ns),
                 topic.errors,
             )
             for name, topic in self._topics.items()
@@ -261,22 +273,22 @@ class Live:
         return sorted(rows, key=lambda row: (row.topic == OTHERS, *_rank(row.sent, row.delivered), row.topic))
 
 
-def _connection_row(row: _Connection, now_ns: int) -> ConnectionRow:
+def _connection_row(row: _Connection, at_ns: int) -> ConnectionRow:
     connection, waiting = row.connection, row.waiting
     return ConnectionRow(
         connection.index,
         connection.client,
         connection.server,
         row.is_open,
-        row.meters[True].read(now_ns),
-        row.meters[False].read(now_ns),
-        _backlog(list(waiting.producers.values()), list(waiting.consumers.values()), now_ns),
+        row.meters[True].read(at_ns),
+        row.meters[False].read(at_ns),
+        _backlog(list(waiting.producers.values()), list(waiting.consumers.values()), at_ns),
         row.errors,
     )
 
 
-def _backlog(producers: list[Producer], consumers: list[Consumer], now_ns: int) -> Backlog:
-    ages = [age for each in producers if (age := _age(each, now_ns)) is not None]
+def _backlog(producers: list[Producer], consumers: list[Consumer], at_ns: int) -> Backlog:
+    ages = [age for each in producers if (age := _age(each, at_ns)) is not None]
     return Backlog(
         len(producers),
         len(consumers),
@@ -288,9 +300,9 @@ def _backlog(producers: list[Producer], consumers: list[Consumer], now_ns: int) 
     )
 
 
-def _age(producer: Producer, now_ns: int) -> int | None:
+def _age(producer: Producer, at_ns: int) -> int | None:
     """How long the oldest pending send has waited, in ns."""
-    return None if producer.oldest_ns is None else max(now_ns - producer.oldest_ns, 0)
+    return None if producer.oldest_ns is None else at_ns - producer.oldest_ns
 
 
 def _rank(one: Traffic, other: Traffic) -> tuple[float, int]:

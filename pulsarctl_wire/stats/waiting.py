@@ -44,7 +44,7 @@ class Producer:
 
     @property
     def oldest_ns(self) -> int | None:
-        """When the SEND passed that has waited for longest, ns since the epoch."""
+        """When the SEND passed that has waited for longest, by `Waiting.at_ns`."""
         return next(iter(self.pending.values()))[1] if self.pending else None
 
     def sent(self, sequence: int, time_ns: int, highest: int) -> None:
@@ -123,7 +123,7 @@ class Consumer:
 class Waiting:
     """The producers and consumers of a connection, by their ids, and what waits for them."""
 
-    __slots__ = ("asked", "consumers", "kept", "producers")
+    __slots__ = ("asked", "at_ns", "consumers", "kept", "producers")
 
     def __init__(self) -> None:
         self.producers: dict[int, Producer] = {}
@@ -132,6 +132,8 @@ class Waiting:
         """Request id -> the id of the producer or consumer that it is about."""
         self.kept = 0
         """Sends and entries that wait, at the most."""
+        self.at_ns = 0
+        """The time of what is followed; it never goes back (see `meters.Passage`)."""
 
     def follow(self, frame: Frame) -> None:
         """Take note of a frame."""
@@ -178,7 +180,7 @@ class Waiting:
         if producer is not None:
             producer.messages += messages_of(frame)
             self._keep()
-            producer.sent(body.sequence_id, frame.time_ns or 0, body.highest_sequence_id)
+            producer.sent(body.sequence_id, self.at_ns, body.highest_sequence_id)
 
     def _receipt(self, frame: Frame, body: Any) -> None:
         producer = self.producers.get(body.producer_id)

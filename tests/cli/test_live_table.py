@@ -8,8 +8,10 @@ import pty
 import re
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from hypothesis import given
@@ -33,6 +35,7 @@ LONG = "orders-of-a-shop-with-a-rather-long-name-partition-"
 def traffic(connections: int, topic: str = LONG, *, numbered: bool = True) -> Live:
     """A producer on each connection; the first ones send most, and not all is answered."""
     live = Live(START)
+    talks = []
     for number in range(connections):
         connection = Connection(
             number, f"10.0.0.{number % 250}:{50_000 + number}", "broker-1.example.org:6650"
@@ -48,10 +51,13 @@ def traffic(connections: int, topic: str = LONG, *, numbered: bool = True) -> Li
         for sequence in range(connections - number):
             turns += [(True, send(b"x" * 100, sequence)), (False, receipt(sequence))]
         turns.append((True, send(b"x", 99)))
-        for step, (to_broker, raw) in enumerate(turns):
-            events = streams[to_broker].feed(raw, START + step * 1_000_000)
-            session.track(events)
-            live.add(events)
+        talks.append((streams, session, turns))
+    for step in range(2 * connections + 3):  # in the order of time
+        for streams, session, turns in talks:
+            for to_broker, raw in turns[step : step + 1]:
+                events = streams[to_broker].feed(raw, START + step * 1_000_000)
+                session.track(events)
+                live.add(events)
     return live
 
 
@@ -160,9 +166,14 @@ def test_the_ends_of_names_that_are_cut_tell_them_apart() -> None:
 # ---- On stderr ----
 
 
-def test_without_a_terminal_nothing_is_shown_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("forced", ["", "FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_without_a_terminal_nothing_is_shown_before_the_end(
+    forced: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     err = io.StringIO()
     monkeypatch.setattr(sys, "stderr", err)
+    if forced:
+        monkeypatch.setenv(forced, "1")
     live = traffic(40)
     with ExitStack() as stack:
         table = LiveTable(live.snapshot, stack, clock=lambda: START + 5 * SECOND)
@@ -174,6 +185,33 @@ def test_without_a_terminal_nothing_is_shown_before_the_end(monkeypatch: pytest.
     assert f"public/default/{LONG}19 " in shown
     assert shown.count("… and 20 more\n") == 2
     assert max(map(cell_len, shown.splitlines())) <= 160
+
+
+def what_takes_nothing(kind: str) -> tuple[TextIO, Callable[[], None]]:
+    """A stream, and what is to be called for it to take nothing any more."""
+    if kind == "full":
+        return open("/dev/full", "w", encoding="utf-8"), lambda: None
+    ours, its = os.pipe() if kind == "pipe" else pty.openpty()
+    if kind == "terminal gone before":
+        os.close(ours)
+        return open(its, "w", encoding="utf-8"), lambda: None
+    return open(its, "w", encoding="utf-8"), lambda: os.close(ours)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("kind", ["full", "pipe", "terminal", "terminal gone before"])
+def test_what_stderr_does_not_take_is_not_said(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    err, ends = what_takes_nothing(kind)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("TERM", "xterm")
+    live = traffic(3)
+    with ExitStack() as stack:
+        table = LiveTable(live.snapshot, stack, clock=lambda: START + 5 * SECOND)
+        table.refresh(START)
+        ends()
+    assert sys.stderr is err
+    with suppress(OSError):  # what it did not take is still to be written
+        err.close()
 
 
 _DRAWN = """

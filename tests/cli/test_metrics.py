@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import struct
 import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from http.client import HTTPResponse
 from typing import Any, cast
 
 import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from proxied import until
 from segments import conversation, send
 
 from pulsarctl_wire import __version__
-from pulsarctl_wire.cli.console import EXIT_USAGE
+from pulsarctl_wire.cli import metrics
+from pulsarctl_wire.cli.console import EXIT_USAGE, clean
 from pulsarctl_wire.cli.metrics import serve
 from pulsarctl_wire.cli.options import host_port
 from pulsarctl_wire.stats.live import Live
@@ -210,7 +214,10 @@ def test_names_that_are_no_text_can_be_scraped(stack: ExitStack) -> None:
 
     live.add(stream.feed(build("PRODUCER", topic=evil, producer_id=1, request_id=1), START))
     found = samples(get(serve(":0", lambda: live.snapshot(START), stack))[1])
-    assert found["pwire_producers", (("topic", f"persistent://public/default/{evil}"),)] == 1
+    shown = f"persistent://public/default/{clean(evil)}"
+    assert shown.isprintable()
+    assert found["pwire_producers", (("topic", shown),)] == 1
+    assert found["pwire_topic_bytes_total", (("direction", "to_broker"), ("topic", shown))] == 0
 
 
 def test_each_scrape_asks_for_the_snapshot_and_several_may_at_once(stack: ExitStack) -> None:
@@ -245,6 +252,71 @@ def test_the_server_ends_with_the_stack() -> None:
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), timeout=5)
     assert threading.active_count() == before
+
+
+# ---- Whoever connects ----
+
+
+def connected(url: str) -> socket.socket:
+    host, _, port = url.split("/")[2].rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def test_a_connection_that_is_reset_is_no_news(stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
+    url = serve(":0", lambda: counted([])[1], stack)
+    threads = threading.active_count()
+    for _ in range(3):
+        sock = connected(url)
+        sock.sendall(b"GET /met")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+    assert "pwire_build_info" in get(url)[1]
+    until(lambda: threading.active_count() == threads)
+    assert capsys.readouterr().err == ""
+
+
+def test_who_neither_asks_nor_leaves_is_given_up(
+    stack: ExitStack, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert metrics._Handler.timeout == 10
+    monkeypatch.setattr(metrics._Handler, "timeout", 0.01)
+    url = serve(":0", lambda: counted([])[1], stack)
+    for sent in (b"", b"GET /metrics HTTP/1.1\r\n"):
+        with connected(url) as sock:
+            sock.sendall(sent)
+            assert sock.recv(1) == b""
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\x16\x03\x01\xff\xfe garbage\r\n\r\n",
+        b"GET http://[x HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nAccept: text/plain; version=x\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 1_000 + b"\r\n",
+        b"POST / HTTP/1.1\r\n\r\n",
+    ],
+    ids=["no HTTP", "no URL", "no version", "endless", "POST"],
+)
+def test_nonsense_is_refused(request_: bytes, stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
+    url = serve(":0", lambda: counted([])[1], stack)
+    with connected(url) as sock:
+        sock.sendall(request_)
+        answer = b""
+        with suppress(ConnectionResetError):  # not all of it was read
+            while piece := sock.recv(4_096):
+                answer += piece
+    assert re.search(rb"\b[45]\d\d\b", answer)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_wrong_with_ourselves_is_said(stack: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
+    url = serve(":0", lambda: counted([])[1].nothing, stack)  # type: ignore[attr-defined]
+    with connected(url) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert sock.recv(1) == b""
+    assert "AttributeError" in capsys.readouterr().err
 
 
 def test_ipv6(stack: ExitStack) -> None:

@@ -208,6 +208,7 @@ def test_names_are_changed_and_a_rule_of_no_use_is_said() -> None:
         (["--to", "a", "--rename", "x"], "--rename x: A=B is wanted"),
         (["--to", "a", "--rename", "x/y=z"], "--rename x/y=z: 'z' is no namespace"),
         (["--to", "a", "--suffix", "/"], "--suffix /: "),
+        (["--to", "a", "--suffix", "\x1b[m"], r"--suffix \x1b[m: it has characters that cannot be shown"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(flags: list[str], complaint: str) -> None:
