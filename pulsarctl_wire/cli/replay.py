@@ -1,16 +1,17 @@
 """`pwire replay`: the client side of a capture, played to a broker again; how its answers differ.
 
-The capture is read as a stream, and handed to `net.replay` as frames; `Ends` adds where connections ended.
-Differences go to stdout as they are found, everything else to stderr.
+The capture is read as a stream, in a thread of its own (`Aside`), and handed to `net.replay` as frames;
+`Ends` adds where connections ended. Differences go to stdout as they are found, everything else to stderr.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -20,15 +21,18 @@ from pulsarctl_wire.cli.options import OUTPUT, option
 from pulsarctl_wire.cli.session import Session
 
 if TYPE_CHECKING:
+    import asyncio
+
     from pulsarctl_wire.capture.files import RawPacket
     from pulsarctl_wire.capture.reassembly import Tcp
-    from pulsarctl_wire.capture.sources import Decoder
+    from pulsarctl_wire.capture.sources import Decoder, Source
     from pulsarctl_wire.cli.reading import Sources
     from pulsarctl_wire.net.remap import Names
     from pulsarctl_wire.net.replay import Difference, Ended, Totals
     from pulsarctl_wire.wire.frame import Event, Frame
 
 NAMES = "What it is called there"
+_MOST_EVENTS: Final = 256  # that are handed over together
 
 
 async def replay(
@@ -82,8 +86,8 @@ async def replay(
     sent before what it followed in the capture has come. Exit code 9: the answers differ.
     """
     from pulsarctl_wire.capture.sources import Decoder
-    from pulsarctl_wire.cli.reading import Sources
     from pulsarctl_wire.cli.select import by_connection
+    from pulsarctl_wire.errors import SessionError
     from pulsarctl_wire.net.replay import Options, Replay
 
     if (to is None) == (session.options["url"] is None):
@@ -95,19 +99,29 @@ async def replay(
     report = Report(output, colour=session.colour)
     wanted = by_connection(connection) if connection else None
     with ExitStack() as stack:
-        read = Sources(sources, stack, bar=False)
+        aside = Aside(stack)
+        read = _sources(sources, stack, aside.hand_over)
         events: Iterator[Event | Ended] = recorded_events(read, Decoder(join_chunks=False))
         if wanted is not None:
             events = (event for event in events if wanted(event))  # type: ignore[arg-type]
         playing = Replay(
             settings, names, options, tell=report.difference, note=console.complain, tap=session.tap()
         )
-        totals = await playing.run(events)
+        try:
+            totals = await playing.run(aside.read(events))
+        except SessionError:
+            if playing.totals.connections:
+                report.close(playing.totals)
+            raise
     for old, new in names.unused.items():
         console.complain(f"--rename {old}={new}: nothing played is called {old}")
     if playing.remap.unknown_ids:
         console.complain(
             f"{playing.remap.unknown_ids} message ids are of no message seen in the replay: sent as recorded"
+        )
+    if playing.remap.left_out:
+        console.complain(
+            f"redacted credentials of clients behind a proxy were left out of {playing.remap.left_out} frames"
         )
     if not totals.connections:
         console.complain("nothing was played: no connection that was chosen begins with a whole CONNECT")
@@ -142,6 +156,79 @@ def _names(rules: list[str], suffix: str) -> Names:
 
 
 # ---- What was recorded ----
+
+
+class Aside:
+    """Reads in a thread of its own: nobody else is kept waiting by a silent pipe or a large capture.
+
+    That thread and the event loop take turns. What was read is played before more is: little of it is ever
+    kept, and what is said of a source comes where it belongs. `stack` ends the thread.
+    """
+
+    def __init__(self, stack: ExitStack) -> None:
+        import asyncio
+
+        self._loop = asyncio.get_running_loop()
+        self._batches: asyncio.Queue[list[Event | Ended]] = asyncio.Queue()
+        self._found: list[Event | Ended] = []
+        self._turn = threading.Semaphore(0)
+        self._over = False
+        self._error: Exception | None = None
+        stack.callback(self._end)
+
+    async def read(self, events: Iterator[Event | Ended]) -> AsyncIterator[list[Event | Ended]]:
+        """The `events`, some at a time. Raises what they raise."""
+        # a daemon: one that waits for a pipe is not waited for at the end
+        threading.Thread(target=self._read, args=(events,), daemon=True).start()
+        while batch := await self._batches.get():
+            yield batch
+            self._turn.release()
+        if self._error is not None:
+            raise self._error
+
+    def hand_over(self) -> None:
+        """In the thread: hand over what was read, and wait until it has been played."""
+        if self._found:
+            self._give(self._found)
+            self._found = []
+            self._turn.acquire()
+        if self._over:
+            raise SystemExit
+
+    def _read(self, events: Iterator[Event | Ended]) -> None:
+        with suppress(SystemExit):  # nobody listens any more
+            try:
+                for event in events:
+                    self._found.append(event)
+                    if len(self._found) == _MOST_EVENTS:
+                        self.hand_over()
+            except Exception as error:
+                self._error = error
+            self.hand_over()
+            self._give([])
+
+    def _give(self, batch: list[Event | Ended]) -> None:
+        with suppress(RuntimeError):  # the loop has ended already
+            self._loop.call_soon_threadsafe(self._batches.put_nowait, batch)
+
+    def _end(self) -> None:
+        self._over = True
+        self._turn.release()
+
+
+def _sources(paths: list[str], stack: ExitStack, flush: Callable[[], None]) -> Sources:
+    """Sources for a thread that may still read when the interpreter ends.
+
+    It cannot end while that thread has the lock of a buffered stdin, so that buffers are passed by.
+    """
+    from pulsarctl_wire.cli.reading import Sources
+
+    class Unbuffered(Sources):
+        def _watched(self, source: Source, bar: bool) -> Source:
+            raw = getattr(source.stream, "raw", source.stream)
+            return super()._watched(source._replace(stream=raw), bar)
+
+    return Unbuffered(paths, stack, bar=False, flush=flush)
 
 
 def recorded_events(sources: Sources, decoder: Decoder) -> Iterator[Event | Ended]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS
+from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame, build_frame, with_command
 from pulsarctl_wire.wire.names import (
     check_namespace,
@@ -43,6 +44,12 @@ _TOPICS: Final = frozenset(
 )
 _SUBSCRIPTIONS: Final = frozenset({"subscription", "initial_subscription_name"})
 _PRODUCERS: Final = frozenset({"producer_name", "producerName"})
+_METHODS: Final = {"auth_data": "auth_method_name", "original_auth_data": "original_auth_method"}
+"""Credentials, and what says of which kind they are."""
+
+_REGEX: Final = re.compile(r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|[^]\\])*\]?|.", re.DOTALL)
+"""Pieces of a regular expression: quoted text, an escaped character, a class of characters, any other one."""
+
 _ANSWERED_VERSIONS: Final = {
     NUMBERS[name] for name in ("PRODUCER_SUCCESS", "GET_OR_CREATE_SCHEMA_RESPONSE", "GET_SCHEMA_RESPONSE")
 }
@@ -87,6 +94,8 @@ class Names:
             raise SettingsError(f"--suffix {suffix}: {error}") from None
         if "/" in suffix:
             raise SettingsError(f"--suffix {suffix}: no / may be in it; --rename changes namespaces")
+        if not suffix.isprintable():
+            raise SettingsError(f"--suffix {suffix}: it has characters that cannot be shown; leave those out")
 
     def topic(self, name: str) -> str:
         """What a topic is to be called; `name` itself where that is no other."""
@@ -118,6 +127,9 @@ class Names:
 
     def pattern(self, pattern: str) -> str:
         """A regular expression of topics, for those of the namespace that is meant, and with the suffix."""
+        return "|".join(map(self._branch, _branches(pattern)))
+
+    def _branch(self, pattern: str) -> str:
         domain, found, rest = pattern.rpartition("://")
         parts = rest.split("/", 2)
         if len(parts) == 3:
@@ -126,6 +138,23 @@ class Names:
             end = "$" if rest.endswith("$") else ""
             rest = rest[: len(rest) - len(end)] + re.escape(self._suffix) + end
         return domain + found + rest
+
+
+def _branches(pattern: str) -> list[str]:
+    """The alternatives of a regular expression: what is between each `|` outside of all parentheses."""
+    branches = []
+    start = depth = 0
+    for piece in _REGEX.finditer(pattern):
+        depth += (piece[0] == "(") - (piece[0] == ")")
+        if piece[0] == "|" and depth == 0:
+            branches.append(pattern[start : piece.start()])
+            start = piece.end()
+    return [*branches, pattern[start:]]
+
+
+def redacted(secret: str | bytes) -> bool:
+    """Whether a credential was made unreadable, as `--record` leaves them."""
+    return bool(secret) and not as_text(secret).strip("*")
 
 
 def _in_transaction(message: Any) -> bool:
@@ -141,11 +170,14 @@ def _in_transaction(message: Any) -> bool:
 
 
 class Remap:
-    """Says recorded commands in terms of the replay; see above. `unknown_ids` counts ids nobody told of."""
+    """Says recorded commands in terms of the replay; see above.
+
+    `unknown_ids` counts ids nobody told of, `left_out` redacted credentials of clients behind a proxy.
+    """
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        self.unknown_ids = 0
+        self.unknown_ids = self.left_out = 0
         self._ids: dict[tuple[Any, ...], tuple[int, int]] = {}
         self._given: dict[tuple[object, ...], Any] = {}  # all else, by kind and recorded value
         texts: dict[str, Callable[[str], str]] = {
@@ -202,6 +234,10 @@ class Remap:
             elif name == "schema_version":
                 key = "version", without_partition(topic or ""), value
                 message.schema_version = self._given.get(key, value)
+            elif name in _METHODS and redacted(value):
+                message.ClearField(name)
+                message.ClearField(_METHODS[name])
+                self.left_out += name == "original_auth_data"
         if _in_transaction(message):
             place = message.txnid_most_bits, message.txnid_least_bits
             given = self._given.get(("txn", *place), place)

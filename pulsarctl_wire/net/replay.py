@@ -21,14 +21,14 @@ Memory: `MAX_WAITING` bytes of frames that came and were not recorded so far, or
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from pulsarctl_wire.errors import LinkClosed, Unanswered, Unreachable
+from pulsarctl_wire.errors import LinkClosed, SessionError, Unanswered, Unreachable
 from pulsarctl_wire.net.differences import differences
 from pulsarctl_wire.net.link import Link, Tap
-from pulsarctl_wire.net.remap import Names, Remap
+from pulsarctl_wire.net.remap import Names, Remap, redacted
 from pulsarctl_wire.net.settings import Auth, Settings
 from pulsarctl_wire.wire.commands import NUMBERS, REQUESTS
 from pulsarctl_wire.wire.fields import as_text
@@ -118,8 +118,9 @@ class Pairs:
         return other
 
     def waits(self, key: Key, frame: Frame) -> bool:
-        """Whether a recorded frame waits."""
-        return any(each is frame for each in self._tables[True].get(key, ()))
+        """Whether a recorded frame waits; of those under one key the first one recorded is taken first."""
+        queue = self._tables[True].get(key)
+        return queue is not None and queue[0].number <= frame.number
 
     def pop(self, wanted: Callable[[Key], bool], recorded: bool) -> list[Frame]:
         """The frames that wait under such keys, in order; they wait no more."""
@@ -171,21 +172,21 @@ class Replay:
         self._clock = 0.0  # when, by the loop's clock, the step before is to have happened
         self._before: int | None = None  # when it was recorded
 
-    async def run(self, events: Iterable[Event | Ended]) -> Totals:
-        """Play what clients sent in `events`, and compare; `events` are in the order of capture.
+    async def run(self, batches: AsyncIterable[Iterable[Event | Ended]]) -> Totals:
+        """Play what clients sent, and compare; events come in the order of capture, some at a time.
 
-        Raises Unreachable, Unanswered if no connection can be made.
+        Raises Unreachable, Unanswered if a connection cannot be made; `totals` are of what was played before.
         """
         self._clock = asyncio.get_running_loop().time()
         try:
-            for event in events:
-                await self._step(event)
-                self._tell_found()
-            for player in self._players.values():
-                if player is not None:
-                    player.link.observe = None
-            self.alone(lambda key: True)
-            self._tell_found()
+            async for events in batches:
+                for event in events:
+                    await self._step(event)
+                    self._tell_found()
+            self._settle()
+        except SessionError:
+            self._settle()
+            raise
         finally:
             links = [player.link for player in self._players.values() if player is not None]
             await asyncio.gather(*(link.close() for link in links))
@@ -270,6 +271,14 @@ class Replay:
 
     # -- the walk
 
+    def _settle(self) -> None:
+        """Nothing more is played: what waits has no counterpart."""
+        for player in self._players.values():
+            if player is not None:
+                player.link.observe = None
+        self.alone(lambda key: True)
+        self._tell_found()
+
     def _tell_found(self) -> None:
         found, self._found = self._found, []
         for difference in found:
@@ -321,8 +330,8 @@ class Replay:
             self.note(f"{where} is passed over: it does not begin with a whole CONNECT")
             return None
         player = Player(self, first)
-        self.totals.connections += 1
         await player.open()
+        self.totals.connections += 1
         return player
 
 
@@ -336,7 +345,7 @@ class Player:
         self._whole = whole
         self._remap = whole.remap
         self._credentials = connect.body.auth_data
-        self._redacted = bool(self._credentials) and not self._credentials.strip(b"*")
+        self._redacted = redacted(self._credentials)
         connection = Connection(self.index)
         self._sending = FrameStream(connection, True)
         self._session = Session(connection, Knowledge(join_chunks=False, schemas=False), (self._sending,))
@@ -385,7 +394,8 @@ class Player:
             self._subscribe(body)
         owner = self._stream(frame)
         owner = owner if owner in self._whole.in_order else None
-        data = self._connect(frame) if frame.type == _CONNECT else self._remap.outgoing(frame, owner)
+        connects = frame.type == _CONNECT and body is not None
+        data = self._connect(frame) if connects else self._remap.outgoing(frame, owner)
         try:
             self.link.send(data)
         except LinkClosed:
@@ -422,13 +432,11 @@ class Player:
         base = BaseCommand()
         base.CopyFrom(frame.base)  # type: ignore[arg-type]
         body = base.connect
+        body.CopyFrom(self._remap.translated(body, frame))
         body.ClearField("proxy_to_broker_url")
         auth = self._auth
         if auth.method != "none":
             body.auth_method_name, body.auth_data = auth.method, auth.data()
-        elif self._redacted:
-            body.ClearField("auth_method_name")
-            body.ClearField("auth_data")
         return frame.raw if base == frame.base else build_frame(base)
 
     async def _drain(self) -> None:
@@ -482,7 +490,7 @@ class Player:
             return
         if self.link.closed.done():
             self._closed()
-        elif stream is not None and stream not in whole.met and not whole.remap.knows(frame.body.message_id):
+        elif stream is not None and self._foreign(stream, frame):
             self._tell_by_order(stream)
 
     def _came(self, event: Event) -> None:
@@ -519,6 +527,12 @@ class Player:
         if frame.type in _RECEIPTS:
             return self.index, "producer", frame.body.producer_id
         return (self.index, "requests") if frame.request is not None else (self.index, frame.type)
+
+    def _foreign(self, stream: Key, frame: Frame) -> bool:
+        """Whether a message that did not come says that other ones do than were recorded."""
+        if stream in self._whole.met or stream in self._whole.in_order:
+            return False
+        return not self._remap.knows(frame.body.message_id)
 
     def _tell_by_order(self, stream: Key) -> None:
         """Other messages come than were recorded: from now on the nth stands for the nth."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import sys
+from collections.abc import AsyncIterator, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -34,9 +36,10 @@ from strategies import frames_to_broker, names
 from pulsarctl_wire.errors import SettingsError, Unreachable
 from pulsarctl_wire.net import replay
 from pulsarctl_wire.net.differences import differences
-from pulsarctl_wire.net.remap import Names, Remap
+from pulsarctl_wire.net.remap import _METHODS, Names, Remap
 from pulsarctl_wire.net.replay import Difference, Ended, Options, Replay, Totals
 from pulsarctl_wire.net.settings import Auth, Settings, parse_url
+from pulsarctl_wire.wire.fields import SECRETS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from pulsarctl_wire.wire.session import Knowledge, Session
@@ -55,6 +58,10 @@ class Tape:
         self._sides: dict[int, tuple[FrameStream, FrameStream]] = {}
         self._sessions: dict[int, Session] = {}
         self.now = 0
+
+    async def read(self) -> AsyncIterator[list[Event | Ended]]:
+        """All of it at once."""
+        yield self.events
 
     def _add(self, index: int, to_broker: bool, data: bytes) -> None:
         if index not in self._sides:
@@ -161,7 +168,7 @@ class Played:
 
 async def play(
     broker: ScriptedBroker,
-    tape: Tape | list[Event | Ended],
+    tape: Tape,
     names: Names | None = None,
     *,
     speed: float = 0,
@@ -178,7 +185,7 @@ async def play(
         tell=played.differences.append,
         note=played.notes.append,
     )
-    played.totals = await playing.run(tape.events if isinstance(tape, Tape) else tape)
+    played.totals = await playing.run(tape.read())
     return played
 
 
@@ -243,7 +250,7 @@ async def test_positions_and_unknown_ids_stay_and_are_counted() -> None:
         playing = Replay(
             Settings(parse_url(broker.url)), Names(), Options(), tell=played.differences.append, note=print
         )
-        await playing.run(tape.events)
+        await playing.run(tape.read())
         assert places([broker.bodies("SEEK")[0].message_id]) == [(NO_REQUEST, NO_REQUEST)]
         assert places(broker.bodies("ACK")[0].message_id) == [(RECORDED, 3)]
     assert playing.remap.unknown_ids == 1
@@ -384,7 +391,7 @@ async def test_what_did_not_come_is_waited_for_half_as_long_the_next_time() -> N
         settings = Settings(parse_url(broker.url))
         told: list[Difference] = []
         playing = Replay(settings, Names(), Options(0, 0.04), tell=told.append, note=lambda text: None)
-        await playing.run(tape.events)
+        await playing.run(tape.read())
     assert len(told) == 2
     assert playing.patience((0, "producer", 1)) == 0.01
     assert playing.patience((0, "requests")) == 0.04
@@ -451,6 +458,39 @@ async def test_redacted_credentials_are_left_out_and_that_is_said() -> None:
     assert "redacted" in played.notes[0]
 
 
+@pytest.mark.parametrize("auth", [None, Auth("token", lambda: b"ours")], ids=["no credentials", "ours"])
+@awaited
+async def test_those_that_a_proxy_passed_on_are_left_out_too(auth: Auth | None) -> None:
+    original: dict[str, Any] = {
+        "original_principal": "me",
+        "original_auth_data": "*****",
+        "original_auth_method": "token",
+    }
+    asking = {"topic": TOPIC, **original}
+    tape = Tape().greeted(auth_method_name="token", auth_data=b"*****", **original)
+    tape.sent(build("LOOKUP", request_id=1, **asking), build("PARTITIONED_METADATA", request_id=2, **asking))
+    async with ScriptedBroker() as broker:
+        settings = Settings(parse_url(broker.url), auth or Auth())
+        notes: list[str] = []
+        playing = Replay(settings, Names(), Options(), tell=lambda found: None, note=notes.append)
+        await playing.run(tape.read())
+        await broker.saw("PARTITIONED_METADATA")
+        names = ("CONNECT", "LOOKUP", "PARTITIONED_METADATA")
+        bodies = [body for name in names for body in broker.bodies(name)]
+    assert playing.remap.left_out == len(bodies) == 3
+    for body in bodies:
+        assert body.original_principal == "me"
+        assert not body.HasField("original_auth_data")
+        assert not body.HasField("original_auth_method")
+    assert bodies[0].auth_data == (b"ours" if auth else b"")
+    assert len(notes) == (0 if auth else 1)
+
+
+def test_whatever_may_be_redacted_can_be_left_out() -> None:
+    secrets = {name.rpartition(".")[2] for name in SECRETS}
+    assert secrets == _METHODS.keys()
+
+
 @awaited
 async def test_challenges_are_answered_by_the_latest_recorded_credentials() -> None:
     challenge = {"auth_method_name": "token", "auth_data": b"PulsarAuthRefresh"}
@@ -495,6 +535,26 @@ async def test_the_next_host_is_tried_and_nobody_there_is_an_error() -> None:
             assert (await play(broker, Tape().greeted(), url=f"pulsar://{there},{broker.address}")).equal
             with pytest.raises(Unreachable, match="refused"):
                 await play(broker, Tape().greeted(), url=f"pulsar://{there}")
+
+
+@awaited
+async def test_a_broker_that_is_gone_ends_it_behind_what_was_found_before() -> None:
+    tape = Tape().greeted().producing().greeted(1)
+    told: list[Difference] = []
+    async with ScriptedBroker() as broker:
+
+        async def go(peer: Peer) -> None:
+            peer.close()
+            await broker.stop()
+
+        broker.once("PRODUCER", lambda peer, frame: go(peer))
+        settings = Settings(parse_url(broker.url))
+        playing = Replay(settings, Names(), Options(), tell=told.append, note=lambda text: None)
+        with pytest.raises(Unreachable):
+            await playing.run(tape.read())
+    assert [each.kind for each in told] == ["closed", "missing"]
+    totals = playing.totals
+    assert (totals.connections, totals.exchanges, totals.differ, totals.unanswered) == (1, 2, 1, 1)
 
 
 # ---- What differs ----
@@ -581,6 +641,31 @@ async def test_what_came_in_place_of_a_foreign_message_counts_for_that_consumer_
         await play(broker, tape, patience=0.1)
         acked = [(body.consumer_id, *places(body.message_id)) for body in broker.bodies("ACK")]
     assert acked == [(2, (LEDGER, 0)), (3, (LEDGER, 1))]
+
+
+@awaited
+async def test_messages_that_do_not_come_cost_no_more_the_more_there_are() -> None:
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename == replay.__file__
+
+    async with ScriptedBroker() as broker:
+
+        async def cost(missing: int) -> int:
+            nonlocal calls
+            tape = Tape().greeted().subscribed().came(*map(message, range(missing)))
+            calls = 0
+            sys.setprofile(count)
+            try:
+                played = await play(broker, tape, patience=0.001)
+            finally:
+                sys.setprofile(None)
+            assert played.kinds == ["missing"] * missing
+            return calls
+
+        assert await cost(400) < 3 * await cost(200)
 
 
 @awaited
@@ -733,6 +818,26 @@ def test_patterns_follow_namespace_and_suffix() -> None:
     assert moved.pattern("old/ns/a") == r"new/ns/a\.1"
 
 
+@pytest.mark.parametrize(
+    ("pattern", "suffixed"),
+    [
+        ("old/ns/a|persistent://old/ns/b$", "new/ns/a-1|persistent://new/ns/b-1$"),
+        ("old/ns/(a|b)", "new/ns/(a|b)-1"),
+        (r"old/ns/a\||[|]\(|b", r"new/ns/a\|-1|[|]\(-1|b-1"),
+        (r"old/ns/\Qa|b\E|c", r"new/ns/\Qa|b\E-1|c-1"),
+        ("[a|b", "[a|b-1"),
+        ("|", "-1|-1"),
+    ],
+)
+def test_each_alternative_of_a_pattern_gets_the_suffix(pattern: str, suffixed: str) -> None:
+    assert Names([("old/ns", "new/ns")], "-1").pattern(pattern) == suffixed.replace("-1", r"\-1")
+
+
+@given(st.text("a|()[]\\^QE$/:"))
+def test_a_pattern_stays_as_it_is_without_rules(pattern: str) -> None:
+    assert Names().pattern(pattern) == pattern
+
+
 def test_a_rule_that_was_of_no_use_is_known() -> None:
     rules = Names([("a", "b"), ("c", "d"), ("x/y", "z/y"), ("s", "r")])
     rules.topic("a")
@@ -747,7 +852,7 @@ def test_a_rule_that_names_nothing_is_an_error(rule: tuple[str, str]) -> None:
         Names([rule])
 
 
-@pytest.mark.parametrize("suffix", ["/x", "\udc80"])
+@pytest.mark.parametrize("suffix", ["/x", "\udc80", "\x1b[m", "\n"])
 def test_a_suffix_that_no_topic_can_have_is_an_error(suffix: str) -> None:
     with pytest.raises(SettingsError, match="--suffix"):
         Names((), suffix)
