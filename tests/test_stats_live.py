@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pulsarctl_wire.capture.sources import Decoder, open_source
 from pulsarctl_wire.stats import OTHERS, Stats, records, total_record
 from pulsarctl_wire.stats.live import KEPT, MAX_TOPICS, Live
 from pulsarctl_wire.stats.meters import BOUNDS, SECOND, WINDOW, Meter, Passage, Timer
-from pulsarctl_wire.stats.snapshot import ROWS, Backlog, Snapshot
+from pulsarctl_wire.stats.snapshot import ROWS, Backlog, Snapshot, Traffic
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from pulsarctl_wire.wire.session import MAX_PENDING, Knowledge, Session
@@ -109,6 +110,17 @@ class Talk:
     @property
     def backlog(self) -> Backlog:
         return self.snapshot.backlog
+
+
+def test_the_average_is_that_of_the_whole_time() -> None:
+    one = Traffic(40, 4_000, 400, 0.0, 0.0, 0.0)
+    live = Live(START)
+    live.opened(Connection(0), START)
+    found = live.snapshot(START + 20 * SECOND)
+    row = replace(found.connections[0], to_broker=one, to_client=one)
+    averaged = replace(found, to_broker=one, to_client=one, connections=[row]).averaged()
+    means = [averaged.to_broker, averaged.to_client, *(each.to_client for each in averaged.connections)]
+    assert means == [Traffic(40, 4_000, 400, 2.0, 200.0, 20.0)] * 3
 
 
 # ---- Counts ----

@@ -115,9 +115,11 @@ def text_of(shown: RenderableType, width: int, color_system: str | None = None) 
 def page(found: Snapshot, width: int, height: int, *, recent: bool) -> RenderableType:
     """The page of a snapshot, at most `width` cells wide and `height` lines high.
 
-    If `height` is 0, tables have up to `_MOST_ROWS`. Latencies are those of the last seconds if `recent`,
-    else of the whole time.
+    If `height` is 0, tables have up to `_MOST_ROWS`. Rates and latencies are those of the last seconds if
+    `recent`, else of the whole time.
     """
+    if not recent:
+        found = found.averaged()
     heading = list(_heading(found, width))
     times = list(_times(found, recent))
     latencies = connections = topics = _MOST_ROWS

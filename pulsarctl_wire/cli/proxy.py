@@ -393,6 +393,8 @@ def _options(given: dict[str, Any]) -> Options:
     if given["rotate_files"] and not (size or period_ns):
         console.fail("--rotate-files goes with --rotate-size or --rotate-time", console.EXIT_USAGE)
     chosen = [name for name in ("filter_", "command", "topic", "connection", "schema") if given[name]]
+    chosen += ["output"] * (given["output"] is not Output.line)
+    chosen += ["time"] * (given["time_format"] is not TimeFormat.utc)
     if chosen and not given["tap"]:
         console.fail(f"--{chosen[0].rstrip('_')} goes with --tap", console.EXIT_USAGE)
     if given["stats"] and given["tap"] and sys.stdout.isatty() and sys.stderr.isatty():

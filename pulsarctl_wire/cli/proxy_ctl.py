@@ -97,7 +97,10 @@ def answer(proxy: Proxy, asked: dict[str, Any]) -> dict[str, Any]:
         }
     added = {}
     if do == "add":
-        added = {"number": faults.add(parse_fault(str(asked.get("fault", ""))))}
+        fault = parse_fault(str(asked.get("fault", "")))
+        seed = "" if faults else f"; seed {faults.seed}"
+        added = {"number": faults.add(fault)}
+        proxy.note(f"fault #{added['number']}: {fault_text(fault)}{seed}")
     elif do == "remove":
         try:
             faults.remove(int(asked.get("number", 0)))
@@ -105,8 +108,10 @@ def answer(proxy: Proxy, asked: dict[str, Any]) -> dict[str, Any]:
             raise SettingsError(
                 f"there is no fault {asked.get('number')}; see pwire proxy ctl list"
             ) from None
+        proxy.note(f"fault #{asked['number']} was removed")
     elif do == "clear":
         faults.clear()
+        proxy.note("all faults were removed")
     else:
         raise SettingsError(f"{do}: one of list, add, remove, clear is wanted")
     proxy.renew_faults()

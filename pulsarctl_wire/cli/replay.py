@@ -124,7 +124,8 @@ async def replay(
             f"redacted credentials of clients behind a proxy were left out of {playing.remap.left_out} frames"
         )
     if not totals.connections:
-        console.complain("nothing was played: no connection that was chosen begins with a whole CONNECT")
+        if read.code != console.EXIT_SOURCE:  # else that is why
+            console.complain("nothing was played: no connection that was chosen begins with a whole CONNECT")
         return console.EXIT_SOURCE
     report.close(totals)
     if read.code == console.EXIT_SOURCE or not (totals.differ or totals.unanswered):

@@ -127,7 +127,7 @@ def _own_ca(directory: Path) -> "tuple[x509.Certificate, EllipticCurvePrivateKey
     odd = (UnsupportedAlgorithm, InvalidSignature, x509.InvalidVersion, x509.ExtensionNotFound)
     certificate, key = directory / _CERTIFICATE, directory / _KEY
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         # a certificate without its key is not to be made useless by a new one: it is refused below
         if not certificate.exists() and not key.exists():
             _publish(key, _pem(ec.generate_private_key(ec.SECP256R1())))
@@ -135,7 +135,7 @@ def _own_ca(directory: Path) -> "tuple[x509.Certificate, EllipticCurvePrivateKey
         if not isinstance(private, ec.EllipticCurvePrivateKey):
             raise ValueError
         if not certificate.exists():
-            _publish(certificate, _ca_certificate(private))
+            _publish(certificate, _ca_certificate(private), mode=0o644)  # for clients of other users too
         found = x509.load_pem_x509_certificate(certificate.read_bytes())
         found.verify_directly_issued_by(found)  # by which all of it is known to be whole
         why = _objection(found, private)
@@ -170,9 +170,10 @@ def _objection(certificate: "x509.Certificate", key: "EllipticCurvePrivateKey") 
     return ""
 
 
-def _publish(path: Path, data: bytes) -> None:
-    """Make the file `path`, mode 0600, whole from the beginning, unless it is there already."""
+def _publish(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Make the file `path`, whole from the beginning, unless it is there already."""
     with NamedTemporaryFile(dir=path.parent) as file:
+        os.fchmod(file.fileno(), mode)
         file.write(data)
         file.flush()
         with suppress(FileExistsError):

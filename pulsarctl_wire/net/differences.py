@@ -22,6 +22,7 @@ _PASSED_OVER: Final = frozenset(
             "assignedBrokerServiceUrl",
             "assignedBrokerServiceUrlTls",
         ),
+        "proxy_through_service_url",
         *("broker_url", "broker_url_tls", "controller_broker_url", "controller_broker_url_tls"),
         *("broker_service_url", "broker_service_url_tls", "address", "consumerName", "connectedSince"),
         *("msgRateOut", "msgThroughputOut", "msgRateRedeliver", "msgRateExpired", "messageAckRate"),

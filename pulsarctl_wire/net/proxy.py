@@ -36,6 +36,7 @@ Socket = socket.socket
 
 _BACKLOG: Final = 1024
 _HEADER_WAIT: Final = 10.0  # seconds for a PROXY header, and for a TLS handshake
+_NO_TLS: Final = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "UNKNOWN_PROTOCOL"}
 ANY_HOST: Final = {"0.0.0.0", "::"}
 
 
@@ -114,7 +115,7 @@ class Proxy:
             plan.routing,
             plan.tls is not None,
             lambda route: self._listeners.get(route) or self._listen(route),
-            self._note,
+            self.note,
             self._is_ours,
             plan.told,
         )
@@ -130,7 +131,7 @@ class Proxy:
             if error.errno != errno.EADDRNOTAVAIL and not isinstance(error, socket.gaierror):
                 why = error.strerror or error
                 raise SettingsError(f"--map {broker}={told}: {why}; name another address") from None
-            self._note(f"{told} is no address of this machine: clients are sent there for {broker}")
+            self.note(f"{told} is no address of this machine: clients are sent there for {broker}")
 
     def _listen(self, route: Route) -> Address:
         """A listener that leads along `route`, where the first one is; its address. Raises OSError."""
@@ -153,7 +154,7 @@ class Proxy:
         self._ours.setdefault(port, set()).update((ip, address.host, self.plan.advertise or ip))
         self._accepting.append(asyncio.create_task(self._accept(sock, route, broker)))
         if len(self._sockets) > 1:
-            self._note(f"listening on {address} for {route}")
+            self.note(f"listening on {address} for {route}")
         return address
 
     async def _accept(self, sock: socket.socket, route: Route, broker: str) -> None:
@@ -162,7 +163,7 @@ class Proxy:
             try:
                 client, _ = await loop.sock_accept(sock)
             except OSError as error:
-                self._note(f"a connection has to wait: {error.strerror or error}")
+                self.note(f"a connection has to wait: {error.strerror or error}")
                 await asyncio.sleep(0.5)  # until others have ended
                 continue
             self.connections += 1
@@ -188,7 +189,7 @@ class Proxy:
                 lambda: relay.legs[False], sock, ssl=self.plan.tls, ssl_handshake_timeout=handshake
             )
         except (OSError, WireError, TimeoutError, asyncio.TimeoutError) as error:
-            self._note(f"connection {number}: {_reason(error)}")
+            self.note(f"connection {number}: {_unwelcome(error)}")
             sock.close()
             return
         except BaseException:  # the end of all
@@ -310,7 +311,8 @@ class Proxy:
         if not self.relays:
             self._empty.set()
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Tell people something."""
         if self.watcher is not None:
             self.watcher.note(text)
 
@@ -403,6 +405,20 @@ async def _origin(sock: socket.socket, peer: Address) -> Address:
     return Address(*source) if source is not None else peer
 
 
+def _unwelcome(error: BaseException) -> str:
+    """Why a client's connection was refused, in few words."""
+    if not isinstance(error, ssl.SSLError):
+        return _reason(error)
+    reason = error.reason or str(error)
+    if reason in _NO_TLS:
+        return "the client does not speak TLS; its URL is to begin with pulsar+ssl://"
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "the client shows no certificate, and --client-ca asks for one"
+    if "ALERT" in reason and ("CERTIFICATE" in reason or reason.endswith("_CA")):
+        return f"the client does not trust the certificate that pwire shows ({reason})"
+    return f"TLS with the client failed ({reason})"
+
+
 def _reason(error: BaseException) -> str:
     """Why a connection could not be made, in few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -413,4 +429,6 @@ def _reason(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(error, ConnectionRefusedError):
         return "refused"
+    if isinstance(error, ConnectionResetError) and not error.args:  # asyncio's own
+        return "closed before TLS was agreed on; is this a port without TLS?"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -124,6 +124,8 @@ class Leg(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """asyncio: no more will come; it stays open for what is still to be sent, where TCP can do that."""
+        if self.to_broker:
+            self.relay.note_loss("closed it")
         self.lane.end()
         return self.half_closes
 
@@ -469,6 +471,11 @@ class Relay:
         if self.host.watcher is not None:
             self.host.watcher.note(f"connection {self.connection.index}: {text}")
 
+    def note_loss(self, how: str) -> None:
+        """Tell people that the broker has ended this connection, unless the client or we did before."""
+        if not (self.over or self.blackholed or self.draining or self.lanes[True].ended):
+            self.note(f"the broker {self.connection.server} {how}")
+
     def dial(self) -> None:
         """Begin to connect to the broker, if that has not begun."""
         if not self.dialling:
@@ -504,6 +511,9 @@ class Relay:
     def lost(self, leg: Leg, exc: Exception | None) -> None:
         """A leg has ended; so does the other one, in the same way."""
         other = self.legs[not leg.to_broker]
+        if leg.to_broker and exc is not None:
+            why = getattr(exc, "strerror", None) or str(exc)
+            self.note_loss("reset it" if isinstance(exc, ConnectionResetError) else f"was lost: {why}")
         if not self.over:
             self._ended_by_broker = leg.to_broker
             for lane in self.lanes:

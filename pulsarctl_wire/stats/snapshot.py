@@ -4,7 +4,7 @@ Nothing here changes once it is made, so that one thread may make a snapshot and
 Rows of connections, producers and consumers are at most `ROWS`; beside them stands how many there are.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 ROWS: Final = 200
@@ -13,7 +13,7 @@ ROWS: Final = 200
 
 @dataclass(frozen=True)
 class Traffic:
-    """What passed in one direction since the start, and a second of late."""
+    """What passed in one direction since the start, and by the second."""
 
     frames: int
     size: int
@@ -22,6 +22,11 @@ class Traffic:
     frames_per_s: float
     bytes_per_s: float
     messages_per_s: float
+
+    def over(self, seconds: float) -> "Traffic":
+        """The same with the rates of so many seconds, which were all there were."""
+        rates = (count / seconds for count in (self.frames, self.size, self.messages))
+        return Traffic(self.frames, self.size, self.messages, *rates)
 
 
 @dataclass(frozen=True)
@@ -145,3 +150,20 @@ class Snapshot:
     """Those with the most pending sends first. How many there are is in `backlog`."""
     consumers: list[ConsumerRow]
     """Those with the fewest permits first."""
+
+    def averaged(self) -> "Snapshot":
+        """The same with the rates of the whole time."""
+        seconds = max((self.now_ns - self.started_ns) / 1e9, 1.0)
+        return replace(
+            self,
+            to_broker=self.to_broker.over(seconds),
+            to_client=self.to_client.over(seconds),
+            connections=[
+                replace(row, to_broker=row.to_broker.over(seconds), to_client=row.to_client.over(seconds))
+                for row in self.connections
+            ],
+            topics=[
+                replace(row, sent=row.sent.over(seconds), delivered=row.delivered.over(seconds))
+                for row in self.topics
+            ],
+        )

@@ -260,10 +260,15 @@ def test_options_that_do_not_go_together(home: Path) -> None:
         ["--listen-key", "/nosuch"],
         ["--client-ca", "/nosuch"],
         ["--rotate-size", "5"],
+        ["-o", "json"],
+        ["-t", "epoch"],
     ]
     for found, words in zip(
         _all_at_once(home, runs),
-        (("--through", "--no-rewrite"), ("--tls",), ("--tls",), ("--record",)),
+        (
+            *(("--through", "--no-rewrite"), ("--tls",), ("--tls",), ("--record",)),
+            *(("--output goes with --tap",), ("--time goes with --tap",)),
+        ),
         strict=True,
     ):
         _refused(found, EXIT_USAGE, *words)
@@ -352,7 +357,9 @@ def test_a_client_that_speaks_no_tls_to_tls() -> None:
     with Proxied("--tls") as proxy:
         with proxy.connect() as client:
             client.sendall(build("CONNECT", client_version="\x1b[31m"))
-            proxy.err.line("^pwire: connection 0: no TLS there ")
+            proxy.err.line(
+                "^pwire: connection 0: the client does not speak TLS; its URL is to begin with pulsar.ssl://$"
+            )
         assert proxy.stop() == 0
     assert "\x1b" not in proxy.err.text
 
@@ -430,6 +437,7 @@ def test_ctl_changes_the_faults_of_a_running_proxy() -> None:
             assert proxy.ctl("list").stdout == ""
             added = proxy.ctl("add", "drop", "command=PING")
             assert (added.returncode, added.stdout) == (0, "1\n")
+            proxy.err.line(r"^pwire: fault #1: drop command=PING; seed \d+$")
             assert proxy.ctl("add", "delay command=PONG time=1s").stdout == "2\n"
             session.broker.sendall(PING)
             session.talk([(False, SEND)])
@@ -438,11 +446,13 @@ def test_ctl_changes_the_faults_of_a_running_proxy() -> None:
                 "2  delay command=PONG time=1s  0 matched, 0 hit",
             ]
             assert proxy.ctl("remove", "1").returncode == 0
+            proxy.err.line("^pwire: fault #1 was removed$")
             session.talk([(False, PING)])
             _refused(proxy.ctl("remove", "1"), EXIT_USAGE, "there is no fault 1", "pwire proxy ctl list")
             _refused(proxy.ctl("add", "nonsense"), EXIT_USAGE, "nonsense", "drop")
             _refused(proxy.ctl("add", "drop filter=((("), EXIT_USAGE, "drop: filter (((")
             assert proxy.ctl("clear").returncode == 0
+            proxy.err.line("^pwire: all faults were removed$")
             assert proxy.ctl("list").stdout == ""
         assert proxy.stop() == 0
 

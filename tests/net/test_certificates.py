@@ -231,7 +231,7 @@ def test_the_ca_is_made_once(tmp_path: Path) -> None:
     assert own_ca(directory) == paths
     own(directory)
     assert [path.read_bytes() for path in paths] == contents
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (directory, *paths)] == [0o700, 0o600, 0o600]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (directory, *paths)] == [0o755, 0o644, 0o600]
     assert sorted(directory.iterdir()) == sorted(paths)
     ca = x509.load_pem_x509_certificate(contents[0])
     assert extension(ca, x509.BasicConstraints) == x509.BasicConstraints(ca=True, path_length=0)

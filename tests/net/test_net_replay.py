@@ -911,6 +911,10 @@ def test_ids_names_addresses_and_times_do_not_count() -> None:
             build("LOOKUP_RESPONSE", request_id=1, **urls),
             build("LOOKUP_RESPONSE", request_id=1, **{**urls, "brokerServiceUrl": "pulsar://b:2"}),
         ),
+        (
+            build("LOOKUP_RESPONSE", request_id=1, proxy_through_service_url=True, **urls),
+            build("LOOKUP_RESPONSE", request_id=1, **urls),
+        ),
         (connected(), connected(server_version="another")),
         (
             build("CONSUMER_STATS_RESPONSE", request_id=1, msgRateOut=1.0, address="a"),

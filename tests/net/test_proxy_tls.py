@@ -280,6 +280,23 @@ def test_a_broker_that_speaks_no_tls(trust: Trust) -> None:
     run(test())
 
 
+def test_a_broker_that_closes_where_tls_is_spoken(trust: Trust) -> None:
+    """As Pulsar's does on its plain port."""
+
+    async def test() -> None:
+        async with Upstream() as upstream:
+            plan = plan_for(upstream.address, secure=True, settings={"tls_ca": str(trust.ca)})
+            async with running(plan) as (_, at, seen), await End.connect(at) as client:
+                (await upstream.accept()).close()
+                assert await client.was_reset()
+                (note,) = seen.notes
+                assert note.endswith(
+                    f"{upstream.address}: closed before TLS was agreed on; is this a port without TLS?"
+                )
+
+    run(test())
+
+
 def test_a_client_that_speaks_no_tls(trust: Trust) -> None:
     async def test() -> None:
         async with (
@@ -290,7 +307,7 @@ def test_a_client_that_speaks_no_tls(trust: Trust) -> None:
                 await client.send(build("CONNECT", client_version="plain"))
                 with suppress(ConnectionResetError):
                     await client.rest()
-                await seen.noted("connection 0: no TLS there")
+                await seen.noted("connection 0: the client does not speak TLS; its URL is to begin with")
             assert not proxy.relays
             assert not seen.open
 
@@ -353,7 +370,7 @@ def test_clients_show_certificates_where_they_are_asked_for(tmp_path: Path, ours
                 stream = await Stream.connect(at, context)
                 await stream.rest()
                 await stream.close()
-            await seen.noted("connection 0: no TLS there")
+            await seen.noted("connection 0: the client shows no certificate, and --client-ca asks for one")
             context.load_cert_chain(ours)
             stream = await Stream.connect(at, context)
             async with await upstream.accept() as broker:
