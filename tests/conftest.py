@@ -7,8 +7,8 @@ from pulsarctl_wire.capture import files
 
 # How long an example takes is the machine's business, not a test's. Which examples are tried follows from the
 # code alone: a commit passes always or never. `--hypothesis-profile explore` tries others each time.
-settings.register_profile("pwire", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None, print_blob=True)
+settings.register_profile("pwire", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("explore", deadline=None, print_blob=True, max_examples=100)
 settings.load_profile("pwire")
 
 COMPILED = not files.__file__.endswith(".py")
