@@ -41,6 +41,7 @@ def start(directory: Path, out: Path, *options: str) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.slow
 def test_following_is_killed_and_goes_on(capture: Path, tmp_path: Path) -> None:
     directory, out, later = tmp_path / "captures", tmp_path / "out", tmp_path / "later"
     directory.mkdir()
