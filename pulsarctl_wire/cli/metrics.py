@@ -190,19 +190,18 @@ _GAUGES: Final[dict[str, tuple[str, Callable[[TopicRow], int]]]] = {
 
 
 def _by_topic(topics: list[TopicRow]) -> Iterator[Metric]:
-    rows = sorted(topics, key=lambda row: row.topic)
+    rows = [(console.clean(row.topic), row) for row in sorted(topics, key=lambda row: row.topic)]
     for name, (text, value) in _GAUGES.items():
         gauge = GaugeMetricFamily(name, text, labels=["topic"])
-        for row in rows:
-            gauge.add_metric([console.clean(row.topic)], value(row))
+        for topic, row in rows:
+            gauge.add_metric([topic], value(row))
         yield gauge
     labels = ["topic", "direction"]
     messages = CounterMetricFamily("pwire_topic_messages", "Messages, by topic.", labels=labels)
     size = CounterMetricFamily(
         "pwire_topic_bytes", "Bytes of SEND and MESSAGE frames, by topic.", labels=labels
     )
-    for row in rows:
-        topic = console.clean(row.topic)
+    for topic, row in rows:
         for to_broker, traffic in ((True, row.sent), (False, row.delivered)):
             messages.add_metric([topic, _DIRECTIONS[to_broker]], traffic.messages)
             size.add_metric([topic, _DIRECTIONS[to_broker]], traffic.size)

@@ -110,7 +110,7 @@ class Recording:
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
         """Write `data`."""
-        if not self._show_secrets:
+        if to_broker and not self._show_secrets:  # these are whole frames; a broker's come in any pieces
             data = without_secrets(data)
         self._write(lambda: self._writer.carried(connection, to_broker, data, time_ns))
 

@@ -243,7 +243,7 @@ class Lane:
         elif not relay.blackholed and not target.transport.is_closing():
             if target.half_closes:
                 target.end()
-            else:
+            else:  # TLS has no half-close
                 relay.close()
 
     # -- frames that are looked at
