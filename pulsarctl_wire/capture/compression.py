@@ -18,17 +18,65 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 COMPRESSED: Final = (_GZIP_MAGIC, _ZSTD_MAGIC)
 
+MAX_RATIO: Final = 1000
+"""Bytes that a byte of a source may become, beyond the first `FREE_BYTES`: captures compress less well."""
+
+FREE_BYTES: Final = 16 * 1024 * 1024
+
 Read = Callable[[], bytes]
 """Gives the next bytes as soon as there are some; empty at the end."""
 
 
-def decompress(stream: BinaryIO, head: bytes) -> BinaryIO:
-    """`stream` itself, or what it holds if `head`, its first bytes (not consumed), says gzip or zstd."""
-    if head.startswith(_GZIP_MAGIC):
-        return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
-    if head.startswith(_ZSTD_MAGIC):
-        return cast(BinaryIO, _Zstandard(stream))
-    return stream
+_BROKEN: Final = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
+
+
+class Counted:
+    """A stream, and how many bytes were read of it."""
+
+    def __init__(self, stream: Any) -> None:
+        self.count = 0
+        self._read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
+
+    def read1(self, size: int = -1) -> bytes:
+        """The next bytes; b"" at the end."""
+        data = self._read(size)
+        self.count += len(data)
+        return data
+
+    read = read1
+
+
+class _Bounded(Counted):
+    """What was compressed in `source`, as long as it does not expand beyond `MAX_RATIO`."""
+
+    def __init__(self, stream: Any, source: Counted) -> None:
+        super().__init__(stream)
+        self._source = source
+        self._error: Exception | None = None  # a stream that has failed gives nothing when it is read again
+
+    def read1(self, size: int = -1) -> bytes:
+        """The next bytes. Raises DamagedCapture where there are too many for those read of the source."""
+        if self._error is not None:
+            raise self._error
+        try:
+            data = super().read1(size)
+        except _BROKEN as error:
+            self._error = error
+            raise
+        if self.count > FREE_BYTES + MAX_RATIO * self._source.count:
+            raise DamagedCapture(f"it expands more than {MAX_RATIO} times; if it should, unpack it")
+        return data
+
+    read = read1
+
+
+def decompress(stream: BinaryIO, head: bytes, source: Counted) -> BinaryIO:
+    """What `stream` holds, whose first bytes (not consumed) are `head`: those of gzip or zstd.
+
+    Reading raises DamagedCapture where that is far more than was read of `source`, the file itself.
+    """
+    unpacked = gzip.GzipFile(fileobj=stream) if head.startswith(_GZIP_MAGIC) else _Zstandard(stream)
+    return cast(BinaryIO, _Bounded(unpacked, source))
 
 
 class _Zstandard:
@@ -73,7 +121,7 @@ def reader(stream: BinaryIO) -> Read:
     def read() -> bytes:
         try:
             chunk: bytes = read1(CHUNK)
-        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
+        except _BROKEN as error:
             raise DamagedCapture(f"the compressed data breaks off: {error}") from error
         except OSError as error:
             raise CaptureError(error.strerror or str(error)) from error

@@ -16,6 +16,9 @@ from pulsarctl_wire.errors import CaptureError, DamagedCapture
 RawPacket = tuple[int | None, int, bytes, int]
 """(time in ns since the epoch or None, link type, captured bytes, length on the wire in bytes)."""
 
+MAX_INTERFACES: Final = 65_536
+"""Interfaces of a section that are believed."""
+
 LARGEST_PACKET: Final = 16 * 1024 * 1024
 """Bytes of the largest packet believed; a longer one means that the file is damaged there."""
 
@@ -69,7 +72,8 @@ class PacketReader:
     def __init__(
         self, data: bytes, read: Read, layout: Layout, start: int = 0, stop: int = sys.maxsize
     ) -> None:
-        self.layout = layout
+        self._layout = layout
+        self._interfaces = list(layout.interfaces)
         self.offset = start
         """Where the record begins that holds the packet given last; at the end: where the next would."""
         self._data = data
@@ -78,11 +82,16 @@ class PacketReader:
         self._stop = stop
 
     def __iter__(self) -> Iterator[RawPacket]:
-        return self._blocks() if self.layout.blocks else self._records()
+        return self._blocks() if self._layout.blocks else self._records()
+
+    @property
+    def layout(self) -> Layout:
+        """How packets are written where the reader is."""
+        return self._layout._replace(interfaces=tuple(self._interfaces))
 
     def _records(self) -> Iterator[RawPacket]:
-        order = self.layout.order
-        link, _, multiply, _, _ = self.layout.interfaces[0]
+        order = self._layout.order
+        link, _, multiply, _, _ = self._layout.interfaces[0]
         record_at = struct.Struct(order + "IIII").unpack_from
         data, at = self._data, 0
         base, read = self._start, self._read
@@ -110,7 +119,7 @@ class PacketReader:
             at = 0
 
     def _blocks(self) -> Iterator[RawPacket]:
-        order, interfaces = self.layout.order, list(self.layout.interfaces)
+        order, interfaces = self._layout.order, self._interfaces
         data, at = self._data, 0
         base, read = self._start, self._read
         while True:
@@ -136,12 +145,16 @@ class PacketReader:
                 try:
                     if kind in (_ENHANCED_PACKET, _SIMPLE_PACKET, _OLD_PACKET):
                         yield _block_packet(kind, body, order, interfaces)
-                    elif kind in (_SECTION, _INTERFACE):
-                        interfaces = [] if kind == _SECTION else [*interfaces, _interface(body, order)]
-                        self.layout = Layout(True, order, tuple(interfaces))
+                    elif kind == _SECTION:
+                        interfaces.clear()
+                        self._layout = Layout(True, order, ())
+                    elif kind == _INTERFACE:
+                        interfaces.append(_interface(body, order))
+                        if len(interfaces) > MAX_INTERFACES:
+                            raise IndexError("interfaces without end")
                 except (struct.error, IndexError) as error:
                     raise DamagedCapture(
-                        f"a packet block that makes no sense at byte {self.offset}: the file is damaged there"
+                        f"a block that makes no sense at byte {self.offset}: the file is damaged there"
                     ) from error
             if at >= last or not (more := read()):
                 self.offset = base + at

@@ -15,30 +15,44 @@ The last row of a dump has no next offset; there the layout tells, learned from 
     00000010  0e 01 c6 33 c1 95 00 00  00 0a 0a 01 70 10 00 18  |...3........p...|
                                      gap inside the data, after eight bytes
 
-Invariants: pure; untrusted text raises CaptureError and nothing else, in time linear in its length; no more
-than MAX_OUTPUT bytes come out, whatever a `*` line claims to repeat. Lines that belong to no family (prompts,
-tcpdump's packet headers, prose) are skipped; a line which belongs and is broken is an error, since bytes lost
-in silence would show as a broken frame later.
+Rows and plain digits are read as they come, so that a dump of any length takes little memory; the family is
+told from the first `_HEAD` bytes.
+
+Invariants: pure; untrusted text raises CaptureError and nothing else, in time linear in its length; `*`
+lines stand for MAX_REPEATED bytes at most. Lines that belong to no family (prompts, tcpdump's packet headers,
+prose) are skipped; a line which belongs and is broken is an error, since bytes lost in silence would show
+as a broken frame later.
 """
 
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from pulsarctl_wire.errors import CaptureError
 
-MAX_OUTPUT = 64 << 20
-"""Bytes that one text may give, `*` lines expanded."""
+MAX_REPEATED = 16 << 20
+"""Bytes that the `*` lines of a text may stand for."""
 
-_HEAD = 4096
+MAX_LITERALS = 4 << 20
+"""Bytes of a text of literals: those are read whole."""
+
+PIECE = 1 << 20
+"""Bytes after which a dump is given in pieces: no packet is that long."""
+
+_SNIFFED = 4096
+_HEAD = 256 << 10
+_LONGEST = 64 << 10
+_BREAKS = " ,;\t\\"  # where a long line of digits is broken: at a separator, or before an escape
 _Form = Literal["rows", "literals", "plain", "words", ""]
 
 
 @dataclass(frozen=True, slots=True)
 class Dumped:
-    """The bytes of one packet of a dump, or of the whole dump where it knows no packets."""
+    """The bytes of one packet of a dump, or of the whole dump where it knows no packets; maybe in pieces."""
 
     data: bytes
     time_ns: int | None
@@ -46,6 +60,8 @@ class Dumped:
     midnight (the default form). None for intervals (-ttt, -ttttt), and for all other tools."""
     link: str
     """What the bytes start with: "ethernet" or "ip" for tcpdump's packets; "" = unknown, look at them."""
+    more: bool = False
+    """The bytes go on in the next one."""
 
 
 def looks_like_hexdump(head: bytes) -> bool:
@@ -53,29 +69,66 @@ def looks_like_hexdump(head: bytes) -> bool:
     if any(byte < 0x20 and byte not in b"\t\n\r\f" for byte in head):
         return False
     lines = _lines(head.decode("utf-8", "replace"))
-    if len(head) >= _HEAD and len(lines) > 1:
+    if len(head) >= _SNIFFED and len(lines) > 1:
         lines.pop()  # cut anywhere
     form = _form(lines)
     return _mostly_plain(lines) if form == "plain" else form != ""
 
 
-def parse_hexdump(text: str) -> list[Dumped]:
+def parse_hexdump(chunks: Iterable[bytes]) -> Iterator[Dumped]:
     """Read a dump of any form: one item per packet (rows whose offset starts again at 0), else one.
 
-    Raises CaptureError, naming the line, when there is no hex or a line contradicts the offsets.
+    `chunks` are the bytes of the text. What is longer than `PIECE` comes in several items, all but the last
+    with `more`. Raises CaptureError, naming the line, when there is no hex or a line contradicts the offsets.
     """
-    lines = _lines(text)
-    form = _form(lines)
-    if form == "rows":
-        return _parse_rows(lines)
+    rest = iter(chunks)
+    head = b""
+    while len(head) < _HEAD and (chunk := next(rest, b"")):
+        head += chunk
+    form = _form(_lines(head.decode("utf-8", "replace")))
     if form == "words":
         raise CaptureError("these are 16-bit words in the machine's byte order: use `hexdump -C` or `xxd`")
-    data = _parse_literals(lines) if form == "literals" else _parse_plain(lines)
-    if not data:
-        raise CaptureError(f"no hex bytes in lines 1 to {len(lines)}")
-    if len(data) > MAX_OUTPUT:
-        raise CaptureError(f"more than {MAX_OUTPUT} bytes in lines 1 to {len(lines)}")
-    return [Dumped(data, None, "")]
+    if form == "literals":
+        return iter([_parse_literals(_whole(head, rest))])
+    lines = _split(chain([head], rest))
+    return _parse_rows(lines) if form == "rows" else _parse_plain(lines)
+
+
+def _whole(head: bytes, rest: Iterable[bytes]) -> list[str]:
+    text = bytearray(head)
+    for chunk in rest:
+        text += chunk
+        if len(text) > MAX_LITERALS:
+            raise CaptureError(f"more than {MAX_LITERALS} bytes of literals; write their bytes to a file")
+    return _lines(text.decode("utf-8", "replace"))
+
+
+def _split(chunks: Iterable[bytes]) -> Iterator[str]:
+    """The lines of a text as they come; a very long one in several."""
+    decoder = getincrementaldecoder("utf-8-sig")("replace")
+    text = ""
+    for chunk in chunks:
+        *lines, text = (text + decoder.decode(chunk)).split("\n")
+        for line in lines:
+            if len(line) > _LONGEST:
+                yield from _broken(line.rstrip("\r"), 0)
+            else:
+                yield line.rstrip("\r")
+        *pieces, text = _broken(text, _LONGEST)
+        yield from pieces
+    yield from _broken((text + decoder.decode(b"", True)).rstrip("\r"), 0)
+
+
+def _broken(line: str, keep: int) -> Iterator[str]:
+    """A line in pieces of `_LONGEST` characters at most; up to `keep` more stay with the last one."""
+    at = 0
+    while len(line) - at > _LONGEST + keep:
+        end = at + _LONGEST
+        found = max(line.rfind(each, at + 1, end) for each in _BREAKS)
+        stop = found if found > 0 else end
+        yield line[at:stop]
+        at = stop
+    yield line[at:]
 
 
 # ---- Which form ----
@@ -270,12 +323,14 @@ class _Packet:
     """Rows of one dump, each settled when the offset after it is known."""
 
     def __init__(self, first: _Row, room: int, time_ns: int | None, source: str) -> None:
-        self.data = bytearray()
-        self.time_ns = time_ns
         self.source = source
-        self.from_tcpdump = first.prefixed and first.colon
+        self.room = room
+        """Bytes that `*` lines may still stand for."""
+        self._data = bytearray()
+        self._taken = 0  # bytes given already
+        self._time_ns = time_ns
+        self._from_tcpdump = first.prefixed and first.colon
         self._base = first.offset
-        self._room = room
         self._layout = _Layout()
         self._row: _Row | None = first
         self._repeated = False
@@ -289,30 +344,37 @@ class _Packet:
         """Take a `*`: the row before it goes on until the next offset."""
         self._repeated = self._row is not None
 
+    def piece(self) -> Iterator[Dumped]:
+        """What is known of a packet that is very long."""
+        if len(self._data) >= PIECE:
+            yield replace(self._take(), more=True)
+
     def finish(self) -> Dumped:
-        """Settle the last row and give the packet."""
+        """Settle the last row and give the packet, or what is left of it."""
         if self._row is not None:
             self.settle(self._row.number, None)
-        data = bytes(self.data)
-        if self.from_tcpdump:
-            return Dumped(data, self.time_ns, link_of(data))
+        return self._take()
+
+    def _take(self) -> Dumped:
+        data = bytes(self._data)
+        self._taken += len(data)
+        self._data.clear()
+        if self._from_tcpdump:
+            return Dumped(data, self._time_ns, link_of(data))
         return Dumped(data, None, "")
 
     def settle(self, number: int, until: int | None) -> None:
         """End the last row at the offset `until` of line `number`; None = the dump just ends."""
         row, repeated = self._row, self._repeated
         self._row, self._repeated = None, False
-        due = self._base + len(self.data)
+        due = self._base + self._taken + len(self._data)
         if row is None:
             if until != due:
                 raise CaptureError(f"line {number}: the offset is {until:#x} where {due:#x} is due")
             return
         if until is not None and until <= row.offset:
             raise CaptureError(f"line {number}: the offset {until:#x} does not come after {row.offset:#x}")
-        data = self._repeat(row, until) if repeated else self._measure(row, number, until)
-        if len(data) > self._room - len(self.data):
-            raise CaptureError(f"line {number}: more than {MAX_OUTPUT} bytes")
-        self.data += data
+        self._data += self._repeat(row, until) if repeated else self._measure(row, number, until)
 
     def _measure(self, row: _Row, number: int, until: int | None) -> bytes:
         count = _guess(row, self._layout)
@@ -330,26 +392,29 @@ class _Packet:
         if until is None:
             raise CaptureError(f"line {row.number}: no offset after the * says how often this repeats")
         size = until - row.offset
-        if size > self._room - len(self.data):
-            raise CaptureError(f"line {row.number}: repeats to more than {MAX_OUTPUT} bytes")
+        if size > self.room:
+            raise CaptureError(f"line {row.number}: repeats to more than {MAX_REPEATED} bytes")
+        self.room -= size
         line = self._measure(row, row.number, None)
         if size < len(line):
             raise CaptureError(f"line {row.number}: holds more than the bytes up to the offset {until:#x}")
         return (line * (size // len(line) + 1))[:size]
 
 
-def _parse_rows(lines: list[str]) -> list[Dumped]:
-    packets = list(_read_packets(lines))
-    rebuilt = any(source == "Frame" for source, _ in packets)
-    # tshark prints "Reassembled TCP (125 bytes):" after its frames, whose bytes these are once more.
-    return [dumped for source, dumped in packets if not rebuilt or source in ("", "Frame")]
+def _parse_rows(lines: Iterable[str]) -> Iterator[Dumped]:
+    rebuilt = False
+    for source, dumped in _read_packets(lines):
+        # tshark prints "Reassembled TCP (125 bytes):" after its frames, whose bytes these are once more.
+        rebuilt = rebuilt or source == "Frame"
+        if not rebuilt or source in ("", "Frame"):
+            yield dumped
 
 
-def _read_packets(lines: list[str]) -> Iterator[tuple[str, Dumped]]:
+def _read_packets(lines: Iterable[str]) -> Iterator[tuple[str, Dumped]]:
     current: _Packet | None = None
     colon: bool | None = None
     time_ns: int | None = None
-    source, room = "", MAX_OUTPUT
+    source, room = "", MAX_REPEATED
     for number, line in enumerate(lines, 1):
         row = _read_row(number, line)
         if row is not None and colon is None and _plausible(row):
@@ -357,11 +422,11 @@ def _read_packets(lines: list[str]) -> Iterator[tuple[str, Dumped]]:
         if row is not None and row.colon == colon:
             if current is not None and row.offset:
                 current.add(row)
+                yield from ((current.source, piece) for piece in current.piece())
                 continue
             if current is not None:
-                dumped = current.finish()
-                room -= len(dumped.data)
-                yield current.source, dumped
+                yield current.source, current.finish()
+                room = current.room
             current = _Packet(row, room, time_ns, source)
             time_ns, source = None, ""
         elif match := _SOURCE.match(line):
@@ -436,7 +501,7 @@ _ESCAPES = {
 }  # fmt: skip
 
 
-def _parse_literals(lines: list[str]) -> bytes:
+def _parse_literals(lines: list[str]) -> Dumped:
     """Join the bytes literals, or where there is none, all strings."""
     found: list[tuple[bool, bytes]] = []
     for number, line in enumerate(lines, 1):
@@ -447,7 +512,10 @@ def _parse_literals(lines: list[str]) -> bytes:
             data, position = _read_literal(line, match.end(), match[2], number)
             found.append((bool(match[1]), data))
     prefixed = any(is_bytes for is_bytes, _ in found)
-    return b"".join(data for is_bytes, data in found if is_bytes or not prefixed)
+    data = b"".join(data for is_bytes, data in found if is_bytes or not prefixed)
+    if not data:
+        raise CaptureError(f"no hex bytes in lines 1 to {len(lines)}")
+    return Dumped(data, None, "")
 
 
 def _read_literal(line: str, position: int, quote: str, number: int) -> tuple[bytes, int]:
@@ -488,10 +556,11 @@ _MIN_BYTES = 4
 _LONG = 32  # digits that no number has
 
 
-def _parse_plain(lines: list[str]) -> bytes:
-    """Join all digits; a line may end between the two of a byte, as a wrapped hex stream does."""
-    parts: list[str] = []
-    edge, last = "", 0
+def _parse_plain(lines: Iterable[str]) -> Iterator[Dumped]:
+    """All digits; a line may end between the two of a byte, as a wrapped hex stream does."""
+    found = bytearray()
+    given = False
+    edge, last, number = "", 0, 0
     for number, line in enumerate(lines, 1):
         tokens = _tokens(line)
         if tokens is None:
@@ -504,14 +573,22 @@ def _parse_plain(lines: list[str]) -> bytes:
                 if index < len(tokens):
                     raise CaptureError(f"line {number}: {_short(token)} has an odd number of hex digits")
                 digits, edge = digits[:-1], digits[-1]
-            parts.append(digits)
+            found += bytes.fromhex(digits)
+        if len(found) >= PIECE:
+            yield Dumped(bytes(found), None, "", more=True)
+            given = True
+            found.clear()
     if edge:
         raise CaptureError(f"line {last}: an odd number of hex digits")
-    return bytes.fromhex("".join(parts))
+    if not found and not given:
+        raise CaptureError(f"no hex bytes in lines 1 to {number}")
+    yield Dumped(bytes(found), None, "")
 
 
 def _tokens(line: str) -> list[str] | None:
     """Give the hex digits of a line, without prefixes and separators; None if it holds anything else."""
+    if _HEX.fullmatch(line):
+        return [line]
     tokens: list[str] = []
     for word in _words(line):
         prefixed = word[:2] in ("0x", "0X")

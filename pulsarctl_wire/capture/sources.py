@@ -13,10 +13,11 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import BinaryIO, Final, NamedTuple, cast
+from itertools import chain
+from typing import BinaryIO, Final, NamedTuple, TypeVar, cast
 
 from pulsarctl_wire.capture import files
-from pulsarctl_wire.capture.compression import COMPRESSED, Read, Unread, decompress, reader
+from pulsarctl_wire.capture.compression import COMPRESSED, Counted, Read, Unread, decompress, reader
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.hexdump import Dumped, link_of, looks_like_hexdump, parse_hexdump
 from pulsarctl_wire.capture.packets import RAW_IP, Dissector
@@ -28,13 +29,14 @@ from pulsarctl_wire.wire.session import Knowledge, Session
 from pulsarctl_wire.wire.stream import FrameStream
 
 SNIFFED: Final = 4096
-MAX_HEXDUMP: Final = 256 * 1024 * 1024
-"""Characters of the largest hex dump that is read (it is read whole)."""
-
 PLACE_BITS: Final = 44
 """Of a packet's place: `source << PLACE_BITS | offset`, sources counted from 0, offset in bytes."""
 
 _ETHERNET: Final = 1
+_LOOKED_AT: Final = 100  # dumps that tell whether a text of several shows packets
+
+
+_Item = TypeVar("_Item")
 
 
 class Source(NamedTuple):
@@ -68,6 +70,22 @@ def _explain(error: OSError) -> str:
         errno.EACCES: "permission denied; try with the rights of the user who captured it",
     }
     return hints.get(error.errno or 0, error.strerror or str(error))
+
+
+class _Until(Iterator[_Item]):
+    """What an iterable gives up to an error of that kind, which is then `error`."""
+
+    def __init__(self, kind: type[CaptureError], items: Iterable[_Item]) -> None:
+        self.error: CaptureError | None = None
+        self._kind = kind
+        self._items = iter(items)
+
+    def __next__(self) -> _Item:
+        try:
+            return next(self._items)
+        except self._kind as error:
+            self.error = error
+            raise StopIteration from None
 
 
 class Decoder:
@@ -161,32 +179,36 @@ class Decoder:
             yield from self._raw(head, read)
 
     def _hexdump(self, head: bytes, read: Read) -> Iterator[list[Event]]:
-        text = bytearray(head)
-        damage: DamagedCapture | None = None
-        try:
-            while chunk := read():
-                text += chunk
-                if len(text) > MAX_HEXDUMP:
-                    raise CaptureError(f"a hex dump of more than {MAX_HEXDUMP} characters; split it")
-        except DamagedCapture as error:
-            damage = error
-        yield from self._dumped(parse_hexdump(text.decode("utf-8", errors="replace")))
-        if damage is not None:
-            raise damage
-
-    def _dumped(self, dumps: list[Dumped]) -> Iterator[list[Event]]:
         """The events of what a hex dump shows: a capture file, packets, or frames."""
+        dumps = _Until(DamagedCapture, chain([head], iter(read, b"")))
+        shown = _Until(CaptureError, parse_hexdump(dumps))
+        first: list[Dumped] = []
+        for dumped in shown:
+            first.append(dumped)
+            if dumped.more or len(first) == _LOOKED_AT:
+                break
+        if shown.error is not None and not first:
+            raise shown.error
+        yield from self._dumped(first, shown)
+        if shown.error is not None:
+            raise DamagedCapture(str(shown.error))
+        if dumps.error is not None:
+            raise dumps.error
+
+    def _dumped(self, first: list[Dumped], rest: Iterator[Dumped]) -> Iterator[list[Event]]:
+        """The events of a hex dump, of which `first` are looked at to tell what it shows."""
         kinds = {"ethernet": _ETHERNET, "ip": RAW_IP, "": 0}
-        links = [kinds[dump.link or link_of(dump.data)] for dump in dumps]
-        if files.is_capture(dumps[0].data):  # somebody dumped a capture file
-            yield from self.read_packets(files.read_packets(dumps[0].data, bytes))
+        links = [kinds[dump.link or link_of(dump.data)] for dump in first if not dump.more]
+        if files.is_capture(first[0].data):  # somebody dumped a capture file
+            pieces = (dump.data for dump in chain(first[1:], rest))
+            yield from self.read_packets(files.read_packets(first[0].data, lambda: next(pieces, b"")))
         elif not any(links):
-            yield from self._frames((dump.data, dump.time_ns) for dump in dumps)
+            yield from self._frames((dump.data, dump.time_ns) for dump in chain(first, rest))
         else:
             usual = max(links, key=links.count)  # of a packet that is not IP
             yield from self.read_packets(
-                (dump.time_ns, link or usual, dump.data, len(dump.data))
-                for dump, link in zip(dumps, links, strict=True)
+                (dump.time_ns, kinds[dump.link or link_of(dump.data)] or usual, dump.data, len(dump.data))
+                for dump in chain(first, rest)
             )
 
     def _raw(self, head: bytes, read: Read) -> Iterator[list[Event]]:
@@ -226,24 +248,26 @@ class Decoder:
             session.track(events)
             return events
 
-        damage: DamagedCapture | None = None
-        try:
-            for data, time_ns in chunks:
-                yield tracked(stream.feed(data, time_ns, self._place))
-        except DamagedCapture as error:
-            damage = error
+        until = _Until(DamagedCapture, chunks)
+        for data, time_ns in until:
+            yield tracked(stream.feed(data, time_ns, self._place))
         yield tracked(stream.close())
-        if damage is not None:
-            raise damage
+        if until.error is not None:
+            raise until.error
 
 
 def peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
     """Undo the compression of a source; give the stream to read on in and its first bytes."""
+    source: Counted | None = None
     for _ in range(4):  # nobody compresses more often, but an attacker
         head = _first_bytes(stream, 4)
         if not head.startswith(COMPRESSED):
             return stream, head + _rest_of_sniff(stream, head)
-        stream = decompress(cast(BinaryIO, Unread(head, stream)), head)
+        stream = cast(BinaryIO, Unread(head, stream))
+        if source is None:
+            source = Counted(stream)
+            stream = cast(BinaryIO, source)
+        stream = decompress(stream, head, source)
     raise CaptureError("compressed more than three times")
 
 

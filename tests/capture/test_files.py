@@ -28,8 +28,9 @@ from segments import (
     simple,
 )
 
-from pulsarctl_wire.capture.compression import CHUNK, decompress, reader
+from pulsarctl_wire.capture.compression import CHUNK, reader
 from pulsarctl_wire.capture.files import LARGEST_PACKET, RawPacket, is_capture, read_packets
+from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 
 RAW = 101
@@ -61,8 +62,8 @@ def read(data: bytes, sizes: Sequence[int] = (CHUNK,)) -> list[RawPacket]:
 
 def compressed(data: bytes) -> Outcome:
     """The packets of a compressed file."""
-    stream = decompress(io.BytesIO(data), data[:4])
-    return gather(lambda: read_packets(b"", reader(stream)))
+    stream, head = peel(io.BytesIO(data))
+    return gather(lambda: read_packets(head, reader(stream)))
 
 
 PACKETS: list[RawPacket] = [
@@ -420,7 +421,7 @@ def test_compressed_captures(how: str) -> None:
 
 def test_uncompressed_data_is_left_alone() -> None:
     stream = io.BytesIO(pcap(PACKETS))
-    assert decompress(stream, b"\xd4\xc3\xb2\xa1") is stream
+    assert peel(stream)[0] is stream
 
 
 @pytest.mark.parametrize("how", ["gzip", "gzip of two members"])

@@ -1,4 +1,5 @@
 import contextlib
+import random
 import time
 from collections.abc import Callable
 
@@ -6,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pulsarctl_wire.capture.hexdump import MAX_OUTPUT, Dumped, looks_like_hexdump, parse_hexdump
+from pulsarctl_wire.capture.hexdump import MAX_REPEATED, PIECE, Dumped, looks_like_hexdump, parse_hexdump
 from pulsarctl_wire.errors import CaptureError
 
 PING = bytes.fromhex("00000009000000050812920100")
@@ -465,14 +466,20 @@ ALL = [
 ]
 
 
+def parsed(text: str, size: int = 1 << 30) -> list[Dumped]:
+    """What a text shows that comes in chunks of `size` bytes."""
+    data = text.encode("utf-8", "replace")
+    return list(parse_hexdump(data[at : at + size] for at in range(0, len(data), size)))
+
+
 @pytest.mark.parametrize(("text", "expected"), ALL)
 def test_forms(text: str, expected: list[Dumped]) -> None:
-    assert parse_hexdump(text) == expected
+    assert parsed(text) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), ALL)
 def test_windows_line_ends_and_a_byte_order_mark(text: str, expected: list[Dumped]) -> None:
-    assert parse_hexdump("\ufeff" + text.replace("\n", "\r\n")) == expected
+    assert parsed("\ufeff" + text.replace("\n", "\r\n")) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), ALL)
@@ -492,9 +499,7 @@ def test_changed_white_space_before_the_gutter(text: str, gap: str) -> None:
         for line in lines
         for start in [line.find(" ") + 3]
     ]
-    assert [item.data for item in parse_hexdump("\n".join(changed))] == [
-        item.data for item in parse_hexdump(text)
-    ]
+    assert [item.data for item in parsed("\n".join(changed))] == [item.data for item in parsed(text)]
 
 
 def test_a_head_cut_in_a_line() -> None:
@@ -576,7 +581,37 @@ def test_other_files_are_not_taken_for_hex_dumps(head: bytes) -> None:
 )
 def test_refusals_name_the_line(text: str, message: str) -> None:
     with pytest.raises(CaptureError, match=message):
-        parse_hexdump(text)
+        parsed(text)
+
+
+@pytest.mark.parametrize(("text", "expected"), ALL)
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_any_chunks_give_the_same(text: str, expected: list[Dumped], size: int) -> None:
+    assert parsed(text, size) == expected
+
+
+LONG: dict[str, Callable[[bytes], str]] = {
+    "one line": bytes.hex,
+    "spaces": lambda data: data.hex(" "),
+    "commas": lambda data: data.hex(","),
+    "escapes": lambda data: "\\x" + data.hex(" ").replace(" ", "\\x"),
+    "lines": lambda data: data.hex("\n"),
+    "rows": lambda data: xxd(data, 16, 2),
+}
+
+
+@pytest.mark.parametrize("write", LONG.values(), ids=LONG)
+def test_a_long_dump_comes_in_pieces(write: Callable[[bytes], str]) -> None:
+    data = random.Random(7).randbytes(PIECE * 2 + 4321)
+    found = parsed(write(data), 256 * 1024)
+    assert b"".join(each.data for each in found) == data
+    assert [each.more for each in found] == [True] * (len(found) - 1) + [False]
+    assert max(len(each.data) for each in found) < 2 * PIECE
+
+
+def test_a_long_text_of_literals_is_refused() -> None:
+    with pytest.raises(CaptureError, match="bytes of literals"):
+        parsed("b'\\x00'\n" * 700_000, 256 * 1024)
 
 
 def test_binary_digits_of_xxd_b_are_refused() -> None:
@@ -586,19 +621,19 @@ def test_binary_digits_of_xxd_b_are_refused() -> None:
 0000000c: 00000000                                               .
 """
     with pytest.raises(CaptureError, match="line 1"):
-        parse_hexdump(text)
+        parsed(text)
 
 
 def test_a_repeat_may_end_in_a_part_of_its_row() -> None:
     text = "00000000  00 01 02 03 04 05 06 07  08 09 0a 0b 0c 0d 0e 0f  |................|\n*\n00000014\n"
-    assert parse_hexdump(text)[0].data == bytes([*range(16), *range(4)])
+    assert parsed(text)[0].data == bytes([*range(16), *range(4)])
 
 
 def test_repeats_are_capped_over_all_dumps() -> None:
-    one = f"00000000  00\n*\n{MAX_OUTPUT // 2:08x}\n"
-    assert sum(len(item.data) for item in parse_hexdump(one * 2)) == MAX_OUTPUT
-    with pytest.raises(CaptureError, match="line 7: more than"):
-        parse_hexdump(one * 2 + "00000000  00\n")
+    one = f"00000000  00\n*\n{MAX_REPEATED // 2:08x}\n"
+    assert sum(len(item.data) for item in parsed(one * 2)) == MAX_REPEATED
+    with pytest.raises(CaptureError, match="line 7: repeats to more than"):
+        parsed(one * 3)
 
 
 # ---- Any bytes, any text ----
@@ -690,7 +725,7 @@ DATA = st.one_of(
 @example(data=bytes(64))
 def test_what_was_rendered_is_read(render: Callable[[bytes], str], data: bytes) -> None:
     text = render(data)
-    assert [item.data for item in parse_hexdump(text)] == [data]
+    assert [item.data for item in parsed(text)] == [data]
 
 
 @pytest.mark.parametrize("render", RENDERERS)
@@ -703,7 +738,7 @@ def test_what_was_rendered_is_recognised(render: Callable[[bytes], str], data: b
 @given(st.lists(st.binary(min_size=1, max_size=80), min_size=1, max_size=5))
 def test_packets_stay_apart(packets: list[bytes]) -> None:
     for render in (tcpdump, tshark, hexdump_c):
-        assert [item.data for item in parse_hexdump("\n".join(map(render, packets)))] == packets
+        assert [item.data for item in parsed("\n".join(map(render, packets)))] == packets
 
 
 PIECES = st.sampled_from(
@@ -753,7 +788,7 @@ TEXT = st.one_of(
 def test_no_text_raises_anything_else(text: str, more: str) -> None:
     looks_like_hexdump(text.encode("utf-8", "replace")[:4096])
     with contextlib.suppress(CaptureError):
-        assert parse_hexdump(text + more)
+        assert parsed(text + more)
 
 
 @given(st.binary(max_size=4096))
@@ -801,5 +836,5 @@ def test_a_megabyte_takes_seconds_at_most(text: str) -> None:
     start = time.perf_counter()
     looks_like_hexdump(text.encode()[:4096])
     with contextlib.suppress(CaptureError):
-        parse_hexdump(text)
+        parsed(text)
     assert time.perf_counter() - start < 10
