@@ -37,6 +37,9 @@ FRAME_PADDING: Final = 10 * 1024
 MAX_FRAME_SIZE: Final = MAX_MESSAGE_SIZE + FRAME_PADDING
 """Bytes of the largest legal frame, length prefix included, unless announced otherwise."""
 
+MAX_PARSED: Final = MAX_FRAME_SIZE
+"""Bytes of the largest command or metadata that is parsed: parsed it may take 30 times as much memory."""
+
 MAGIC_CHECKSUM: Final = b"\x0e\x01"
 MAGIC_BROKER_ENTRY: Final = b"\x0e\x02"
 
@@ -369,11 +372,14 @@ def read_entry(frame: Frame, at: int) -> None:
     if problem:
         frame.note(problem)
         return
+    frame.payload_at = payload_at
+    if payload_at - start > MAX_PARSED:
+        frame.note(f"metadata of {payload_at - start} bytes: more than {MAX_PARSED} are not parsed")
+        return
     try:
         frame.metadata = _parse_metadata(raw[start:payload_at])
     except DecodeError:
         frame.note("the metadata does not parse as MessageMetadata")
-    frame.payload_at = payload_at
 
 
 def unknown_type(base: BaseCommand) -> int | None:

@@ -29,6 +29,7 @@ from pulsarctl_wire.wire import foreign, resync
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
 from pulsarctl_wire.wire.frame import (
     MAX_FRAME_SIZE,
+    MAX_PARSED,
     Connection,
     Event,
     Frame,
@@ -273,7 +274,7 @@ class FrameStream:
         while end - at >= 8:
             total, size = _header_at(data, at)
             stop = at + 4 + total
-            if (total > limit or size + 4 > total or size < 2) and total != approved:
+            if (total > limit or size + 4 > total or size < 2 or size > MAX_PARSED) and total != approved:
                 return self._doubt(data, at, total, size, events)
             if stop > end:
                 if end - at < 8 + size:
@@ -324,7 +325,10 @@ class FrameStream:
             problem = f"TOTAL_SIZE {total} and COMMAND_SIZE {size} do not fit together"
             self._refuse(problem, at, at + 4 + total)
             return at
-        if len(data) - at < 8 + resync.COMMAND_HEAD:
+        if size > MAX_PARSED:
+            problem = f"COMMAND_SIZE {size}: more than {MAX_PARSED} are not parsed"
+            self._refuse(problem, at, at + 4 + total)
+        elif len(data) - at < 8 + resync.COMMAND_HEAD:
             self._need = 8 + resync.COMMAND_HEAD
         elif not resync.begins_command(data, at + 8, self._direction()):
             self._refuse(f"TOTAL_SIZE {total} is over the limit of {self.limit} bytes", at, 0)
