@@ -11,12 +11,12 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtoMessage
 
-from pulsarctl_wire.views import Content, show, show_plain
+from pulsarctl_wire.views import MAX_FRAME_VALUES, Content, Room, show, show_plain
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.fields import Walker, as_base64, as_text
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.payload import Message, open_entry
+from pulsarctl_wire.wire.payload import Budget, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import MarkerType, Schema
 
 Record = dict[str, Any]
@@ -30,6 +30,15 @@ RECORD_NAMES: Final = frozenset(
     )
 )
 """The names that records have at their top."""
+
+MAX_SHOWN: Final = 16 * 1024 * 1024
+"""Bytes of payloads that are shown of one frame."""
+
+MAX_NOTES: Final = 100
+"""Notes of a frame."""
+
+VALUE_COST: Final = 128
+"""What a value read from a payload by its schema costs of a `Budget`."""
 
 _TOKEN: Final = re.compile(rb"eyJ[\w-]{4,}[\w.-]*|(?i:authorization:)[^\r\n]+")
 _TOKEN_PART: Final = re.compile(rb"[A-Za-z0-9_.-]{8,}")
@@ -45,12 +54,19 @@ class Recorder:
     """Makes records of events.
 
     `show_secrets` leaves credentials as they are. `schema` is what every payload is shown by, where
-    the user knows better than the capture. `answers` gives each record the key `answer`.
+    the user knows better than the capture. `answers` gives each record the key `answer`. `budget` bounds
+    what is opened and shown.
     """
 
     def __init__(
-        self, *, show_secrets: bool = False, schema: Schema | None = None, answers: bool = False
+        self,
+        *,
+        show_secrets: bool = False,
+        schema: Schema | None = None,
+        answers: bool = False,
+        budget: Budget | None = None,
     ) -> None:
+        self.budget = budget or Budget()
         self._walk = Walker(show_secrets=show_secrets)
         self._show_secrets = show_secrets
         self._schema = schema
@@ -97,12 +113,12 @@ class Recorder:
             "partial": frame.partial,
             "notes": notes,
         }
-        if self._walk.odd:
-            notes += self._walk.odd
-            self._walk.odd.clear()
+        notes += self._walk.take_odd()
         if frame.checksum == "invalid":
             parts = frame.parts
             notes.append(f"CRC32-C is {parts.stored:08x}, the bytes have {parts.computed:08x}")
+        if len(notes) > MAX_NOTES:
+            notes[MAX_NOTES:] = [f"… and {len(notes) - MAX_NOTES} notes more"]
         if self._answers or frame.answer is not None:
             record["answer"] = frame.answer
         return record
@@ -127,17 +143,23 @@ class Recorder:
         return self._walk(body)
 
     def _messages(self, frame: Frame, walked: Record, notes: list[str]) -> list[Record]:
-        entry = open_entry(frame)
+        budget = self.budget
+        budget.read(len(frame.raw))
+        entry = open_entry(frame, budget)
         if entry.notes:
             notes += entry.notes
-        return [
-            self._message(
-                frame, message, walked if message.index is None else self._walk(message.metadata), notes
-            )
+        most = min(MAX_FRAME_VALUES, budget.left // VALUE_COST)
+        showing = _Showing(frame, notes, Room(most))
+        records = [
+            self._message(showing, message, walked if message.index is None else self._walk(message.metadata))
             for message in entry.messages
         ]
+        budget.left -= (most - showing.room.values) * VALUE_COST
+        if showing.left < 0:
+            notes.append(f"payloads are not shown beyond {MAX_SHOWN} bytes of a frame")
+        return records
 
-    def _message(self, frame: Frame, message: Message, walked: Record, notes: list[str]) -> Record:
+    def _message(self, showing: "_Showing", message: Message, walked: Record) -> Record:
         payload = message.payload
         properties = walked.get("properties")
         record: Record = {
@@ -158,10 +180,13 @@ class Recorder:
         if walked.get("null_value"):
             record["null_value"] = True
         elif payload is not None:
-            record["payload"] = self._payload(frame, message.metadata, payload, notes)
+            showing.left -= len(payload)
+            if showing.left >= 0:
+                record["payload"] = self._payload(showing, message.metadata, payload)
         return record
 
-    def _payload(self, frame: Frame, metadata: Any, payload: bytes, notes: list[str]) -> Record:
+    def _payload(self, showing: "_Showing", metadata: Any, payload: bytes) -> Record:
+        frame, notes = showing.frame, showing.notes
         entry = frame.metadata
         assert entry is not None  # it has messages
         if entry.encryption_param or entry.encryption_keys:
@@ -173,7 +198,7 @@ class Recorder:
         if schema is None:
             view, value = show_plain(payload)
             return {"view": view, "value": value}
-        shown = show(Content(payload, schema, key_bytes(metadata)))
+        shown = show(Content(payload, schema, key_bytes(metadata), showing.room))
         if shown.note:
             notes.append(shown.note)
         return {"view": shown.view, "value": shown.value}
@@ -189,6 +214,18 @@ class Recorder:
                 notes.append("the marker's payload does not parse")
                 value["payload"] = payload.hex()
         return value
+
+
+class _Showing:
+    """What the messages of one frame share while they are shown: `left` are the bytes that still may be."""
+
+    __slots__ = ("frame", "left", "notes", "room")
+
+    def __init__(self, frame: Frame, notes: list[str], room: Room) -> None:
+        self.frame = frame
+        self.left = MAX_SHOWN
+        self.notes = notes
+        self.room = room
 
 
 def without_tokens(data: bytes) -> bytes:

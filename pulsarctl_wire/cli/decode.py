@@ -149,6 +149,17 @@ def decode(
             rich_help_panel=READ,
         ),
     ] = None,
+    payload_ratio: Annotated[
+        int | None,
+        typer.Option(
+            "--payload-ratio",
+            metavar="N",
+            min=1,
+            show_default="1024",
+            help="Bytes of payloads and messages opened for each byte read, beyond the first 160 MiB.",
+            rich_help_panel=SHOW,
+        ),
+    ] = None,
     write: Annotated[
         str | None,
         typer.Option(
@@ -215,6 +226,7 @@ def decode(
         show_secrets=show_secrets,
         colour=not no_color,
         jobs=jobs,
+        payload_ratio=payload_ratio,
     )
     with console.errors_said(), ExitStack() as stack:
         code = DecodeJob(options, stack).run()

@@ -20,6 +20,7 @@ from pulsarctl_wire.cli.summary import Summary
 from pulsarctl_wire.errors import CaptureError, FilterError
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.payload import Budget
 
 _GATHERED: Final = 64  # events that are counted and shown at a time
 
@@ -48,6 +49,7 @@ class Options:
     show_secrets: bool
     colour: bool
     jobs: int
+    payload_ratio: int | None
 
 
 class DecodeJob:
@@ -65,8 +67,12 @@ class DecodeJob:
         self.sizes: dict[str, int] = {}
         """Bytes of the sources that both processes read, however much they grow meanwhile."""
         self.code = 0
+        self.budget = Budget(options.payload_ratio or Budget.RATIO)
         recorder = Recorder(
-            show_secrets=options.show_secrets, schema=schema_of(options.schema), answers=options.two_pass
+            show_secrets=options.show_secrets,
+            schema=schema_of(options.schema),
+            answers=options.two_pass,
+            budget=self.budget,
         )
         self.expression = (
             None if options.expression is None else select.Expression(options.expression, recorder)
@@ -183,7 +189,7 @@ class DecodeJob:
             else:
                 self._show(self._gathered(chain(batches, decoder.finish())))
         finally:
-            self.summary.finish(decoder)
+            self.summary.finish(decoder, self.budget.unopened)
         if self.twin is not None and is_twin:
             self.twin.send(self.summary)
         elif self.twin is not None:
@@ -211,7 +217,7 @@ class DecodeJob:
                 chosen = chosen[:left]
                 left -= len(chosen)
             if self.render is not None and chosen:
-                self.out.write(self.render(chosen))
+                self.out.writelines(self.render(chosen))
             if self.writer is not None:
                 for event in chosen:
                     self.writer.take(event)
@@ -231,7 +237,7 @@ class DecodeJob:
                 self.summary.add(counted)
                 counted.clear()
             chosen = self._chosen(events)
-            return show(chosen) if chosen else b""
+            return b"".join(show(chosen))
 
         sharing = Sharing(decoder, other, render, None if other.is_twin else self.out.write)
         for _ in batches:

@@ -15,6 +15,9 @@ _TERMINAL: Final = re.compile(
 def json_line(record: dict[str, Any]) -> bytes:
     """`record` as one line of JSON, with its line end, safe to print."""
     line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE, default=str)
-    if line.isascii() and b"\x7f" not in line:
+    if line.isascii():
+        return line.replace(b"\x7f", b"\\u007f")
+    if _TERMINAL.search(line.decode()) is None:
         return line
-    return _TERMINAL.sub(lambda match: json.dumps(match[0])[1:-1], line.decode()).encode()
+    # With one of them there may be millions: all that is not ASCII is escaped then, at the speed of C.
+    return (json.dumps(record, separators=(",", ":"), default=str) + "\n").encode()

@@ -1,6 +1,6 @@
 """Events as bytes for the output: which of the renderers, and how it is set up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 from pulsarctl_wire.cli import console
@@ -9,7 +9,8 @@ from pulsarctl_wire.errors import FilterError
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire.frame import Event
 
-Render = Callable[[list[Event]], bytes]
+Render = Callable[[list[Event]], Iterable[bytes]]
+"""Gives the output of events in pieces of one event each, so that only one is in memory."""
 
 
 def schema_of(text: str | None) -> Any:
@@ -38,16 +39,16 @@ def renderer(
     if output == "json":
         from pulsarctl_wire.cli.jsonl import json_line
 
-        return lambda events: b"".join([json_line(recorder(event)) for event in events])
+        return lambda events: (json_line(recorder(event)) for event in events)
     paint = console.Paint(console.use_colour(stream, colour))
     line = LineRenderer(paint, time_format=time_format, origin=origin, show_secrets=show_secrets)
     render: Callable[[Event], str] = line
     if output == "tree":
         from pulsarctl_wire.cli.tree import TreeRenderer
 
-        render = TreeRenderer(line, recorder, colour=paint.colour)
+        render = TreeRenderer(line, recorder, paint)
     elif output == "hex":
         from pulsarctl_wire.cli.hexview import HexRenderer
 
         render = HexRenderer(line, paint, show_secrets=show_secrets)
-    return lambda events: ("\n".join(map(render, events)) + "\n").encode("utf-8", "backslashreplace")
+    return lambda events: (f"{render(event)}\n".encode("utf-8", "backslashreplace") for event in events)

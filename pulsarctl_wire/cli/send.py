@@ -270,7 +270,7 @@ class Talk:
             self._take(event)
         if events and (self._show_sent or not to_broker) and self.failed is None:
             try:
-                sys.stdout.buffer.write(self._render(events))
+                sys.stdout.buffer.writelines(self._render(events))
                 sys.stdout.buffer.flush()
             except OSError as error:  # in a callback nobody would hear of it
                 self.failed = error

@@ -2,11 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.cli.console import Paint, human_bytes
-from pulsarctl_wire.wire.commands import command_name
+from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+
+_KINDS: Final = 1_000
+"""Types of commands that are counted each; unknown ones beyond are counted together."""
+
+_UNKNOWN_SHOWN: Final = 10
 
 
 class Summary:
@@ -18,7 +24,10 @@ class Summary:
         self.protocols: Counter[str] = Counter()
         self.other_traffic: Counter[str] = Counter()
         self.totals: Counter[str] = Counter()
-        """Of bytes, partial, sent, delivered, malformed, malformed_bytes, gaps, gap_bytes."""
+        """Of bytes, partial, sent, delivered, malformed, malformed_bytes, gaps, gap_bytes, unknown, unopened.
+
+        `unknown` are frames of unknown types that are not counted each.
+        """
         self.packets = 0
         self.connections = 0
         self.cut_packets = 0
@@ -43,7 +52,10 @@ class Summary:
                 continue
             size += len(event.raw)
             number = event.type
-            commands[number] += 1
+            if 0 <= number < _KINDS:
+                commands[number] += 1
+            else:
+                totals["unknown"] += 1
             if number == 6 or number == 9:  # SEND, MESSAGE
                 self.checksums[event.checksum] += 1
                 metadata = event.metadata
@@ -69,8 +81,9 @@ class Summary:
             if event.protocol:
                 self.protocols[event.protocol] += 1
 
-    def finish(self, decoder: Decoder) -> None:
-        """Take over what the decoder has counted itself."""
+    def finish(self, decoder: Decoder, unopened: int) -> None:
+        """Take over what the decoder has counted itself; `unopened` entries were left so."""
+        self.totals["unopened"] = unopened
         self.packets = decoder.packets
         self.cut_packets = decoder.cut_packets
         self.connections = decoder.reassembler.connections
@@ -100,14 +113,20 @@ class Summary:
         others = self.connections - len(self._seen)
         other = f" (and {others} without Pulsar frames{_named(self.other_traffic)})" if others else ""
         packets = f"{_count(self.packets, 'packet')}, " if self.packets else ""
+        frames = sum(self.commands.values()) + totals["unknown"]
         yield paint(
             "bold",
             f"{packets}{_count(len(self._seen), 'connection')}{other}, "
-            f"{_count(sum(self.commands.values()), 'frame')}{span}, {human_bytes(totals['bytes'])}",
+            f"{_count(frames, 'frame')}{span}, {human_bytes(totals['bytes'])}",
         )
         if self.commands:
             ranked = sorted(self.commands.items(), key=lambda item: (-item[1], command_name(item[0])))
-            yield "  commands   " + ", ".join(f"{command_name(number)} {count}" for number, count in ranked)
+            named = [f"{command_name(number)} {count}" for number, count in ranked if number in BODIES]
+            unknown = [(number, count) for number, count in ranked if number not in BODIES]
+            named += [f"{command_name(number)} {count}" for number, count in unknown[:_UNKNOWN_SHOWN]]
+            if rest := sum(count for _, count in unknown[_UNKNOWN_SHOWN:]) + totals["unknown"]:
+                named.append(f"other unknown commands {rest}")
+            yield "  commands   " + ", ".join(named)
         if totals["sent"] or totals["delivered"]:
             yield f"  messages   {totals['sent']} sent, {totals['delivered']} delivered"
         if self.checksums:
@@ -117,6 +136,8 @@ class Summary:
                 + paint("red" if invalid else "", f"{invalid} invalid")
                 + f", {self.checksums['absent']} absent"
             )
+        if totals["unopened"]:
+            yield f"  unopened   {_count(totals['unopened'], 'entry', 'entries')}: see --payload-ratio"
         damage = ", ".join(self._damage())
         if damage:
             yield f"  damage     {paint('yellow', damage)}"
@@ -138,5 +159,5 @@ def _named(counts: Counter[str]) -> str:
     return f": {', '.join(f'{name} {count}' for name, count in counts.most_common())}" if counts else ""
 
 
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"
+def _count(number: int, name: str, names: str = "") -> str:
+    return f"{number} {name if number == 1 else names or f'{name}s'}"

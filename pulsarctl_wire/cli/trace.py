@@ -81,7 +81,7 @@ class Trace:
             sys.stdout.flush()
             if self._origin.time_ns is None:
                 self._origin.time_ns = events[0].time_ns
-            sys.stderr.buffer.write(self._render(events))
+            sys.stderr.buffer.writelines(self._render(events))
             sys.stderr.buffer.flush()
 
 

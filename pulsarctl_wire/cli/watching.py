@@ -244,11 +244,13 @@ class Watching:
             self._origin.time_ns = events[0].time_ns
         for test in self._tests:
             events = list(filter(test, events))
-        if events and not self._out.put(self._render(events)) and self._out.error is None:
-            refused = sum(isinstance(event, Frame) for event in events)
-            self._missed += refused
-            if self._live is not None:
-                self._live.missed(refused)
+        refused = 0
+        for event, output in zip(events, self._render(events), strict=True):
+            if not self._out.put(output) and self._out.error is None:
+                refused += isinstance(event, Frame)
+        self._missed += refused
+        if self._live is not None:
+            self._live.missed(refused)
 
     def _write(self, write: Callable[[], None]) -> None:
         if self._writer is None:

@@ -259,7 +259,7 @@ class TableBuilder:
             text = orjson.dumps(self._walk(body)).decode()
             self._keep(row, "command_json", text)
             self._bytes += len(text)
-            self._walk.odd.clear()
+            self._walk.take_odd()
 
     def _keep(self, row: int, name: str, value: Any) -> None:
         self._sparse.setdefault(name, []).append((row, value))

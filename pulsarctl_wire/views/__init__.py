@@ -20,13 +20,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pulsarctl_wire.views import avro, hex_view, json_view, keyvalue, primitives, protobuf, text
-from pulsarctl_wire.views.content import Content, Shown, View, reason
+from pulsarctl_wire.views.content import MAX_FRAME_VALUES, Content, Room, Shown, View, reason
 from pulsarctl_wire.views.encoding import Encoded, encode
 from pulsarctl_wire.views.schemas import parse_schema
 from pulsarctl_wire.views.values import plain_text
 from pulsarctl_wire.wire import PulsarApi_pb2
 
-__all__ = ["VIEWS", "Content", "Encoded", "Shown", "View", "encode", "parse_schema", "show", "show_plain"]
+__all__ = [
+    "MAX_FRAME_VALUES",
+    "VIEWS",
+    "Content",
+    "Encoded",
+    "Room",
+    "Shown",
+    "View",
+    "encode",
+    "parse_schema",
+    "show",
+    "show_plain",
+]
 
 VIEWS: tuple[View, ...] = (json_view, avro, protobuf, keyvalue, primitives, text, hex_view)
 """All views; of equal scores the first wins. Text comes late: it looks at every byte."""

@@ -31,7 +31,7 @@ from pulsarctl_wire.views.avro_reader import (
     union,
 )
 from pulsarctl_wire.views.cache import SchemaCache, schema_json
-from pulsarctl_wire.views.content import MAX_DEPTH, MAX_NAME, MAX_VALUES, Content, Json, Shown, quoted
+from pulsarctl_wire.views.content import MAX_DEPTH, MAX_NAME, Content, Json, Shown, cut, name_cost, quoted
 from pulsarctl_wire.views.cursor import Cursor
 from pulsarctl_wire.views.values import (
     MAX_SCALE,
@@ -89,10 +89,10 @@ def show(content: Content) -> Shown:
     branch's value alone. A note tells when values were cut, or bytes were left over.
     """
     assert content.schema is not None, "score() was 0"
-    cursor = Cursor(content.payload)
+    cursor = Cursor(content.payload, content.room)
     value = _readers(content.schema)(cursor)
     if cursor.left < 0:
-        return Shown("avro", value, f"Cut after {MAX_VALUES} values.")
+        return Shown("avro", value, cut(cursor.left))
     if cursor.at < len(content.payload):
         rest = len(content.payload) - cursor.at
         return Shown("avro", value, f"Bytes left over behind the value: {rest}.")
@@ -152,7 +152,8 @@ class _Compiler:
             if not isinstance(field, dict):
                 raise ValueError(f"the schema has {quoted(field)} where a field is due")
             read = self.read(field.get("type"), inner, depth + 1)
-            record.fields.append((_short(field.get("name")), read))
+            name = _short(field.get("name"))
+            record.fields.append((name, name_cost(name), read))
         return record
 
     def define(self, schema: dict[str, Any], namespace: str, read: Read) -> str:

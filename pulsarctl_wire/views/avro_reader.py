@@ -20,7 +20,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import TypeAlias, TypeVar
 
-from pulsarctl_wire.views.content import Json
+from pulsarctl_wire.views.content import Json, name_cost
 from pulsarctl_wire.views.cursor import Cursor
 from pulsarctl_wire.views.values import base64_text, double, lenient_text, single
 
@@ -95,7 +95,14 @@ def _chosen(cursor: Cursor, options: list[Part]) -> Part:
 
 def enumeration(symbols: list[str]) -> Read:
     """Reads an index into ``symbols``."""
-    return lambda cursor: _chosen(cursor, symbols)
+    costs = [(symbol, name_cost(symbol) - 1) for symbol in symbols]
+
+    def read(cursor: Cursor) -> str:
+        symbol, cost = _chosen(cursor, costs)
+        cursor.spend(cost)
+        return symbol
+
+    return read
 
 
 def union(branches: list[Read]) -> Read:
@@ -130,20 +137,21 @@ class Record:
     """Reads fields in the schema's order as an object.
 
     Attributes:
-        fields: names with their Reads; filled in after the Record exists, so that they can refer to it.
+        fields: names, what they cost, and their Reads; filled in after the Record exists, so that they
+            can refer to it.
     """
 
     __slots__ = ("fields",)
 
     def __init__(self) -> None:
-        self.fields: list[tuple[str, Read]] = []
+        self.fields: list[tuple[str, int, Read]] = []
 
     def __call__(self, cursor: Cursor) -> Json:
         """Read all fields, or as many as the budget allows."""
         cursor.enter()
         values: dict[str, Json] = {}
-        for name, read in self.fields:
-            if not cursor.spend():
+        for name, cost, read in self.fields:
+            if not cursor.spend(cost):
                 break
             values[name] = read(cursor)
         cursor.leave()

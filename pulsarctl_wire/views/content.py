@@ -7,13 +7,15 @@ counts, and not by how long the payload is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from pulsarctl_wire.wire import PulsarApi_pb2
 
 MAX_VALUES = 100_000
 """Values (scalars, items, fields) built from one payload."""
+MAX_FRAME_VALUES = 500_000
+"""Values built from all payloads of one frame: they are in memory together."""
 MAX_DEPTH = 64
 """Lists and objects inside one another; orjson writes no more than 254."""
 MAX_NAME = 256
@@ -21,7 +23,19 @@ MAX_NAME = 256
 MAX_REASON = 160
 """Characters of an error's text in a note."""
 
+NAME_STEP = 16
+"""Characters of a schema's name that count as one value more, wherever it is repeated."""
+
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+
+
+class Room:
+    """How many values may still be built from payloads that share it: those of one frame."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: int = MAX_FRAME_VALUES) -> None:
+        self.values = values
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +47,13 @@ class Content:
         schema: the schema seen for the topic, or given by the user; None when there is none.
         key: the message key's bytes with base64 undone, for KeyValue in SEPARATED encoding;
             None when the message has no key.
+        room: what may be built from it.
     """
 
     payload: bytes
     schema: PulsarApi_pb2.Schema | None = None
     key: bytes | None = None
+    room: Room = field(default_factory=Room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +81,16 @@ class View(Protocol):
 
     def show(self, content: Content) -> Shown:
         """Show ``content``; raises ValueError (or what a hostile payload provokes) if it cannot."""
+
+
+def cut(left: int) -> str | None:
+    """The note of a payload that had ``left`` values to go; None if it was read to its end."""
+    return f"Cut after {MAX_VALUES} values, or {MAX_FRAME_VALUES} of its frame." if left < 0 else None
+
+
+def name_cost(name: str) -> int:
+    """What a value under ``name`` counts as: one name of a schema may be repeated by every item."""
+    return 1 + len(name) // NAME_STEP
 
 
 def reason(error: Exception) -> str:

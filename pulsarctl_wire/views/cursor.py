@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsarctl_wire.views.content import MAX_DEPTH, MAX_VALUES
+from pulsarctl_wire.views.content import MAX_DEPTH, MAX_VALUES, Room
 
 _UINT64 = (1 << 64) - 1
 
@@ -15,12 +15,13 @@ class Cursor:
         left: values that may still be built; negative once reading was cut short.
     """
 
-    __slots__ = ("at", "data", "depth", "left")
+    __slots__ = ("at", "data", "depth", "left", "room")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, room: Room) -> None:
         self.data = data
         self.at = 0
-        self.left = MAX_VALUES
+        self.room = room
+        self.left = min(MAX_VALUES, room.values)
         self.depth = 0
 
     def take(self, size: int, end: int | None = None) -> bytes:
@@ -45,9 +46,10 @@ class Cursor:
             shift += 7
         raise ValueError(f"no complete number at byte {self.at}")
 
-    def spend(self) -> bool:
-        """Count one value; False when it must not be built."""
-        self.left -= 1
+    def spend(self, cost: int = 1) -> bool:
+        """Count a value of that cost; False when it must not be built."""
+        self.left -= cost
+        self.room.values -= cost
         return self.left >= 0
 
     def enter(self) -> None:

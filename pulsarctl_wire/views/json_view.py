@@ -39,11 +39,13 @@ def score(content: Content) -> float:
 
 def show(content: Content) -> Shown:
     """The parsed payload; ValueError when it is not JSON, too deep or holds too many values."""
-    payload = content.payload
+    payload, room = content.payload, content.room
     openings = payload.count(b"[") + payload.count(b"{")
     # Counted before parsing, so commas inside strings count too: the error is on the safe side.
-    if openings + payload.count(b",") >= MAX_VALUES:
-        raise ValueError(f"it may hold more than {MAX_VALUES} values")
+    most = openings + payload.count(b",")
+    if most >= min(MAX_VALUES, room.values):
+        raise ValueError(f"it may hold more than {min(MAX_VALUES, room.values)} values")
+    room.values -= most
     value: Json = _decode(payload.decode())
     # Only these two can have become something that cannot be written as JSON again.
     if openings > MAX_DEPTH or b"\\ud" in payload or b"\\uD" in payload:

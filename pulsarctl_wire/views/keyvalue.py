@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pulsarctl_wire.views.cache import SchemaCache, schema_json
-from pulsarctl_wire.views.content import Content, Json, Shown, quoted
+from pulsarctl_wire.views.content import Content, Json, Room, Shown, quoted
 from pulsarctl_wire.wire import PulsarApi_pb2
 
 _KEY_VALUE = PulsarApi_pb2.Schema.KeyValue
@@ -50,19 +50,19 @@ def show(content: Content) -> Shown:
     key, value = separate if pair.separated else _split(content.payload, "the payload")
     notes: list[str] = []
     parts: dict[str, Json] = {
-        "key": _part("Key", key, pair.key, notes),
-        "value": _part("Value", value, pair.value, notes),
+        "key": _part("Key", key, pair.key, content.room, notes),
+        "value": _part("Value", value, pair.value, content.room, notes),
     }
     return Shown("keyvalue", parts, " ".join(notes) or None)
 
 
-def _part(name: str, raw: bytes | None, schema: PulsarApi_pb2.Schema, notes: list[str]) -> Json:
+def _part(name: str, raw: bytes | None, schema: PulsarApi_pb2.Schema, room: Room, notes: list[str]) -> Json:
     if raw is None:
         return {"view": "null", "value": None}
     # Imported here because the package imports this module: a part may have any view, this too.
     from pulsarctl_wire.views import show as show_any
 
-    shown = show_any(Content(raw, schema))
+    shown = show_any(Content(raw, schema, room=room))
     if shown.note:
         notes.append(f"{name}: {shown.note}")
     return {"view": shown.view, "value": shown.value}

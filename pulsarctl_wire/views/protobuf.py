@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pulsarctl_wire.views.cache import SchemaCache, schema_json
-from pulsarctl_wire.views.content import MAX_NAME, MAX_VALUES, Content, Json, Shown, quoted
+from pulsarctl_wire.views.content import MAX_NAME, Content, Json, Shown, cut, quoted
 from pulsarctl_wire.views.protobuf_reader import NOTHING_KNOWN, Field, Message, Reader
 from pulsarctl_wire.views.protobuf_scalars import SCALARS, named_enum
 from pulsarctl_wire.wire import PulsarApi_pb2
@@ -51,10 +51,10 @@ def show(content: Content) -> Shown:
     unknown fields appear by number.
     """
     assert content.schema is not None, "score() was 0"
-    reader = Reader(content.payload)
+    reader = Reader(content.payload, content.room)
     fields: dict[str, Json] = {}
     reader.message(_messages(content.schema), len(content.payload), fields)
-    return Shown("protobuf", fields, f"Cut after {MAX_VALUES} values." if reader.left < 0 else None)
+    return Shown("protobuf", fields, cut(reader.left))
 
 
 def compile_schema(schema: PulsarApi_pb2.Schema) -> Message:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pulsarctl_wire.views.content import Json
+from pulsarctl_wire.views.content import Json, name_cost
 from pulsarctl_wire.views.cursor import Cursor
 from pulsarctl_wire.views.values import base64_text, plain_text
 
@@ -134,6 +134,7 @@ class Field:
 
     def add(self, reader: Reader, wire: int, number: int, end: int, into: dict[str, Json]) -> bool:
         """Read the field into ``into``; False when its wire type is not this field's."""
+        reader.spend(name_cost(self.name) - 1)
         if self.message is not None:
             if wire not in (SIZED, START_GROUP):
                 return False

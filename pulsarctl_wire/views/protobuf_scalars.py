@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from pulsarctl_wire.views.content import Json
+from pulsarctl_wire.views.content import Json, name_cost
 from pulsarctl_wire.views.protobuf_reader import EIGHT, FOUR, SIZED, VARINT, Read, Reader
 from pulsarctl_wire.views.values import base64_text, double, lenient_text, single
 
@@ -54,6 +54,9 @@ def named_enum(names: dict[int, str]) -> Read:
 
     def read(reader: Reader, end: int) -> Json:
         number = _signed(reader.varint(end), 32)
-        return names.get(number, number)
+        name = names.get(number, number)
+        if isinstance(name, str):
+            reader.spend(name_cost(name) - 1)
+        return name
 
     return read

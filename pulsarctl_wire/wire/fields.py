@@ -59,15 +59,24 @@ def _redacted(value: str | bytes) -> str:
     return as_text(data) if data == REFRESH or not data else f"[redacted: {len(data)} bytes]"
 
 
+MAX_ITEMS: Final = 250_000
+"""Items of repeated and of unknown fields that are walked of one frame."""
+
+MAX_ODD: Final = 1_000
+"""Oddities of a frame that are told one by one."""
+
+
 class Walker:
     """Turns messages into dicts of plain values; redacts secrets unless `show_secrets`.
 
     `odd` collects what is wrong with the messages walked: required fields that are missing, fields that
-    the schema does not have. Take it and clear it.
+    the schema does not have, items left out because there are more than `MAX_ITEMS`. Take it by `take_odd`
+    once a frame.
     """
 
     def __init__(self, *, show_secrets: bool = False) -> None:
         self.odd: list[str] = []
+        self._room = MAX_ITEMS
         self._show_secrets = show_secrets
         self._plans: dict[Any, tuple[Plan, frozenset[str]]] = {}
 
@@ -78,19 +87,39 @@ class Walker:
         for field, value in message.ListFields():
             name, convert, repeated = plan[field]
             if repeated:
+                value = self._bounded(value)
                 values[name] = list(value) if convert is None else [convert(item) for item in value]
             else:
                 values[name] = value if convert is None else convert(value)
         if not required <= values.keys():
             missing = ", ".join(sorted(name for name in required if name not in values))
-            self.odd.append(f"{message.DESCRIPTOR.name} lacks {missing}")
+            self._note(f"{message.DESCRIPTOR.name} lacks {missing}")
         if len(UnknownFieldSet(message)):  # type: ignore[no-untyped-call, unused-ignore]
-            for number, data in unknown_fields(message):
+            for number, data in self._bounded(unknown_fields(message)):
                 _add_unknown(values, number, data)
-                note = f"{message.DESCRIPTOR.name} has the unknown field {number}"
-                if note not in self.odd[-1:]:
-                    self.odd.append(note)
+                self._note(f"{message.DESCRIPTOR.name} has the unknown field {number}")
         return values
+
+    def take_odd(self) -> list[str]:
+        """What was odd since the last call; the next frame begins."""
+        odd, self.odd = self.odd, []
+        if len(odd) > MAX_ODD:
+            odd[-1] = "… and more of this kind"
+        self._room = MAX_ITEMS
+        return odd
+
+    def _note(self, text: str) -> None:
+        if text not in self.odd[-1:] and len(self.odd) <= MAX_ODD:
+            self.odd.append(text)
+
+    def _bounded(self, items: Any) -> Any:
+        """`items`, or as many of them as may still be walked."""
+        count = len(items)
+        if count > self._room:
+            self._note(f"only {self._room} of {count} items are shown")
+            items, count = items[: self._room], self._room
+        self._room -= count
+        return items
 
     def _plan(self, descriptor: Any) -> tuple[Plan, frozenset[str]]:
         plan = {field: (field.name, self._convert(field), field.is_repeated) for field in descriptor.fields}

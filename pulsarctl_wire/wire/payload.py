@@ -6,7 +6,8 @@
     chunks                one compressed payload cut into pieces, each in an entry of its own, joined by uuid
 
 Everything here is bounded: what a codec puts out by `uncompressed_size` and `MAX_PAYLOAD`, a batch by
-its bytes, chunks by `ChunkJoiner.MAX_BYTES` over all messages that wait for more.
+its bytes, chunks by `ChunkJoiner.MAX_BYTES` over all messages that wait for more, and all that is opened
+of one input by a `Budget`.
 """
 
 import struct
@@ -30,6 +31,15 @@ MAX_MESSAGES: Final = 65_536
 
 MAX_PAYLOAD: Final = 64 * 1024 * 1024
 """Bytes of the largest payload that is decompressed."""
+
+MAX_METADATA: Final = 1024 * 1024
+"""Bytes of a SingleMessageMetadata that is parsed: two bytes can make a property of a hundred."""
+
+MESSAGE_COST: Final = 1024
+"""What opening a message of a batch costs of a `Budget`, beside its bytes."""
+
+PROPERTY_COST: Final = 256
+"""What a property of such a message costs of it."""
 
 _SNAPPY_FRAMING: Final = b"\xff\x06\x00\x00sNaPpY"
 """What the framing format begins with (github.com/google/snappy, framing_format.txt): the Rust client's."""
@@ -68,10 +78,52 @@ class PayloadError(ValueError):
     """A payload that its codec cannot read; internal, becomes a note."""
 
 
-def open_entry(frame: Frame) -> Entry:
+class Budget:
+    """How much may be opened of an input: a few bytes can ask for very much.
+
+    The unit is a byte of decompressed payload; a message costs `MESSAGE_COST` as well, and whoever shows
+    payloads spends what that takes. The first MiB of input may use `START`; each byte after it adds `ratio`.
+    Traffic of clients stays far below that.
+
+    `unopened` counts the entries that were not opened, or not to their end, for lack of it.
+    """
+
+    START: Final = 160 * 1024 * 1024
+    FREE: Final = 1024 * 1024
+    RATIO: Final = 1024
+
+    def __init__(self, ratio: int = RATIO) -> None:
+        self.left = self.START
+        self.unopened = 0
+        self._ratio = ratio
+        self._free = self.FREE
+
+    def read(self, size: int) -> None:
+        """`size` more bytes of input were read."""
+        if self._free >= size:
+            self._free -= size
+        else:
+            self.left += (size - self._free) * self._ratio
+            self._free = 0
+
+    def spend(self, cost: int) -> bool:
+        """Take `cost`, if that much is left; gives whether it was."""
+        if cost > self.left:
+            return False
+        self.left -= cost
+        return True
+
+    def refuse(self, what: str) -> str:
+        """Count an entry as left unopened; gives the note that says so of `what`."""
+        self.unopened += 1
+        return f"{what}: too much was opened for so few bytes read (--payload-ratio)"
+
+
+def open_entry(frame: Frame, budget: Budget | None = None) -> Entry:
     """The messages of a SEND or MESSAGE. Never raises: what cannot be read is said in the notes.
 
     A chunk has none, but the last one of a message has that message if all chunks were seen.
+    What `budget` has no room for stays unopened, and is noted.
     """
     metadata = frame.metadata
     if metadata is None or not frame.payload_at or frame.partial:
@@ -87,6 +139,9 @@ def open_entry(frame: Frame) -> Entry:
     if metadata.compression:
         if metadata.compression == CompressionType.SNAPPY and payload.startswith(_SNAPPY_FRAMING):
             notes.append("SNAPPY in its framing format; the Java and C++ clients use the raw one")
+        if budget is not None and not budget.spend(metadata.uncompressed_size):
+            note = budget.refuse(f"{metadata.uncompressed_size} bytes left compressed")
+            return Entry([Message(None, metadata, None)], [*notes, note])
         try:
             payload = decompress(metadata.compression, payload, metadata.uncompressed_size)
         except PayloadError as error:
@@ -94,28 +149,35 @@ def open_entry(frame: Frame) -> Entry:
     if not metadata.HasField("num_messages_in_batch"):
         return Entry([Message(None, metadata, payload)], notes)
     masked = frame.base.message.ack_set if frame.type == 9 and frame.base is not None else ()
-    return Entry(_batch(payload, metadata.num_messages_in_batch, masked, notes), notes)
+    return Entry(_batch(payload, metadata.num_messages_in_batch, masked, notes, budget), notes)
 
 
-def _batch(payload: bytes, count: int, ack_set: Any, notes: list[str]) -> list[Message]:
+def _batch(
+    payload: bytes, count: int, ack_set: Any, notes: list[str], budget: Budget | None
+) -> list[Message]:
     messages: list[Message] = []
     at, end = 0, len(payload)
     while at < end and len(messages) < min(count, MAX_MESSAGES):
+        index = len(messages)
         start = at + 4
         stop = start + (_u32_at(payload, at)[0] if start <= end else 0)
         try:
             if start > end or stop > end:
                 raise DecodeError("it runs beyond the payload")
+            if stop - start > MAX_METADATA:
+                raise DecodeError(f"it has {stop - start} bytes")
             single = SingleMessageMetadata.FromString(payload[start:stop])
         except DecodeError as error:
-            notes.append(f"message {len(messages)} of the batch: its metadata does not parse: {error}")
+            notes.append(f"message {index} of the batch: its metadata does not parse: {error}")
+            return messages
+        if budget is not None and not budget.spend(MESSAGE_COST + PROPERTY_COST * len(single.properties)):
+            notes.append(budget.refuse(f"{index} of {count} messages opened"))
             return messages
         at = stop + max(single.payload_size, 0)
         if at > end:
-            notes.append(f"message {len(messages)} of the batch: its payload runs beyond the batch")
+            notes.append(f"message {index} of the batch: its payload runs beyond the batch")
         elif single.payload_size < 0 or not single.HasField("payload_size"):
-            notes.append(f"message {len(messages)} of the batch: it has no payload size, or a negative one")
-        index = len(messages)
+            notes.append(f"message {index} of the batch: it has no payload size, or a negative one")
         messages.append(Message(index, single, payload[stop:at], _masked(ack_set, index)))
     if len(messages) != count:
         notes.append(f"{len(messages)} messages in a batch that says {count}")
