@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.fields import as_text, unknown_fields
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CompressionType,
@@ -40,6 +40,11 @@ MESSAGE_COST: Final = 1024
 
 PROPERTY_COST: Final = 256
 """What a property of such a message costs of it."""
+
+UNKNOWN_COST: Final = 64
+"""What a byte of its metadata costs of it where that has fields the schema does not know."""
+
+_USUAL_METADATA: Final = 64  # bytes that are not worth a look for unknown fields
 
 _SNAPPY_FRAMING: Final = b"\xff\x06\x00\x00sNaPpY"
 """What the framing format begins with (github.com/google/snappy, framing_format.txt): the Rust client's."""
@@ -170,7 +175,7 @@ def _batch(
         except DecodeError as error:
             notes.append(f"message {index} of the batch: its metadata does not parse: {error}")
             return messages
-        if budget is not None and not budget.spend(MESSAGE_COST + PROPERTY_COST * len(single.properties)):
+        if budget is not None and not budget.spend(_cost(single, stop - start)):
             notes.append(budget.refuse(f"{index} of {count} messages opened"))
             return messages
         at = stop + max(single.payload_size, 0)
@@ -184,6 +189,12 @@ def _batch(
     elif at < end:
         notes.append(f"{end - at} bytes behind the last message of the batch")
     return messages
+
+
+def _cost(single: SingleMessageMetadata, size: int) -> int:
+    """What a message with this metadata, of `size` bytes, costs of a `Budget`."""
+    unknown = size > _USUAL_METADATA and unknown_fields(single)
+    return MESSAGE_COST + PROPERTY_COST * len(single.properties) + (UNKNOWN_COST * size if unknown else 0)
 
 
 def _masked(ack_set: Any, index: int) -> bool:

@@ -1,0 +1,261 @@
+"""Inputs of at most 1 MB that ask for as much work and memory as they can.
+
+INPUTS["batches of zeros"]()    the bytes of a file
+"""
+
+import io
+import json
+import random
+import zlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+import zstandard
+
+from pulsarctl_wire.capture.recording import SessionWriter
+from pulsarctl_wire.wire.commands import BODIES
+from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Connection
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CompressionType, MessageMetadata, Schema
+
+SIZE: Final = 1_000_000
+"""Bytes of an input."""
+
+MIB: Final = 1024 * 1024
+START_NS: Final = 1_700_000_000_000_000_000
+
+
+def frame(base: BaseCommand, metadata: MessageMetadata | None = None, payload: bytes = b"") -> bytes:
+    """A frame whatever it lacks, without checksum."""
+    command = base.SerializePartialToString()
+    entry = b""
+    if metadata is not None:
+        head = metadata.SerializePartialToString()
+        entry = b"".join((len(head).to_bytes(4, "big"), head, payload))
+    size = len(command).to_bytes(4, "big")
+    return b"".join(((4 + len(command) + len(entry)).to_bytes(4, "big"), size, command, entry))
+
+
+def capture(frames: Iterable[bytes], size: int = SIZE) -> bytes:
+    """A capture of a client that sends these frames, as many as `size` bytes of file have room for."""
+    file = io.BytesIO()
+    writer = SessionWriter(file)
+    connection = Connection(0, "10.0.0.1:40000", "10.0.0.2:6650")
+    writer.opened(connection, START_NS)
+    for number, each in enumerate(frames):
+        if file.tell() + len(each) > size - 4096:
+            break
+        writer.carried(connection, True, each, START_NS + number * 1000)
+    return file.getvalue()
+
+
+def command(name: str, **fields: Any) -> BaseCommand:
+    """A command with these fields and no others, required or not."""
+    number = next(number for number, body in BODIES.items() if body == name)
+    base = BaseCommand(type=number)  # type: ignore[arg-type]
+    body = getattr(base, name)
+    body.SetInParent()
+    for field, value in fields.items():
+        setattr(body, field, value)
+    return base
+
+
+def repeat(piece: bytes | Iterable[bytes], size: int = SIZE) -> bytes:
+    """As many times `piece` as fit into `size` bytes."""
+    assert isinstance(piece, bytes)
+    return piece * (size // len(piece))
+
+
+def endless(make: Callable[[int], bytes]) -> Iterable[bytes]:
+    """`make` called with 0, 1, 2 …"""
+    number = 0
+    while True:
+        yield make(number)
+        number += 1
+
+
+# -- one frame with as many items as it has room for
+
+
+def of_items(body: str, field: str) -> bytes:
+    """A frame whose repeated `field` is full of the smallest items."""
+    base = command(body)
+    items = getattr(getattr(base, body), field)
+    kind = getattr(base, body).DESCRIPTOR.fields_by_name[field]
+    for _ in range(SIZE // 2 - 100):
+        if kind.message_type is not None:
+            items.add()
+        else:
+            items.append("" if kind.cpp_type == kind.CPPTYPE_STRING else 0)
+    return frame(base)
+
+
+REPEATED: Final = [
+    (body.name, field.name)
+    for body in BaseCommand.DESCRIPTOR.fields
+    if body.message_type is not None
+    for field in body.message_type.fields
+    if field.is_repeated
+]
+
+
+def unknown_fields() -> bytes:
+    """PING with half a million unknown fields, no two alike in a row."""
+    fields = (b"\xc0\x3e\x00" + b"\xc8\x3e\x00") * (SIZE // 6 - 10)
+    inside = b"\x08\x12\x92\x01" + _varint(len(fields)) + fields
+    return (4 + len(inside)).to_bytes(4, "big") + len(inside).to_bytes(4, "big") + inside
+
+
+def _varint(value: int) -> bytes:
+    digits = bytearray()
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*digits, value))
+
+
+def properties() -> bytes:
+    """SEND whose metadata has half a million properties without key and value."""
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    for _ in range(SIZE // 2 - 100):
+        metadata.properties.add()
+    return frame(command("send", producer_id=0, sequence_id=0), metadata)
+
+
+# -- entries that grow when they are opened
+
+ZSTD: Final = zstandard.ZstdCompressor()
+
+
+def entry(payload: bytes, codec: int = CompressionType.ZSTD, batch: int | None = None) -> bytes:
+    """A SEND of a compressed payload, which may be a batch of so many messages."""
+    metadata = MessageMetadata(
+        producer_name="p",
+        sequence_id=0,
+        publish_time=1,
+        compression=codec,  # type: ignore[arg-type]
+        uncompressed_size=len(payload),
+    )
+    if batch is not None:
+        metadata.num_messages_in_batch = batch
+    packed = zlib.compress(payload, 9) if codec == CompressionType.ZLIB else ZSTD.compress(payload)
+    return frame(command("send", producer_id=0, sequence_id=0), metadata, packed)
+
+
+def opening(payload: bytes, **how: Any) -> bytes:
+    """A capture full of such entries."""
+    each = entry(payload, **how)
+    return capture(each for _ in range(SIZE // len(each)))
+
+
+def of_metadata(piece: bytes) -> bytes:
+    """A batch whose messages have metadata full of `piece`."""
+    head = b"\x18\x00" + piece * (500_000 // len(piece))
+    message = len(head).to_bytes(4, "big") + head
+    return message * (16 * MIB // len(message))
+
+
+def by_schema(kind: int, data: bytes, payload: bytes, **how: Any) -> bytes:
+    """A capture of a producer with a schema, and of entries full of `payload`."""
+    producer = command("producer", topic="persistent://public/default/t", producer_id=0, request_id=1)
+    producer.producer.schema.CopyFrom(Schema(name="s", schema_data=data, type=kind))  # type: ignore[arg-type]
+    each = entry(payload, **how)
+    return capture([frame(producer), *(each for _ in range(SIZE // len(each)))])
+
+
+def nested_json(depth: int) -> bytes:
+    """Lists in lists."""
+    return b"[" * depth + b"]" * depth
+
+
+WIDE_RECORD: Final = json.dumps(
+    {
+        "type": "record",
+        "name": "r",
+        "fields": [{"name": "n" * 250 + str(number), "type": "null"} for number in range(1000)],
+    }
+).encode()
+
+# -- many small ones
+
+
+def requests(number: int) -> bytes:
+    """A LOOKUP that nobody answers, of a topic of its own."""
+    return frame(command("lookupTopic", topic=f"persistent://a/b/{number:>400}", request_id=number))
+
+
+def producers(number: int) -> bytes:
+    """A PRODUCER of its own."""
+    return frame(
+        command("producer", topic=f"persistent://a/b/{number}", producer_id=number, request_id=number)
+    )
+
+
+def chunks(number: int) -> bytes:
+    """The first chunk of a message of its own."""
+    metadata = MessageMetadata(
+        producer_name="p", sequence_id=number, publish_time=1, uuid=f"{number:x}", num_chunks_from_msg=2
+    )
+    metadata.chunk_id = 0
+    return frame(command("send", producer_id=0, sequence_id=number), metadata, b"x")
+
+
+def connections() -> bytes:
+    """As many connections as there is room for, each with a frame."""
+    file = io.BytesIO()
+    writer = SessionWriter(file)
+    ping = frame(command("ping"))
+    for number in range(SIZE):
+        writer.carried(Connection(number), True, ping, START_NS)
+        if file.tell() > SIZE - 4096:
+            break
+    return file.getvalue()
+
+
+def broken(number: int) -> bytes:
+    """A SEND with a wrong checksum and metadata that does not parse."""
+    body = MAGIC_CHECKSUM + bytes(4) + b"\x00\x00\x00\x04" + b"\xff\xff\xff\xff" + b"payload"
+    base = command("send", producer_id=number, sequence_id=0).SerializeToString()
+    return (4 + len(base) + len(body)).to_bytes(4, "big") + len(base).to_bytes(4, "big") + base + body
+
+
+def many(make: Callable[[int], bytes]) -> bytes:
+    """A capture of what `make` gives for 0, 1, 2 …"""
+    return capture(endless(make))
+
+
+INPUTS: Final[dict[str, Callable[[], bytes]]] = {
+    **{f"items of {body}.{field}": partial(of_items, body, field) for body, field in REPEATED},
+    "unknown fields": unknown_fields,
+    "properties": properties,
+    "batches of zeros": lambda: opening(bytes(64 * MIB), batch=65_536),
+    "batches of metadata": lambda: opening(of_metadata(b"\x0a\x00"), batch=65_536),
+    "batches of unknown fields": lambda: opening(of_metadata(b"\xc0\x3e\x00"), batch=65_536),
+    "small batches": lambda: opening(b"\x00\x00\x00\x02\x18\x00" * 1000, batch=1000),
+    "text": lambda: opening(b"x" * 5 * MIB),
+    "DEL": lambda: opening(b"\x7f" * 16 * MIB),
+    "C1": lambda: opening("\x9b".encode() * 8 * MIB),
+    "quotes": lambda: opening(b'"' * 16 * MIB, codec=CompressionType.ZLIB),
+    "line ends": lambda: opening(b"\n" * 16 * MIB),
+    "bytes": lambda: opening(b"\x01" * 16 * MIB),
+    "64 MiB each": lambda: opening(bytes(64 * MIB)),
+    "JSON of lists": lambda: by_schema(Schema.Json, b"", b"[" + b"[]," * 90_000 + b"[]]"),
+    "JSON of text": lambda: by_schema(Schema.Json, b"", b'"' + b"x" * 16 * MIB + b'"'),
+    "nested JSON": lambda: by_schema(Schema.Json, b"", nested_json(50_000)),
+    "wide records": lambda: by_schema(
+        Schema.Avro, b'{"type":"array","items":%s}' % WIDE_RECORD, b"\xfe\xff\xff\xff\x0f" * 1000
+    ),
+    "protobuf by number": lambda: by_schema(Schema.ProtobufNative, b"{}", b"\x08\x00" * 100_000),
+    "requests": lambda: many(requests),
+    "producers": lambda: many(producers),
+    "chunks": lambda: many(chunks),
+    "broken entries": lambda: many(broken),
+    "connections": connections,
+    "pings": lambda: repeat(frame(command("ping"))),
+    "noise": lambda: random.Random(5).randbytes(SIZE),
+    "heads": lambda: repeat(b"\x00\x00\x00\x20\x00\x00\x00\x10\x08"),
+    "hexadecimal digits": lambda: b"0a\n" * (SIZE // 3),
+    "rows of hexadecimal digits": lambda: b"00000000: 00\n" * (SIZE // 13),
+    "gzip of zeros": lambda: zlib.compress(bytes(64 * MIB), 9, 31),
+}
+"""By what they are made of."""
