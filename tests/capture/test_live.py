@@ -15,9 +15,10 @@ from scapy.config import conf
 from segments import PING, PONG, Tcp, conversation, frames_of, ipv4
 from tap import TUN, Tap, own_interface, tap
 
-from pulsarctl_wire.capture import Decoder
+from pulsarctl_wire.capture import Decoder, ring
+from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.live import Live, interface_names
-from pulsarctl_wire.capture.packets import RAW_IP, Dissector
+from pulsarctl_wire.capture.packets import RAW_IP, SYN, Dissector
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.frame import Frame
 
@@ -139,27 +140,43 @@ def test_capture_filter(loopback: str, talk: Talk) -> None:
         assert talk.port in struct.unpack_from(">HH", data, 14 + ip)
 
 
+def carried(live: Live, data: bytes) -> list[RawPacket]:
+    """The packets of a connection by which `data` went, in one write."""
+    with closing(live), socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(server.getsockname()) as client:
+            broker, _ = server.accept()
+            with broker, ThreadPoolExecutor(1) as pool:
+                arrived = pool.submit(broker.recv, len(data), socket.MSG_WAITALL)
+                client.sendall(data)
+                assert arrived.result() == data
+        return [each for each in live if struct.unpack_from(">H", each[2], 36)[0] == port]
+
+
 @pytest.mark.parametrize("capture_filter", [None, "tcp"])
 def test_large_segments_are_whole(loopback: str, capture_filter: str | None) -> None:
     """A filter does not cut them either."""
     data = bytes(range(256)) * 8192
     live = Live(loopback, is_over=at_once) if capture_filter is None else filtered(loopback, capture_filter)
-    with closing(live):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-            with socket.create_connection(server.getsockname()) as client:
-                broker, _ = server.accept()
-                with broker, ThreadPoolExecutor(1) as pool:
-                    arrived = pool.submit(broker.recv, len(data), socket.MSG_WAITALL)
-                    client.sendall(data)
-                    assert arrived.result() == data
-        packets = [each for each in live if struct.unpack_from(">H", each[2], 36)[0] == port]
+    packets = carried(live, data)
     assert max(len(packet[2]) for packet in packets) > 65_535
     assert all(len(packet[2]) == packet[3] for packet in packets)
     assert live.dropped == 0
-    dissect = Dissector().segment
-    payloads = [segment[4] for _, link, seen, size in packets if (segment := dissect(link, seen, size))]
-    assert b"".join(payloads) == data
+    segments = [Dissector().segment(link, seen, size) for _, link, seen, size in packets]
+    sent = [(sequence, flags, payload) for _, sequence, _, flags, payload, _ in filter(None, segments)]
+    first = next(sequence for sequence, flags, _ in sent if flags & SYN) + 1
+    seen = bytearray(len(data))
+    for sequence, _, payload in sent:  # several processors may have them in another order
+        if payload:
+            at = (sequence - first) % 2**32
+            seen[at : at + len(payload)] = payload
+    assert seen == data
+
+
+def test_a_packet_larger_than_a_block_is_cut(loopback: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring, "BLOCK", 16_384)
+    packets = carried(Live(loopback, is_over=at_once), bytes(1_000_000))
+    assert max(len(packet[2]) for packet in packets) < 16_384 < max(packet[3] for packet in packets)
 
 
 # ---- An interface of our own ----
