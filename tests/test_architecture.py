@@ -42,7 +42,7 @@ ONLY_IN = {
     "cryptography": {"net"},
     "prometheus_client": {"cli"},
     "yaml": {"faults"},
-    "socket": {"net"},
+    "socket": {"net", "capture"},
     "ssl": {"net"},
 }
 CLOCKLESS = {"wire", "views", "record", "faults"}

@@ -1,68 +1,195 @@
-"""Packets of a live interface, by scapy: needs the right to open packet sockets (root, CAP_NET_RAW)."""
+"""Packets of a live interface: needs the right to open packet sockets (root, CAP_NET_RAW).
+
+Linux shares a ring buffer with us (ring.py); elsewhere scapy reads, and nobody tells what was lost.
+"""
 
 import errno
+import socket
+import struct
+import sys
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.capture.files import RawPacket
-from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.errors import CaptureError, DamagedCapture
 
-_ETHERNET = 1
-_LARGEST = 256 * 1024  # bytes; segments that the interface is to cut arrive whole
+if TYPE_CHECKING:
+    from pulsarctl_wire.capture.ring import Ring
+
+BUFFER: Final = 64 * 1024 * 1024
+"""Bytes of packets that may wait to be read."""
+
+_ETHERNET: Final = 1
+_LARGEST: Final = 256 * 1024  # bytes; segments that the interface is to split arrive whole
+_INSTRUCTION: Final = struct.Struct("=HBBI")  # of BPF
+_RETURN, _ALL = 6, 0xFFFFFFFF
+_TICK: Final = 0.2  # seconds between two looks at whether it is over; a block of the ring takes less
+_SAY: Final = 1.0  # seconds between two reports of dropped packets
 
 
 def interface_names() -> list[str]:
     """The interfaces of this machine."""
-    import scapy.arch  # noqa: F401  (it finds the interfaces)
-    from scapy.interfaces import get_if_list
-
-    return list(get_if_list())
+    return [name for _, name in socket.if_nameindex()]
 
 
-def live_packets(
-    interface: str, capture_filter: str | None = None, before_wait: Callable[[], object] = lambda: None
-) -> Iterator[RawPacket]:
-    """The packets that pass `interface` from now on, until the iterator is closed.
+class Live:
+    """The packets that pass `interface` from now on, to be iterated over once.
 
-    `capture_filter` is a BPF expression such as "tcp port 6650". `before_wait` is called whenever there
-    is no packet to take. Raises CaptureError if the interface cannot be opened.
+    `capture_filter` is a BPF expression such as "tcp port 6650". `buffer` bytes of packets may wait to be
+    read. Iteration ends with the last packet before `is_over` says so, which is called at least every 0.2 s.
+    `before_wait` is called whenever there is no packet to take, `on_drop` with the number of packets dropped
+    since its last call, at most once a second.
+
+    Construction raises CaptureError if the interface cannot be opened. Iteration raises DamagedCapture if it
+    goes down.
     """
-    socket = _open(interface, capture_filter)
-    try:
-        link = _link_type(socket)
+
+    def __init__(
+        self,
+        interface: str,
+        capture_filter: str | None = None,
+        *,
+        buffer: int = BUFFER,
+        is_over: Callable[[], bool] = lambda: False,
+        before_wait: Callable[[], object] = lambda: None,
+        on_drop: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self._name = interface
+        self._is_over, self._before_wait, self._on_drop = is_over, before_wait, on_drop
+        self._unsaid = 0
+        self._said_at = -_SAY
+        self._source = _open(interface, capture_filter, buffer)
+
+    @property
+    def link(self) -> int:
+        """The link type of all packets."""
+        return self._source.link
+
+    @property
+    def received(self) -> int:
+        """Packets that have passed the filter, those that were dropped included."""
+        return self._source.received
+
+    @property
+    def dropped(self) -> int | None:
+        """Packets that the kernel dropped because the buffer was full; None where that is not known."""
+        return self._source.dropped
+
+    def __iter__(self) -> Iterator[RawPacket]:
+        source = self._source
+        over = False
+        failure: OSError | None = None
         while True:
-            if not socket.select([socket], 0):
-                before_wait()
-                socket.select([socket], None)
-            _, data, stamp = socket.recv_raw(_LARGEST)
-            if data is not None:
-                yield round((stamp or 0) * 1_000_000) * 1000, link, bytes(data), len(data)
-    finally:
-        socket.close()
+            if not over and (failure is not None or self._is_over()):
+                over = True
+                source.stop()
+            packets = source.take()
+            self._count()
+            yield from packets
+            if packets:
+                continue
+            self._before_wait()
+            try:
+                if not source.wait(_TICK) and over:
+                    break
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            raise DamagedCapture(f"interface {self._name}: {failure.strerror}") from failure
+
+    def close(self) -> None:
+        """Let go of the interface."""
+        self._source.close()
+
+    def _count(self) -> None:
+        self._unsaid += self._source.count()
+        if self._unsaid and time.monotonic() >= self._said_at + _SAY:
+            self._on_drop(self._unsaid)
+            self._unsaid, self._said_at = 0, time.monotonic()
 
 
-def _open(interface: str, capture_filter: str | None) -> Any:
-    import scapy.layers.inet
-    import scapy.layers.l2  # noqa: F401  (conf.L2listen needs the layers)
-    from scapy.config import conf
-    from scapy.error import Scapy_Exception
-
+def _open(interface: str, capture_filter: str | None, buffer: int) -> "Ring | _Scapy":
     if interface not in interface_names():
         known = ", ".join(interface_names())
         raise CaptureError(f"interface {interface}: there is no such interface; there are {known}")
-    # the loopback interface shows each packet going out and coming in; this socket skips the first
-    kind = conf.L2socket if interface == conf.loopback_name else conf.L2listen
     try:
-        return kind(iface=interface, filter=capture_filter)
-    except (PermissionError, Scapy_Exception, OSError) as error:
-        if getattr(error, "errno", None) in (errno.EPERM, errno.EACCES):
+        if sys.platform != "linux":
+            return _Scapy(interface, capture_filter)
+        from pulsarctl_wire.capture import ring
+
+        program = _program(capture_filter, ring.link_type(interface)) if capture_filter else b""
+        return ring.Ring(interface, program, buffer)
+    except (OSError, ImportError, ValueError) as error:
+        reason = str(getattr(error, "strerror", None) or error).splitlines()[0]
+        if isinstance(error, PermissionError):
             reason = "needs the right to capture; run as root, or give python CAP_NET_RAW"
-        else:
-            reason = str(error).splitlines()[0]
+        elif getattr(error, "errno", None) == errno.ENOMEM:
+            reason = f"there is no memory for a buffer of {buffer} bytes"
         raise CaptureError(f"interface {interface}: {reason}") from error
 
 
-def _link_type(socket: Any) -> int:
-    from scapy.config import conf
+def _program(capture_filter: str, link: int) -> bytes:
+    """A BPF program. Raises ValueError if the filter is none, ImportError if there is no libpcap."""
+    from ctypes import string_at
 
-    return int(conf.l2types.layer2num.get(socket.LL, _ETHERNET))
+    from scapy.arch.common import compile_filter, free_filter
+    from scapy.error import Scapy_Exception
+
+    try:
+        compiled = compile_filter(capture_filter, linktype=link)
+    except Scapy_Exception as error:
+        raise ValueError(error) from error
+    program = string_at(compiled.bf_insns, _INSTRUCTION.size * compiled.bf_len)
+    free_filter(compiled)
+    # scapy has it take 64 KiB of a packet; it is to take all
+    return b"".join(
+        _INSTRUCTION.pack(code, yes, no, _ALL if code == _RETURN and value else value)
+        for code, yes, no, value in _INSTRUCTION.iter_unpack(program)
+    )
+
+
+class _Scapy:
+    """What a Ring does, by scapy: on systems other than Linux."""
+
+    def __init__(self, interface: str, capture_filter: str | None) -> None:
+        import scapy.layers.inet
+        import scapy.layers.l2  # noqa: F401  (conf.L2listen needs the layers)
+        from scapy.config import conf
+        from scapy.error import Scapy_Exception
+
+        self.received = 0
+        self.dropped = None
+        self._stopped = False
+        try:
+            opened: Any = conf.L2listen(iface=interface, filter=capture_filter)
+        except Scapy_Exception as error:
+            raise ValueError(error) from error
+        self._socket = opened
+        self.link = int(conf.l2types.layer2num.get(opened.LL, _ETHERNET))
+
+    def take(self) -> list[RawPacket]:
+        """A packet, if one is there."""
+        if not self.wait(0):
+            return []
+        _, data, stamp = self._socket.recv_raw(_LARGEST)
+        if data is None:
+            return []
+        self.received += 1
+        return [(round((stamp or 0) * 1_000_000) * 1000, self.link, bytes(data), len(data))]
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a packet, but no longer than this; whether there is one."""
+        return not self._stopped and bool(self._socket.select([self._socket], seconds))
+
+    def count(self) -> int:
+        """Packets are dropped unseen."""
+        return 0
+
+    def stop(self) -> None:
+        """Take no more packets."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Let go of the interface."""
+        self._socket.close()

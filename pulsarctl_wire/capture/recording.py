@@ -120,9 +120,9 @@ class SessionWriter:
                 self._segment(sides, to_broker, FIN | ACK, time_ns)
                 self._segment(sides, not to_broker, ACK, time_ns)
 
-    def go_on(self, stream: BinaryIO) -> None:
-        """Write to `stream` from here on, a file of its own; connections that are open go on there."""
-        self._writer = PcapngWriter(stream)
+    def begin(self) -> None:
+        """Go on in a new file, to which the stream leads from here on, with the connections that are open."""
+        self._writer.begin()
 
     def _acknowledge(self, sides: _Sides, to_broker: bool, time_ns: int) -> None:
         """An ACK for what one side has sent, if that is much."""

@@ -27,10 +27,10 @@ GATHERED: Final = 256 * 1024
 """Bytes that wait before they are written, if nobody flushes."""
 
 
-class RotatingWriter:
-    """Writes the sessions of connections to pcapng files, as `SessionWriter` does to a stream.
+class RotatingFiles:
+    """A stream of pcapng blocks to one file after the other.
 
-    A new file begins once one has `size` bytes, or `period_ns` after its first packet; 0: never. `keep` of
+    A new file is due once one has `size` bytes, or `period_ns` after its first packet; 0: never. `keep` of
     them stay, the oldest are deleted; 0: all. `time_ns` (since the epoch) names the first one.
     Without `size` and `period_ns` the file is `path` itself.
 
@@ -45,7 +45,54 @@ class RotatingWriter:
         self._count = 0
         self._until: int | None = None  # when the file's period ends; None: it has no packets
         self._file = self._open(time_ns)
-        self._writer = SessionWriter(cast(BinaryIO, self._file))
+
+    def is_due(self, time_ns: int) -> bool:
+        """Whether it is time to call `turn`, before a packet of this time is written."""
+        if self._until is None:
+            self._until = time_ns + self._period_ns
+            return False
+        full = self._size and self._file.size >= self._size
+        return bool(full or (self._period_ns and time_ns >= self._until))
+
+    def turn(self, time_ns: int) -> None:
+        """Begin a new file, with a packet of this time."""
+        self._file.close()
+        self._file = self._open(time_ns)
+        self._until = time_ns + self._period_ns
+
+    def write(self, block: bytes, /) -> int:
+        """Take a block."""
+        return self._file.write(block)
+
+    def flush(self) -> None:
+        """Write what waits: all blocks so far are in the files then."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """End the last file."""
+        self._file.close()
+
+    def _open(self, time_ns: int) -> "_File":
+        """The next file; the oldest goes, if there are too many."""
+        path = self._path
+        if self._size or self._period_ns:
+            self._count += 1
+            stamp = time.strftime("%Y%m%d%H%M%S", time.localtime(time_ns // 1_000_000_000))
+            path = path.with_name(f"{path.stem}_{self._count:05}_{stamp}{path.suffix}")
+        file = _File(path)
+        self.paths.append(path)
+        if self._keep and len(self.paths) > self._keep:
+            with suppress(FileNotFoundError):  # somebody may have moved it
+                self.paths.pop(0).unlink()
+        return file
+
+
+class RotatingWriter(RotatingFiles):
+    """Writes the sessions of connections to rotating files, as `SessionWriter` does to a stream."""
+
+    def __init__(self, path: Path, time_ns: int, *, size: int = 0, period_ns: int = 0, keep: int = 0) -> None:
+        super().__init__(path, time_ns, size=size, period_ns=period_ns, keep=keep)
+        self._writer = SessionWriter(cast(BinaryIO, self))
 
     def opened(self, connection: Connection, time_ns: int) -> None:
         """A connection was made, at `time_ns` since the epoch."""
@@ -69,39 +116,11 @@ class RotatingWriter:
         self._turn(time_ns)
         self._writer.closed(connection, time_ns, by_broker)
 
-    def flush(self) -> None:
-        """Write what waits: all packets so far are in the files then."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """End the last file."""
-        self._file.close()
-
     def _turn(self, time_ns: int) -> None:
         """Begin a new file, if it is time for one."""
-        if self._until is None:
-            self._until = time_ns + self._period_ns
-            return
-        full = self._size and self._file.size >= self._size
-        if full or (self._period_ns and time_ns >= self._until):
-            self._file.close()
-            self._file = self._open(time_ns)
-            self._writer.go_on(cast(BinaryIO, self._file))
-            self._until = time_ns + self._period_ns
-
-    def _open(self, time_ns: int) -> "_File":
-        """The next file; the oldest goes, if there are too many."""
-        path = self._path
-        if self._size or self._period_ns:
-            self._count += 1
-            stamp = time.strftime("%Y%m%d%H%M%S", time.localtime(time_ns // 1_000_000_000))
-            path = path.with_name(f"{path.stem}_{self._count:05}_{stamp}{path.suffix}")
-        file = _File(path)
-        self.paths.append(path)
-        if self._keep and len(self.paths) > self._keep:
-            with suppress(FileNotFoundError):  # somebody may have moved it
-                self.paths.pop(0).unlink()
-        return file
+        if self.is_due(time_ns):
+            self.turn(time_ns)
+            self._writer.begin()
 
 
 class _File:

@@ -14,41 +14,61 @@ KEPT_BYTES: Final = 64 * 1024 * 1024
 """Bytes of packets that are kept because a later event may want them."""
 
 _COST: Final = 128  # bytes of keeping a packet, beside its own
-_SECTION, _INTERFACE, _PACKET = 0x0A0D0D0A, 1, 6
+_SECTION, _INTERFACE, _STATISTICS, _PACKET = 0x0A0D0D0A, 1, 5, 6
+_RECEIVED, _DROPPED = 4, 5  # isb_ifrecv, isb_ifdrop
 _NANOSECONDS: Final = struct.pack("<HHB3xHH", 9, 1, 9, 0, 0)  # if_tsresol 10^-9, end of options
+_PADDINGS: Final = (b"", bytes(1), bytes(2), bytes(3))
+_head: Final = struct.Struct("<7I").pack
+_u32: Final = struct.Struct("<I").pack
 
 
 class PcapngWriter:
-    """Writes packets to `stream` as pcapng. `count` is how many were written."""
+    """Writes packets to `stream` as pcapng. `count` is how many were written.
+
+    All methods raise OSError where the stream cannot be written.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self.count = 0
         self._stream = stream
         self._interfaces: dict[int, int] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a section, as a file does: what follows can be read without what came before."""
+        self._interfaces.clear()
         self._block(_SECTION, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
 
     def write(self, packet: RawPacket) -> None:
-        """Add a packet; raises OSError where the file cannot be written."""
+        """Add a packet."""
         time_ns, link, data, length = packet
-        if link not in self._interfaces:
-            self._interfaces[link] = len(self._interfaces)
-            self._block(_INTERFACE, struct.pack("<HHI", link, 0, 0) + _NANOSECONDS)
+        number = self._interfaces.get(link)
+        if number is None:
+            number = self._interface(link)
         stamp = (time_ns or 0) & 2**64 - 1
-        head = struct.pack(
-            "<IIIII",
-            self._interfaces[link],
-            stamp >> 32,
-            stamp & 0xFFFFFFFF,
-            len(data),
-            max(length, len(data)),
-        )
-        self._block(_PACKET, head + data)
+        size = len(data)
+        padding = -size % 4
+        total = 32 + size + padding
+        head = _head(_PACKET, total, number, stamp >> 32, stamp & 0xFFFFFFFF, size, max(length, size))
+        self._stream.write(b"".join((head, data, _PADDINGS[padding], _u32(total))))
         self.count += 1
 
+    def statistics(self, link: int, time_ns: int, received: int, dropped: int) -> None:
+        """Say what was counted at the interface with this link type by `time_ns`: packets."""
+        number = self._interfaces.get(link)
+        if number is None:
+            number = self._interface(link)
+        counters = struct.pack("<HHQHHQI", _RECEIVED, 8, received, _DROPPED, 8, dropped, 0)
+        self._block(_STATISTICS, struct.pack("<III", number, time_ns >> 32, time_ns & 0xFFFFFFFF) + counters)
+
+    def _interface(self, link: int) -> int:
+        """The number of a new interface."""
+        self._block(_INTERFACE, struct.pack("<HHI", link, 0, 0) + _NANOSECONDS)
+        return self._interfaces.setdefault(link, len(self._interfaces))
+
     def _block(self, kind: int, body: bytes) -> None:
-        body += bytes(-len(body) % 4)
-        size = struct.pack("<I", 12 + len(body))
-        self._stream.write(b"".join((struct.pack("<I", kind), size, body, size)))
+        size = _u32(12 + len(body))
+        self._stream.write(b"".join((_u32(kind), size, body, size)))
 
 
 class EventWriter:

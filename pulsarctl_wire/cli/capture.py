@@ -2,11 +2,26 @@
 
 import sys
 import time
-from typing import Annotated
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
 import typer
 
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import (
+    BUFFER,
+    DEFAULT_BUFFER,
+    ROTATE_FILES,
+    ROTATE_SIZE,
+    ROTATE_TIME,
+    rotation,
+    size_of,
+)
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.capture.live import Live
+    from pulsarctl_wire.capture.rotation import RotatingFiles
 
 
 def capture(
@@ -24,35 +39,70 @@ def capture(
         int | None, typer.Option("-c", "--count", metavar="N", min=1, help="Stop after N packets.")
     ] = None,
     duration: Annotated[
-        float | None,
-        typer.Option(
-            "--duration", metavar="SECONDS", min=0, help="Stop with the first packet after this time."
-        ),
+        float | None, typer.Option("--duration", metavar="SECONDS", min=0, help="Stop after this time.")
     ] = None,
+    buffer: Annotated[str, BUFFER] = DEFAULT_BUFFER,
+    rotate_size: Annotated[str | None, ROTATE_SIZE] = None,
+    rotate_time: Annotated[str | None, ROTATE_TIME] = None,
+    rotate_files: Annotated[int, ROTATE_FILES] = 0,
 ) -> None:
     """Capture the packets of an interface until Ctrl-C; decode them later, here or in Wireshark."""
-    from pulsarctl_wire.capture.live import live_packets
-    from pulsarctl_wire.capture.writer import PcapngWriter
-    from pulsarctl_wire.errors import CaptureError
+    from pulsarctl_wire.capture.rotation import RotatingFiles
+    from pulsarctl_wire.cli.interface import open_interface
+    from pulsarctl_wire.errors import CaptureError, DamagedCapture
 
+    size = size_of("--buffer", buffer)
+    turns = rotation(rotate_size, rotate_time, rotate_files)
+    if write == "-" and any(turns):
+        console.fail("--rotate-… goes with --write FILE", console.EXIT_USAGE)
     try:
-        file = sys.stdout.buffer if write == "-" else open(write, "wb")  # noqa: SIM115 (closed below)
+        with ExitStack() as stack:
+            files = None
+            if write != "-":
+                files = RotatingFiles(Path(write), time.time_ns(), **turns._asdict())
+                stack.enter_context(closing(files))
+            stream = cast(BinaryIO, files or sys.stdout.buffer)
+            opened = open_interface(
+                interface, capture_filter, size, before_wait=stream.flush, seconds=duration
+            )
+            _record(stack.enter_context(opened), stream, files, count)
+    except CaptureError as error:
+        damaged = isinstance(error, DamagedCapture)
+        console.fail(str(error), console.EXIT_DAMAGED if damaged else console.EXIT_SOURCE)
+    except BrokenPipeError:
+        console.end_of_pipe()
     except OSError as error:
         console.fail(f"--write {write}: {error.strerror}", console.EXIT_OUTPUT)
-    with file:
-        writer = PcapngWriter(file)
-        end = None if duration is None else time.monotonic() + duration
-        try:
-            for packet in live_packets(interface, capture_filter, file.flush):
-                writer.write(packet)
-                if writer.count == count or (end is not None and time.monotonic() > end):
-                    break
-        except KeyboardInterrupt:
-            pass
-        except CaptureError as error:
-            console.fail(str(error), console.EXIT_SOURCE)
-        except BrokenPipeError:
-            console.end_of_pipe()
-        except OSError as error:
-            console.fail(f"--write {write}: {error.strerror}", console.EXIT_OUTPUT)
-    sys.stderr.write(f"{writer.count} packets captured\n")
+
+
+def _record(live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count: int | None) -> None:
+    """Write packets, and say how many there were. Raises DamagedCapture then, and OSError of the stream."""
+    from pulsarctl_wire.capture.writer import PcapngWriter
+    from pulsarctl_wire.errors import DamagedCapture
+
+    writer = PcapngWriter(stream)
+    damage: DamagedCapture | None = None
+
+    def write_counters() -> None:
+        if live.dropped is not None:
+            writer.statistics(live.link, time.time_ns(), live.received, live.dropped)
+
+    try:
+        for packet in live:
+            if files is not None and files.is_due(packet[0] or 0):
+                write_counters()
+                files.turn(packet[0] or 0)
+                writer.begin()
+            writer.write(packet)
+            if writer.count == count:
+                break
+    except KeyboardInterrupt:  # a second signal
+        pass
+    except DamagedCapture as error:
+        damage = error
+    write_counters()
+    stream.flush()
+    dropped = "an unknown number" if live.dropped is None else live.dropped
+    sys.stderr.write(f"{writer.count} packets captured, {dropped} dropped by the kernel\n")
+    if damage is not None:
+        raise damage

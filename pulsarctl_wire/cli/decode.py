@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import DEFAULT_BUFFER, size_of
 
 
 class Output(str, Enum):
@@ -129,6 +130,16 @@ def decode(
             rich_help_panel=READ,
         ),
     ] = None,
+    buffer: Annotated[
+        str | None,
+        typer.Option(
+            "--buffer",
+            metavar="SIZE",
+            help="With -i: memory for packets that wait to be decoded.",
+            show_default="64MB",
+            rich_help_panel=READ,
+        ),
+    ] = None,
     schema: Annotated[
         str | None,
         typer.Option(
@@ -198,6 +209,8 @@ def decode(
         )
     if capture_filter is not None and interface is None:
         console.fail("decode: --capture-filter goes with --interface; see --filter", console.EXIT_USAGE)
+    if buffer is not None and interface is None:
+        console.fail("decode: --buffer goes with --interface", console.EXIT_USAGE)
     if interface and (sources or two_pass):
         console.fail(
             "decode: a live interface goes with no other source, and can be read only once (-2)",
@@ -219,6 +232,7 @@ def decode(
         two_pass=two_pass,
         interface=interface,
         capture_filter=capture_filter,
+        buffer=size_of("--buffer", buffer or DEFAULT_BUFFER),
         schema=schema,
         max_frame_size=max_frame_size,
         write=write,

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
-from pulsarctl_wire.capture.live import live_packets
+from pulsarctl_wire.capture.live import Live
 from pulsarctl_wire.capture.sharing import Sharing
 from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.cli import console, select, twin
+from pulsarctl_wire.cli.interface import open_interface
 from pulsarctl_wire.cli.reading import Sources
 from pulsarctl_wire.cli.render import Render, renderer, schema_of
 from pulsarctl_wire.cli.summary import Summary
-from pulsarctl_wire.errors import CaptureError, FilterError
+from pulsarctl_wire.errors import CaptureError, DamagedCapture, FilterError
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.payload import Budget
@@ -42,6 +43,7 @@ class Options:
     two_pass: bool
     interface: str | None
     capture_filter: str | None
+    buffer: int
     schema: str | None
     max_frame_size: int | None
     write: str | None
@@ -63,6 +65,7 @@ class DecodeJob:
         self.origin = console.Origin()
         self.summary = Summary()
         self.answers: Any = None
+        self.live: Live | None = None
         self.twin: twin.Twin | None = None
         self.sizes: dict[str, int] = {}
         """Bytes of the sources that both processes read, however much they grow meanwhile."""
@@ -262,11 +265,7 @@ class DecodeJob:
     def _batches(self, decoder: Decoder, *, say: bool) -> Iterator[list[Event]]:
         """The events of all sources; what is wrong with a source is said, and sets the exit code."""
         if self.options.interface:
-            try:
-                packets = live_packets(self.options.interface, self.options.capture_filter, self.out.flush)
-                yield from decoder.read_packets(packets)
-            except CaptureError as error:
-                console.fail(str(error), console.EXIT_SOURCE)
+            yield from self._live_batches(decoder, self.options.interface)
         coloured = console.use_colour(sys.stderr, self.options.colour)
         sources = Sources(
             self.sources,
@@ -280,12 +279,28 @@ class DecodeJob:
         finally:
             self.code = self.code or sources.code
 
+    def _live_batches(self, decoder: Decoder, interface: str) -> Iterator[list[Event]]:
+        options = self.options
+        try:
+            with open_interface(
+                interface, options.capture_filter, options.buffer, before_wait=self.out.flush
+            ) as self.live:
+                yield from decoder.read_packets(self.live)
+        except DamagedCapture as error:
+            self.code = console.EXIT_DAMAGED
+            self.out.flush()
+            console.complain(str(error))
+        except CaptureError as error:
+            console.fail(str(error), console.EXIT_SOURCE)
+
     # -- after
 
     def _report(self) -> None:
         paint = console.Paint(console.use_colour(sys.stderr, self.options.colour))
         if self.code == console.EXIT_SOURCE and self.summary.is_empty():
             return
+        if self.live is not None:
+            self.summary.dropped_packets = self.live.dropped
         for line in self.summary.lines(paint):
             sys.stderr.write(line + "\n")
         if (

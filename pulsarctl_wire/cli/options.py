@@ -1,6 +1,7 @@
 """Options that several commands have."""
 
-from typing import Any, Final
+import re
+from typing import Any, Final, NamedTuple
 
 import typer
 
@@ -23,6 +24,20 @@ NO_COLOR: Final[Any] = typer.Option("--no-color", help="No colours (NO_COLOR doe
 CONF: Final[Any] = typer.Option(
     "--conf", metavar="KEY=VALUE", help="A setting of Spark, as in spark.driver.memory=8g."
 )
+ROTATE_SIZE: Final[Any] = typer.Option(
+    "--rotate-size", metavar="BYTES", help="A new file after so much: 100MB.", rich_help_panel="Rotation"
+)
+ROTATE_TIME: Final[Any] = typer.Option(
+    "--rotate-time", metavar="TIME", help="A new file after so long: 10m.", rich_help_panel="Rotation"
+)
+ROTATE_FILES: Final[Any] = typer.Option(
+    "--rotate-files", metavar="N", min=0, help="Keep the newest N; 0: all.", rich_help_panel="Rotation"
+)
+DEFAULT_BUFFER: Final = "64MB"
+BUFFER: Final[Any] = typer.Option("--buffer", metavar="SIZE", help="Memory for packets that wait to be read.")
+
+_SIZES: Final = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
+_SPANS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 def settings_of(conf: list[str] | None) -> dict[str, str]:
@@ -51,3 +66,34 @@ def host_port(flag: str, text: str) -> tuple[str, int]:
         what = "no address to listen on; use HOST:PORT, [IPV6]:PORT or :PORT"
         console.fail(f"{flag} {text}: {what}", console.EXIT_USAGE)
     return (host[1:-1] if bare else host) or LOOPBACK, int(digits)
+
+
+def size_of(flag: str, text: str) -> int:
+    """The bytes of a size such as 64MB; ends the command where it is something else."""
+    return int(_amount(flag, text, _SIZES))
+
+
+class Rotation(NamedTuple):
+    """When a new file begins, as in `RotatingFiles`."""
+
+    size: int
+    period_ns: int
+    keep: int
+
+
+def rotation(size: str | None, time: str | None, files: int) -> Rotation:
+    """What the --rotate options say; ends the command where they make no sense."""
+    found = Rotation(
+        size_of("--rotate-size", size or "0"), int(_amount("--rotate-time", time or "0", _SPANS) * 1e9), files
+    )
+    if files and not (found.size or found.period_ns):
+        console.fail("--rotate-files goes with --rotate-size or --rotate-time", console.EXIT_USAGE)
+    return found
+
+
+def _amount(flag: str, text: str, units: dict[str, int]) -> float:
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)", text.lower())
+    if not match or match[2] not in units:
+        wanted = ", ".join(unit for unit in units if unit)
+        console.fail(f"{flag} {text}: a number is wanted, perhaps with {wanted}", console.EXIT_USAGE)
+    return float(match[1]) * units[match[2]]

@@ -22,7 +22,15 @@ import typer
 
 from pulsarctl_wire.cli import console, proxy_ctl
 from pulsarctl_wire.cli.decode import Output, TimeFormat
-from pulsarctl_wire.cli.options import NO_COLOR, host_port, option
+from pulsarctl_wire.cli.options import (
+    NO_COLOR,
+    ROTATE_FILES,
+    ROTATE_SIZE,
+    ROTATE_TIME,
+    host_port,
+    option,
+    rotation,
+)
 from pulsarctl_wire.cli.session import flags_of
 from pulsarctl_wire.errors import SettingsError
 
@@ -43,8 +51,6 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 _READY: Final = b"!"
 _FILES: Final = 65_536
 _LAST_WORDS: Final = 10.0  # seconds that the watcher has at the end
-_UNITS: Final = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
-_SPANS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 app = typer.Typer(help="Stand between clients and a cluster: forward, show, and disturb what passes.")
 app.add_typer(proxy_ctl.app, name="ctl")
@@ -202,16 +208,9 @@ def proxy(
     record: Annotated[
         str | None, option(WATCH, "--record", "-w", metavar="FILE", help="Write what passes as pcapng.")
     ] = None,
-    rotate_size: Annotated[
-        str | None,
-        option(WATCH, "--rotate-size", metavar="BYTES", help="A new file after so much: 100MB."),
-    ] = None,
-    rotate_time: Annotated[
-        str | None, option(WATCH, "--rotate-time", metavar="TIME", help="A new file after so long: 10m.")
-    ] = None,
-    rotate_files: Annotated[
-        int, option(WATCH, "--rotate-files", metavar="N", min=0, help="Keep the newest N; 0: all.")
-    ] = 0,
+    rotate_size: Annotated[str | None, ROTATE_SIZE] = None,
+    rotate_time: Annotated[str | None, ROTATE_TIME] = None,
+    rotate_files: Annotated[int, ROTATE_FILES] = 0,
     stats: Annotated[bool, option(WATCH, "--stats", help="A live table on the terminal (stderr).")] = False,
     metrics: Annotated[
         str | None,
@@ -375,23 +374,12 @@ def _ports(text: str | None) -> range:
     return range(int(match[1]), int(match[2]) + 1)
 
 
-def _amount(flag: str, text: str | None, units: dict[str, int]) -> float:
-    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)", (text or "0").lower())
-    if not match or match[2] not in units:
-        wanted = ", ".join(unit for unit in units if unit)
-        console.fail(f"{flag} {text}: a number is wanted, perhaps with {wanted}", console.EXIT_USAGE)
-    return float(match[1]) * units[match[2]]
-
-
 def _options(given: dict[str, Any]) -> Options:
     from pulsarctl_wire.cli.watching import Options
 
-    size = int(_amount("--rotate-size", given["rotate_size"], _UNITS))
-    period_ns = int(_amount("--rotate-time", given["rotate_time"], _SPANS) * 1e9)
-    if (size or period_ns or given["rotate_files"]) and not given["record"]:
+    turns = rotation(given["rotate_size"], given["rotate_time"], given["rotate_files"])
+    if any(turns) and not given["record"]:
         console.fail("--rotate-… goes with --record FILE", console.EXIT_USAGE)
-    if given["rotate_files"] and not (size or period_ns):
-        console.fail("--rotate-files goes with --rotate-size or --rotate-time", console.EXIT_USAGE)
     chosen = [name for name in ("filter_", "command", "topic", "connection", "schema") if given[name]]
     chosen += ["output"] * (given["output"] is not Output.line)
     chosen += ["time"] * (given["time_format"] is not TimeFormat.utc)
@@ -412,9 +400,7 @@ def _options(given: dict[str, Any]) -> Options:
         show_secrets=given["show_secrets"],
         colour=not given["no_color"],
         record=given["record"],
-        rotate_size=size,
-        rotate_ns=period_ns,
-        rotate_files=given["rotate_files"],
+        rotation=turns,
         stats=given["stats"],
         metrics=given["metrics"],
     )

@@ -31,6 +31,8 @@ class Summary:
         self.packets = 0
         self.connections = 0
         self.cut_packets = 0
+        self.dropped_packets: int | None = 0
+        """Of an interface; None where the system does not tell."""
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self._seen: set[int] = set()
@@ -153,6 +155,10 @@ class Summary:
             yield _count(totals["partial"], "partial frame")
         if self.cut_packets:
             yield f"{_count(self.cut_packets, 'packet')} cut by the snap length"
+        if self.dropped_packets:
+            yield f"{_count(self.dropped_packets, 'packet')} dropped by the kernel"
+        elif self.dropped_packets is None:
+            yield "packets dropped by the kernel are not counted on this system"
 
 
 def _named(counts: Counter[str]) -> str:

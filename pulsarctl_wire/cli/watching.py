@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.capture.rotation import RotatingWriter
 from pulsarctl_wire.cli import console, select
+from pulsarctl_wire.cli.options import Rotation
 from pulsarctl_wire.cli.printer import Printer
 from pulsarctl_wire.cli.render import renderer, schema_of
 from pulsarctl_wire.cli.trace import Follower
@@ -60,9 +61,7 @@ class Options:
     show_secrets: bool
     colour: bool
     record: str | None
-    rotate_size: int
-    rotate_ns: int
-    rotate_files: int
+    rotation: Rotation
     stats: bool
     metrics: str | None
 
@@ -96,13 +95,7 @@ class Watching:
         if path == "-":
             console.fail("--record -: name a file", console.EXIT_USAGE)
         try:
-            return RotatingWriter(
-                Path(path),
-                time.time_ns(),
-                size=options.rotate_size,
-                period_ns=options.rotate_ns,
-                keep=options.rotate_files,
-            )
+            return RotatingWriter(Path(path), time.time_ns(), **options.rotation._asdict())
         except OSError as error:
             console.fail(f"--record {path}: {error.strerror}", console.EXIT_OUTPUT)
 

@@ -98,6 +98,29 @@ def test_one_interface_for_each_link_type() -> None:
     assert read(file) == packets
 
 
+def test_each_section_can_be_read_by_itself() -> None:
+    file = io.BytesIO()
+    made = PcapngWriter(file)
+    made.write((1, RAW, b"one", 3))
+    first = file.tell()
+    made.begin()
+    made.write((2, RAW, b"two", 3))
+    assert read(file.getvalue()) == [(1, RAW, b"one", 3), (2, RAW, b"two", 3)]
+    assert read(file.getvalue()[first:]) == [(2, RAW, b"two", 3)]
+    assert made.count == 2
+
+
+def test_the_bytes_of_statistics() -> None:
+    """Of an interface without packets too."""
+    file = io.BytesIO()
+    PcapngWriter(file).statistics(RAW, 0x0123456789ABCDEF, 22_721, 350)
+    assert file.getvalue()[60:].hex(" ", 4) == (
+        "05000000 34000000 00000000 67452301 efcdab89 "
+        "04000800 c1580000 00000000 05000800 5e010000 00000000 00000000 34000000"  # received, dropped
+    )
+    assert read(file.getvalue()) == []
+
+
 def test_a_packet_without_time_is_of_the_epoch() -> None:
     assert read(written([(None, RAW, b"x", 1)])) == [(0, RAW, b"x", 1)]
 
