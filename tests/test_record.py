@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zlib
 from base64 import b64decode
 from collections.abc import Iterator
 from functools import cache
@@ -20,9 +21,11 @@ from jsonschema import Draft202012Validator
 
 from pulsarctl_wire import Frame, read_events
 from pulsarctl_wire.cli.jsonl import json_line
-from pulsarctl_wire.record import RECORD_NAMES, Recorder
-from pulsarctl_wire.views import parse_schema
+from pulsarctl_wire.record import MAX_NOTES, MAX_SHOWN, RECORD_NAMES, Recorder
+from pulsarctl_wire.views import MAX_FRAME_VALUES, parse_schema
+from pulsarctl_wire.wire.fields import MAX_ITEMS
 from pulsarctl_wire.wire.frame import Connection, Gap, Malformed, build_frame
+from pulsarctl_wire.wire.payload import MESSAGE_COST, Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     BrokerEntryMetadata,
@@ -453,3 +456,77 @@ def test_missing_required_fields_are_noted() -> None:
     record = _frame(frame)
     assert record["fields"] == {"producer_id": 1}
     assert record["notes"] == ["CommandProducer lacks request_id, topic"]
+
+
+# -- bounds of a frame, and of all that is opened
+
+
+def _batch(count: int, payload: bytes = b"") -> bytes:
+    single = SingleMessageMetadata(payload_size=len(payload)).SerializeToString()
+    return (len(single).to_bytes(4, "big") + single + payload) * count
+
+
+def test_what_was_opened_for_too_few_bytes_is_left_unopened_and_counted() -> None:
+    small = {"compression": CompressionType.ZLIB, "uncompressed_size": 1000}
+    (frame,) = _frames(_send(_metadata(**small), zlib.compress(bytes(1000))))
+    budget = Budget()
+    budget.left = 2500
+    recorder = Recorder(budget=budget)
+    records = [recorder(frame) for _ in range(3)]
+    assert [record["messages"][0]["size"] for record in records] == [1000, 1000, None]
+    assert records[2]["notes"] == [
+        "1000 bytes left compressed: too much was opened for so few bytes read (--payload-ratio)"
+    ]
+    assert budget.unopened == 1
+
+
+def test_a_budget_grows_with_what_is_read() -> None:
+    budget = Budget(ratio=10)
+    budget.read(Budget.FREE)
+    assert budget.left == Budget.START
+    budget.read(100)
+    assert budget.left == Budget.START + 1000
+
+
+def test_messages_cost_of_the_budget() -> None:
+    budget = Budget()
+    budget.left = 3 * MESSAGE_COST
+    (frame,) = _frames(_send(_metadata(num_messages_in_batch=5), _batch(5)))
+    record = Recorder(budget=budget)(frame)
+    assert len(record["messages"]) == 3
+    assert "3 of 5 messages opened" in record["notes"][0]
+    assert budget.unopened == 1
+
+
+def test_payloads_are_shown_up_to_a_bound() -> None:
+    payload = _batch(3, b"x" * (MAX_SHOWN // 2))
+    fields = {"compression": CompressionType.ZLIB, "uncompressed_size": len(payload)}
+    (frame,) = _frames(_send(_metadata(num_messages_in_batch=3, **fields), zlib.compress(payload)))
+    record = Recorder()(frame)
+    assert [message["payload"] is not None for message in record["messages"]] == [True, True, False]
+    assert [message["size"] for message in record["messages"]] == [MAX_SHOWN // 2] * 3
+    assert record["notes"] == [f"payloads are not shown beyond {MAX_SHOWN} bytes of a frame"]
+
+
+def test_values_are_built_up_to_a_bound_of_the_frame() -> None:
+    endless = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"  # the items of an array
+    (frame,) = _frames(_send(_metadata(num_messages_in_batch=8), _batch(8, endless)))
+    schema = parse_schema("avro:" + json.dumps({"type": "array", "items": "null"}))
+    record = Recorder(schema=schema)(frame)
+    sizes = [len(message["payload"]["value"]) for message in record["messages"]]
+    assert sizes[:4] == [100_000] * 4
+    assert sum(sizes) <= MAX_FRAME_VALUES
+    assert all("Cut" in note for note in record["notes"])
+
+
+def test_items_and_notes_are_shown_up_to_a_bound() -> None:
+    base = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    base.getTopicsOfNamespaceResponse.request_id = 1
+    base.getTopicsOfNamespaceResponse.topics.extend([""] * (MAX_ITEMS + 5))
+    record = _frame(build_frame(base), to_broker=False)
+    assert len(record["fields"]["topics"]) == MAX_ITEMS
+    assert record["notes"] == [f"only {MAX_ITEMS} of {MAX_ITEMS + 5} items are shown"]
+    (frame,) = _frames(_send(_metadata(num_messages_in_batch=300), b"\x00\x00\x00\x00" * 300))
+    record = Recorder()(frame)
+    assert len(record["notes"]) == MAX_NOTES + 1
+    assert record["notes"][-1].endswith("notes more")

@@ -28,8 +28,8 @@ from segments import (
     simple,
 )
 
-from pulsarctl_wire.capture.compression import CHUNK, reader
-from pulsarctl_wire.capture.files import LARGEST_PACKET, RawPacket, is_capture, read_packets
+from pulsarctl_wire.capture.compression import CHUNK, FREE_BYTES, MAX_RATIO, reader
+from pulsarctl_wire.capture.files import LARGEST_PACKET, MAX_INTERFACES, RawPacket, is_capture, read_packets
 from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 
@@ -305,6 +305,13 @@ def test_sections_forget_the_interfaces_before_them() -> None:
     assert isinstance(error, DamagedCapture)
 
 
+def test_a_section_has_so_many_interfaces_and_no_more() -> None:
+    blocks = section() + interface() * MAX_INTERFACES
+    packets, error = collect(blocks + enhanced(0, b"x", 1, MAX_INTERFACES - 1) + interface())
+    assert packets == [(0, ETHERNET, b"x", 1)]
+    assert isinstance(error, DamagedCapture)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -417,6 +424,16 @@ def test_compressed_captures(how: str) -> None:
     large: list[RawPacket] = [*PACKETS, (0, ETHERNET, bytes(range(256)) * 2000, 512_000), PACKETS[0]]
     for packets in ([], PACKETS, large):
         assert compressed(COMPRESSIONS[how](pcap(packets))) == (packets, None)
+
+
+@pytest.mark.parametrize("compress", [zstandard.compress, lambda data: gzip.compress(gzip.compress(data))])
+def test_a_source_that_expands_too_much_breaks_off(compress: Callable[[bytes], bytes]) -> None:
+    file = compress(bytes(FREE_BYTES) + bytes(FREE_BYTES))
+    stream, head = peel(io.BytesIO(file))
+    sizes = [len(head)]
+    with pytest.raises(DamagedCapture, match="expands more than"):
+        sizes.extend(map(len, iter(reader(stream), b"")))
+    assert sum(sizes) <= FREE_BYTES + MAX_RATIO * len(file)
 
 
 def test_uncompressed_data_is_left_alone() -> None:
