@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pulsarctl_wire.capture.sources import Decoder
-from pulsarctl_wire.cli.console import Paint, human_bytes
+from pulsarctl_wire.cli.console import Paint, count_of, human_bytes
 from pulsarctl_wire.wire.commands import command_name
+from pulsarctl_wire.wire.ending import WithoutData, without_data_in_words
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 
 
@@ -24,6 +25,7 @@ class Summary:
         self.cut_packets = 0
         self.first_ns: int | None = None
         self.last_ns: int | None = None
+        self.without_data = WithoutData()
         self._seen: set[int] = set()
 
     def add(self, events: list[Event]) -> None:
@@ -86,6 +88,7 @@ class Summary:
         self._seen |= {-1 - index for index in other._seen}  # it may have numbered them for itself
         self.connections += other.connections
         self.other_traffic.update(other.other_traffic)
+        self.without_data.merge(other.without_data)
 
     def is_empty(self) -> bool:
         """Whether nothing at all was read."""
@@ -99,11 +102,11 @@ class Summary:
             span = f" in {(self.last_ns - self.first_ns) / 1e9:.3f} s"
         others = self.connections - len(self._seen)
         other = f" (and {others} without Pulsar frames{_named(self.other_traffic)})" if others else ""
-        packets = f"{_count(self.packets, 'packet')}, " if self.packets else ""
+        packets = f"{count_of(self.packets, 'packet')}, " if self.packets else ""
         yield paint(
             "bold",
-            f"{packets}{_count(len(self._seen), 'connection')}{other}, "
-            f"{_count(sum(self.commands.values()), 'frame')}{span}, {human_bytes(totals['bytes'])}",
+            f"{packets}{count_of(len(self._seen), 'connection')}{other}, "
+            f"{count_of(sum(self.commands.values()), 'frame')}{span}, {human_bytes(totals['bytes'])}",
         )
         if self.commands:
             ranked = sorted(self.commands.items(), key=lambda item: (-item[1], command_name(item[0])))
@@ -117,6 +120,9 @@ class Summary:
                 + paint("red" if invalid else "", f"{invalid} invalid")
                 + f", {self.checksums['absent']} absent"
             )
+        without_data = without_data_in_words(self.without_data.records())
+        if without_data:
+            yield f"  no data    {paint('yellow', without_data)}"
         damage = ", ".join(self._damage())
         if damage:
             yield f"  damage     {paint('yellow', damage)}"
@@ -127,16 +133,12 @@ class Summary:
             size = totals["malformed_bytes"]
             yield f"{totals['malformed']} malformed ({size} bytes{_named(self.protocols)})"
         if totals["gaps"]:
-            yield f"{_count(totals['gaps'], 'gap')} ({totals['gap_bytes']} bytes)"
+            yield f"{count_of(totals['gaps'], 'gap')} ({totals['gap_bytes']} bytes)"
         if totals["partial"]:
-            yield _count(totals["partial"], "partial frame")
+            yield count_of(totals["partial"], "partial frame")
         if self.cut_packets:
-            yield f"{_count(self.cut_packets, 'packet')} cut by the snap length"
+            yield f"{count_of(self.cut_packets, 'packet')} cut by the snap length"
 
 
 def _named(counts: Counter[str]) -> str:
     return f": {', '.join(f'{name} {count}' for name, count in counts.most_common())}" if counts else ""
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"

@@ -20,9 +20,10 @@ EMPTY: Final = "empty"
 PULSAR: Final = "Pulsar"
 UNKNOWN: Final = "unknown"
 
-SERVERS: Final = 3
-"""Addresses that `WithoutData` names of a kind."""
+SERVERS: Final = 10
+"""Addresses of a kind that `WithoutData` remembers."""
 
+_NAMED: Final = 3  # of them, in words
 _LONGEST: Final = 2_048  # characters of a name that are kept
 _HANDSHAKE: Final = {NUMBERS["CONNECT"], CONNECTED}
 _STILL_OPEN: Final = {
@@ -116,7 +117,7 @@ class Contents(Session):
 
 
 class WithoutData:
-    """Counts the connections on which nobody sent a byte, and names some of their servers.
+    """Counts the connections on which nobody sent a byte, and remembers some of their servers.
 
     Those of several captures, or of parts of one, can be added up in any order.
     """
@@ -140,28 +141,29 @@ class WithoutData:
                 self._name(kind, server, packet)
 
     def _name(self, kind: str, server: str, packet: int) -> None:
-        """Keep the servers that come first in the capture, and one more to know that there are more."""
+        """Keep the servers that come first in the capture."""
         servers = self._servers[kind]
         servers[server] = min(packet, servers.get(server, packet))
-        if len(servers) > SERVERS + 1:
+        if len(servers) > SERVERS:
             del servers[max(servers, key=servers.__getitem__)]
 
     def records(self) -> list[dict[str, Any]]:
         """The counts as plain values: `end`, `connections`, and the first of their `servers`."""
         return [
-            {"end": kind, "connections": count, "servers": self._first(kind)[:SERVERS]}
+            {
+                "end": kind,
+                "connections": count,
+                "servers": sorted(self._servers[kind], key=self._servers[kind].__getitem__),
+            }
             for kind, count in self._counts.items()
             if count
         ]
 
-    def _first(self, kind: str) -> list[str]:
-        servers = self._servers[kind]
-        return sorted(servers, key=servers.__getitem__)
 
-    def __str__(self) -> str:
-        """The counts in words; empty if there are none."""
-        said = []
-        for each in self.records():
-            more = ", …" if len(self._servers[each["end"]]) > SERVERS else ""
-            said.append(f"{each['connections']} {_KINDS[each['end']]} ({', '.join(each['servers'])}{more})")
-        return ", ".join(said)
+def without_data_in_words(records: list[dict[str, Any]]) -> str:
+    """The records of `WithoutData` as one line; empty if there are none."""
+    said = []
+    for each in records:
+        servers = [*each["servers"][:_NAMED], *(["…"] if len(each["servers"]) > _NAMED else [])]
+        said.append(f"{each['connections']} {_KINDS[each['end']]} ({', '.join(servers)})")
+    return ", ".join(said)
