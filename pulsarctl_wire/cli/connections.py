@@ -1,6 +1,6 @@
 """`decode --connections`: one line a connection, frames or not, and how it went.
 
-1 17:43:05.622138 10.0.0.7:40198 → 10.0.0.9:6650  SYN sent 4 times, never answered  7.01 s
+1 17:43:05.622138 10.0.0.7:40198 → 10.0.0.9:6650  no data  SYN sent 4 times, never answered  7.01 s
 """
 
 from collections.abc import Callable
