@@ -14,6 +14,7 @@ from google.protobuf.message import Message as ProtoMessage
 from pulsarctl_wire.views import MAX_FRAME_VALUES, Content, Room, show, show_plain
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
 from pulsarctl_wire.wire.commands import BODIES
+from pulsarctl_wire.wire.ending import PULSAR, Contents, Ending
 from pulsarctl_wire.wire.fields import Walker, as_base64, as_text
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.payload import Budget, Message, open_entry
@@ -39,6 +40,18 @@ MAX_NOTES: Final = 100
 
 VALUE_COST: Final = 128
 """What a value read from a payload by its schema costs of a `Budget`."""
+
+
+CONNECTION_NAMES: Final = frozenset(
+    (
+        *("number", "time_ns", "connection", "packet", "client", "server"),
+        *("end", "by_broker", "how", "end_ns", "last_ns", "syns", "joined_midway", "protocol"),
+        *("frames_to_broker", "frames_to_client", "bytes_to_broker", "bytes_to_client"),
+        *("malformed_to_broker", "malformed_to_client", "gaps_to_broker", "gaps_to_client"),
+        *("client_version", "protocol_version", "proxy_to_broker_url"),
+    )
+)
+"""The names that records of connections have."""
 
 _TOKEN: Final = re.compile(rb"eyJ[\w-]{4,}[\w.-]*|(?i:authorization:)[^\r\n]+")
 _TOKEN_PART: Final = re.compile(rb"[A-Za-z0-9_.-]{8,}")
@@ -226,6 +239,39 @@ class _Showing:
         self.left = MAX_SHOWN
         self.notes = notes
         self.room = room
+
+
+def connection_record(ending: Ending) -> Record:
+    """The record of a connection whose session is a `Contents`."""
+    contents, connection = ending.session, ending.connection
+    assert isinstance(contents, Contents)
+    counts = {
+        "frames": contents.count(Frame),
+        "bytes": ending.sizes,
+        "malformed": contents.count(Malformed),
+        "gaps": contents.count(Gap),
+    }
+    return {
+        "number": None,
+        "time_ns": ending.time_ns,
+        "connection": connection.index,
+        "packet": ending.packet,
+        "client": connection.client,
+        "server": connection.server,
+        "end": ending.end,
+        "by_broker": ending.by_broker,
+        "how": ending.how,
+        "end_ns": ending.end_ns,
+        "last_ns": ending.last_ns,
+        "syns": ending.syns,
+        "joined_midway": ending.joined,
+        "protocol": PULSAR if any(counts["frames"]) else ending.protocol,
+        **{f"{name}_to_broker": each[True] for name, each in counts.items()},
+        **{f"{name}_to_client": each[False] for name, each in counts.items()},
+        "client_version": contents.client_version,
+        "protocol_version": contents.protocol_version,
+        "proxy_to_broker_url": contents.proxy_to_broker_url,
+    }
 
 
 def without_tokens(data: bytes) -> bytes:

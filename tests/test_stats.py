@@ -20,6 +20,7 @@ from pulsarctl_wire.capture.sources import Decoder, open_source
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.stats import NAMES, OTHERS, PERCENTILES, Stats, counting, records, rows, total_record
 from pulsarctl_wire.stats.latencies import EXACT, Latencies
+from pulsarctl_wire.wire.ending import UNANSWERED, Ending
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from pulsarctl_wire.wire.session import Knowledge, Session
@@ -396,6 +397,21 @@ def test_rows_are_bounded_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -
     assert records(stats, "topic", 3)[3][NAMES["topic"][0]] == OTHERS
     assert sum(record["frames"] for record in records(stats, "topic")) == 1200
     assert sum(record["publish_ns"]["count"] for record in records(stats, "topic")) == 400
+
+
+def test_connections_without_frames_leave_room_for_those_with_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "MAX_FRAMELESS", 20)
+    stats = Stats()
+    for index in range(1, 100):
+        connection = Connection(index, f"10.0.0.9:{index}", "10.0.1.1:6650")
+        session = Session(connection, Knowledge())
+        stats.end(
+            Ending(connection, session, index, 0, 0, 1, False, UNANSWERED, None, None, False, None, (0, 0))
+        )
+    stats.add(list(hostile(1)))
+    found = records(stats, "connection")
+    assert [row["end"] for row in found] == [None] + [UNANSWERED] * 20
+    assert total_record(stats)["without_data"][0]["connections"] == 99
 
 
 def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

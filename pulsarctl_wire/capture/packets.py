@@ -8,6 +8,7 @@ and the IP packet found inside walked as the others are.
 Sources: RFC 791, 8200 (IP), 9293 (TCP), 4303 (ESP is not looked into), IEEE 802.1Q, LINKTYPE_ registry.
 """
 
+import ipaddress
 import struct
 from typing import Any, Final
 
@@ -19,6 +20,24 @@ Segment = tuple[bytes, int, int, int, bytes, int]
 """
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
+
+
+def reverse(key: bytes) -> bytes:
+    """The key of the segments that go the other way."""
+    middle = len(key) // 2 - 2
+    return key[middle:-4] + key[:middle] + key[-2:] + key[-4:-2]
+
+
+def endpoint_of(key: bytes) -> bytes:
+    """The source address and port of a segment's key."""
+    return key[: len(key) // 2 - 2] + key[-4:-2]
+
+
+def address_of(key: bytes) -> str:
+    """The source of a segment's key as text: "address:port", of IPv6 "[address]:port"."""
+    address = ipaddress.ip_address(key[: len(key) // 2 - 2])
+    return f"{address if address.version == 4 else f'[{address}]'}:{int.from_bytes(key[-4:-2], 'big')}"
+
 
 _ETHERNET, _COOKED, _COOKED2 = 1, 113, 276
 _LOOPBACKS: Final = {0: 4, 108: 4, 109: 12}  # bytes of the header before the IP packet

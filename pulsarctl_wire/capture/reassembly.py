@@ -17,7 +17,6 @@ Memory: a connection holds at most `MAX_EARLY` early bytes and the beginning of 
 """
 
 import heapq
-import ipaddress
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -26,9 +25,10 @@ from typing import Any, Final
 from crc32c import crc32c
 from mypy_extensions import mypyc_attr
 
-from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment
-from pulsarctl_wire.wire.commands import TO_BROKER
-from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame
+from pulsarctl_wire.capture.lifecycle import Life, ending, learn_direction, note_end
+from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment, address_of, endpoint_of, reverse
+from pulsarctl_wire.wire.ending import DROPPED, OPEN, REUSED, Ending
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event
 from pulsarctl_wire.wire.session import Knowledge, Session
 from pulsarctl_wire.wire.stream import FrameStream
 
@@ -39,6 +39,7 @@ MAX_CONNECTIONS: Final = 65_536
 LINGER: Final = 1_024
 
 NewSession = Callable[[Connection, Knowledge, Iterable[FrameStream]], Session]
+OnEnd = Callable[[Ending], object]
 
 _MASK: Final = 0xFFFFFFFF
 _ENDING: Final = FIN | RST
@@ -101,9 +102,14 @@ class Half:
 class Tcp:
     """A TCP connection: the half it was first seen by (that knows the other) and its session."""
 
-    __slots__ = ("certain", "ended", "half", "keys", "last_packet", "mark", "session", "waiting")
+    __slots__ = (
+        *("certain", "ended", "half", "keys", "last_ns", "last_packet", "life", "mark", "session"),
+        "waiting",
+    )
 
-    def __init__(self, keys: tuple[bytes, bytes], session: Session, half: Half, certain: bool) -> None:
+    def __init__(
+        self, keys: tuple[bytes, bytes], session: Session, half: Half, certain: bool, life: Life
+    ) -> None:
         self.keys = keys
         self.session = session
         self.half = half
@@ -111,7 +117,8 @@ class Tcp:
         half.stream.certain = half.other.stream.certain = certain
         self.ended = False
         self.waiting = False  # segments wait, in one half for others, in the other one for these
-        self.last_packet = 0
+        self.last_packet, self.last_ns = life.packet, life.time_ns
+        self.life = life
         self.mark: Any = None  # of whoever follows it
 
 
@@ -126,7 +133,7 @@ class Reassembler:
     Frames come numbered and with what their sessions know of them. `limit` is the largest legal frame
     in bytes; `knowledge` is what the sessions share. `share` (part, parts) makes it follow only its
     part of the connections, where several processes divide the work. `new_session` makes the session of
-    a connection.
+    a connection. `on_end` is told what became of each, once its session has seen all its events.
     """
 
     def __init__(
@@ -136,6 +143,7 @@ class Reassembler:
         limit: int = MAX_FRAME_SIZE,
         share: tuple[int, int] = (0, 1),
         new_session: NewSession = Session,
+        on_end: OnEnd | None = None,
     ) -> None:
         self.connections = 0
         """TCP connections seen so far."""
@@ -147,6 +155,8 @@ class Reassembler:
         self._share = share
         self._halves: dict[bytes, Half] = {}
         self._ended: deque[Tcp] = deque()
+        self._on_end = on_end
+        self._untold: list[Tcp] = []  # what became of them
         self._servers: set[bytes] = set()
         self._owners: dict[bytes, int] = {}
 
@@ -157,13 +167,17 @@ class Reassembler:
         before: list[Event] = []  # of connections that this segment ends
         events: list[Event] = []
         if half is None or flags & SYN:
-            half = self._open(key, sequence, flags, packet, before)
+            half = self._open(key, sequence, flags, time_ns, packet, before)
         if half is None or half is _ELSEWHERE:
             return before
         tcp = half.tcp
-        tcp.last_packet = packet
+        tcp.last_packet, tcp.last_ns = packet, time_ns
         if flags & SYN:
             sequence += 1  # it counts as one byte; what it carries comes behind it
+            if flags & ACK:
+                tcp.life.accepted = True
+            else:
+                tcp.life.syns += 1
         other = half.other
         if flags & ACK and not other.closed:
             ahead = (acknowledged - other.next) & _MASK
@@ -185,8 +199,10 @@ class Reassembler:
             self._finish(half, sequence + len(payload) + missing, flags, events)
         if events:
             if not tcp.certain:
-                _learn_direction(tcp, events)
+                learn_direction(tcp, events)
             tcp.session.track(events)
+        if self._untold:
+            self._tell()
         return before + events if before else events
 
     def connection(self, key: bytes) -> Tcp | None:
@@ -197,6 +213,8 @@ class Reassembler:
     def ended(self, tcp: Tcp) -> None:
         """Take note that a connection has ended: it is remembered for a while."""
         tcp.ended = True
+        if self._on_end is not None:
+            self._untold.append(tcp)
         self._ended.append(tcp)
         if len(self._ended) > LINGER:
             self.forget(self._ended.popleft())
@@ -204,12 +222,14 @@ class Reassembler:
     def close(self) -> Iterator[list[Event]]:
         """End all connections, as the capture ends; give the events that are left, by connection."""
         for tcp in self._open_connections():
-            yield self._close(tcp)
+            yield self._close(tcp, OPEN)
         self._halves.clear()
 
     # -- opening
 
-    def _open(self, key: bytes, sequence: int, flags: int, packet: int, events: list[Event]) -> Half | None:
+    def _open(
+        self, key: bytes, sequence: int, flags: int, time_ns: int | None, packet: int, events: list[Event]
+    ) -> Half | None:
         """The half that a segment belongs to which is the first one seen, or has SYN set.
 
         None if the connection is somebody else's to follow (see `share`).
@@ -221,18 +241,16 @@ class Reassembler:
             if half.syn == sequence or (half.syn is None and half.next in (0, sequence + 1)):
                 _begin(half, sequence)
                 return half
-            events += self._close(half.tcp)
-        addresses, ports = key[:-4], key[-4:]
-        middle = len(addresses) // 2
-        back = addresses[middle:] + addresses[:middle] + ports[2:] + ports[:2]
+            events += self._close(half.tcp, REUSED)
+        back = reverse(key)
         opened = bool(flags & SYN)
         to_broker = not flags & ACK if opened else self._guess(key, back)
         if opened and len(self._servers) < MAX_CONNECTIONS:
-            self._servers.add(_endpoint(back if to_broker else key))
+            self._servers.add(endpoint_of(back if to_broker else key))
         if self._share[1] > 1 and not self._is_mine(min(key, back)):
             self._halves[key] = self._halves[back] = _ELSEWHERE
             return None
-        ends = _address(addresses[:middle], ports[:2]), _address(addresses[middle:], ports[2:])
+        ends = address_of(key), address_of(back)
         connection = Connection(self.connections, *(ends if to_broker else ends[::-1]))
         self.connections += 1
         half = Half(FrameStream(connection, to_broker, from_start=opened, limit=self._limit))
@@ -240,8 +258,7 @@ class Reassembler:
         half.other, other.other = other, half
         streams = (half.stream, other.stream) if to_broker else (other.stream, half.stream)
         session = self.new_session(connection, self._knowledge, streams)
-        half.tcp = other.tcp = Tcp((key, back), session, half, opened)
-        half.tcp.last_packet = packet
+        half.tcp = other.tcp = Tcp((key, back), session, half, opened, Life(time_ns, packet))
         self._halves[key], self._halves[back] = half, other
         if opened:
             _begin(half, sequence)
@@ -260,7 +277,7 @@ class Reassembler:
 
     def _guess(self, key: bytes, back: bytes) -> bool:
         """Whether the sender of a segment is the client, where no SYN tells."""
-        known = _endpoint(key) in self._servers, _endpoint(back) in self._servers
+        known = endpoint_of(key) in self._servers, endpoint_of(back) in self._servers
         if known[0] != known[1]:
             return known[1]
         source, target = key[-4:-2], key[-2:]
@@ -337,8 +354,10 @@ class Reassembler:
     def _finish(self, half: Half, sequence: int, flags: int, events: list[Event]) -> None:
         if flags & RST:
             if not half.begun or abs(half.unwrap(sequence) - half.next) <= MAX_EARLY:
+                note_end(half, reset=True)
                 events += self._end_halves(half.tcp)
         elif half.begun and not half.closed:
+            note_end(half, reset=False)
             half.fin = max(half.unwrap(sequence), half.next)  # what was delivered came before it
             half.acknowledged = min(half.acknowledged, half.fin)
             self._check_ends(half, events)
@@ -378,13 +397,21 @@ class Reassembler:
             events += half.other.held + left
         half.ended = True
 
-    def _close(self, tcp: Tcp) -> list[Event]:
-        """End a connection and forget it; give its last events, as `add` does."""
+    def _close(self, tcp: Tcp, end: str) -> list[Event]:
+        """End a connection, because of `end`, and forget it; give its last events, as `add` does."""
+        if tcp.life.by_first is None:
+            tcp.life.end = end
         events = self._end_halves(tcp)
         if not tcp.certain:
-            _learn_direction(tcp, events)
+            learn_direction(tcp, events)
         tcp.session.track(events)
+        self._tell()
         return events
+
+    def _tell(self) -> None:
+        """Say what became of the connections that have ended."""
+        while self._untold and self._on_end is not None:
+            self._on_end(ending(self._untold.pop(0)))
 
     def forget(self, tcp: Tcp) -> None:
         """Let the next segment on a connection's addresses open another one."""
@@ -402,7 +429,7 @@ class Reassembler:
         for key in [key for key, half in self._halves.items() if half is _ELSEWHERE]:
             del self._halves[key]
         for tcp in everyone[: len(everyone) // 10]:
-            events += self._close(tcp)
+            events += self._close(tcp, DROPPED)
             self.forget(tcp)
 
 
@@ -471,31 +498,3 @@ def _flush(half: Half, events: list[Event]) -> None:
     end = half.fin if half.fin >= 0 else half.acknowledged
     if half.begun and end > half.next:
         _give_up(half, end, events)
-
-
-def _learn_direction(tcp: Tcp, events: list[Event]) -> None:
-    """Let the commands say which side is the broker, where no SYN did."""
-    for event in events:
-        right = TO_BROKER.get(event.type) if isinstance(event, Frame) else None
-        if right is None:
-            continue
-        if right is not event.to_broker:
-            connection = event.connection
-            connection.client, connection.server = connection.server, connection.client
-            connection.flipped = not connection.flipped
-            for half in (tcp.half, tcp.half.other):
-                half.stream.to_broker = not half.stream.to_broker
-            for other in events:
-                other.to_broker = not other.to_broker
-        tcp.certain = tcp.half.stream.certain = tcp.half.other.stream.certain = True
-        return
-
-
-def _endpoint(key: bytes) -> bytes:
-    """The source address and port of a segment's key."""
-    return key[: len(key) // 2 - 2] + key[-4:-2]
-
-
-def _address(address: bytes, port: bytes) -> str:
-    text = ipaddress.ip_address(address)
-    return f"{text if text.version == 4 else f'[{text}]'}:{int.from_bytes(port, 'big')}"

@@ -21,7 +21,7 @@ from pulsarctl_wire.capture.compression import COMPRESSED, Counted, Read, Unread
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.hexdump import Dumped, link_of, looks_like_hexdump, parse_hexdump
 from pulsarctl_wire.capture.packets import RAW_IP, Dissector
-from pulsarctl_wire.capture.reassembly import NewSession, Reassembler
+from pulsarctl_wire.capture.reassembly import NewSession, OnEnd, Reassembler
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame
@@ -96,7 +96,7 @@ class Decoder:
     the payloads of chunked messages. `link_answers` fills `knowledge.answers`. `tee`, if given, is
     called with the number and content of every packet before its events are given. `share` is as in
     `Reassembler`. With `places`, events tell the places of their packets (see `PLACE_BITS`), not their
-    numbers; of a hex dump they still tell the numbers. `new_session` makes the session of a connection.
+    numbers; of a hex dump they still tell the numbers. `new_session` and `on_end` are as in `Reassembler`.
     """
 
     def __init__(
@@ -109,6 +109,7 @@ class Decoder:
         share: tuple[int, int] = (0, 1),
         places: bool = False,
         new_session: NewSession = Session,
+        on_end: OnEnd | None = None,
     ) -> None:
         self.sources: list[str] = []
         """The names of the sources read so far."""
@@ -122,7 +123,7 @@ class Decoder:
         self._places = places
         self._dissector = Dissector()
         self.reassembler = Reassembler(
-            self.knowledge, limit=self._limit, share=share, new_session=new_session
+            self.knowledge, limit=self._limit, share=share, new_session=new_session, on_end=on_end
         )
 
     def read(self, source: Source) -> Iterator[list[Event]]:

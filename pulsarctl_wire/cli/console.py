@@ -157,6 +157,11 @@ def _escape(match: "re.Match[str]") -> str:
     return character.encode("unicode_escape", "surrogatepass").decode()
 
 
+def count_of(number: int, name: str, names: str = "") -> str:
+    """How many of what: 1 frame, 2 frames; `names` are several where that is not `name` with an s."""
+    return f"{number} {name if number == 1 else names or f'{name}s'}"
+
+
 def human_bytes(size: int) -> str:
     """A number of bytes for people: 999 B, 1.2 kB, 5.2 MB."""
     if size < 1000:

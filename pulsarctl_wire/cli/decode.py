@@ -106,6 +106,14 @@ def decode(
             rich_help_panel=SELECT,
         ),
     ] = False,
+    list_connections: Annotated[
+        bool,
+        typer.Option(
+            "--connections",
+            help="Show connections, those without frames too, and how each went: not the frames.",
+            rich_help_panel=SHOW,
+        ),
+    ] = False,
     two_pass: Annotated[
         bool,
         typer.Option(
@@ -216,6 +224,20 @@ def decode(
             "decode: a live interface goes with no other source, and can be read only once (-2)",
             console.EXIT_USAGE,
         )
+    of_frames = {
+        "--output tree or hex": output in (Output.tree, Output.hex),
+        "--command": command,
+        "--topic": topic,
+        "--first-error": first_error,
+        "--two-pass": two_pass,
+        "--schema": schema,
+        "--write": write,
+    }
+    odd = next((name for name, given in of_frames.items() if given), "")
+    if list_connections and odd:
+        console.fail(
+            f"decode: --connections shows no frames, so {odd} does not go with it", console.EXIT_USAGE
+        )
     from pulsarctl_wire.cli.job import DecodeJob, Options
 
     options = Options(
@@ -229,6 +251,7 @@ def decode(
         time_range=time_range,
         count=1 if first_error else count,
         first_error=first_error,
+        list_connections=list_connections,
         two_pass=two_pass,
         interface=interface,
         capture_filter=capture_filter,

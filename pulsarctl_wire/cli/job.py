@@ -3,25 +3,30 @@
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
+from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.live import Live
 from pulsarctl_wire.capture.sharing import Sharing
 from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.cli import console, select, twin
+from pulsarctl_wire.cli.connections import MOST_WAITING, ConnectionLines, connection_renderer
 from pulsarctl_wire.cli.interface import open_interface
+from pulsarctl_wire.cli.line import Clock
 from pulsarctl_wire.cli.reading import Sources
 from pulsarctl_wire.cli.render import Render, renderer, schema_of
 from pulsarctl_wire.cli.summary import Summary
 from pulsarctl_wire.errors import CaptureError, DamagedCapture, FilterError
-from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.record import CONNECTION_NAMES, Recorder, connection_record
+from pulsarctl_wire.wire.ending import Contents, Ending
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.payload import Budget
+from pulsarctl_wire.wire.session import Session
 
 _GATHERED: Final = 64  # events that are counted and shown at a time
 
@@ -40,6 +45,7 @@ class Options:
     time_range: str | None
     count: int | None
     first_error: bool
+    list_connections: bool
     two_pass: bool
     interface: str | None
     capture_filter: str | None
@@ -78,17 +84,37 @@ class DecodeJob:
             budget=self.budget,
         )
         self.expression = (
-            None if options.expression is None else select.Expression(options.expression, recorder)
+            None if options.expression is None else self._expression(options.expression, recorder)
         )
         self.tests = self._tests()
-        self.render = None if options.quiet else self._renderer(recorder)
+        frames_shown = not (options.quiet or options.list_connections)
+        self.render = self._renderer(recorder) if frames_shown else None
+        self.listing = self._listing() if options.list_connections else None
         self.writer = None if options.write is None else self._writer(options.write)
         # the payloads of chunked messages are worth their memory only where messages are shown
-        self.join_chunks = bool(options.expression or options.first_error) or (
-            not options.quiet and options.output in ("json", "tree")
+        self.join_chunks = not options.list_connections and (
+            bool(options.expression or options.first_error)
+            or (frames_shown and options.output in ("json", "tree"))
         )
 
     # -- before
+
+    def _expression(self, text: str, recorder: Recorder) -> select.Expression:
+        if self.options.list_connections:
+            return select.Expression(text, connection_record, names=CONNECTION_NAMES)
+        return select.Expression(text, recorder)
+
+    def _listing(self) -> ConnectionLines:
+        options = self.options
+        paint = console.Paint(console.use_colour(sys.stdout, options.colour))
+        render = connection_renderer(options.output, paint, Clock(options.time_format, self.origin))
+        return ConnectionLines(
+            render,
+            self.tests,
+            (lambda line: None) if options.quiet else self.out.write,
+            count=-1 if options.count is None else options.count,
+            waiting=MOST_WAITING if self._is_patient() else 0,
+        )
 
     def _renderer(self, recorder: Recorder) -> Render:
         options = self.options
@@ -153,7 +179,12 @@ class DecodeJob:
 
     def _can_share(self) -> bool:
         """Whether what is to be done can be done by two processes."""
-        return self.options.jobs > 1 and self.options.count is None and self.writer is None
+        options = self.options
+        return options.jobs > 1 and options.count is None and self.writer is None and self.listing is None
+
+    def _is_patient(self) -> bool:
+        """Whether nobody waits for the first lines."""
+        return not self.options.interface and all(map(os.path.isfile, self.sources))
 
     def _first_pass(self) -> None:
         self.sources = [self._spool() if source == "-" else source for source in self.sources]
@@ -177,9 +208,22 @@ class DecodeJob:
             max_frame_size=self.options.max_frame_size,
             join_chunks=self.join_chunks and not link_answers,
             link_answers=link_answers,
-            tee=self.writer.see if self.writer and not link_answers else None,
+            tee=None if link_answers else self._tee(),
             share=share,
+            new_session=Session if self.listing is None else Contents,
+            on_end=None if link_answers else self._ended,
         )
+
+    def _tee(self) -> Callable[[int, RawPacket], None] | None:
+        if self.listing is not None:  # the first connection to end need not be the first to begin
+            return lambda number, packet: self._note_origin(packet[0])
+        return None if self.writer is None else self.writer.see
+
+    def _ended(self, ending: Ending) -> None:
+        """A connection has ended, or will not be followed any further."""
+        self.summary.without_data.add(ending)
+        if self.listing is not None:
+            self.listing.add(ending)
 
     def _decode(self) -> None:
         """Decode and show, in both processes if there are two."""
@@ -187,7 +231,9 @@ class DecodeJob:
         decoder = self._decoder(share=(int(is_twin), 2 if self.twin else 1))
         batches = self._batches(decoder, say=not is_twin)
         try:
-            if self.twin is not None and self.render is not None:
+            if self.listing is not None:
+                self._list(decoder, batches, self.listing)
+            elif self.twin is not None and self.render is not None:
                 self._show_together(decoder, batches, self.twin)
             else:
                 self._show(self._gathered(chain(batches, decoder.finish())))
@@ -200,8 +246,7 @@ class DecodeJob:
 
     def _gathered(self, batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
         """The events in larger batches, where nobody waits for the first ones."""
-        patient = self.options.count is None and not self.options.interface
-        enough = _GATHERED if patient and all(map(os.path.isfile, self.sources)) else 1
+        enough = _GATHERED if self.options.count is None and self._is_patient() else 1
         gathered: list[Event] = []
         for events in batches:
             gathered += events
@@ -226,6 +271,18 @@ class DecodeJob:
                     self.writer.take(event)
             if left == 0:
                 return
+
+    def _list(self, decoder: Decoder, batches: Iterable[list[Event]], listing: ConnectionLines) -> None:
+        """Show connections as they end, and in the end, or when we are stopped, those that are still open."""
+        try:
+            for events in batches:
+                self.summary.add(events)
+                if listing.is_done:
+                    return
+        finally:
+            for events in decoder.finish():
+                self.summary.add(events)
+            listing.flush()
 
     def _show_together(self, decoder: Decoder, batches: Iterable[list[Event]], other: twin.Twin) -> None:
         """Render the events of half of the connections, in step with the other process."""
@@ -308,7 +365,12 @@ class DecodeJob:
             and self.twin is None
             and self.expression.failed == self.expression.tried > 0
         ):
-            console.complain("--filter: no frame has what the expression compares (text with a number?)")
+            what = "frame" if self.listing is None else "connection"
+            console.complain(f"--filter: no {what} has what the expression compares (text with a number?)")
+        if self.listing is not None and not self.summary.packets:
+            console.complain(
+                "--connections: the source has no packets, only frames; nothing tells how they came"
+            )
         if self.writer is not None and not self.summary.packets:
             console.complain("--write: the source has no packets, only frames; nothing was written")
         elif self.writer is not None and self.writer.lost:

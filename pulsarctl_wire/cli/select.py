@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.cli.console import Origin
 from pulsarctl_wire.errors import FilterError
-from pulsarctl_wire.record import RECORD_NAMES, Record, Recorder
+from pulsarctl_wire.record import RECORD_NAMES, Record
 from pulsarctl_wire.wire.commands import FAILED, NAMES, NUMBERS, commands_like
 from pulsarctl_wire.wire.frame import Event, Frame, Gap
 from pulsarctl_wire.wire.names import full_topic, without_partition
@@ -183,13 +183,22 @@ class Rule:
 
 
 class Expression(Rule):
-    """A filter expression over the fields of a frame's record (docs/json.md), given by `option`."""
+    """A filter expression over the fields of records (docs/json.md), given by `option`.
 
-    def __init__(self, text: str, recorder: Recorder, option: str = "--filter") -> None:
-        super().__init__(text, RECORD_NAMES, option, "docs/json.md")
+    They are those of frames unless `names` says otherwise; `recorder` makes them.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        recorder: Callable[[Any], Record],
+        option: str = "--filter",
+        names: frozenset[str] = RECORD_NAMES,
+    ) -> None:
+        super().__init__(text, names, option, "docs/json.md")
         self._recorder = recorder
 
-    def __call__(self, event: Event) -> bool:
+    def __call__(self, event: Any) -> bool:
         """Whether the expression holds for the record of `event`."""
         return self.matches(self._recorder(event))
 

@@ -182,6 +182,7 @@ class StatsJob:
             join_chunks=False,
             share=share or (0, 1),
             new_session=new_session if share else Session,
+            on_end=self.stats.end,
         )
         before = signal.signal(signal.SIGINT, self._interrupt)
         try:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from pulsarctl_wire.cli.console import clean, human_bytes, human_time, use_colour
 from pulsarctl_wire.stats import NAMES, OTHERS, PERCENTILES
+from pulsarctl_wire.wire.ending import PULSAR, without_data_in_words
 
 Record = dict[str, Any]
 
@@ -107,6 +108,8 @@ def _heading(total: Record, terminal: bool, width: int) -> Iterator[tuple[str, T
     if total["sent"] or total["delivered"] or total["invalid_checksums"]:
         invalid = total["invalid_checksums"]
         yield "checksums", Text(f"{_number(invalid)} invalid", "bold red" if invalid else "")
+    if total["without_data"]:
+        yield "no data", Text(without_data_in_words(total["without_data"]), "yellow")
     if total["errors"]:
         yield "errors", Text(_number(total["errors"]), "bold red")
     damage = ", ".join(_damage(total))
@@ -194,6 +197,8 @@ def _columns(by: str, records: list[Record], of: str, terminal: bool) -> Iterato
     for name in NAMES[by]:
         if name != "connection":
             yield Column(name, _name(name), style="cyan" if name == by else "", is_name=True)
+    if by == "connection" and _any(records, "how"):
+        yield Column("end", _end, 5, is_name=True)
     if by == "error":
         yield Column("times", lambda record: _number(record["frames"]), style="bold red")
     else:
@@ -243,6 +248,12 @@ def _name(name: str) -> Callable[[Record], str]:
         return str(value).removeprefix(_PERSISTENT) if name == "topic" else str(value)
 
     return text
+
+
+def _end(record: Record) -> str:
+    """How a connection went, and what it spoke if that is not Pulsar."""
+    other = record["protocol"] if record["protocol"] != PULSAR else None
+    return ", ".join(filter(None, (other, record["how"])))
 
 
 def _times(of: str) -> Callable[[Record], Any]:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from pulsarctl_wire.capture.sources import Decoder
-from pulsarctl_wire.cli.console import Paint, human_bytes
+from pulsarctl_wire.cli.console import Paint, count_of, human_bytes
 from pulsarctl_wire.wire.commands import BODIES, command_name
+from pulsarctl_wire.wire.ending import WithoutData, without_data_in_words
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 
 _KINDS: Final = 1_000
@@ -35,6 +36,7 @@ class Summary:
         """Of an interface; None where the system does not tell."""
         self.first_ns: int | None = None
         self.last_ns: int | None = None
+        self.without_data = WithoutData()
         self._seen: set[int] = set()
 
     def add(self, events: list[Event]) -> None:
@@ -101,6 +103,7 @@ class Summary:
         self._seen |= {-1 - index for index in other._seen}  # it may have numbered them for itself
         self.connections += other.connections
         self.other_traffic.update(other.other_traffic)
+        self.without_data.merge(other.without_data)
 
     def is_empty(self) -> bool:
         """Whether nothing at all was read."""
@@ -114,12 +117,12 @@ class Summary:
             span = f" in {(self.last_ns - self.first_ns) / 1e9:.3f} s"
         others = self.connections - len(self._seen)
         other = f" (and {others} without Pulsar frames{_named(self.other_traffic)})" if others else ""
-        packets = f"{_count(self.packets, 'packet')}, " if self.packets else ""
+        packets = f"{count_of(self.packets, 'packet')}, " if self.packets else ""
         frames = sum(self.commands.values()) + totals["unknown"]
         yield paint(
             "bold",
-            f"{packets}{_count(len(self._seen), 'connection')}{other}, "
-            f"{_count(frames, 'frame')}{span}, {human_bytes(totals['bytes'])}",
+            f"{packets}{count_of(len(self._seen), 'connection')}{other}, "
+            f"{count_of(frames, 'frame')}{span}, {human_bytes(totals['bytes'])}",
         )
         if self.commands:
             ranked = sorted(self.commands.items(), key=lambda item: (-item[1], command_name(item[0])))
@@ -139,7 +142,10 @@ class Summary:
                 + f", {self.checksums['absent']} absent"
             )
         if totals["unopened"]:
-            yield f"  unopened   {_count(totals['unopened'], 'entry', 'entries')}: see --payload-ratio"
+            yield f"  unopened   {count_of(totals['unopened'], 'entry', 'entries')}: see --payload-ratio"
+        without_data = without_data_in_words(self.without_data.records())
+        if without_data:
+            yield f"  no data    {paint('yellow', without_data)}"
         damage = ", ".join(self._damage())
         if damage:
             yield f"  damage     {paint('yellow', damage)}"
@@ -150,20 +156,16 @@ class Summary:
             size = totals["malformed_bytes"]
             yield f"{totals['malformed']} malformed ({size} bytes{_named(self.protocols)})"
         if totals["gaps"]:
-            yield f"{_count(totals['gaps'], 'gap')} ({totals['gap_bytes']} bytes)"
+            yield f"{count_of(totals['gaps'], 'gap')} ({totals['gap_bytes']} bytes)"
         if totals["partial"]:
-            yield _count(totals["partial"], "partial frame")
+            yield count_of(totals["partial"], "partial frame")
         if self.cut_packets:
-            yield f"{_count(self.cut_packets, 'packet')} cut by the snap length"
+            yield f"{count_of(self.cut_packets, 'packet')} cut by the snap length"
         if self.dropped_packets:
-            yield f"{_count(self.dropped_packets, 'packet')} dropped by the kernel"
+            yield f"{count_of(self.dropped_packets, 'packet')} dropped by the kernel"
         elif self.dropped_packets is None:
             yield "packets dropped by the kernel are not counted on this system"
 
 
 def _named(counts: Counter[str]) -> str:
     return f": {', '.join(f'{name} {count}' for name, count in counts.most_common())}" if counts else ""
-
-
-def _count(number: int, name: str, names: str = "") -> str:
-    return f"{number} {name if number == 1 else names or f'{name}s'}"

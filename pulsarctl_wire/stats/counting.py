@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.stats.latencies import Latencies
-from pulsarctl_wire.stats.rows import BUCKETS, NAMES, Cell, Key, Row
+from pulsarctl_wire.stats.rows import BUCKETS, NAMES, Cell, Ended, Key, Row
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
+from pulsarctl_wire.wire.ending import PULSAR, Ending, WithoutData
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
@@ -18,6 +19,8 @@ from pulsarctl_wire.wire.session import bound
 
 MAX_ROWS: Final = 10_000
 """Rows of a kind."""
+MAX_FRAMELESS: Final = 5_000
+"""Rows of connections up to which one without frames gets its own: the rest is kept for those with frames."""
 MAX_NAMES: Final = 5_000_000
 """Bytes of the names of rows of a kind."""
 ROOM: Final = 40_000_000
@@ -55,6 +58,7 @@ class Stats:
         self.connections = 0
         """TCP connections with frames."""
         self.all_connections = 0
+        self.without_data = WithoutData()
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self.shift = _FIRST_SHIFT
@@ -124,6 +128,16 @@ class Stats:
         self._pending += len(events)
         if self._pending > _MAX_PENDING:
             self.flush()
+
+    def end(self, ending: Ending) -> None:
+        """Take note of what became of a connection."""
+        self.without_data.add(ending)
+        connection, rows = ending.connection, self.rows["connection"]
+        key = connection.index, connection.client, connection.server
+        if key in rows or ending.protocol == PULSAR or len(rows) < MAX_FRAMELESS:
+            row = self._admit("connection", key)
+            if row.key:
+                row.ended = Ended(ending.protocol, ending.end, ending.by_broker, ending.how)
 
     def finish(self, decoder: Decoder) -> None:
         """Take over what the decoder has counted itself."""
@@ -356,6 +370,7 @@ class Stats:
         self.cut_packets = max(self.cut_packets, other.cut_packets)
         self.connections += other.connections
         self.all_connections += other.all_connections
+        self.without_data.merge(other.without_data)
 
     def parts(self) -> Iterator["Stats"]:
         """The same in parts, to be merged one after the other where the whole would take too much memory."""
@@ -364,6 +379,7 @@ class Stats:
         part.total, part.damage = self.total, self.damage
         part.packets, part.cut_packets = self.packets, self.cut_packets
         part.connections, part.all_connections = self.connections, self.all_connections
+        part.without_data = self.without_data
         yield part
         for by, rows in self.rows.items():
             for some in _pieces(rows.items(), _PART):

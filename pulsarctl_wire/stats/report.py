@@ -6,7 +6,8 @@ from typing import Any
 
 from pulsarctl_wire.stats.counting import Stats
 from pulsarctl_wire.stats.latencies import Latencies
-from pulsarctl_wire.stats.rows import BUCKETS, NAMES, OTHERS, Key, Row
+from pulsarctl_wire.stats.rows import BUCKETS, NAMES, OTHERS, Ended, Key, Row
+from pulsarctl_wire.wire.ending import PULSAR
 
 Record = dict[str, Any]
 
@@ -21,6 +22,7 @@ def total_record(stats: Stats) -> Record:
         "cut_packets": stats.cut_packets,
         "connections": stats.connections,
         "other_connections": stats.all_connections - stats.connections,
+        "without_data": stats.without_data.records(),
         "first_ns": first,
         "last_ns": stats.last_ns,
         "seconds": stats.seconds,
@@ -57,11 +59,22 @@ def _record(stats: Stats, by: str, row: Row, percentiles: Record) -> Record:
     return {
         "by": by,
         **names,
+        **(_ended(row) if by == "connection" else {}),
         "share": row.bytes / stats.total.bytes if stats.total.bytes else 0.0,
         **_counts(stats, row),
         **(dict.fromkeys(percentiles) if row.lost else percentiles),
         "series": _series(stats, row),
     }
+
+
+def _ended(row: Row) -> Record:
+    """How a connection went; all null of the row of all others, and where the source has no packets."""
+    if row.ended is None:
+        return dict.fromkeys(Ended._fields)
+    record = row.ended._asdict()
+    if row.frames or row.partial:
+        record["protocol"] = PULSAR
+    return record
 
 
 def _counts(stats: Stats, row: Row) -> Record:

@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_left
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 BUCKETS: Final = 64
 """Buckets of a series; in all but the shortest captures at least half of them are in use."""
@@ -24,12 +24,21 @@ Key = tuple[Any, ...]
 """The names of a row; () is the row of all others."""
 
 
+class Ended(NamedTuple):
+    """What became of a connection, as in `Ending`."""
+
+    protocol: str | None
+    end: str
+    by_broker: bool | None
+    how: str
+
+
 class Row:
     """The counts of one row. `series` are its frames by bucket, at the bucket's slot."""
 
     __slots__ = (
         *("bytes", "delivered", "errors", "frames", "invalid", "key"),
-        *("lost", "partial", "sent", "series"),
+        *("ended", "lost", "partial", "sent", "series"),
     )
 
     def __init__(self, key: Key = ()) -> None:
@@ -37,6 +46,7 @@ class Row:
         self.frames = self.bytes = self.sent = self.delivered = 0
         self.invalid = self.errors = self.partial = 0
         self.lost = False  # some of its latencies
+        self.ended: Ended | None = None  # of a connection
         self.series: array[int] | None = None
 
     def merge(self, other: "Row") -> None:
@@ -49,6 +59,7 @@ class Row:
         self.errors += other.errors
         self.partial += other.partial
         self.lost |= other.lost
+        self.ended = self.ended or other.ended
         if other.series is not None:
             self.add_series(dict(enumerate(other.series)))
 

@@ -164,6 +164,11 @@ class FrameStream:
         self._end(events)
         return events
 
+    @property
+    def spoke(self) -> bool:
+        """Whether any frame has come whole."""
+        return self._seen_frame
+
     # -- handing over to a stream in another process that goes on from here
 
     @property

@@ -90,6 +90,14 @@ def test_the_lines_shown_are_real() -> None:
     assert set(shown) <= set(decode("python-simple.pcap").lines)
 
 
+def test_the_connections_shown_are_real() -> None:
+    shown = _section("### Connections").partition("```text\n")[2].partition("```")[0].splitlines()
+    run = decode("--connections", "advertised-address-silent.pcap")
+    assert shown == run.lines
+    (line,) = re.findall(r"^  no data .*$", _section("### The summary"), re.MULTILINE)
+    assert line in run.err.splitlines()
+
+
 def test_the_summary_shown_is_real() -> None:
     first, *rest = _section("### The summary").partition("```text\n")[2].partition("```")[0].splitlines()
     real = decode("-q", "python-simple.pcap").err.splitlines()

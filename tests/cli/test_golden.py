@@ -4,8 +4,8 @@ After a wanted change of the output rewrite all of it, and read the difference b
 
     PWIRE_REWRITE_GOLDEN=1 pytest tests/cli/test_golden.py
 
-`line` and `summary` (stderr) are kept for every sample; `jsonl`, `tree` and `hex` for some, of some of them
-for chosen commands only: see OPTIONS.
+`line` and `summary` (stderr) are kept for every sample; `jsonl`, `tree`, `hex` and `connections` for some, of
+some of them for chosen commands only: see OPTIONS.
 """
 
 from __future__ import annotations
@@ -61,6 +61,10 @@ OPTIONS: dict[str, dict[str, list[str]]] = {
         "nano.pcap": ["--time", "epoch"],
         "no-checksum.pcap": ["--time", "relative"],
     },
+    "connections": {
+        name: ["--connections"]
+        for name in ("advertised-address-silent.pcap", "auth-token.pcap", "mixed.pcapng.gz", "snaplen96.pcap")
+    },
     "summary": {name: ["--quiet"] for name in NAMES},
 }
 
@@ -73,7 +77,7 @@ def _file(name: str, form: str) -> Path:
 
 @pytest.mark.parametrize(("name", "form"), CASES, ids=[f"{form}-{name}" for name, form in CASES])
 def test_output_is_golden(name: str, form: str) -> None:
-    output = {"jsonl": "json", "summary": "line"}.get(form, form)
+    output = {"jsonl": "json", "summary": "line", "connections": "line"}.get(form, form)
     run = decode("-o", output, *OPTIONS[form][name], name)
     assert run.code == 0
     shown = run.err.encode() if form == "summary" else run.out

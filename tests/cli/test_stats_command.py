@@ -22,6 +22,8 @@ from pulsarctl_wire.stats import NAMES
 
 TWO = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the second process needs fork")
 
+SILENT = "advertised-address-silent.pcap"
+
 # small captures, so that a second process is started
 SCRIPT = """
 import sys
@@ -217,6 +219,28 @@ def test_a_capture_without_pulsar_has_nothing_to_count() -> None:
     assert run.lines[0].startswith("8 packets, 0 connections (and 1 without Pulsar frames), 0 frames")
 
 
+def test_connections_without_frames_have_rows_that_say_how_they_went() -> None:
+    run = stats("--by", "connection", SILENT)
+    assert "  no data    1 never answered (192.0.2.11:29198)" in run.lines
+    assert re.search(
+        r"^1  192.0.2.11:40198  192.0.2.11:29198  SYN sent 3 times, never answered  ", run.lines[-1]
+    )
+    assert re.search(r"HTTP, closed by broker ", stats("http-client-on-binary-port.pcap").lines[-1])
+    total, spoken, silent = stats("-o", "json", "--by", "connection", SILENT).records
+    assert total["without_data"] == [{"end": "unanswered", "connections": 1, "servers": ["192.0.2.11:29198"]}]
+    assert [spoken[key] for key in ("protocol", "end", "by_broker")] == ["Pulsar", "closed", False]
+    assert [silent[key] for key in ("protocol", "end", "by_broker")] == [None, "unanswered", None]
+    listed = decode("-o", "json", "--connections", SILENT).records
+    assert [row["how"] for row in listed] == [row["how"] for row in (spoken, silent)]
+
+
+def test_a_source_without_packets_does_not_say_how_connections_went() -> None:
+    (row,) = (
+        each for each in stats("-o", "json", "-", stdin=_frames()).records if each["by"] == "connection"
+    )
+    assert row["end"] is row["how"] is row["protocol"] is None
+
+
 def test_frames_over_a_limit_of_ones_own_are_counted_all_the_same() -> None:
     assert stats("-o", "json", "--max-frame-size", "100", "java-simple.pcap").records[0]["frames"] == 51
 
@@ -232,7 +256,14 @@ def two(jobs: int, *args: str) -> tuple[str, str, int]:
 
 @TWO
 def test_two_processes_count_what_one_counts(tmp_path: Path) -> None:
-    names = ("java-batch-zlib.pcap", "auth-token.pcap", "mixed.pcapng.gz", "errors.pcap", "snaplen96.pcap")
+    names = (
+        "java-batch-zlib.pcap",
+        "auth-token.pcap",
+        "mixed.pcapng.gz",
+        "errors.pcap",
+        "snaplen96.pcap",
+        SILENT,
+    )
     cut = tmp_path / "cut.pcap"
     cut.write_bytes((SAMPLES / "java-keyshared.pcap").read_bytes()[:-10])
     files = [*(str(SAMPLES / name) for name in names), str(cut)]
@@ -242,8 +273,11 @@ def test_two_processes_count_what_one_counts(tmp_path: Path) -> None:
     assert code == 4
     assert said.count("pwire: ") == 1
     records = [json.loads(line) for line in out.splitlines()]
-    assert records[0]["connections"] == sum(record["by"] == "connection" for record in records)
-    assert records[0]["other_connections"] > 0
+    rows = [record for record in records if record["by"] == "connection"]
+    assert records[0]["connections"] == sum(bool(row["frames"]) for row in rows)
+    assert records[0]["connections"] + records[0]["other_connections"] == len(rows)
+    assert records[0]["without_data"]
+    assert all(row["how"] for row in rows)
 
 
 @TWO

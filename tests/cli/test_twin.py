@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
-FILES = ["java-batch-zlib.pcap", "auth-token.pcap", "mixed.pcapng.gz", "errors.pcap", "snaplen96.pcap"]
+FILES = [
+    *("java-batch-zlib.pcap", "auth-token.pcap", "mixed.pcapng.gz", "errors.pcap", "snaplen96.pcap"),
+    "advertised-address-silent.pcap",
+]
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the second process needs fork")
 
@@ -38,6 +41,7 @@ def run(jobs: int, *arguments: str) -> tuple[str, str, int]:
         ["-o", "tree", "--command", "SEND,MESSAGE"],
         ["-o", "hex", "--connection", "1"],
         ["--filter", 'command == "LOOKUP"'],
+        ["--connections"],
     ],
     ids=" ".join,
 )
