@@ -289,7 +289,8 @@ class _Reader:
 
 
 def _one_of(allowed: Any, value: Any) -> Any:
-    if type(value) not in (int, str) or value not in allowed:
+    is_text = type(value) is str and isinstance(allowed, frozenset)  # a range would look at all its numbers
+    if not (is_text or type(value) is int) or value not in allowed:
         raise ValueError(f"{value!r:.80}")
     return value
 

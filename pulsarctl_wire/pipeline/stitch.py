@@ -107,7 +107,7 @@ class Stitcher:
         numbers = self._number()
         return Stitched(
             {index: Mend(each.index, shifts, tables) for index, (each, shifts, tables) in mends.items()},
-            *rows.streams(numbers),
+            *rows.streams(*numbers),
             len(again),
         )
 
@@ -117,18 +117,18 @@ class Stitcher:
         for events in self._reassembler.close():
             rows.add(events)
         rows.flush()
-        return Stitched({}, *rows.streams(self._number()), 0)
+        return Stitched({}, *rows.streams(*self._number()), 0)
 
-    def _number(self) -> Any:
-        """Number the new connections in order of their first packets; give the numbers by those they had."""
-        numbers = np.arange(self._reassembler.connections)
-        first = len(numbers) - len(self._opened)
+    def _number(self) -> tuple[int, Any]:
+        """Number the new connections in order of their first packets: the first number, and those of all."""
+        first = self._reassembler.connections - len(self._opened)
+        numbers = np.zeros(len(self._opened), np.int64)
         self._opened.sort(key=lambda opened: opened[0])
         for index, (_, connection) in enumerate(self._opened, first):
-            numbers[connection.index] = index
+            numbers[connection.index - first] = index
             connection.index = index
         self._opened.clear()
-        return numbers
+        return first, numbers
 
     def _follow(self, packet: Kept) -> list[Event]:
         self._place, time_ns, segment = packet
@@ -214,12 +214,12 @@ class _Rows:
         """Make a batch of what was added."""
         self._batches.append((self._builder.frames(), self._builder.gaps()))
 
-    def streams(self, numbers: Any) -> tuple[bytes, bytes]:
-        """The frames and the gaps as Arrow streams, their connections numbered."""
+    def streams(self, first: int, numbers: Any) -> tuple[bytes, bytes]:
+        """The frames and the gaps as Arrow streams, their connections from `first` on numbered."""
         streams = _Stream(FRAMES), _Stream(GAPS)
         for batches in self._batches:
             for stream, batch in zip(streams, batches, strict=True):
-                stream.write(renumbered(batch, numbers))
+                stream.write(renumbered(batch, numbers, first))
         return streams[0].close(), streams[1].close()
 
 
