@@ -62,7 +62,8 @@ class Store:
     def follow(self) -> None:
         """Make ready to follow a directory, or to go on with that."""
         with self._said():
-            if not self._follows() and any(self._load(name) for name in _STATES):
+            states = [self._load(name) for name in _STATES]
+            if not self._follows() and any(states):
                 raise CaptureError("the table there follows no directory; name another one")
             for kind in (*KINDS, "progress"):
                 self._system.create_dir(f"{self._path}/{kind}")
