@@ -158,7 +158,7 @@ def take_over(tcp: Tcp, guess: Footing, state: State) -> None:
         for name in _NUMBERS:
             number = getattr(values, name)
             setattr(half, name, number + shift if number >= 0 else -1)
-        half.early = [(at + shift, *rest) for at, *rest in values.early]
+        half.early = [(early[0] + shift, *early[1:]) for early in values.early]
         half.early_bytes = sum(len(each[3]) + EARLY_COST for each in half.early)
         half.syn = half.syn if values.syn is None else values.syn
         if stream is not None:
@@ -193,7 +193,7 @@ class TcpState(NamedTuple):
 
     key: bytes
     to_broker: bool
-    index: int
+    number: int
     flipped: bool
     certain: bool
     held: tuple[list[Lost], list[Lost]]
@@ -240,7 +240,7 @@ def restore(reassembler: Reassembler, saved: Following) -> None:
     for each in saved.known:
         tcp = reassembler.new(each.key, each.to_broker, each.certain)
         connection = tcp.session.connection
-        connection.index, connection.flipped = each.index, each.flipped
+        connection.index, connection.flipped = each.number, each.flipped
         take_over(tcp, _AT_FIRST, each.state)
         for half, held in zip(halves_of(tcp), each.held, strict=True):
             heapq.heapify(half.early)

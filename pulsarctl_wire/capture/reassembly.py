@@ -219,7 +219,7 @@ class Reassembler:
         """The connections that are known; which of them have ended, in order (-1: known no more); servers."""
         known = self._known()
         places = {tcp: place for place, tcp in enumerate(known)}
-        return known, [places.get(tcp, -1) for tcp in self._ended], self._servers
+        return known, [-1 if tcp is None else places.get(tcp, -1) for tcp in self._ended], self._servers
 
     def resume(self, connections: int, known: list[Tcp], ended: list[int], servers: set[bytes]) -> None:
         """Go on from a `state` whose connections were made by `new`; there were `connections` before."""

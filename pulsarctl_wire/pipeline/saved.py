@@ -7,7 +7,7 @@ expected where they stand; the objects are made of those here. The bytes are
 
 Records (the classes of `_RECORDS`) are arrays of their fields. A shape says what may stand somewhere:
 
-    a class of `_RECORDS`, str, bytes, bool    just that
+    a class of `_RECORDS`, str, bytes, bool    just that; bytearray: bytes, to be added to
     range                                      an integer in it
     frozenset                                  one of these values
     [X]  (X, ...)  (X, Y)  {K: V}  {X}         a list, tuples, a dict, a set of such
@@ -167,7 +167,7 @@ def dump(value: Any) -> bytes:
     """A `Progress`, or another record, as bytes."""
     if isinstance(value, Progress):
         value = _Saved(**{**vars(value), "stitcher": value.stitcher.state()})
-    data = msgpack.packb(value, default=_plain, unicode_errors="surrogatepass")
+    data: bytes = msgpack.packb(value, default=_plain, unicode_errors="surrogatepass")
     return HEAD + crc32c(data).to_bytes(4, "big") + data
 
 
@@ -191,7 +191,7 @@ def load_progress(data: bytes, name: str) -> Progress:
         known, count = saved.stitcher[1].known, len(saved.inputs)
         if saved.file + (saved.part > 0) > count or reader.last_place >> PLACE_BITS >= max(count, 1):
             raise ValueError("a file that was not read")
-        if any(each.index >= saved.stitcher[1].connections for each in known):
+        if any(each.number >= saved.stitcher[1].connections for each in known):
             raise ValueError("a connection too many")
         stitcher = Stitcher(Settings("", saved.options.max_frame_size, saved.options.payload))
         stitcher.resume(saved.stitcher, [each.name for each in saved.inputs])
@@ -205,7 +205,8 @@ def load(data: bytes, kind: type[T], name: str) -> T:
 
     Raises CaptureError if they are damaged, or something else; its text begins with their `name`.
     """
-    return checked(_unpacked(data, name), kind, name)
+    found: T = checked(_unpacked(data, name), kind, name)
+    return found
 
 
 def checked(value: Any, shape: Any, name: str) -> Any:
@@ -280,7 +281,7 @@ class _Reader:
             if shape not in self._records:
                 self._records[shape] = partial(_each, shape, [self.of(each) for each in _RECORDS[shape]])
             return self._records[shape]
-        return partial(_exactly, shape)
+        return _mutable if shape is bytearray else partial(_exactly, shape)
 
     def _place(self, value: Any) -> Any:
         _one_of(_PLACES, value)
@@ -296,9 +297,13 @@ def _one_of(allowed: Any, value: Any) -> Any:
 
 
 def _exactly(kind: type, value: Any) -> Any:
-    if type(value) is not (bytes if kind is bytearray else kind):
+    if type(value) is not kind:
         raise ValueError(f"{type(value)}, not {kind}")
-    return bytearray(value) if kind is bytearray else value
+    return value
+
+
+def _mutable(value: Any) -> bytearray:
+    return bytearray(_exactly(bytes, value))
 
 
 def _maybe(read: _Read, value: Any) -> Any:

@@ -176,7 +176,9 @@ def test_a_state_that_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
     before = tables(out)
     for path in (out / "progress").iterdir():
         path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(CaptureError, match=r"out: progress/\S+ is damaged, .*; delete the directory, or name"):
+    with pytest.raises(
+        CaptureError, match=r"out: progress/\S+ is damaged, .*; delete the directory, or name"
+    ):
         Run(find_inputs(paths), str(out), options=OPTIONS)
     assert tables(out) == before
 

@@ -63,8 +63,14 @@ class Work:
             first = 0
 
     def step(self, progress: Progress, split: Split) -> tuple[Decoded, Stitched] | None:
-        settled = progress.settle(decode_split(split, self.settings), lambda each: decode_split(each, self.settings))
-        return None if settled is None else (settled, progress.take(saved.load(saved.dump(settled), Decoded, "it")))
+        settled = progress.settle(
+            decode_split(split, self.settings), lambda each: decode_split(each, self.settings)
+        )
+        return (
+            None
+            if settled is None
+            else (settled, progress.take(saved.load(saved.dump(settled), Decoded, "it")))
+        )
 
     def rest(self, progress: Progress) -> None:
         """Do all that is left."""
@@ -115,7 +121,9 @@ def test_progress_and_rows_come_back_as_they_were(seed: int) -> None:
 @pytest.mark.parametrize("resolution", [0, 9, 0x7F, 0x80, 0xFF])
 def test_times_of_any_resolution(resolution: int, tmp_path: Path) -> None:
     """A unit of time may be 10^-127 seconds: that takes more than 64 bits."""
-    options = option("<", 9, bytes([resolution])) + option("<", 14, b"\xff" * 7 + b"\x7f") + option("<", 0, b"")
+    options = (
+        option("<", 9, bytes([resolution])) + option("<", 14, b"\xff" * 7 + b"\x7f") + option("<", 0, b"")
+    )
     blocks = section() + interface(options=options)
     for time_ns, _, data, length in captured(Tcp().whole(conversation([b"x" * 90] * 9))):
         blocks += enhanced(time_ns or START_NS, data, length)
@@ -215,7 +223,23 @@ def sealed(data: bytes) -> bytes:
     return saved.HEAD + crc32c(data).to_bytes(4, "big") + data
 
 
-_EXTREMES = [-(2**63), -(2**53), -2, -1, 0, 1, 2, 255, 2**16, 2**31, 2**32 - 1, 2**44, 2**53 - 1, 2**62, 2**64 - 1]
+_EXTREMES = [
+    -(2**63),
+    -(2**53),
+    -2,
+    -1,
+    0,
+    1,
+    2,
+    255,
+    2**16,
+    2**31,
+    2**32 - 1,
+    2**44,
+    2**53 - 1,
+    2**62,
+    2**64 - 1,
+]
 
 
 def _changed(value: Any, draw: Any) -> Any:

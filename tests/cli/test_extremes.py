@@ -1,4 +1,4 @@
-"""Fields at the ends of what their types can hold, types that no schema has, and times beyond all calendars."""
+"""Fields at the ends of what their types hold, types that no schema has, times beyond all calendars."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from cli.pwire_run import pwire
 from google.protobuf.descriptor import FieldDescriptor as Field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.comparing import alone, first_difference, together_in_memory
+from pwire_run import pwire
 from segments import Tcp, captured, enhanced, interface, option, section
 
 from pulsarctl_wire.pipeline.progress import Options
@@ -22,7 +22,7 @@ from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.frame import build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
-HOSTILE = Path(__file__).parent / "hostile"
+HOSTILE = Path(__file__).parents[1] / "hostile"
 _SIGNED = {32: (-(2**31), -1, 0, 1, 2**31 - 1), 64: (-(2**63), -1, 0, 1, 2**63 - 1)}
 _UNSIGNED = {32: (0, 1, 2**31, 2**32 - 1), 64: (0, 1, 2**53, 2**63, 2**64 - 1)}
 _NUMBERS = {
@@ -109,7 +109,9 @@ def shown(path: Path, place: Path) -> None:
     for command in (["stats"], ["stats", "-o", "json"], ["table", "--out", str(table)]):
         run = pwire(*command, path)
         assert run.code in (0, 3), run.err
-    names = {record["command"] for record in pwire("decode", "-o", "json", path).records if "command" in record}
+    names = {
+        record["command"] for record in pwire("decode", "-o", "json", path).records if "command" in record
+    }
     assert set(pq.read_table(table, columns=["command"])["command"].to_pylist()) == names
 
 
