@@ -6,10 +6,10 @@ in between are written as a draft: connections are numbered from 0, their bytes 
 split began, and nothing is known of what was opened before.
 """
 
-import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow as pa
 from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import Layout, PacketReader
 from pulsarctl_wire.capture.handover import IDLE, Footing, State, footing, halves_of, hand_over
-from pulsarctl_wire.capture.packets import SYN, Dissector, Segment
+from pulsarctl_wire.capture.packets import SYN, Dissector, Segment, Waiting, reverse
 from pulsarctl_wire.capture.reassembly import NewSession, Reassembler, Tcp
 from pulsarctl_wire.capture.sources import PLACE_BITS, uncompressed
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
@@ -58,6 +58,7 @@ Kept = tuple[int, int | None, Segment]
 """A packet that was kept: its place, time in ns, and TCP segment."""
 
 
+@dataclass
 class Edge:
     """What a split tells of a connection in it.
 
@@ -65,6 +66,7 @@ class Edge:
     pair      the smaller one of its keys
     place     of its first packet
     packets   from there until it stood on sure footing, or to the end; None if they were too many
+    kept      what keeping them takes, in bytes
     guess     that footing; None if there was none. Then there are no rows of it
     sure      the place of the first packet after it
     doubtful  whether an idle half did not go on with a frame when it woke up, or events are held back
@@ -75,20 +77,19 @@ class Edge:
     guessed   topics of answers that may answer requests of before, by request ids
     """
 
-    def __init__(self, index: int, pair: bytes, place: int) -> None:
-        self.index = index
-        self.pair = pair
-        self.place = place
-        self.packets: list[Kept] | None = []
-        self.kept = 0
-        self.guess: Footing | None = None
-        self.sure = 0
-        self.doubtful = False
-        self.state: State | None = None
-        self.largest = 0
-        self.damaged = False
-        self.in_step = False
-        self.guessed: dict[int, tuple[str | None, str | None]] = {}
+    index: int
+    pair: bytes
+    place: int
+    packets: list[Kept] | None = field(default_factory=list)
+    kept: int = 0
+    guess: Footing | None = None
+    sure: int = 0
+    doubtful: bool = False
+    state: State | None = None
+    largest: int = 0
+    damaged: bool = False
+    in_step: bool = False
+    guessed: dict[int, tuple[str | None, str | None]] = field(default_factory=dict)
 
 
 class Decoded(NamedTuple):
@@ -96,7 +97,7 @@ class Decoded(NamedTuple):
 
     `begin` and `end` are where its first packet's record begins and where the next split's does, with
     the layouts there; no `begin`: none was found. `problem` is what is wrong with the file, `damaged` if it
-    breaks off (else it cannot be read at all). `fragments` counts IP fragments, `dissector` has those that
+    breaks off (else it cannot be read at all). `fragments` counts IP fragments, `waiting` are those that
     wait for more. `rows` counts those of the draft.
     """
 
@@ -107,7 +108,7 @@ class Decoded(NamedTuple):
     damaged: bool
     packets: int
     fragments: int
-    dissector: Dissector
+    waiting: Waiting
     edges: list[Edge]
     rows: int
 
@@ -145,18 +146,18 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
         damaged,
         decoder.packets,
         decoder.dissector.fragments,
-        decoder.dissector,
+        decoder.dissector.waiting,
         decoder.edges(),
         decoder.rows,
     )
 
 
-def reread(split: Split, dissector: Dissector, wanted: dict[bytes, int]) -> Iterator[Kept]:
+def reread(split: Split, waiting: Waiting, wanted: dict[bytes, int]) -> Iterator[Kept]:
     """The packets of an exact split again: of connections by their pairs, each from its place on.
 
-    `dissector` has the IP fragments that waited before the split; it is left as it is.
+    `waiting` are the IP fragments that waited before the split.
     """
-    segment = pickle.loads(pickle.dumps(dissector)).segment
+    segment = Dissector(waiting).segment
     base = split.file << PLACE_BITS
     with suppress(DamagedCapture), opened(split.input, split.start) as stream:
         packets = read_split(split, reader(stream if split.layout is not None else uncompressed(stream)))
@@ -175,8 +176,7 @@ class _SplitDecoder:
     def __init__(self, split: Split, settings: Settings) -> None:
         self.packets = 0
         self.rows = 0
-        self.dissector: Dissector = pickle.loads(pickle.dumps(split.dissector or Dissector()))
-        self.dissector.fragments = 0
+        self.dissector = Dissector(split.waiting)
         self._reassembler = settings.reassembler(TopicSession)
         self._base = split.file << PLACE_BITS
         self._edges: list[Edge] = []
@@ -295,9 +295,7 @@ class _SplitDecoder:
 
 def _pair(key: bytes) -> bytes:
     """The smaller one of the keys of a connection's directions."""
-    addresses, ports = key[:-4], key[-4:]
-    middle = len(addresses) // 2
-    return min(key, addresses[middle:] + addresses[:middle] + ports[2:] + ports[:2])
+    return min(key, reverse(key))
 
 
 class Draft:

@@ -5,23 +5,24 @@
     foreachBatch        has the drafts finished, under names that are the same when a batch comes again
 
 What was taken up and the state that it led to are in Spark's checkpoint together. So whenever this is
-killed and started again, the rows are those of one pass.
+killed and started again, the rows are those of one pass. All of it is data: see pipeline/saved.py.
 """
 
-import pickle
+import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decode import Settings, decode_split
+from pulsarctl_wire.pipeline import saved
+from pulsarctl_wire.pipeline.decode import Decoded, Settings, decode_split
 from pulsarctl_wire.pipeline.finish import finish_split
 from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
 from pulsarctl_wire.pipeline.splits import Input, Split, find_inputs, natural, plan
-from pulsarctl_wire.pipeline.stitch import Stitcher
+from pulsarctl_wire.pipeline.stitch import Stitched, Stitcher
 from pulsarctl_wire.pipeline.store import Store
 from pulsarctl_wire.spark.executor import SparkExecutor
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _FILES: Final = 64  # of a batch, at most
+_ROW: Final = "a row of the stream"
+_CHECKPOINT: Final = "progress/checkpoint"
 
 
 def follow(
@@ -54,7 +57,7 @@ def follow(
     stream = (
         spark.readStream.format(Rotated.name())
         .option("path", directory)
-        .option("plan", pickle.dumps((options.split_size, settings)).hex())
+        .option("plan", json.dumps([options.split_size, *settings]))
         .load()
         .selectExpr("1 as capture", "file", "part", "decoded")
         .groupBy("capture")
@@ -68,7 +71,9 @@ def follow(
         def finish_batch(batch: "DataFrame", number: int) -> None:
             rows = batch.collect()
             work = [
-                executor.submit(finish_split, row.name, pickle.loads(row.data), store.drafts, out)
+                executor.submit(
+                    finish_split, row.name, saved.load(bytes(row.data), Stitched, _ROW), store.drafts, out
+                )
                 for row in rows
                 if row.name
             ]
@@ -76,7 +81,7 @@ def follow(
                 each.result()
             for row in rows:
                 if not row.name:
-                    progress = cast(Progress, pickle.loads(row.data))
+                    progress = saved.load_progress(bytes(row.data), _ROW)
                     store.save(progress)
                     last[:] = [progress]
                     show(progress.totals)
@@ -105,7 +110,7 @@ class _Part(InputPartition):
 
 
 class Rotated(DataSource):
-    """The splits of the capture files in a directory, decoded, as a stream of (file, part, pickle)."""
+    """The splits of the capture files in a directory, decoded, as a stream of (file, part, data)."""
 
     @classmethod
     def name(cls) -> str:
@@ -118,7 +123,8 @@ class Rotated(DataSource):
 
     def streamReader(self, schema: "StructType") -> "RotatedReader":
         """A reader."""
-        return RotatedReader(self.options["path"], *pickle.loads(bytes.fromhex(self.options["plan"])))
+        split_size, *settings = json.loads(self.options["plan"])
+        return RotatedReader(self.options["path"], split_size, Settings(*settings))
 
 
 class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -166,13 +172,14 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Part]:
         """The splits of the files between two offsets."""
-        files = enumerate((Input(*each) for each in end["batch"]), end["files"] - len(end["batch"]))
+        batch = saved.checked(end["batch"], [Input], _CHECKPOINT)
+        files = enumerate(batch, end["files"] - len(batch))
         return [_Part(split) for file, each in files for split in plan(file, each, self._split_size)]
 
     def read(self, partition: _Part) -> Iterator[tuple[int, int, bytes]]:  # type: ignore[override]
         """Decode a split."""
         split = partition.split
-        yield split.file, split.part, pickle.dumps(decode_split(split, self._settings))
+        yield split.file, split.part, saved.dump(decode_split(split, self._settings))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to be done: the files are not ours."""
@@ -196,19 +203,19 @@ class Stitching(StatefulProcessor):
         import pandas as pd
 
         if self._state.exists():
-            progress = pickle.loads(bytes(self._state.get()[0]))
+            progress = saved.load_progress(bytes(self._state.get()[0]), _CHECKPOINT)
         else:
             progress = Progress(self._options, Stitcher(self._settings))
         results: list[tuple[str, bytes]] = []
         for _, row in pd.concat(list(rows)).sort_values(["file", "part"]).iterrows():
-            decoded = pickle.loads(row["decoded"])
+            decoded = saved.load(bytes(row["decoded"]), Decoded, _ROW)
             if decoded.split.part == 0:
                 progress.inputs.append(decoded.split.input)
             settled = progress.settle(decoded, lambda split: decode_split(split, self._settings))
             if settled is not None:
-                results.append((settled.split.name, pickle.dumps(progress.take(settled))))
+                results.append((settled.split.name, saved.dump(progress.take(settled))))
         progress.file, progress.part, progress.end = progress.file + 1, 0, None
-        state = progress.dump()
+        state = saved.dump(progress)
         self._state.update((state,))
         yield pd.DataFrame([*results, ("", state)], columns=["name", "data"])
 
