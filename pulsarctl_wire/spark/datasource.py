@@ -82,7 +82,7 @@ class _Reader(DataSourceReader):
 
         def events() -> "Iterator[list[Event]]":
             for input_ in find_inputs([self._path]):
-                with opened(input_) as stream:
+                with opened(input_.path) as stream:
                     yield from decoder.read(Source(input_.name, stream))
             yield from decoder.finish()
 

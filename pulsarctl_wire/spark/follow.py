@@ -16,11 +16,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from pulsarctl_wire.capture.series import natural
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decode import Settings, decode_split
 from pulsarctl_wire.pipeline.finish import finish_split
 from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
-from pulsarctl_wire.pipeline.splits import Input, Split, find_inputs, natural, plan
+from pulsarctl_wire.pipeline.splits import Input, Split, find_inputs, plan
 from pulsarctl_wire.pipeline.stitch import Stitcher
 from pulsarctl_wire.pipeline.store import Store
 from pulsarctl_wire.spark.executor import SparkExecutor
