@@ -35,6 +35,7 @@ _TAIL: Final = 256 * 1024  # bytes at the end of a file in which its last packet
 _VARYING: Final = re.compile(
     r"[-_.:+ ]*(\d+|(?<![a-z])(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?![a-z]))", re.IGNORECASE
 )
+_DATES: Final = re.compile(r"(?:19|20)[0-9]{2}(?:[-_./]?[0-9]{2})+|(?<=/)[0-9]{1,2}(?=/|$)")
 _PACKED: Final = re.compile(r"\.(gz|zst|zstd)$")
 
 
@@ -81,8 +82,12 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 
 
 def series(name: str) -> str:
-    """What the names of a series have in common: all but numbers, dates, and how they are compressed."""
-    return _VARYING.sub("", _PACKED.sub("", name))
+    """What the names of a series have in common: all but numbers, dates, and how they are compressed.
+
+    Directories count, but for dates: there may be one for each host.
+    """
+    directory, slash, file = _PACKED.sub("", name).rpartition("/")
+    return _DATES.sub("", directory) + slash + _VARYING.sub("", file)
 
 
 def spans_of(paths: Sequence[str], sizes: Mapping[str, int] | None = None) -> list[Span | None]:

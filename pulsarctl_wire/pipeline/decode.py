@@ -152,6 +152,13 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
     )
 
 
+def unread(split: Split, problem: str) -> Decoded:
+    """What becomes of a split that is not read, for what is wrong with its file."""
+    start = split.start, split.layout
+    problems = [(split.input.name, problem, True)]
+    return Decoded(split, start, start, problems, 0, 0, Dissector(), [], 0)
+
+
 def _problem(name: str, error: CaptureError) -> tuple[str, str, bool]:
     return name, str(error), isinstance(error, DamagedCapture)
 

@@ -88,11 +88,16 @@ def filesystem(path: str) -> tuple[Any, str]:
     """The pyarrow filesystem of a path or URI, and the path in it; CaptureError if there is none."""
     try:
         if "://" in path:
-            found, inside = fs.FileSystem.from_uri(path)
+            found, inside = fs.FileSystem.from_uri(arrow_uri(path))
             return found, str(inside)
         return fs.LocalFileSystem(), path
     except (ArrowException, OSError, ValueError) as error:
         raise CaptureError(f"{path}: {reason(error)}") from error
+
+
+def arrow_uri(uri: str) -> str:
+    """A URI as pyarrow is to be told it: what Hadoop calls s3a is s3."""
+    return re.sub(r"^s3[an]://", "s3://", uri)
 
 
 def reason(error: Exception) -> str:
@@ -101,11 +106,8 @@ def reason(error: Exception) -> str:
     return re.sub(r"^\[Errno \d+\]\s*", "", " ".join(str(text).split()))
 
 
-def find_inputs(arguments: Iterable[str], say: Callable[[str], object] = lambda note: None) -> list[Input]:
-    """The files that arguments name, in the order of time; CaptureError if one of them names none.
-
-    `say` is called with what people should know of that order.
-    """
+def list_inputs(arguments: Iterable[str]) -> list[Input]:
+    """The files that arguments name, each by itself; CaptureError if one of them names none."""
     found: list[Input] = []
     for argument in arguments:
         try:
@@ -115,7 +117,15 @@ def find_inputs(arguments: Iterable[str], say: Callable[[str], object] = lambda 
         if not some:
             raise CaptureError(f"{argument}: no capture files there (*.pcap, *.pcapng, *.gz, *.zst)")
         found += some
-    found = list(dict.fromkeys(found))
+    return list(dict.fromkeys(found))
+
+
+def find_inputs(arguments: Iterable[str], say: Callable[[str], object] = lambda note: None) -> list[Input]:
+    """The files that arguments name, in the order of time; CaptureError if one of them names none.
+
+    `say` is called with what people should know of that order.
+    """
+    found = list_inputs(arguments)
     if len(found) == 1:
         return found
     with ThreadPoolExecutor(_PEEKING) as executor:
