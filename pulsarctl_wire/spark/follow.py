@@ -176,23 +176,22 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The offset behind the files of the next batch."""
-        present = {each.identity: each for each in self._look()}
-        taken = {name: size for name, size in start["taken"].items() if name in present}
+        present: dict[str, _File] = {}
+        for each in self._look():
+            present.setdefault(each.identity, each)  # while it is compressed it is there twice
+        taken = {name: about for name, about in start["taken"].items() if name in present}
         batch: list[list[Any]] = []
-        for name, size in taken.items():
-            more = present[name].input.size - size
-            if more > 0:
-                what = f"has grown by {more} bytes since it was taken up: they may be missing"
-                batch.append([*present[name].input, None, what])
-        new = [each for each in self._complete(list(present.values())) if each.identity not in taken][:_FILES]
-        batch += [[*each.input, each.span and each.span.first, None] for each in new]
-        if not batch:
-            return start
-        return {
-            "files": start["files"] + len(batch),
-            "taken": {name: present[name].input.size for name in [*taken, *(each.identity for each in new)]},
-            "batch": batch,
-        }
+        for identity, (name, size) in taken.items():
+            now = present[identity].input
+            if now.name == name and now.size > size:
+                taken[identity] = [name, now.size]
+                what = f"has grown by {now.size - size} bytes since it was taken up: they may be missing"
+                batch.append([*now, None, what])
+        files = list(present.values())
+        for each in [each for each in self._complete(files) if each.identity not in taken][:_FILES]:
+            taken[each.identity] = [each.input.name, each.input.size]
+            batch.append([*each.input, each.span and each.span.first, None])
+        return {"files": start["files"] + len(batch), "taken": taken, "batch": batch} if batch else start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Part]:
         """The splits of the files between two offsets."""
@@ -238,30 +237,24 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Those that are complete, and that come behind no other one of their series that is not."""
         if self._final is not None:
             return [each for each in files if each.identity in self._final]
+        newest = {series(each.input.name): each for each in files if each.span is not None}
         complete: list[_File] = []
         waiting: set[str] = set()
         for each in files:
             kind = series(each.input.name)
-            if kind in waiting:
-                continue
-            if self._is_complete(each, files):
+            if kind not in waiting and self._is_complete(each, newest.get(kind, each)):
                 complete.append(each)
             else:
                 waiting.add(kind)
         return complete
 
-    def _is_complete(self, file: _File, files: list[_File]) -> bool:
+    def _is_complete(self, file: _File, newest: _File) -> bool:
+        """Whether nobody writes to a file any more; `newest` is the one of its series that begins last."""
         still = self._clock() - file.changed
-        if still >= IDLE or file.span is None:
+        if still < QUIET or file is newest or file.span is None or newest.span is None:
             return still >= IDLE
         last = file.span.first if file.span.last is None else file.span.last
-        kind = series(file.input.name)
-        follows = (
-            each.span is not None and each.span.first >= last and series(each.input.name) == kind
-            for each in files
-            if each is not file
-        )
-        return still >= QUIET and any(follows)
+        return newest.span.first >= last or still >= IDLE
 
 
 def _begin(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
