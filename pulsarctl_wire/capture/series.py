@@ -144,7 +144,8 @@ def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
     by_time = iter(sorted(first, key=lambda given: (first[given], natural(names[given]))))
     order = [next(by_time) if given in first else given for given in range(len(names))]
     numbers = [number for number, given in enumerate(order) if given in first]
-    going = _going(order, numbers, [series(name) for name in names], spans)
+    alike = [series(name) for name in names]
+    going = _going(order, numbers, alike, spans)
     turns = [Turn(given) for given in order]
     for at, number in enumerate(numbers):
         following = numbers[at + 1] if at + 1 < len(numbers) else -1
@@ -158,7 +159,13 @@ def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
         ]
         if len(parts) > 1 or parts[0].until is not None:
             turns[number] = Turn(order[number], tuple(parts))
-    return Order(turns, _notes(order, going, names, spans))
+    overlaps = [
+        (names[order[file]], names[order[number]])
+        for number, before in going.items()
+        for file in before
+        if alike[order[file]] == alike[order[number]]
+    ]
+    return Order(turns, _notes(overlaps, names, spans))
 
 
 def _going(
@@ -182,16 +189,8 @@ def _going(
     return going
 
 
-def _notes(
-    order: list[int], going: dict[int, list[int]], names: Sequence[str], spans: Sequence[Span | None]
-) -> list[str]:
-    """What people should know: files of a series that overlap, and those whose clock was set back."""
-    overlaps = [
-        (names[order[file]], names[order[number]])
-        for number, files_ in going.items()
-        for file in files_
-        if series(names[order[file]]) == series(names[order[number]])
-    ]
+def _notes(overlaps: list[tuple[str, str]], names: Sequence[str], spans: Sequence[Span | None]) -> list[str]:
+    """What people should know: which files of a series overlap, and whose clock was set back."""
     back = [
         name
         for name, span in zip(names, spans, strict=True)
