@@ -31,7 +31,7 @@ from pulsarctl_wire.wire.frame import Event
 MOST_OPEN: Final = 64
 """Files that are read side by side; of more, those that began first are read to their ends."""
 
-_TAIL: Final = 256 * 1024  # bytes at the end of a file in which its last packets are looked for
+_TAIL: Final = 128 * 1024  # bytes at the end of a file in which its last packets are looked for
 _VARYING: Final = re.compile(
     r"[-_.:+ ]*(\d+|(?<![a-z])(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?![a-z]))", re.IGNORECASE
 )
@@ -125,7 +125,7 @@ def _last_time(stream: BinaryIO, first: files.PacketReader, size: int) -> int | 
     """The time of the last packet, as far as the end of the file tells; `first` has read the first one."""
     start = max(first.offset, size - _TAIL)
     stream.seek(start)
-    tail = stream.read(size - start)
+    tail = stream.read(max(size - start, 0))
     found = files.find_record(tail, first.layout, start, complete=True) if start > first.offset else 0
     if found is None:
         return None

@@ -85,7 +85,8 @@ class Progress:
         stitched = self.stitcher.add(decoded, reread)
         self.file, self.part, self.end = split.file, split.part + 1, decoded.end
         self.spoilt = bool(decoded.problems)
-        totals.problems += [each for each in decoded.problems if each not in totals.problems]
+        known = totals.problems if split.input.sides else []  # a file is in several turns
+        totals.problems += [each for each in decoded.problems if each not in known]
         is_last = split.stop >= split.input.size
         totals.read += (split.input.size if is_last else decoded.end[0]) - split.start
         totals.packets += decoded.packets

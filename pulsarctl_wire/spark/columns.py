@@ -1,5 +1,6 @@
-"""The columns of our tables as Spark has them."""
+"""Our tables as Spark has them: their columns, and where they are."""
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -7,6 +8,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
+
+from pulsarctl_wire.pipeline.splits import absolute
+
+
+def spark_uri(path: str) -> str:
+    """A path or URI as Spark is to be told it: what others call s3 its Hadoop calls s3a."""
+    return re.sub(r"^s3n?://", "s3a://", absolute(path))
 
 
 def plain(schema: Any) -> Any:

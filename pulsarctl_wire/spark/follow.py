@@ -25,6 +25,7 @@ from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
 from pulsarctl_wire.pipeline.splits import Input, Split, list_inputs, plan, span
 from pulsarctl_wire.pipeline.stitch import Stitcher
 from pulsarctl_wire.pipeline.store import Store
+from pulsarctl_wire.spark.columns import spark_uri
 from pulsarctl_wire.spark.executor import SparkExecutor
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def follow(
                     show(progress.totals)
 
         writer = stream.writeStream.foreachBatch(finish_batch)
-        writer = writer.option("checkpointLocation", store.checkpoint)
+        writer = writer.option("checkpointLocation", spark_uri(store.checkpoint))
         query = (
             writer.trigger(availableNow=True) if finish else writer.trigger(processingTime="1 second")
         ).start()

@@ -19,8 +19,9 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.splits import arrow_uri
+from pulsarctl_wire.spark.columns import spark_uri
 from pulsarctl_wire.spark.reports.base import Tables
-from pulsarctl_wire.spark.reports.load import find, load, settings, spark_uri
+from pulsarctl_wire.spark.reports.load import find, load, settings
 from pulsarctl_wire.table import GAPS, TableBuilder, writer
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.splits import absolute, filesystem, reason
-from pulsarctl_wire.spark.columns import completed
+from pulsarctl_wire.pipeline.splits import filesystem, reason
+from pulsarctl_wire.spark.columns import completed, spark_uri
 from pulsarctl_wire.spark.reports.base import Tables
 from pulsarctl_wire.table import FRAMES, GAPS, VERSION
 
@@ -92,11 +92,6 @@ def load(spark: SparkSession, found: Sequence[Found]) -> Tables:
     if loaded is None:
         raise CaptureError("no frames table was named")
     return loaded
-
-
-def spark_uri(path: str) -> str:
-    """A path or URI as Spark is to be told it: what others call s3 its Hadoop calls s3a."""
-    return re.sub(r"^s3n?://", "s3a://", absolute(path))
 
 
 def _read(spark: SparkSession, files: Files, schema: Any, taken: int) -> DataFrame:
