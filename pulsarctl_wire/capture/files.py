@@ -227,7 +227,7 @@ class SideBySide:
         for number, (lane, since, until) in enumerate(self._lanes):
             while since is not None and lane.packet is not None and lane.time < since:
                 lane.advance()
-            end = sys.maxsize if until is None else until
+            end = _TIMES if until is None else until
             if lane.packet is not None and lane.time < end:
                 heap.append((lane.time, number, lane, end))
         heapq.heapify(heap)

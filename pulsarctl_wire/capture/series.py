@@ -165,7 +165,10 @@ def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
         for file in before
         if alike[order[file]] == alike[order[number]]
     ]
-    return Order(turns, _notes(overlaps, names, spans))
+    notes = _notes(overlaps, names, spans)
+    if any(len(before) == MOST_OPEN - 1 for before in going.values()):
+        notes.append(f"{MOST_OPEN} files or more overlap: those that began first are read to their ends")
+    return Order(turns, notes)
 
 
 def _going(

@@ -77,5 +77,8 @@ def test_all_of_each_file_is_read_once(given_: list[tuple[str, Span | None]]) ->
 
 def test_no_more_files_are_open_than_may_be() -> None:
     count = 3 * MOST_OPEN
-    turns = arrange([f"{number:x}x" for number in range(count)], [Span(n, 1000) for n in range(count)]).turns
-    assert max(len(turn.parts) for turn in turns) == MOST_OPEN
+    order = arrange(
+        [f"{number}{number * 'x'}" for number in range(count)], [Span(n, 1000) for n in range(count)]
+    )
+    assert max(len(turn.parts) for turn in order.turns) == MOST_OPEN
+    assert "files or more overlap" in order.notes[-1]
