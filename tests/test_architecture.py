@@ -1,6 +1,7 @@
 """Who may import whom (docs/architecture.md), and what no import may cost."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,7 @@ ONLY_IN = {
     "typer": {"cli"},
     "rich": {"cli"},
     "orjson": {"cli", "views", "table"},
+    "msgpack": {"pipeline"},
     "rule_engine": {"cli"},
     "pyarrow": {"table", "pipeline", "spark", "cli"},
     "hdrh": {"stats"},
@@ -99,6 +101,21 @@ def test_modules_say_what_they_are_and_stay_small(path: Path) -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(node) is not None:
             first = node.body[1] if len(node.body) > 1 else node.body[0]
             assert (node.end_lineno or 0) - first.lineno < 60, f"{path.name}: {node.name} is too long"
+
+
+PICKLES = {"cli/twin.py": "a pipe to our own fork, which nobody else can write to"}
+"""Modules that may read pickles, and why nobody else can have written those."""
+
+
+def test_what_others_may_have_written_is_never_unpickled() -> None:
+    executed = re.compile(r"pickle|marshal|shelve|dill|joblib|copyreg|__reduce\w*__|^eval$|^exec$")
+    found = set()
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [getattr(node, name, None) for name in ("id", "attr", "arg", "name", "module")]
+            if any(isinstance(name, str) and executed.search(name) for name in names):
+                found.add(str(path.relative_to(PACKAGE)))
+    assert found == set(PICKLES)
 
 
 def test_the_core_prints_nothing() -> None:

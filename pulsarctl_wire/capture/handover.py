@@ -7,16 +7,18 @@ the connection really stood there (`agrees`). If it did, its state at the end of
 but for what counts from the beginning of the connection, and that is shifted (`take_over`).
 """
 
+import heapq
 from typing import Any, Final, NamedTuple
 
-from pulsarctl_wire.capture.reassembly import Half, Tcp
+from pulsarctl_wire.capture.reassembly import EARLY_COST, Early, Half, Reassembler, Tcp
+from pulsarctl_wire.wire.frame import Connection, Event, Malformed
 from pulsarctl_wire.wire.topics import Tables, TopicSession
 
 FRESH, STEP, IDLE = "fresh", "step", "idle"
 """Kinds of halves: just opened; in step with the frames; nothing known but where its next byte goes."""
 
 _MASK: Final = 0xFFFFFFFF
-_CARRIED: Final = ("begun", "closed", "early_bytes", "ended", "hole_turn", "patience")
+_CARRIED: Final = ("begun", "closed", "ended", "hole_turn", "patience")
 _NUMBERS: Final = ("next", "acknowledged", "hole_at", "fin")  # sequence numbers; -1 is none
 
 
@@ -42,11 +44,27 @@ class Footing(NamedTuple):
     limit: int
 
 
+class HalfState(NamedTuple):
+    """A half but for its stream, as `Half` has it."""
+
+    begun: bool
+    closed: bool
+    ended: bool
+    hole_turn: int
+    patience: int
+    next: int
+    acknowledged: int
+    hole_at: int
+    fin: int
+    early: list[Early]
+    syn: int | None
+
+
 class State(NamedTuple):
     """All that is needed to go on with a connection. A stream that is None was not touched."""
 
-    halves: tuple[dict[str, Any], dict[str, Any]]
-    streams: tuple[dict[str, Any] | None, dict[str, Any] | None]
+    halves: tuple[HalfState, HalfState]
+    streams: tuple[tuple[Any, ...] | None, tuple[Any, ...] | None]
     tables: Tables
     unmatched: list[tuple[int, int]]
     limit: int
@@ -115,9 +133,7 @@ def hand_over(tcp: Tcp) -> State:
     halves = halves_of(tcp)
     session = tcp.session
     assert isinstance(session, TopicSession)
-    one, other = (
-        {name: getattr(half, name) for name in (*_CARRIED, *_NUMBERS, "early", "syn")} for half in halves
-    )
+    one, other = (HalfState(*[getattr(half, name) for name in HalfState._fields]) for half in halves)
     streams = [None if half.stream.untouched else half.stream.state() for half in halves]
     return State(
         (one, other),
@@ -138,14 +154,108 @@ def take_over(tcp: Tcp, guess: Footing, state: State) -> None:
     for half, mine, values, stream in rows:
         shift = half.next - mine.next
         for name in _CARRIED:
-            setattr(half, name, values[name])
+            setattr(half, name, getattr(values, name))
         for name in _NUMBERS:
-            setattr(half, name, values[name] + shift if values[name] >= 0 else -1)
-        half.early = [(at + shift, *rest) for at, *rest in values["early"]]
-        half.syn = half.syn if values["syn"] is None else values["syn"]
+            number = getattr(values, name)
+            setattr(half, name, number + shift if number >= 0 else -1)
+        half.early = [(early[0] + shift, *early[1:]) for early in values.early]
+        half.early_bytes = sum(len(each[3]) + EARLY_COST for each in half.early)
+        half.syn = half.syn if values.syn is None else values.syn
         if stream is not None:
             half.stream.resume(stream, half.stream.position - mine.position)
         half.stream.limit = limit
     tcp.ended, tcp.waiting, tcp.last_packet = state.ended, state.waiting, state.last_packet
     assert isinstance(tcp.session, TopicSession)
     tcp.session.learn(state.tables, state.unmatched)
+
+
+# -- all connections at once, as data
+
+
+class Lost(NamedTuple):
+    """A `Malformed` that a half holds back: its peer speaks another protocol, so it is never a frame."""
+
+    reason: str
+    raw: bytes
+    size: int
+    offset: int
+    time_ns: int | None
+    packet: int
+    packets: list[int]
+    protocol: str
+
+
+class TcpState(NamedTuple):
+    """A connection: the key of the half it was first seen by, whether that goes to the broker, its number.
+
+    `held` are the events that its halves hold back. The others are as in `Tcp` and `Connection`.
+    """
+
+    key: bytes
+    to_broker: bool
+    number: int
+    flipped: bool
+    certain: bool
+    held: tuple[list[Lost], list[Lost]]
+    state: State
+
+
+class Following(NamedTuple):
+    """All that a reassembler goes on from: see `Reassembler.state`."""
+
+    connections: int
+    known: list[TcpState]
+    ended: list[int]
+    servers: set[bytes]
+
+
+_NOWHERE: Final = HalfFooting(FRESH, False, 0, (), 0)
+_AT_FIRST: Final = Footing((_NOWHERE, _NOWHERE), True, -1)
+
+
+def save(reassembler: Reassembler) -> Following:
+    """What `restore` goes on from. Its sessions must be of `TopicSession`."""
+    known, ended, servers = reassembler.state()
+    return Following(reassembler.connections, [_saved(tcp) for tcp in known], ended, servers)
+
+
+def _saved(tcp: Tcp) -> TcpState:
+    one, other = halves_of(tcp)
+    connection = tcp.session.connection
+    state = hand_over(tcp)._replace(streams=(one.stream.state(), other.stream.state()), unmatched=[])
+    return TcpState(
+        tcp.keys[0],
+        tcp.half.stream.to_broker,
+        connection.index,
+        connection.flipped,
+        tcp.certain,
+        (list(map(_lost, one.held)), list(map(_lost, other.held))),
+        state,
+    )
+
+
+def restore(reassembler: Reassembler, saved: Following) -> None:
+    """Bring a new reassembler to what was saved."""
+    known = []
+    for each in saved.known:
+        tcp = reassembler.new(each.key, each.to_broker, each.certain)
+        connection = tcp.session.connection
+        connection.index, connection.flipped = each.number, each.flipped
+        take_over(tcp, _AT_FIRST, each.state)
+        for half, held in zip(halves_of(tcp), each.held, strict=True):
+            heapq.heapify(half.early)
+            half.held = [_event(lost, connection, half.stream.to_broker) for lost in held]
+        known.append(tcp)
+    reassembler.resume(saved.connections, known, saved.ended, saved.servers)
+
+
+def _lost(event: Event) -> Lost:
+    assert isinstance(event, Malformed)
+    return Lost(*[getattr(event, name) for name in Lost._fields])
+
+
+def _event(lost: Lost, connection: Connection, to_broker: bool) -> Malformed:
+    reason, raw, size, offset, time_ns, packet, packets, protocol = lost
+    event = Malformed(reason, raw, size, connection, to_broker, offset, time_ns, packet, protocol)
+    event.packets = packets
+    return event

@@ -48,21 +48,28 @@ MAX_DATAGRAMS: Final = 256
 """IP datagrams whose fragments are kept at a time; of more, the oldest are given up."""
 
 
-class Dissector:
-    """Finds the TCP segment in packets. It keeps state only for IP fragments and counts what it met."""
+Waiting = dict[bytes, tuple[dict[int, bytes], int]]
+"""IP fragments that wait for others, by datagram: their bytes by offset, and its size (-1: not known yet)."""
 
-    def __init__(self) -> None:
+
+class Dissector:
+    """Finds the TCP segment in packets. It keeps state only for IP fragments and counts what it met.
+
+    `waiting` are fragments from before, which are copied.
+    """
+
+    def __init__(self, waiting: Waiting | None = None) -> None:
         self.skipped = 0
         """Packets that hold no TCP segment (other protocols, headers that were cut or make no sense)."""
         self.fragments = 0
         """IP fragments met so far."""
-        self._datagrams: dict[bytes, _Datagram] = {}
+        self._datagrams = {key: _Datagram(*each) for key, each in (waiting or {}).items()}
         self._depth = 0
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether fragments wait for others."""
-        return bool(self._datagrams)
+    def waiting(self) -> Waiting:
+        """The fragments that wait for others, for another dissector to go on with."""
+        return {key: (each.parts, each.size) for key, each in self._datagrams.items()}
 
     def segment(self, link: int, data: bytes, length: int) -> Segment | None:
         """The TCP segment in a packet of link type `link` and `length` bytes on the wire, or None."""
@@ -201,26 +208,26 @@ class Dissector:
 class _Datagram:
     """The fragments of one IP datagram seen so far; no more than the 64 KiB that it can have."""
 
-    def __init__(self) -> None:
-        self._parts: dict[int, bytes] = {}
-        self._size = -1
-        self._bytes = 0
+    def __init__(self, parts: dict[int, bytes] | None = None, size: int = -1) -> None:
+        self.parts = dict(parts or {})
+        self.size = size
+        self._bytes = sum(map(len, self.parts.values()))
 
     def add(self, offset: int, more: bool, data: bytes) -> bytes | None:
         """Add a fragment; give the whole once nothing is missing."""
-        if offset not in self._parts and self._bytes + len(data) <= _LARGEST_DATAGRAM:
-            self._parts[offset] = data
+        if offset not in self.parts and self._bytes + len(data) <= _LARGEST_DATAGRAM:
+            self.parts[offset] = data
             self._bytes += len(data)
         if not more:
-            self._size = offset + len(data)
-        if self._size < 0:
+            self.size = offset + len(data)
+        if self.size < 0:
             return None
         whole = bytearray()
-        for start in sorted(self._parts):
+        for start in sorted(self.parts):
             if start > len(whole):
                 return None
-            whole += self._parts[start][len(whole) - start :]
-        return bytes(whole) if len(whole) >= self._size else None
+            whole += self.parts[start][len(whole) - start :]
+        return bytes(whole) if len(whole) >= self.size else None
 
 
 def innermost_ip(link: int, data: bytes) -> bytes:

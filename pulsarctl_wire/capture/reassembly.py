@@ -45,9 +45,9 @@ _ENDING: Final = FIN | RST
 _HALF: Final = 0x80000000
 _PULSAR_PORTS: Final = {port.to_bytes(2, "big") for port in (6650, 6651)}
 _OTHER_TRAFFIC: Final = {"HTTP", "SSH"}  # TLS is not: Pulsar may be in it
-_EARLY_COST: Final = 256  # of keeping a segment, beside its bytes
+EARLY_COST: Final = 256  # of keeping a segment, beside its bytes
 
-_Early = tuple[int, int, int, bytes, int, int | None]
+Early = tuple[int, int, int, bytes, int, int | None]
 """A segment that waits: sequence number, turn, packet, payload, missing, time in ns.
 
 Its turn among those of both directions is its packet's number, or what waited behind it has that before.
@@ -70,7 +70,7 @@ class Half:
         self.begun = False  # `next` is known
         self.next = 0  # the next byte's
         self.acknowledged = 0  # up to here by the peer
-        self.early: list[_Early] = []  # a heap
+        self.early: list[Early] = []  # a heap
         self.early_bytes = 0
         self.hole_at = -1  # where the peer's acknowledgements last told of a hole
         self.hole_turn = 0  # the packet before the one that told
@@ -146,7 +146,7 @@ class Reassembler:
         self._limit = limit
         self._share = share
         self._halves: dict[bytes, Half] = {}
-        self._ended: deque[Tcp] = deque()
+        self._ended: deque[Tcp | None] = deque()
         self._servers: set[bytes] = set()
         self._owners: dict[bytes, int] = {}
 
@@ -197,15 +197,36 @@ class Reassembler:
     def ended(self, tcp: Tcp) -> None:
         """Take note that a connection has ended: it is remembered for a while."""
         tcp.ended = True
+        self._remember(tcp)
+
+    def _remember(self, tcp: Tcp | None) -> None:
+        """Take note of a connection that has ended; None: another one has its addresses already."""
         self._ended.append(tcp)
         if len(self._ended) > LINGER:
-            self.forget(self._ended.popleft())
+            oldest = self._ended.popleft()
+            if oldest is not None:
+                self.forget(oldest)
 
     def close(self) -> Iterator[list[Event]]:
         """End all connections, as the capture ends; give the events that are left, by connection."""
-        for tcp in self._open_connections():
+        for tcp in self._known():
             yield self._close(tcp)
         self._halves.clear()
+
+    # -- handing over to a process that goes on from here
+
+    def state(self) -> tuple[list[Tcp], list[int], set[bytes]]:
+        """The connections that are known; which of them have ended, in order (-1: known no more); servers."""
+        known = self._known()
+        places = {tcp: place for place, tcp in enumerate(known)}
+        return known, [-1 if tcp is None else places.get(tcp, -1) for tcp in self._ended], self._servers
+
+    def resume(self, connections: int, known: list[Tcp], ended: list[int], servers: set[bytes]) -> None:
+        """Go on from a `state` whose connections were made by `new`; there were `connections` before."""
+        self.connections = connections
+        self._servers = servers
+        for place in ended:
+            self._remember(None if place < 0 else known[place])
 
     # -- opening
 
@@ -222,9 +243,7 @@ class Reassembler:
                 _begin(half, sequence)
                 return half
             events += self._close(half.tcp)
-        addresses, ports = key[:-4], key[-4:]
-        middle = len(addresses) // 2
-        back = addresses[middle:] + addresses[:middle] + ports[2:] + ports[:2]
+        back = opposite(key)
         opened = bool(flags & SYN)
         to_broker = not flags & ACK if opened else self._guess(key, back)
         if opened and len(self._servers) < MAX_CONNECTIONS:
@@ -232,7 +251,19 @@ class Reassembler:
         if self._share[1] > 1 and not self._is_mine(min(key, back)):
             self._halves[key] = self._halves[back] = _ELSEWHERE
             return None
-        ends = _address(addresses[:middle], ports[:2]), _address(addresses[middle:], ports[2:])
+        half = self.new(key, to_broker, opened).half
+        half.tcp.last_packet = packet
+        if opened:
+            _begin(half, sequence)
+        if len(self._halves) > 2 * MAX_CONNECTIONS:
+            self._evict(events)
+        return half
+
+    def new(self, key: bytes, to_broker: bool, opened: bool) -> Tcp:
+        """A connection, first seen by the half with this key; `opened`: its first byte is the next one."""
+        back = opposite(key)
+        middle = len(key) // 2 - 2
+        ends = _address(key[:middle], key[-4:-2]), _address(back[:middle], key[-2:])
         connection = Connection(self.connections, *(ends if to_broker else ends[::-1]))
         self.connections += 1
         half = Half(FrameStream(connection, to_broker, from_start=opened, limit=self._limit))
@@ -240,14 +271,9 @@ class Reassembler:
         half.other, other.other = other, half
         streams = (half.stream, other.stream) if to_broker else (other.stream, half.stream)
         session = self.new_session(connection, self._knowledge, streams)
-        half.tcp = other.tcp = Tcp((key, back), session, half, opened)
-        half.tcp.last_packet = packet
+        tcp = half.tcp = other.tcp = Tcp((key, back), session, half, opened)
         self._halves[key], self._halves[back] = half, other
-        if opened:
-            _begin(half, sequence)
-        if len(self._halves) > 2 * MAX_CONNECTIONS:
-            self._evict(events)
-        return half
+        return tcp
 
     def _is_mine(self, pair: bytes) -> bool:
         """Whether a connection is this process's to follow: they take turns, in order of appearance."""
@@ -296,7 +322,7 @@ class Reassembler:
             elif half.early and at < half.early[0][0]:
                 turn = min(packet, half.early[0][1])
             heapq.heappush(half.early, (at, turn, packet, payload, missing, time_ns))
-            half.early_bytes += len(payload) + _EARLY_COST
+            half.early_bytes += len(payload) + EARLY_COST
             _release(half.tcp, events)
             while half.early_bytes > MAX_EARLY:
                 _unblock(half, events)
@@ -393,12 +419,12 @@ class Reassembler:
             if half is not None and half.tcp is tcp:
                 del self._halves[key]
 
-    def _open_connections(self) -> list[Tcp]:
+    def _known(self) -> list[Tcp]:
         return list(dict.fromkeys(half.tcp for half in self._halves.values() if half is not _ELSEWHERE))
 
     def _evict(self, events: list[Event]) -> None:
         """Too many connections: end the tenth of them that has been silent for longest."""
-        everyone = sorted(self._open_connections(), key=lambda tcp: tcp.last_packet)
+        everyone = sorted(self._known(), key=lambda tcp: tcp.last_packet)
         for key in [key for key, half in self._halves.items() if half is _ELSEWHERE]:
             del self._halves[key]
         for tcp in everyone[: len(everyone) // 10]:
@@ -414,7 +440,7 @@ def _begin(half: Half, sequence: int) -> None:
         half.next = sequence + 1
 
 
-def _deliver(half: Half, segment: _Early, events: list[Event]) -> None:
+def _deliver(half: Half, segment: Early, events: list[Event]) -> None:
     """Give the stream the bytes of a segment that it does not have; they begin at `next` or before."""
     at, _, packet, payload, missing, time_ns = segment
     seen = half.next - at
@@ -441,7 +467,7 @@ def _release(tcp: Tcp, events: list[Event]) -> None:
         if half.other.blocked and half.other.turn < half.turn:
             break
         segment = heapq.heappop(half.early)
-        half.early_bytes -= len(segment[3]) + _EARLY_COST
+        half.early_bytes -= len(segment[3]) + EARLY_COST
         _deliver(half, segment, events)
     tcp.waiting = bool(one.early or other.early)
 
@@ -489,6 +515,13 @@ def _learn_direction(tcp: Tcp, events: list[Event]) -> None:
                 other.to_broker = not other.to_broker
         tcp.certain = tcp.half.stream.certain = tcp.half.other.stream.certain = True
         return
+
+
+def opposite(key: bytes) -> bytes:
+    """The key of the other direction of a connection."""
+    addresses, ports = key[:-4], key[-4:]
+    middle = len(addresses) // 2
+    return addresses[middle:] + addresses[:middle] + ports[2:] + ports[:2]
 
 
 def _endpoint(key: bytes) -> bytes:

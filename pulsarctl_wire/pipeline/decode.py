@@ -6,10 +6,10 @@ in between are written as a draft: connections are numbered from 0, their bytes 
 split began, and nothing is known of what was opened before.
 """
 
-import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,8 +18,8 @@ import pyarrow as pa
 from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import Lane, Layout, PacketReader, SideBySide
 from pulsarctl_wire.capture.handover import IDLE, Footing, State, footing, halves_of, hand_over
-from pulsarctl_wire.capture.packets import SYN, Dissector, Segment
-from pulsarctl_wire.capture.reassembly import NewSession, Reassembler, Tcp
+from pulsarctl_wire.capture.packets import SYN, Dissector, Segment, Waiting
+from pulsarctl_wire.capture.reassembly import NewSession, Reassembler, Tcp, opposite
 from pulsarctl_wire.capture.series import lane
 from pulsarctl_wire.capture.sources import PLACE_BITS, uncompressed
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
@@ -63,6 +63,7 @@ files are read side by side.
 """
 
 
+@dataclass
 class Edge:
     """What a split tells of a connection in it.
 
@@ -70,6 +71,7 @@ class Edge:
     pair      the smaller one of its keys
     turn      of its first packet
     packets   from there until it stood on sure footing, or to the end; None if they were too many
+    kept      what keeping them takes, in bytes
     guess     that footing; None if there was none. Then there are no rows of it
     sure      the turn of the first packet after it
     doubtful  whether an idle half did not go on with a frame when it woke up, or events are held back
@@ -80,20 +82,19 @@ class Edge:
     guessed   topics of answers that may answer requests of before, by request ids
     """
 
-    def __init__(self, index: int, pair: bytes, turn: int) -> None:
-        self.index = index
-        self.pair = pair
-        self.turn = turn
-        self.packets: list[Kept] | None = []
-        self.kept = 0
-        self.guess: Footing | None = None
-        self.sure = 0
-        self.doubtful = False
-        self.state: State | None = None
-        self.largest = 0
-        self.damaged = False
-        self.in_step = False
-        self.guessed: dict[int, tuple[str | None, str | None]] = {}
+    index: int
+    pair: bytes
+    turn: int
+    packets: list[Kept] | None = field(default_factory=list)
+    kept: int = 0
+    guess: Footing | None = None
+    sure: int = 0
+    doubtful: bool = False
+    state: State | None = None
+    largest: int = 0
+    damaged: bool = False
+    in_step: bool = False
+    guessed: dict[int, tuple[str | None, str | None]] = field(default_factory=dict)
 
 
 class Decoded(NamedTuple):
@@ -101,7 +102,7 @@ class Decoded(NamedTuple):
 
     `begin` and `end` are where its first packet's record begins and where the next split's does, with
     the layouts there; no `begin`: none was found. `problems` are (file, what is wrong with it, whether it was
-    read up to there, or else cannot be read at all). `fragments` counts IP fragments, `dissector` has those
+    read up to there, or else cannot be read at all). `fragments` counts IP fragments, `waiting` are those
     that wait for more. `rows` counts those of the draft.
     """
 
@@ -111,7 +112,7 @@ class Decoded(NamedTuple):
     problems: list[tuple[str, str, bool]]
     packets: int
     fragments: int
-    dissector: Dissector
+    waiting: Waiting
     edges: list[Edge]
     rows: int
 
@@ -146,7 +147,7 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
         problems,
         decoder.packets,
         decoder.dissector.fragments,
-        decoder.dissector,
+        decoder.dissector.waiting,
         decoder.edges(),
         decoder.rows,
     )
@@ -156,7 +157,7 @@ def unread(split: Split, problem: str) -> Decoded:
     """What becomes of a split that is not read, for what is wrong with its file."""
     start = split.start, split.layout
     problems = [(split.input.name, problem, True)]
-    return Decoded(split, start, start, problems, 0, 0, Dissector(), [], 0)
+    return Decoded(split, start, start, problems, 0, 0, {}, [], 0)
 
 
 def _problem(name: str, error: CaptureError) -> tuple[str, str, bool]:
@@ -186,12 +187,12 @@ def _packets(
         problems += [_problem(side.name, each.error) for side, each in lanes if each.error is not None]
 
 
-def reread(split: Split, dissector: Dissector, wanted: dict[bytes, int]) -> Iterator[Kept]:
+def reread(split: Split, waiting: Waiting, wanted: dict[bytes, int]) -> Iterator[Kept]:
     """The packets of an exact split again: of connections by their pairs, each from its turn on.
 
-    `dissector` has the IP fragments that waited before the split; it is left as it is.
+    `waiting` are the IP fragments that waited before the split.
     """
-    segment = pickle.loads(pickle.dumps(dissector)).segment
+    segment = Dissector(waiting).segment
     base = _base(split)
     with suppress(DamagedCapture), _packets(split, []) as packets:
         assert packets is not None  # it is exact
@@ -215,8 +216,7 @@ class _SplitDecoder:
     def __init__(self, split: Split, settings: Settings) -> None:
         self.packets = 0
         self.rows = 0
-        self.dissector: Dissector = pickle.loads(pickle.dumps(split.dissector or Dissector()))
-        self.dissector.fragments = 0
+        self.dissector = Dissector(split.waiting)
         self._reassembler = settings.reassembler(TopicSession)
         self._base = _base(split)
         self._is_merged = bool(split.input.sides)
@@ -338,9 +338,7 @@ class _SplitDecoder:
 
 def _pair(key: bytes) -> bytes:
     """The smaller one of the keys of a connection's directions."""
-    addresses, ports = key[:-4], key[-4:]
-    middle = len(addresses) // 2
-    return min(key, addresses[middle:] + addresses[:middle] + ports[2:] + ports[:2])
+    return min(key, opposite(key))
 
 
 class Draft:

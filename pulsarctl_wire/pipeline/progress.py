@@ -1,11 +1,7 @@
 """How far the work on a table came, and the step from one split to the next."""
 
-import copyreg
-import io
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
 
 from pulsarctl_wire.capture.files import Layout
 from pulsarctl_wire.pipeline.decode import Decoded, reread
@@ -75,7 +71,7 @@ class Progress:
         start, layout = decoded.begin
         split = split._replace(start=start, layout=layout, exact=True)
         if self.stitcher.needs_fragments(decoded):
-            split = split._replace(dissector=self.stitcher.dissector)
+            split = split._replace(waiting=self.stitcher.waiting)
             decoded = decode(split)
         return decoded._replace(split=split)
 
@@ -93,36 +89,3 @@ class Progress:
         totals.connections = self.stitcher.connections
         totals.redone += stitched.redone
         return stitched
-
-    def dump(self) -> bytes:
-        """A pickle, the same whether `pwire` is compiled or not."""
-        data = io.BytesIO()
-        _Pickler(data, pickle.HIGHEST_PROTOCOL).dump(self)
-        return data.getvalue()
-
-
-_COMPILED: Final = ("pulsarctl_wire.wire.", "pulsarctl_wire.capture.")
-
-
-class _Pickler(pickle.Pickler):
-    """Asks of a class no more than its attributes: what is compiled pickles them in its own way."""
-
-    def reducer_override(self, thing: Any) -> Any:
-        if not type(thing).__module__.startswith(_COMPILED):
-            return NotImplemented
-        reduced = thing.__reduce_ex__(2)
-        if reduced[0] is not copyreg.__newobj__ or len(reduced[1]) > 1:  # type: ignore[attr-defined]
-            return NotImplemented  # a named tuple, a message
-        state = reduced[2] or {}
-        if isinstance(state, tuple):
-            state = {**(state[0] or {}), **state[1]}
-        return _blank, (type(thing),), state, None, None, _fill
-
-
-def _blank(cls: Any) -> Any:
-    return cls.__new__(cls)
-
-
-def _fill(thing: Any, state: dict[str, Any]) -> None:
-    for name, value in state.items():
-        setattr(thing, name, value)

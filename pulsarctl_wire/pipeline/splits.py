@@ -19,7 +19,7 @@ from pyarrow import ArrowException, fs
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import Read, reader
 from pulsarctl_wire.capture.files import Layout, PacketReader
-from pulsarctl_wire.capture.packets import Dissector
+from pulsarctl_wire.capture.packets import Waiting
 from pulsarctl_wire.capture.series import Span, arrange, natural, span_of
 from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.errors import CaptureError
@@ -65,8 +65,8 @@ class Split(NamedTuple):
 
     `file` and `part` are the numbers of the input and of the split in it, from 0. The packets whose records
     begin at byte `start` or later and before `stop` belong to it. `layout` is the file's there (None at its
-    beginning). `exact`: a record begins at `start`; else the first one after it is looked for. `dissector`
-    has the IP fragments that wait, where that matters.
+    beginning). `exact`: a record begins at `start`; else the first one after it is looked for. `waiting`
+    are the IP fragments that wait, where that matters.
     """
 
     file: int
@@ -76,7 +76,7 @@ class Split(NamedTuple):
     stop: int = sys.maxsize
     layout: Layout | None = None
     exact: bool = True
-    dissector: Dissector | None = None
+    waiting: Waiting | None = None
 
     @property
     def name(self) -> str:

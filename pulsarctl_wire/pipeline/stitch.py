@@ -8,15 +8,15 @@ of that connection are read again and followed here.
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from pulsarctl_wire.capture.handover import agrees, halves_of, take_over
-from pulsarctl_wire.capture.packets import Dissector
+from pulsarctl_wire.capture.handover import Following, agrees, halves_of, restore, save, take_over
+from pulsarctl_wire.capture.packets import Waiting
 from pulsarctl_wire.capture.reassembly import Tcp
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Kept, Settings
 from pulsarctl_wire.pipeline.splits import Split
@@ -27,7 +27,7 @@ from pulsarctl_wire.wire.topics import Tables, TopicSession
 
 _Mends = dict[int, tuple[Connection, tuple[int, int], Tables]]
 
-Reread = Callable[[Split, Dissector, dict[bytes, int]], Iterator[Kept]]
+Reread = Callable[[Split, Waiting, dict[bytes, int]], Iterator[Kept]]
 """Gives the packets of a split again: of the connections with these pairs, each from its turn on."""
 
 
@@ -57,10 +57,10 @@ class Stitched(NamedTuple):
 
 
 class Stitcher:
-    """Takes what became of each split, in order; it can be pickled in between."""
+    """Takes what became of each split, in order; its `state` is all that another one needs to go on."""
 
     def __init__(self, settings: Settings) -> None:
-        self.dissector = Dissector()
+        self.waiting: Waiting = {}
         self._payload = settings.payload
         self._names: dict[int, str] = {}
         self._turn = 0
@@ -72,13 +72,24 @@ class Stitcher:
         """TCP connections so far."""
         return self._reassembler.connections
 
+    def state(self) -> tuple[Waiting, Following]:
+        """The IP fragments that wait, and the connections."""
+        return self.waiting, save(self._reassembler)
+
+    def resume(self, state: tuple[Waiting, Following], names: Iterable[str]) -> None:
+        """Go on from a `state`; `names` are those of the files up to there."""
+        self.waiting, connections = state
+        self._names = dict(enumerate(names))
+        restore(self._reassembler, connections)
+        self._opened.clear()
+
     def _session(self, connection: Connection, knowledge: Knowledge, streams: Any) -> TopicSession:
         self._opened.append((self._turn, connection))
         return TopicSession(connection, knowledge, streams)
 
     def needs_fragments(self, decoded: Decoded) -> bool:
         """Whether a split must be decoded again, with the IP fragments that waited before it."""
-        return bool(decoded.fragments and self.dissector.is_waiting and decoded.split.dissector is None)
+        return bool(decoded.fragments and self.waiting and decoded.split.waiting is None)
 
     def add(self, decoded: Decoded, reread: Reread) -> Stitched:
         """Take the next split. `decoded.edges` is used up."""
@@ -88,15 +99,15 @@ class Stitcher:
         again: dict[bytes, int] = {}
         self._take_all(decoded.edges, rows, mends, again)
         if again:
-            for packet in reread(decoded.split, self.dissector, again):
+            for packet in reread(decoded.split, self.waiting, again):
                 rows.add(self._follow(packet))
         if decoded.fragments:
-            self.dissector = decoded.dissector
+            self.waiting = decoded.waiting
         rows.flush()
         numbers = self._number()
         return Stitched(
             {index: Mend(each.index, shifts, tables) for index, (each, shifts, tables) in mends.items()},
-            *rows.streams(numbers),
+            *rows.streams(*numbers),
             len(again),
         )
 
@@ -106,18 +117,18 @@ class Stitcher:
         for events in self._reassembler.close():
             rows.add(events)
         rows.flush()
-        return Stitched({}, *rows.streams(self._number()), 0)
+        return Stitched({}, *rows.streams(*self._number()), 0)
 
-    def _number(self) -> Any:
-        """Number the new connections in order of their first packets; give the numbers by those they had."""
-        numbers = np.arange(self._reassembler.connections)
-        first = len(numbers) - len(self._opened)
+    def _number(self) -> tuple[int, Any]:
+        """Number the new connections in order of their first packets: the first number, and those of all."""
+        first = self._reassembler.connections - len(self._opened)
+        numbers = np.zeros(len(self._opened), np.int64)
         self._opened.sort(key=lambda opened: opened[0])
         for index, (_, connection) in enumerate(self._opened, first):
-            numbers[connection.index] = index
+            numbers[connection.index - first] = index
             connection.index = index
         self._opened.clear()
-        return numbers
+        return first, numbers
 
     def _follow(self, packet: Kept) -> list[Event]:
         self._turn, place, time_ns, segment = packet
@@ -203,12 +214,12 @@ class _Rows:
         """Make a batch of what was added."""
         self._batches.append((self._builder.frames(), self._builder.gaps()))
 
-    def streams(self, numbers: Any) -> tuple[bytes, bytes]:
-        """The frames and the gaps as Arrow streams, their connections numbered."""
+    def streams(self, first: int, numbers: Any) -> tuple[bytes, bytes]:
+        """The frames and the gaps as Arrow streams, their connections from `first` on numbered."""
         streams = _Stream(FRAMES), _Stream(GAPS)
         for batches in self._batches:
             for stream, batch in zip(streams, batches, strict=True):
-                stream.write(renumbered(batch, numbers))
+                stream.write(renumbered(batch, numbers, first))
         return streams[0].close(), streams[1].close()
 
 

@@ -5,9 +5,7 @@ progress/       all that is needed to go on; drafts while they are needed
 manifest.json   the inputs that are in the table, and what was wrong with them
 """
 
-import io
 import json
-import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -16,6 +14,7 @@ from typing import Any, Final
 from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline import saved
 from pulsarctl_wire.pipeline.decode import KINDS
 from pulsarctl_wire.pipeline.progress import Options, Progress
 from pulsarctl_wire.pipeline.splits import Input, Split, absolute, filesystem, reason
@@ -45,10 +44,10 @@ class Store:
         with self._said():
             if self._follows():
                 raise CaptureError("the table follows a directory; go on with --follow, end with --finish")
-            saved = {name: each for name in _STATES if (each := self._load(name)) is not None}
-            fitting = [name for name, each in saved.items() if _fits(each, inputs, options)]
-            last = max(fitting, key=lambda name: (saved[name].file, saved[name].part), default="")
-            found = saved.get(last)
+            states = {name: each for name in _STATES if (each := self._load(name)) is not None}
+            fitting = [name for name, each in states.items() if _fits(each, inputs, options)]
+            last = max(fitting, key=lambda name: (states[name].file, states[name].part), default="")
+            found = states.get(last)
             kept = _STATES[: _STATES.index(last) + 1] if found else ()
             first = Split(found.file, found.part, Input("", 0, 0)).name if found else ""
             for kind in (*KINDS, "progress"):
@@ -63,7 +62,8 @@ class Store:
     def follow(self) -> None:
         """Make ready to follow a directory, or to go on with that."""
         with self._said():
-            if not self._follows() and any(self._load(name) for name in _STATES):
+            states = [self._load(name) for name in _STATES]
+            if not self._follows() and any(states):
                 raise CaptureError("the table there follows no directory; name another one")
             for kind in (*KINDS, "progress"):
                 self._system.create_dir(f"{self._path}/{kind}")
@@ -72,8 +72,9 @@ class Store:
                         self._system.delete_file(each.path)
 
     def saved(self) -> Progress | None:
-        """The progress that was saved last."""
-        return self._load(_STATES[1])
+        """The progress that was saved last. CaptureError if it cannot be read."""
+        with self._said():
+            return self._load(_STATES[1])
 
     def _follows(self) -> bool:
         """Whether the table follows a directory. CaptureError if there is something, but no table."""
@@ -84,7 +85,7 @@ class Store:
 
     def save(self, progress: Progress, *, is_last_begun: bool = False) -> None:
         """Save how far the work came: all done, or the last input just about to begin."""
-        self._write(f"progress/{_STATES[not is_last_begun]}", progress.dump())
+        self._write(f"progress/{_STATES[not is_last_begun]}", saved.dump(progress))
 
     def finish(self, progress: Progress) -> None:
         """Say that the table is whole."""
@@ -99,12 +100,9 @@ class Store:
     def _load(self, name: str) -> Progress | None:
         try:
             with self._system.open_input_stream(f"{self._path}/progress/{name}") as stream:
-                found = pickle.load(io.BytesIO(stream.read()))
+                return saved.load_progress(stream.read(saved.LARGEST + 1), f"progress/{name}")
         except FileNotFoundError:
             return None
-        except Exception:  # of another version, or not ours at all
-            return None
-        return found if isinstance(found, Progress) else None
 
     def _list(self, kind: str) -> list[Any]:
         selector = fs.FileSelector(f"{self._path}/{kind}".rstrip("/"), allow_not_found=True)
@@ -127,7 +125,7 @@ class Store:
             raise OSError(f"{self.out}: {reason(error)}") from error
 
 
-def _fits(saved: Progress, inputs: list[Input], options: Options) -> bool:
-    """Whether `saved` is how far the work on these inputs came."""
-    begun = saved.inputs[: saved.file + (saved.part > 0)]
-    return saved.version == VERSION and saved.options == options and begun == inputs[: len(begun)]
+def _fits(found: Progress, inputs: list[Input], options: Options) -> bool:
+    """Whether `found` is how far the work on these inputs came."""
+    begun = found.inputs[: found.file + (found.part > 0)]
+    return found.version == VERSION and found.options == options and begun == inputs[: len(begun)]

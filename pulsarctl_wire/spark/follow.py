@@ -5,13 +5,13 @@
     foreachBatch        has the drafts finished, under names that are the same when a batch comes again
 
 What was taken up and the state that it led to are in Spark's checkpoint together. So whenever this is
-killed and started again, the rows are those of one pass.
+killed and started again, the rows are those of one pass. All of it is data: see pipeline/saved.py.
 """
 
-import pickle
+import json
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
@@ -19,11 +19,12 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from pulsarctl_wire.capture.series import Span, natural, series
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decode import Settings, decode_split, unread
+from pulsarctl_wire.pipeline import saved
+from pulsarctl_wire.pipeline.decode import Decoded, Settings, decode_split, unread
 from pulsarctl_wire.pipeline.finish import finish_split
 from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
 from pulsarctl_wire.pipeline.splits import Input, Split, list_inputs, plan, span
-from pulsarctl_wire.pipeline.stitch import Stitcher
+from pulsarctl_wire.pipeline.stitch import Stitched, Stitcher
 from pulsarctl_wire.pipeline.store import Store
 from pulsarctl_wire.spark.columns import spark_uri
 from pulsarctl_wire.spark.executor import SparkExecutor
@@ -38,6 +39,11 @@ QUIET: Final = 5.0
 IDLE: Final = 600.0
 """Seconds after which a file that does not grow is complete, even if none follows."""
 _FILES: Final = 64  # of a batch, at most
+_ROW: Final = "a row of the stream"
+_CHECKPOINT: Final = "progress/checkpoint"
+_SIZES: Final = range(2**63)
+_TAKEN: Final = {str: (str, _SIZES)}
+_BATCH: Final = [(Input, saved.Maybe(range(-(2**63), 2**63)), saved.Maybe(str))]
 
 
 def follow(
@@ -61,7 +67,7 @@ def follow(
     stream = (
         spark.readStream.format(Rotated.name())
         .option("path", directory)
-        .option("plan", pickle.dumps((options.split_size, settings)).hex())
+        .option("plan", json.dumps([options.split_size, *settings]))
         .load()
         .selectExpr("1 as capture", "file", "part", "decoded")
         .groupBy("capture")
@@ -75,7 +81,9 @@ def follow(
         def finish_batch(batch: "DataFrame", number: int) -> None:
             rows = batch.collect()
             work = [
-                executor.submit(finish_split, row.name, pickle.loads(row.data), store.drafts, out)
+                executor.submit(
+                    finish_split, row.name, saved.load(bytes(row.data), Stitched, _ROW), store.drafts, out
+                )
                 for row in rows
                 if row.name
             ]
@@ -83,7 +91,7 @@ def follow(
                 each.result()
             for row in rows:
                 if not row.name:
-                    progress = cast(Progress, pickle.loads(row.data))
+                    progress = saved.load_progress(bytes(row.data), _ROW)
                     store.save(progress)
                     last[:] = [progress]
                     show(progress.totals)
@@ -114,7 +122,7 @@ class _Part(InputPartition):
 
 
 class Rotated(DataSource):
-    """The splits of the capture files in a directory, decoded, as a stream of (file, part, pickle)."""
+    """The splits of the capture files in a directory, decoded, as a stream of (file, part, data)."""
 
     @classmethod
     def name(cls) -> str:
@@ -127,7 +135,8 @@ class Rotated(DataSource):
 
     def streamReader(self, schema: "StructType") -> "RotatedReader":
         """A reader."""
-        return RotatedReader(self.options["path"], *pickle.loads(bytes.fromhex(self.options["plan"])))
+        split_size, *settings = json.loads(self.options["plan"])
+        return RotatedReader(self.options["path"], split_size, Settings(*settings))
 
 
 class _File(NamedTuple):
@@ -180,26 +189,27 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         present: dict[str, _File] = {}
         for each in self._look():
             present.setdefault(each.identity, each)  # while it is compressed it is there twice
-        taken = {name: about for name, about in start["taken"].items() if name in present}
+        before = saved.checked(start["taken"], _TAKEN, _CHECKPOINT)
+        taken = {identity: list(about) for identity, about in before.items() if identity in present}
         batch: list[list[Any]] = []
         for identity, (name, size) in taken.items():
             now = present[identity].input
             if now.name == name and now.size > size:
                 taken[identity] = [name, now.size]
                 what = f"has grown by {now.size - size} bytes since it was taken up: they may be missing"
-                batch.append([*now, None, what])
+                batch.append([now, None, what])
         files = list(present.values())
         for each in [each for each in self._complete(files) if each.identity not in taken][:_FILES]:
             taken[each.identity] = [each.input.name, each.input.size]
-            batch.append([*each.input, each.span and each.span.first, None])
+            batch.append([each.input, each.span and each.span.first, None])
         return {"files": start["files"] + len(batch), "taken": taken, "batch": batch} if batch else start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Part]:
         """The splits of the files between two offsets."""
-        first = end["files"] - len(end["batch"])
+        batch = saved.checked(end["batch"], _BATCH, _CHECKPOINT)
         parts = []
-        for file, (name, size, modified_ns, path, _, first_ns, problem) in enumerate(end["batch"], first):
-            splits = plan(file, Input(name, size, modified_ns, path), self._split_size)
+        for file, (each, first_ns, problem) in enumerate(batch, end["files"] - len(batch)):
+            splits = plan(file, each, self._split_size)
             parts += [_Part(split, first_ns, problem) for split in (splits[:1] if problem else splits)]
         return parts
 
@@ -209,7 +219,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if problem is None and not self._is_there(partition):
             problem = "was written anew, or is gone, before it could be read"
         decoded = decode_split(split, self._settings) if problem is None else unread(split, problem)
-        yield split.file, split.part, pickle.dumps(decoded)
+        yield split.file, split.part, saved.dump(decoded)
 
     def _is_there(self, partition: _Part) -> bool:
         if partition.first_ns is None:
@@ -281,19 +291,19 @@ class Stitching(StatefulProcessor):
         import pandas as pd
 
         if self._state.exists():
-            progress = pickle.loads(bytes(self._state.get()[0]))
+            progress = saved.load_progress(bytes(self._state.get()[0]), _CHECKPOINT)
         else:
             progress = Progress(self._options, Stitcher(self._settings))
         results: list[tuple[str, bytes]] = []
         for _, row in pd.concat(list(rows)).sort_values(["file", "part"]).iterrows():
-            decoded = pickle.loads(row["decoded"])
+            decoded = saved.load(bytes(row["decoded"]), Decoded, _ROW)
             if decoded.split.part == 0:
                 progress.inputs.append(decoded.split.input)
             settled = progress.settle(decoded, lambda split: decode_split(split, self._settings))
             if settled is not None:
-                results.append((settled.split.name, pickle.dumps(progress.take(settled))))
+                results.append((settled.split.name, saved.dump(progress.take(settled))))
         progress.file, progress.part, progress.end = progress.file + 1, 0, None
-        state = progress.dump()
+        state = saved.dump(progress)
         self._state.update((state,))
         yield pd.DataFrame([*results, ("", state)], columns=["name", "data"])
 

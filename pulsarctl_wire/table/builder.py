@@ -6,6 +6,7 @@ is kept as plain values beside them.
 """
 
 import struct
+from array import array
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,10 +33,12 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 
 _GATHERED: Final = 64  # events that become rows at a time
 _MOST_DAMAGE: Final = 4_096  # stretches, which hold as many bytes each
-_MOST_BYTES: Final = 64 * 1024 * 1024  # of payloads and JSON
+_MOST_BYTES: Final = 64 * 1024 * 1024  # of payloads, JSON, lists of ids, and different texts
 _NO_TIME: Final = -(2**63)
 _MOST_CONNECTIONS: Final = 65_536  # whose addresses are remembered
 _MOST_KEYS: Final = 65_536  # whose hashes are
+_LONGEST_KEY: Final = 256  # characters of those
+_KNOWN: Final = 2**31  # where types begin that no schema can have
 
 
 _Ends = tuple[str | None, int | None, str | None, int | None]
@@ -104,7 +107,7 @@ class TableBuilder:
     def _begin(self) -> None:
         self.rows = 0
         self._bytes = 0
-        self._topics, self._subscriptions, self._names = Codes(), Codes(), Codes()
+        self._topics, self._subscriptions, self._names, self._types = Codes(), Codes(), Codes(), Codes()
         self._connections: dict[int, Connection] = {}
         self._unusual: dict[str, list[tuple[int, Any]]] = {}  # fields of metadata
         self._sparse: dict[str, list[tuple[int, Any]]] = {}
@@ -114,7 +117,8 @@ class TableBuilder:
     @property
     def is_full(self) -> bool:
         """Whether it is time to take what was collected."""
-        return self.rows >= ROWS or len(self.damage) >= _MOST_DAMAGE or self._bytes >= _MOST_BYTES
+        kept = self._bytes + self._names.size + self._topics.size + self._subscriptions.size
+        return self.rows >= ROWS or len(self.damage) >= _MOST_DAMAGE or kept >= _MOST_BYTES
 
     def batches(self, batches: Iterable[list[Event]]) -> Iterator[tuple[Any, Any]]:
         """Frames and gaps of all events, a batch of each at a time; there is at least one, maybe empty."""
@@ -161,7 +165,7 @@ class TableBuilder:
                 frame.offset,
                 total,
                 size,
-                number if base is not None else -1,
+                number if base is not None and number < _KNOWN else self._odd_type(frame),
                 topics[frame.topic],
                 subscriptions[frame.subscription],
                 frame.partial,
@@ -177,6 +181,10 @@ class TableBuilder:
                 self._bytes += len(raw)
             row += 1
         self.rows = row
+
+    def _odd_type(self, frame: Frame) -> int:
+        """A number for a type that takes more than 32 bits (below -1), or that is not there (-1)."""
+        return -1 if frame.base is None else -1 - self._types[frame.type]
 
     def _entry(self, row: int, frame: Frame, base: BaseCommand, number: int, size: int) -> None:
         if number == _SEND:
@@ -236,7 +244,9 @@ class TableBuilder:
         count = len(acked)
         ledger, entry = (acked[0].ledgerId, acked[0].entryId) if count else (0, 0)
         if count > 1:
-            self._keep(row, "acked", [(each.ledgerId, each.entryId) for each in acked])
+            ids = array("Q", [part for each in acked for part in (each.ledgerId, each.entryId)])
+            self._keep(row, "acked", ids)
+            self._bytes += 8 * len(ids)
         asks, request = ack.HasField("request_id"), ack.request_id
         records, at = self._acks, self._acks.room()
         records.pack_into(
@@ -284,7 +294,8 @@ class TableBuilder:
         self._ends(columns, common["half"])
         columns.numbers("stream_offset", common["offset"])
         types, codes = np.unique(common["type"], return_inverse=True)
-        columns.texts("command", codes, [command_name(n) if n >= 0 else "?" for n in types.tolist()])
+        odd = ["?", *map(command_name, list(self._types)[1:])]
+        columns.texts("command", codes, [command_name(n) if n >= 0 else odd[-1 - n] for n in types.tolist()])
         columns.numbers("total_size", common["total"])
         columns.numbers("command_size", common["size"])
         columns.numbers("partial", common["partial"] != 0)
@@ -412,19 +423,23 @@ class TableBuilder:
 
     def _keep_of(self, row: int, name: str, value: Any) -> None:
         self._unusual.setdefault(name, []).append((row, value))
+        if isinstance(value, str):
+            self._bytes += len(value)
 
     def _key_hash(self, metadata: MessageMetadata) -> int:
         """What Key_Shared subscriptions and key hashing ranges go by: Murmur3 of the (ordering) key."""
         key = metadata.ordering_key or metadata.partition_key, metadata.partition_key_b64_encoded
         known = self._keys.get(key)
         if known is None:
-            if len(self._keys) >= _MOST_KEYS:
-                self._keys.clear()
             data = key[0] if isinstance(key[0], bytes) else key[0].encode()
             if key[1] and not metadata.ordering_key:
                 with suppress(ValueError):
                     data = b64decode(data, validate=True)
-            known = self._keys[key] = murmur3(data, signed=False) & 0x7FFFFFFF
+            known = murmur3(data, signed=False) & 0x7FFFFFFF
+            if len(self._keys) >= _MOST_KEYS:
+                self._keys.clear()
+            if len(key[0]) <= _LONGEST_KEY:
+                self._keys[key] = known
         return known
 
 

@@ -48,13 +48,16 @@ class Records:
 
 
 class Codes(dict[Any, int]):
-    """Numbers values in order of appearance; None is 0."""
+    """Numbers values in order of appearance; None is 0. `size` counts the characters of the texts."""
 
     def __init__(self) -> None:
         self[None] = 0
+        self.size = 0
 
     def __missing__(self, value: Any) -> int:
         code = self[value] = len(self)
+        if isinstance(value, (str, bytes)):
+            self.size += len(value)
         return code
 
     @property
@@ -177,13 +180,12 @@ def text_array(texts: list[Any]) -> Any:
     return pa.Array.from_buffers(pa.string(), len(texts), buffers)
 
 
-def _message_ids(size: int, rows: Any, values: list[list[tuple[int, int]]]) -> Any:
-    """Lists of (ledger id, entry id) at `rows`, null elsewhere."""
+def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
+    """Lists of ids at `rows`, null elsewhere; each value is an array of ledger id, entry id, ledger id, …"""
     lengths = np.zeros(size, np.int32)
-    lengths[rows] = [len(each) for each in values]
+    lengths[rows] = [len(each) // 2 for each in values]
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
-    in_order = [values[at] for at in np.argsort(rows)]
-    ids = np.array([pair for each in in_order for pair in each], np.uint64).reshape(-1, 2)
+    ids = np.concatenate([np.frombuffer(values[at], np.uint64) for at in np.argsort(rows)]).reshape(-1, 2)
     type_ = FRAMES.field("acked").type
     columns = [number_array(ids[:, position].astype(np.int64), None, pa.int64()) for position in (0, 1)]
     structs = pa.Array.from_buffers(type_.value_type, len(ids), [None], children=columns)
@@ -196,8 +198,10 @@ def signed(value: int) -> int:
     return value - 2**64 if value >= 2**63 else value
 
 
-def renumbered(batch: Any, numbers: Any) -> Any:
-    """A batch of either table with `numbers[n]` for each connection n."""
+def renumbered(batch: Any, numbers: Any, first: int = 0) -> Any:
+    """A batch of either table with `numbers[n - first]` for each connection n from `first` on."""
     at = batch.schema.get_field_index("connection")
-    column = number_array(numbers[batch.column(at).to_numpy()], None, pa.int64())
-    return batch.set_column(at, batch.schema.field(at), column)
+    connections = batch.column(at).to_numpy().copy()
+    new = connections >= first
+    connections[new] = numbers[connections[new] - first]
+    return batch.set_column(at, batch.schema.field(at), number_array(connections, None, pa.int64()))

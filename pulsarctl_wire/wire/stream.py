@@ -47,8 +47,8 @@ _MOST_PACKETS: Final = 65_536  # that a malformed stretch names
 _FREE_EFFORT: Final = 16 * 1024 * 1024
 _EFFORT_PER_BYTE: Final = 8
 
-_STATE: Final = (
-    *("limit", "protocol", "_offset", "_buffer", "_buffered", "_older", "_need", "_sources"),
+STATE: Final = (
+    *("limit", "protocol", "_offset", "_buffer", "_need", "_sources"),
     *("_source", "_source_ns", "_time_ns", "_packet", "_approved", "_skip", "_searching", "_seen_frame"),
     *("_fresh", "_resume_at", "_searched", "_effort"),
     *("_lost_reason", "_lost_at", "_lost_size", "_lost_head", "_lost_packets", "_lost_stamp"),
@@ -76,7 +76,7 @@ class FrameStream:
     out to speak, if it did.
     """
 
-    __slots__ = ("certain", "connection", "to_broker", *_STATE)
+    __slots__ = ("_buffered", "_older", "certain", "connection", "to_broker", *STATE)
 
     def __init__(
         self,
@@ -199,14 +199,15 @@ class FrameStream:
         """Offset of the first byte that is in no event yet."""
         return self._offset
 
-    def state(self) -> dict[str, Any]:
-        """What another stream can go on from; it can be pickled."""
-        return {name: getattr(self, name) for name in _STATE}
+    def state(self) -> tuple[Any, ...]:
+        """What another stream can go on from: the values of `STATE`, all of them plain data."""
+        return tuple([getattr(self, name) for name in STATE])
 
-    def resume(self, state: dict[str, Any], shift: int) -> None:
+    def resume(self, state: tuple[Any, ...], shift: int) -> None:
         """Go on from a `state` whose offsets are `shift` bytes too small."""
-        for name, value in state.items():
+        for name, value in zip(STATE, state, strict=True):
             setattr(self, name, value)
+        self._buffered = sum(map(len, self._buffer))
         self._offset += shift
         self._searched += shift
         self._lost_at += shift

@@ -50,7 +50,7 @@ class TopicSession(Session):
         return True
 
     def tables(self) -> Tables:
-        """What is known so far; it can be pickled."""
+        """What is known so far; as plain data."""
         return self._producers, self._consumers, self._asked
 
     def forget(self) -> None:
@@ -74,7 +74,8 @@ class TopicSession(Session):
         for key, asked in tables[2].items():
             if asked.owner is not None:
                 topic, subscription = about(self.tables(), asked.owner)
-                asked = asked._replace(topic=topic, subscription=subscription, owner=None)
+                if topic is not None:
+                    asked = asked._replace(topic=topic, subscription=subscription, owner=None)
             self._asked[key] = asked
         self._producers |= tables[0]
         self._consumers |= tables[1]

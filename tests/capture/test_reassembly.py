@@ -1092,7 +1092,7 @@ def test_duplicates_of_what_waits_keep_the_bound(monkeypatch: pytest.MonkeyPatch
     events: list[Event] = []
     for number in range(1000):
         events += into.add(early, None, 10 + number)
-        assert held(into)[1] <= 100_000 // reassembly._EARLY_COST + 1
+        assert held(into)[1] <= 100_000 // reassembly.EARLY_COST + 1
     assert gaps(events, True) == [(0, 500)]
 
 
@@ -1104,7 +1104,7 @@ def test_segments_cut_to_nothing_keep_the_bound(monkeypatch: pytest.MonkeyPatch)
         into.add(segment, None, number)
     for number in range(2000):
         into.add(tcp.segment(True, 10 + number * 20, missing=10), None, 10 + number)
-        assert held(into)[1] <= 100_000 // reassembly._EARLY_COST + 1
+        assert held(into)[1] <= 100_000 // reassembly.EARLY_COST + 1
 
 
 def test_of_too_many_connections_the_silent_ones_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,14 +171,17 @@ def test_a_directory_that_holds_something_else_is_left_alone(tmp_path: Path) -> 
     assert [path.name for path in out.rglob("*")] == ["thesis.tex"]
 
 
-def test_a_state_that_cannot_be_read_makes_all_anew(tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
     paths, out = put(tmp_path, parts()), tmp_path / "out"
     run(paths, out, OPTIONS)
+    before = tables(out)
     for path in (out / "progress").iterdir():
         path.write_bytes(path.read_bytes()[:50])
-    assert Run(find_inputs(paths), str(out), options=OPTIONS).resumed == 0
-    run(paths, out, OPTIONS)
-    assert same(paths, out)
+    with pytest.raises(
+        CaptureError, match=r"out: progress/\S+ is damaged, .*; delete the directory, or name"
+    ):
+        Run(find_inputs(paths), str(out), options=OPTIONS)
+    assert tables(out) == before
 
 
 # ---- Damage ----

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +12,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from pulsarctl_wire.pipeline.decode import Settings
+from pulsarctl_wire.pipeline import saved
+from pulsarctl_wire.pipeline.decode import Decoded, Settings
 from pulsarctl_wire.spark.follow import IDLE, QUIET, RotatedReader
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
@@ -59,7 +59,7 @@ class Following:
 
     def decoded(self, part: Any) -> Any:
         ((_, _, data),) = self.reader.read(part)
-        return pickle.loads(data)
+        return saved.load(data, Decoded, "a row")
 
 
 def test_a_file_is_taken_once_another_of_its_series_follows(tmp_path: Path) -> None:

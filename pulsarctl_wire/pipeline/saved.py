@@ -1,0 +1,330 @@
+"""Progress as data: what a table's directory and Spark's checkpoint keep, and what a stream's rows carry.
+
+Such a directory may be shared, so nothing is read from it but plain values of the types and ranges that are
+expected where they stand; the objects are made of those here. The bytes are
+
+    HEAD (with the version)   CRC32-C of the rest (4, big-endian)   one msgpack value
+
+Records (the classes of `_RECORDS`) are arrays of their fields. A shape says what may stand somewhere:
+
+    a class of `_RECORDS`, str, bytes, bool    just that; bytearray: bytes, to be added to
+    range                                      an integer in it
+    frozenset                                  one of these values
+    [X]  (X, ...)  (X, Y)  {K: V}  {X}         a list, tuples, a dict, a set of such
+    Maybe(X)                                   that or None
+    PLACE                                      the place of a packet in one of the files that were read
+"""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgpack
+from crc32c import crc32c
+
+from pulsarctl_wire.capture.files import Interface, Layout
+from pulsarctl_wire.capture.handover import (
+    FRESH,
+    IDLE,
+    STEP,
+    Following,
+    Footing,
+    HalfFooting,
+    HalfState,
+    Lost,
+    State,
+    TcpState,
+)
+from pulsarctl_wire.capture.sources import PLACE_BITS
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.decode import Decoded, Edge, Settings
+from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
+from pulsarctl_wire.pipeline.splits import Input, Side, Split
+from pulsarctl_wire.pipeline.stitch import Mend, Stitched, Stitcher
+from pulsarctl_wire.wire.commands import ANSWERS, REQUESTS
+from pulsarctl_wire.wire.session import Asked
+from pulsarctl_wire.wire.stream import STATE
+
+T = TypeVar("T")
+
+HEAD: Final = b"pwire progress 1\n"
+"""What saved data begins with; the number grows when a shape changes."""
+
+LARGEST: Final = 1024 * 1024 * 1024
+"""Bytes of the largest saved progress that is read."""
+
+_CHECKED: Final = len(HEAD) + 4
+_PICKLED: Final = b"\x80"
+_LONG: Final = 1  # msgpack extension: an integer of more than 64 bits, signed, big-endian
+_LONGEST: Final = 64  # bytes of such
+
+
+class Maybe(NamedTuple):
+    """The shape of what may be None."""
+
+    shape: Any
+
+
+PLACE: Final = Maybe(None)
+_PLACES: Final = range(-1, 2**63)
+_COUNT: Final = range(2**53)  # also bytes, and offsets in streams
+_ANY_32: Final = range(2**32)
+_ANY_64: Final = range(2**64)
+_NUMBER: Final = range(-(2**40), 2**53)  # a sequence number that is not wrapped; -1 is none
+_TIME: Final = Maybe(range(1 - 2**63, 2**63))
+_TEXT: Final = Maybe(str)
+_PROBLEM: Final = (str, str, bool)
+_KEY: Final = bytes
+_EARLY: Final = (_NUMBER, PLACE, PLACE, bytes, _ANY_32, _TIME)
+_SEGMENT: Final = (bytes, _ANY_32, _ANY_32, range(256), bytes, _ANY_32)
+_WAITING: Final = {bytes: ({range(2**16): bytes}, range(-1, 2**17))}
+_TABLES: Final = (
+    {_ANY_64: (str, range(-(2**53), 2**64))},
+    {_ANY_64: (str, str)},
+    {(str, _ANY_64): Asked},
+)
+_STREAM: Final = {
+    "limit": _COUNT,
+    "protocol": str,
+    "_offset": _COUNT,
+    "_buffer": [bytes],
+    "_need": _COUNT,
+    "_sources": [(_COUNT, PLACE, _TIME)],
+    "_source": PLACE,
+    "_source_ns": _TIME,
+    "_time_ns": _TIME,
+    "_packet": PLACE,
+    "_approved": range(-1, 2**32),
+    "_skip": _COUNT,
+    "_searching": bool,
+    "_seen_frame": bool,
+    "_fresh": bool,
+    "_resume_at": range(-1, 2**53),
+    "_searched": _COUNT,
+    "_effort": _COUNT,
+    "_lost_reason": str,
+    "_lost_at": _COUNT,
+    "_lost_size": _COUNT,
+    "_lost_head": bytearray,
+    "_lost_packets": [PLACE],
+    "_lost_stamp": (_TIME, PLACE),
+}
+_STREAM_STATE: Final = tuple(_STREAM[name] for name in STATE)
+_FOUND: Final = Maybe((_COUNT, Maybe(Layout)))
+
+
+class _Saved(NamedTuple):
+    """A `Progress`, its stitcher by its state."""
+
+    inputs: list[Input]
+    options: Options
+    totals: Totals
+    file: int
+    part: int
+    end: tuple[int, Layout | None] | None
+    spoilt: bool
+    version: str
+    stitcher: tuple[Any, Following]
+
+
+_RECORDS: Final[dict[type, tuple[Any, ...]]] = {
+    _Saved: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, (_WAITING, Following)),
+    Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...)),
+    Side: (_COUNT, str, str, _TIME, _TIME),
+    Options: (_COUNT, Maybe(_COUNT), bool),
+    Totals: (*[_COUNT] * 7, [_PROBLEM]),
+    Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100)),
+    Layout: (bool, frozenset("<>"), (Interface, ...)),
+    Following: (_COUNT, [TcpState], [range(-1, 2**53)], {bytes}),
+    TcpState: (_KEY, bool, _COUNT, bool, bool, ([Lost], [Lost]), State),
+    Lost: (str, bytes, _COUNT, _COUNT, _TIME, PLACE, [PLACE], str),
+    State: (
+        (HalfState, HalfState),
+        (Maybe(_STREAM_STATE), Maybe(_STREAM_STATE)),
+        _TABLES,
+        [(frozenset(ANSWERS), _ANY_64)],
+        *(_COUNT, bool, bool, PLACE),
+    ),
+    HalfState: (bool, bool, bool, PLACE, _NUMBER, *[_NUMBER] * 4, [_EARLY], Maybe(_ANY_32)),
+    Asked: (_COUNT, _TIME, frozenset(REQUESTS), _TEXT, _TEXT, Maybe((bool, _ANY_64))),
+    # rows of a stream
+    Decoded: (Split, _FOUND, (_COUNT, Maybe(Layout)), [_PROBLEM], _COUNT, _COUNT, _WAITING, [Edge], _COUNT),
+    Split: (_COUNT, _COUNT, Input, _COUNT, _ANY_64, Maybe(Layout), bool, Maybe(_WAITING)),
+    Edge: (
+        *(_COUNT, _KEY, PLACE, Maybe([(PLACE, PLACE, _TIME, _SEGMENT)]), _COUNT, Maybe(Footing), PLACE, bool),
+        *(Maybe(State), _COUNT, bool, bool, {_ANY_64: (_TEXT, _TEXT)}),
+    ),
+    Footing: ((HalfFooting, HalfFooting), bool, _COUNT),
+    HalfFooting: (frozenset((FRESH, STEP, IDLE)), bool, _NUMBER, ((_COUNT, PLACE, _TIME), ...), _COUNT),
+    Stitched: ({_COUNT: Mend}, bytes, bytes, _COUNT),
+    Mend: (_COUNT, (_NUMBER, _NUMBER), _TABLES),
+}
+
+
+# -- writing
+
+
+def dump(value: Any) -> bytes:
+    """A `Progress`, or another record, as bytes."""
+    if isinstance(value, Progress):
+        value = _Saved(**{**vars(value), "stitcher": value.stitcher.state()})
+    data: bytes = msgpack.packb(value, default=_plain, unicode_errors="surrogatepass")
+    return HEAD + crc32c(data).to_bytes(4, "big") + data
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, int):
+        return msgpack.ExtType(_LONG, value.to_bytes(_LONGEST, "big", signed=True))
+    if is_dataclass(value):
+        return [getattr(value, each.name) for each in fields(value)]
+    return sorted(value)  # a set
+
+
+# -- reading
+
+
+def load_progress(data: bytes, name: str) -> Progress:
+    """The `Progress` of which these bytes are a dump. Raises CaptureError as `load` does."""
+    value = _unpacked(data, name)
+    reader = _Reader()
+    try:
+        saved: _Saved = reader.of(_Saved)(value)
+        known, count = saved.stitcher[1].known, len(saved.inputs)
+        if saved.file + (saved.part > 0) > count or reader.last_place >> PLACE_BITS >= max(count, 1):
+            raise ValueError("a file that was not read")
+        if any(each.number >= saved.stitcher[1].connections for each in known):
+            raise ValueError("a connection too many")
+        stitcher = Stitcher(Settings("", saved.options.max_frame_size, saved.options.payload))
+        stitcher.resume(saved.stitcher, [each.name for each in saved.inputs])
+    except (ValueError, IndexError) as error:
+        raise _refused(name) from error
+    return Progress(**{**saved._asdict(), "stitcher": stitcher})
+
+
+def load(data: bytes, kind: type[T], name: str) -> T:
+    """The record of class `kind` of which these bytes are a dump.
+
+    Raises CaptureError if they are damaged, or something else; its text begins with their `name`.
+    """
+    found: T = checked(_unpacked(data, name), kind, name)
+    return found
+
+
+def checked(value: Any, shape: Any, name: str) -> Any:
+    """What `shape` says that these plain values are. Raises CaptureError as `load` does."""
+    try:
+        return _Reader().of(shape)(value)
+    except ValueError as error:
+        raise _refused(name) from error
+
+
+def _refused(name: str, why: str = "is damaged, or was not written by pwire") -> CaptureError:
+    return CaptureError(f"{name} {why}; delete the directory, or name another one by --out")
+
+
+def _unpacked(data: bytes, name: str) -> Any:
+    if len(data) > LARGEST:
+        raise _refused(name, f"is larger than {LARGEST} bytes")
+    if not data.startswith(HEAD):
+        if data.startswith((_PICKLED, HEAD[: HEAD.rindex(b" ")])):
+            raise _refused(name, "was written by another version of pwire")
+        raise _refused(name)
+    if crc32c(data[_CHECKED:]) != int.from_bytes(data[len(HEAD) : _CHECKED], "big"):
+        raise _refused(name)
+    try:
+        return msgpack.unpackb(
+            memoryview(data)[_CHECKED:],
+            use_list=False,
+            strict_map_key=False,
+            ext_hook=_extension,
+            unicode_errors="surrogatepass",
+        )
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+        raise _refused(name) from error
+
+
+def _extension(code: int, data: bytes) -> int:
+    if code != _LONG or len(data) != _LONGEST:
+        raise ValueError("an extension")
+    return int.from_bytes(data, "big", signed=True)
+
+
+_Read = Callable[[Any], Any]
+
+
+class _Reader:
+    """Makes functions that read what has a shape; those raise ValueError for anything else."""
+
+    def __init__(self) -> None:
+        self.last_place = -1
+        self._records: dict[type, _Read] = {}
+
+    def of(self, shape: Any) -> _Read:
+        """What reads such values."""
+        if shape is PLACE:
+            return self._place
+        if isinstance(shape, range | frozenset):
+            return partial(_one_of, shape)
+        if isinstance(shape, Maybe):
+            return partial(_maybe, self.of(shape.shape))
+        if isinstance(shape, list):
+            return partial(_several, list, self.of(shape[0]))
+        if isinstance(shape, set):
+            return partial(_several, set, self.of(*shape))
+        if isinstance(shape, tuple) and shape[-1] is ...:
+            return partial(_several, tuple, self.of(shape[0]))
+        if isinstance(shape, tuple):
+            return partial(_each, lambda *values: values, [self.of(each) for each in shape])
+        if isinstance(shape, dict):
+            ((key, value),) = shape.items()
+            return partial(_mapping, self.of(key), self.of(value))
+        if shape in _RECORDS:
+            if shape not in self._records:
+                self._records[shape] = partial(_each, shape, [self.of(each) for each in _RECORDS[shape]])
+            return self._records[shape]
+        return _mutable if shape is bytearray else partial(_exactly, shape)
+
+    def _place(self, value: Any) -> Any:
+        _one_of(_PLACES, value)
+        self.last_place = max(self.last_place, value)
+        return value
+
+
+def _one_of(allowed: Any, value: Any) -> Any:
+    is_text = type(value) is str and isinstance(allowed, frozenset)  # a range would look at all its numbers
+    if not (is_text or type(value) is int) or value not in allowed:
+        raise ValueError(f"{value!r:.80}")
+    return value
+
+
+def _exactly(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"{type(value)}, not {kind}")
+    return value
+
+
+def _mutable(value: Any) -> bytearray:
+    return bytearray(_exactly(bytes, value))
+
+
+def _maybe(read: _Read, value: Any) -> Any:
+    return None if value is None else read(value)
+
+
+def _several(kind: Any, read: _Read, values: Any) -> Any:
+    return kind([read(value) for value in _sequence(values)])
+
+
+def _each(make: Any, readers: list[_Read], values: Any) -> Any:
+    return make(*[read(value) for read, value in zip(readers, _sequence(values), strict=True)])
+
+
+def _mapping(key: _Read, value: _Read, values: Any) -> Any:
+    return {key(name): value(each) for name, each in _exactly(dict, values).items()}
+
+
+def _sequence(values: Any) -> Any:
+    if not isinstance(values, tuple | list):
+        raise ValueError(f"{type(values)}, no sequence")
+    return values

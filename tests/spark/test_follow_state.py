@@ -1,0 +1,100 @@
+"""What Spark's checkpoint holds is read as data: what somebody else put there ends the query in one line."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipeline.test_pipeline_saved import Trap
+from segments import Tcp, captured, conversation, pcap
+
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline import saved
+from pulsarctl_wire.pipeline.decode import Settings, decode_split
+from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.splits import find_inputs, plan
+from pulsarctl_wire.pipeline.store import Store
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+WAY_OUT = "delete the directory, or name another one by --out"
+
+
+class State:
+    """A value of `transformWithState`, as it comes from the checkpoint."""
+
+    def __init__(self, value: bytes | None = None) -> None:
+        self.value = value
+
+    def getValueState(self, name: str, schema: str) -> State:
+        return self
+
+    def exists(self) -> bool:
+        return self.value is not None
+
+    def get(self) -> tuple[Any]:
+        return (self.value,)
+
+    def update(self, row: tuple[bytes]) -> None:
+        (self.value,) = row
+
+
+def stitched(tmp_path: Path, state: State, count: int = 1) -> list[tuple[str, bytes]]:
+    """What comes of the first `count` files."""
+    import pandas as pd
+
+    from pulsarctl_wire.spark.follow import Stitching
+
+    segments = Tcp().whole(conversation())
+    for number in range(2):
+        part = captured(segments)[number * 8 : number * 8 + 8]
+        (tmp_path / f"{number}.pcap").write_bytes(pcap(part))
+    (tmp_path / "drafts").mkdir(exist_ok=True)
+    settings = Settings(str(tmp_path / "drafts"))
+    processor = Stitching(Options(), settings)
+    processor.init(state)
+    inputs = find_inputs([str(tmp_path)])[count - 1 : count]
+    splits = [split for each in inputs for split in plan(count - 1, each)]
+    rows = [(each.file, each.part, saved.dump(decode_split(each, settings))) for each in splits]
+    batch = pd.DataFrame(rows, columns=["file", "part", "decoded"])
+    (found,) = processor.handleInputRows((1,), iter([batch]), None)
+    return list(found.itertuples(index=False, name=None))
+
+
+def test_the_state_goes_on_from_batch_to_batch(tmp_path: Path) -> None:
+    state = State()
+    assert [name for name, _ in stitched(tmp_path, state)] == ["000000-00000", ""]
+    assert stitched(tmp_path, state, 2)[-1] == ("", state.value)
+    progress = saved.load_progress(state.value or b"", "it")
+    assert [Path(each.name).name for each in progress.inputs] == ["0.pcap", "1.pcap"]
+    assert (progress.file, progress.totals.packets) == (2, 16)
+
+
+def test_a_pickle_as_state_is_not_executed(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    with pytest.raises(CaptureError, match=f"progress/checkpoint was written by another version.*{WAY_OUT}"):
+        stitched(tmp_path, State(pickle.dumps(Trap(made))))
+    assert not made.exists()
+
+
+def test_a_pickle_beside_the_checkpoint_is_not_executed(tmp_path: Path) -> None:
+    """A directory that an older version followed is refused before Spark has anything to do."""
+    made = tmp_path / "made"
+    (tmp_path / "progress" / "checkpoint").mkdir(parents=True)
+    (tmp_path / "progress" / "all").write_bytes(pickle.dumps(Trap(made)))
+    with pytest.raises(CaptureError, match=f"progress/all was written by another version.*{WAY_OUT}"):
+        Store(str(tmp_path)).follow()
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("batch", [None, [1], [["a.pcap"]], [["a.pcap", "large", 1]], [["a.pcap", 1, 1, 1]]])
+def test_offsets_that_name_no_files(batch: Any) -> None:
+    from pulsarctl_wire.spark.follow import Rotated
+
+    plan = json.dumps([1_000, *Settings("drafts")])
+    reader = Rotated({"path": "captures", "plan": plan}).streamReader(None)  # type: ignore[arg-type]
+    with pytest.raises(CaptureError, match=f"progress/checkpoint is damaged.*{WAY_OUT}"):
+        reader.partitions(reader.initialOffset(), {"files": 1, "last": "a.pcap", "batch": batch})
