@@ -69,6 +69,7 @@ class Maybe(NamedTuple):
 PLACE: Final = Maybe(None)
 _PLACES: Final = range(-1, 2**63)
 _COUNT: Final = range(2**53)  # also bytes, and offsets in streams
+_WISH: Final = range(2**500)  # a size in bytes that a user may name
 _ANY_32: Final = range(2**32)
 _ANY_64: Final = range(2**64)
 _NUMBER: Final = range(-(2**40), 2**53)  # a sequence number that is not wrapped; -1 is none
@@ -78,14 +79,14 @@ _PROBLEM: Final = (str, str, bool)
 _KEY: Final = bytes
 _EARLY: Final = (_NUMBER, PLACE, PLACE, bytes, _ANY_32, _TIME)
 _SEGMENT: Final = (bytes, _ANY_32, _ANY_32, range(256), bytes, _ANY_32)
-_WAITING: Final = {bytes: ({range(2**16): bytes}, range(-1, 2**17))}
+_WAITING: Final = {bytes: ({range(2**16): bytes}, range(-1, 2**32))}
 _TABLES: Final = (
     {_ANY_64: (str, range(-(2**53), 2**64))},
     {_ANY_64: (str, str)},
     {(str, _ANY_64): Asked},
 )
 _STREAM: Final = {
-    "limit": _COUNT,
+    "limit": _WISH,
     "protocol": str,
     "_offset": _COUNT,
     "_buffer": [bytes],
@@ -132,7 +133,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     _Saved: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, (_WAITING, Following)),
     Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...)),
     Side: (_COUNT, str, str, _TIME, _TIME),
-    Options: (_COUNT, Maybe(_COUNT), bool),
+    Options: (_WISH, Maybe(_WISH), bool),
     Totals: (*[_COUNT] * 7, [_PROBLEM]),
     Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100)),
     Layout: (bool, frozenset("<>"), (Interface, ...)),
@@ -144,7 +145,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
         (Maybe(_STREAM_STATE), Maybe(_STREAM_STATE)),
         _TABLES,
         [(frozenset(ANSWERS), _ANY_64)],
-        *(_COUNT, bool, bool, PLACE),
+        *(_WISH, bool, bool, PLACE),
     ),
     HalfState: (bool, bool, bool, PLACE, _NUMBER, *[_NUMBER] * 4, [_EARLY], Maybe(_ANY_32)),
     Asked: (_COUNT, _TIME, frozenset(REQUESTS), _TEXT, _TEXT, Maybe((bool, _ANY_64))),
@@ -155,7 +156,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
         *(_COUNT, _KEY, PLACE, Maybe([(PLACE, PLACE, _TIME, _SEGMENT)]), _COUNT, Maybe(Footing), PLACE, bool),
         *(Maybe(State), _COUNT, bool, bool, {_ANY_64: (_TEXT, _TEXT)}),
     ),
-    Footing: ((HalfFooting, HalfFooting), bool, _COUNT),
+    Footing: ((HalfFooting, HalfFooting), bool, _WISH),
     HalfFooting: (frozenset((FRESH, STEP, IDLE)), bool, _NUMBER, ((_COUNT, PLACE, _TIME), ...), _COUNT),
     Stitched: ({_COUNT: Mend}, bytes, bytes, _COUNT),
     Mend: (_COUNT, (_NUMBER, _NUMBER), _TABLES),
@@ -294,7 +295,7 @@ class _Reader:
 def _one_of(allowed: Any, value: Any) -> Any:
     is_text = type(value) is str and isinstance(allowed, frozenset)  # a range would look at all its numbers
     if not (is_text or type(value) is int) or value not in allowed:
-        raise ValueError(f"{value!r:.80}")
+        raise ValueError("not one of those allowed")
     return value
 
 

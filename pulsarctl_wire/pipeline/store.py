@@ -99,10 +99,11 @@ class Store:
 
     def _load(self, name: str) -> Progress | None:
         try:
-            with self._system.open_input_stream(f"{self._path}/progress/{name}") as stream:
-                return saved.load_progress(stream.read(saved.LARGEST + 1), f"progress/{name}")
+            with self._system.open_input_file(f"{self._path}/progress/{name}") as file:
+                data = file.read(min(file.size(), saved.LARGEST + 1))
         except FileNotFoundError:
             return None
+        return saved.load_progress(data, f"progress/{name}")
 
     def _list(self, kind: str) -> list[Any]:
         selector = fs.FileSelector(f"{self._path}/{kind}".rstrip("/"), allow_not_found=True)

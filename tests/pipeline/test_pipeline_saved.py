@@ -137,10 +137,10 @@ def test_times_of_any_resolution(resolution: int, tmp_path: Path) -> None:
 
 def test_integers_and_texts_of_all_kinds() -> None:
     layout = Layout(True, ">", (Interface(1, 2**32 - 1, 10**9, 10**127, -(2**63) * 10**9),))
-    progress = Progress(Options(), Stitcher(Settings("")), end=(2**52, layout))
+    progress = Progress(Options(10**30, 10**20), Stitcher(Settings("")), end=(2**52, layout))
     progress.totals.problems.append(("\udcff.pcap", "is damaged", True))
     found = again(progress)
-    assert (found.end, found.totals) == (progress.end, progress.totals)
+    assert (found.end, found.totals, found.options) == (progress.end, progress.totals, progress.options)
 
 
 # ---- What others wrote ----
