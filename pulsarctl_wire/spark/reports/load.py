@@ -17,8 +17,10 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pulsarctl_wire.capture import files
+from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.splits import filesystem, reason
+from pulsarctl_wire.pipeline.splits import filesystem, opened, reason
 from pulsarctl_wire.spark.columns import completed, spark_uri
 from pulsarctl_wire.spark.reports.base import Tables
 from pulsarctl_wire.table import FRAMES, GAPS, VERSION
@@ -164,7 +166,7 @@ def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | N
     base = f"{inside}/frames" if folder.files(f"{inside}/frames") else inside
     files = [file for file in folder.files(base) if not _is_gaps(file.removeprefix(inside))]
     if not files:
-        raise CaptureError(f"{path}: no frames table in there (frames/*.parquet)")
+        raise CaptureError(f"{path}: no frames table in there (frames/*.parquet): pwire analyze makes one")
     return files, base
 
 
@@ -205,6 +207,10 @@ def _look(folder: _Folder, path: str, schema: Any) -> _Looked:
             found = footer.schema.to_arrow_schema()
             last = _last_connection(footer, stream) if "connection" in found.names else -1
     except pa.ArrowInvalid:
+        with opened(shown) as stream:
+            if files.is_capture(peel(stream)[1]):
+                way_out = f"pwire table {shown} --out {shown}.parquet makes a table of it"
+                raise CaptureError(f"{shown} is a capture, no table: {way_out}") from None
         raise CaptureError(f"{shown} is no {what} table: pwire table SOURCE... --out makes one") from None
     version = (found.metadata or {}).get(b"pwire.table", b"").decode(errors="replace")
     if version and version != VERSION:
