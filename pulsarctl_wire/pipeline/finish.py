@@ -158,7 +158,8 @@ def _with_topics(batch: Any, local: Any, mends: dict[int, Mend]) -> Any:
         texts.pop(None, None)
         places = {text: place for place, text in enumerate(texts)}
         indices = column.indices.fill_null(-1).to_numpy().copy()
-        indices[unknown] = np.array([places.get(each[position], -1) for each in found])[codes]
+        learnt = np.array([places.get(each[position], -1) for each in found])[codes]
+        indices[unknown] = np.where(learnt >= 0, learnt, indices[unknown])  # a topic may have no name
         filled = number_array(indices, indices >= 0, pa.int32())
         batch = _replaced(batch, name, pa.DictionaryArray.from_arrays(filled, text_array(list(texts))))
     return batch

@@ -167,6 +167,20 @@ def test_a_row_written_before_its_direction_was_known(tmp_path: Path) -> None:
     check(tmp_path, [ping], [tcp.send(True, build("FLOW", consumer_id=1, messagePermits=1), flags=ACK)])
 
 
+def test_a_subscription_to_a_topic_without_name(tmp_path: Path) -> None:
+    """What is known of earlier consumers must not hide what the command itself says."""
+    tcp = Tcp()
+    one = build("SUBSCRIBE", topic="t", subscription="s", subType=1, consumer_id=1, request_id=1)
+    other = build("SUBSCRIBE", topic="", subscription="s2", subType=1, consumer_id=2, request_id=2)
+    flow = build("FLOW", consumer_id=1, messagePermits=1)
+    change = build("ACTIVE_CONSUMER_CHANGE", consumer_id=1, is_active=True)
+    check(
+        tmp_path,
+        [tcp.syn(), tcp.syn_ack(), tcp.send(True, one)],
+        [tcp.send(True, flow), tcp.send(False, change), tcp.send(True, other)],
+    )
+
+
 def test_times_that_no_table_can_hold(tmp_path: Path) -> None:
     """A file says when its packets were captured, and may say anything."""
     for option_ in (b"\x00", b"\x06"):
