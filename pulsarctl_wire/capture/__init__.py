@@ -1,11 +1,14 @@
 """Captured traffic as events: files, hex dumps, pipes and interfaces in, frames out."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 from os import PathLike, fspath
 from typing import BinaryIO
 
+from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
-from pulsarctl_wire.errors import DamagedCapture
+from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.frame import Event, Frame
 
 __all__ = ["Decoder", "Source", "open_source", "read_events", "read_frames"]
@@ -16,26 +19,35 @@ def read_events(
 ) -> Iterator[Event]:
     """The frames, malformed stretches and gaps of captures, hex dumps or raw frames, in order of capture.
 
-    `sources` are paths or binary streams; several continue each other, as rotated files do. Raises
-    CaptureError for a source that cannot be read at once, DamagedCapture for one that breaks off after
-    all that came before.
+    `sources` are paths or binary streams; several continue each other or are read side by side, as the times
+    in the files say (see `series`). Raises CaptureError for a source that cannot be read at once,
+    DamagedCapture for one that breaks off after all that came before.
     """
     decoder = Decoder(max_frame_size=max_frame_size)
-    damage: DamagedCapture | None = None
-    for given in sources:
-        source = open_source(fspath(given)) if isinstance(given, (str, PathLike)) else Source("stream", given)
-        try:
-            for events in decoder.read(source):
-                yield from events
-        except DamagedCapture as error:
-            damage = error
-        finally:
-            if isinstance(given, (str, PathLike)):
-                source.stream.close()
-    for events in decoder.finish():
+    damage: list[DamagedCapture] = []
+
+    def problem(error: CaptureError) -> None:
+        if not isinstance(error, DamagedCapture):
+            raise error
+        damage.append(error)
+
+    @contextmanager
+    def opened(given: int) -> Iterator[Source]:
+        each = sources[given]
+        if isinstance(each, (str, PathLike)):
+            source = open_source(fspath(each))
+            with source.stream:
+                yield source
+        else:
+            yield Source("stream", each)
+
+    names = [fspath(each) if isinstance(each, (str, PathLike)) else "" for each in sources]
+    for events in chain(
+        read_all(decoder, arrange(names, spans_of(names)).turns, opened, problem), decoder.finish()
+    ):
         yield from events
-    if damage is not None:
-        raise damage
+    if damage:
+        raise damage[-1]
 
 
 def read_frames(

@@ -5,6 +5,7 @@ walk is a third of all the work. Nothing is seeked, so pipes work, and a packet 
 has arrived. Sources: the libpcap file format (pcap-savefile) and the PCAP Next Generation draft.
 """
 
+import heapq
 import struct
 import sys
 from collections.abc import Iterator
@@ -184,6 +185,76 @@ def read_packets(head: bytes, read: Read, stop: int = sys.maxsize) -> PacketRead
     raise CaptureError(
         "no pcap or pcapng file" if head[:4] not in _PCAP_MAGICS else "cut inside the file header"
     )
+
+
+# -- several files at a time
+
+
+class Lane:
+    """A file that is read side by side with others: the packet that comes next, and what is known of it.
+
+    `base` is added to the offsets in the file, to tell the places of packets in different files apart.
+    """
+
+    def __init__(self, packets: PacketReader, base: int) -> None:
+        self.packet: RawPacket | None = None
+        """The next packet; None at the end."""
+        self.place = base
+        """Where its record begins: `base`, and the offset in the file."""
+        self.time = -_TIMES
+        """The latest time of the packets so far, this one included (ns)."""
+        self.error: CaptureError | None = None
+        """Why the file could not be read to its end."""
+        self._base = base
+        self._reader = packets
+        self._packets = iter(packets)
+        self.advance()
+
+    def advance(self) -> None:
+        """Go on to the next packet."""
+        try:
+            self.packet = next(self._packets, None)
+        except CaptureError as error:
+            self.packet, self.error = None, error
+        if self.packet is not None:
+            self.place = self._base | self._reader.offset
+            time_ns = self.packet[0]
+            if time_ns is not None and time_ns > self.time:
+                self.time = time_ns
+
+
+class SideBySide:
+    """The packets of several files in the order of time, to be iterated over once.
+
+    Of each lane they are those from the first one at `since` on, to the first one at `until` (ns; None: all
+    of them). A packet that was captured before an earlier one of its file comes right behind that one.
+    """
+
+    def __init__(self, lanes: list[tuple[Lane, int | None, int | None]]) -> None:
+        self.offset = 0
+        """The place of the packet given last."""
+        self._lanes = lanes
+
+    def __iter__(self) -> Iterator[RawPacket]:
+        heap: list[tuple[int, int, Lane, int]] = []
+        for number, (lane, since, until) in enumerate(self._lanes):
+            while since is not None and lane.packet is not None and lane.time < since:
+                lane.advance()
+            end = _TIMES if until is None else until
+            if lane.packet is not None and lane.time < end:
+                heap.append((lane.time, number, lane, end))
+        heapq.heapify(heap)
+        while heap:
+            _, number, lane, end = heap[0]
+            packet = lane.packet
+            assert packet is not None
+            self.offset = lane.place
+            yield packet
+            lane.advance()
+            if lane.packet is not None and lane.time < end:
+                heapq.heapreplace(heap, (lane.time, number, lane, end))
+            else:
+                heapq.heappop(heap)
 
 
 def _interface(body: bytes, order: str) -> Interface:

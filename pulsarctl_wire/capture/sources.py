@@ -146,8 +146,12 @@ class Decoder:
         """The events of packets, from wherever they come, a few at a time."""
         segment, add, tee = self._dissector.segment, self.reassembler.add, self.tee
         number = self.packets
-        reader = packets if self._places and isinstance(packets, files.PacketReader) else None
+        reader: files.PacketReader | files.SideBySide | None = None
         place = self._place
+        if self._places and isinstance(packets, files.PacketReader):
+            reader = packets
+        elif self._places and isinstance(packets, files.SideBySide):
+            reader, place = packets, 0
         for packet in packets:
             number += 1
             self.packets = number

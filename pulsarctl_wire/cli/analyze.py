@@ -72,7 +72,7 @@ def analyze(
         options = Options(split, max_frame_size, payload)
         if follow:
             _follow(inputs[0], out, options, master, settings, finish=finish)
-        found = find_inputs(inputs)
+        found = find_inputs(inputs, console.complain)
         with ExitStack() as stack:
             size = sum(each.size for each in found)
             coloured = console.use_colour(sys.stderr, not no_color)

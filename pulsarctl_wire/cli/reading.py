@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import BinaryIO, cast
 
+from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.progress import LARGE, Progress, Watched
@@ -36,20 +37,27 @@ class Sources:
         self._sizes = sizes or {}
 
     def read(self, decoder: Decoder, *, say: bool = True) -> Iterator[list[Event]]:
-        """The events of all sources; what is wrong with one is said if we are to `say` it."""
-        for path in self._paths:
-            try:
-                source = Source("stdin", sys.stdin.buffer) if path == "-" else open_source(path)
-                with source.stream if path != "-" else ExitStack():
-                    yield from decoder.read(self._watched(source, say))
-            except CaptureError as error:  # noqa: PERF203 (a source, not a frame)
-                if not isinstance(error, DamagedCapture):
-                    self.code = console.EXIT_SOURCE
-                elif self.code != console.EXIT_SOURCE:
-                    self.code = console.EXIT_DAMAGED
-                if say:
-                    self._flush()
-                    console.complain(str(error))
+        """The events of all sources, in order of time; what is wrong is said if we are to `say` it."""
+
+        def problem(error: CaptureError) -> None:
+            if not isinstance(error, DamagedCapture):
+                self.code = console.EXIT_SOURCE
+            elif self.code != console.EXIT_SOURCE:
+                self.code = console.EXIT_DAMAGED
+            if say:
+                self._flush()
+                console.complain(str(error))
+
+        order = arrange(self._paths, spans_of(self._paths, self._sizes))
+        for note in order.notes if say else ():
+            console.complain(note)
+        return read_all(decoder, order.turns, lambda given: self._opened(self._paths[given], say), problem)
+
+    @contextmanager
+    def _opened(self, path: str, bar: bool) -> Iterator[Source]:
+        source = Source("stdin", sys.stdin.buffer) if path == "-" else open_source(path)
+        with source.stream if path != "-" else nullcontext():
+            yield self._watched(source, bar)
 
     def _watched(self, source: Source, bar: bool) -> Source:
         progress = None

@@ -8,7 +8,7 @@ split began, and nothing is known of what was opened before.
 
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -16,13 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from pulsarctl_wire.capture.compression import reader
-from pulsarctl_wire.capture.files import Layout, PacketReader
+from pulsarctl_wire.capture.files import Lane, Layout, PacketReader, SideBySide
 from pulsarctl_wire.capture.handover import IDLE, Footing, State, footing, halves_of, hand_over
 from pulsarctl_wire.capture.packets import SYN, Dissector, Segment, Waiting, reverse
 from pulsarctl_wire.capture.reassembly import NewSession, Reassembler, Tcp
+from pulsarctl_wire.capture.series import lane
 from pulsarctl_wire.capture.sources import PLACE_BITS, uncompressed
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
-from pulsarctl_wire.pipeline.splits import Split, filesystem, opened, read_split
+from pulsarctl_wire.pipeline.splits import Side, Split, filesystem, opened, read_split
 from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Event, Malformed
 from pulsarctl_wire.wire.session import Knowledge
@@ -54,8 +55,12 @@ class Settings(NamedTuple):
         )
 
 
-Kept = tuple[int, int | None, Segment]
-"""A packet that was kept: its place, time in ns, and TCP segment."""
+Kept = tuple[int, int, int | None, Segment]
+"""A packet that was kept: its turn in the split, its place, time in ns, and TCP segment.
+
+Turns bring the packets of a split into the order in which they were read. They are the places, but where
+files are read side by side.
+"""
 
 
 @dataclass
@@ -64,11 +69,11 @@ class Edge:
 
     index     its number in the draft
     pair      the smaller one of its keys
-    place     of its first packet
+    turn      of its first packet
     packets   from there until it stood on sure footing, or to the end; None if they were too many
     kept      what keeping them takes, in bytes
     guess     that footing; None if there was none. Then there are no rows of it
-    sure      the place of the first packet after it
+    sure      the turn of the first packet after it
     doubtful  whether an idle half did not go on with a frame when it woke up, or events are held back
     state     the connection's at the end of the split
     largest   bytes of its largest frame, or of the one that has begun
@@ -79,7 +84,7 @@ class Edge:
 
     index: int
     pair: bytes
-    place: int
+    turn: int
     packets: list[Kept] | None = field(default_factory=list)
     kept: int = 0
     guess: Footing | None = None
@@ -96,16 +101,15 @@ class Decoded(NamedTuple):
     """What became of a split.
 
     `begin` and `end` are where its first packet's record begins and where the next split's does, with
-    the layouts there; no `begin`: none was found. `problem` is what is wrong with the file, `damaged` if it
-    breaks off (else it cannot be read at all). `fragments` counts IP fragments, `waiting` are those that
-    wait for more. `rows` counts those of the draft.
+    the layouts there; no `begin`: none was found. `problems` are (file, what is wrong with it, whether it was
+    read up to there, or else cannot be read at all). `fragments` counts IP fragments, `waiting` are those
+    that wait for more. `rows` counts those of the draft.
     """
 
     split: Split
     begin: tuple[int, Layout | None] | None
     end: tuple[int, Layout | None]
-    problem: str | None
-    damaged: bool
+    problems: list[tuple[str, str, bool]]
     packets: int
     fragments: int
     waiting: Waiting
@@ -118,13 +122,13 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
     decoder = _SplitDecoder(split, settings)
     begin: tuple[int, Layout | None] | None = (split.start, split.layout)
     end: tuple[int, Layout | None] = (split.start, split.layout)
-    problem, damaged = None, False
+    problems: list[tuple[str, str, bool]] = []
     try:
-        with opened(split.input, split.start) as stream:
-            source = stream if split.layout is not None else uncompressed(stream)
-            packets = read_split(split, reader(source))
+        with _packets(split, problems) as packets:
             if packets is None:
                 begin = None
+            elif isinstance(packets, SideBySide):
+                decoder.run(packets)
             else:
                 if not split.exact:
                     begin = packets.offset, packets.layout
@@ -132,18 +136,15 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
                     decoder.run(packets)
                 finally:
                     end = packets.offset, packets.layout
-    except DamagedCapture as error:
-        problem, damaged = str(error), True
     except CaptureError as error:
-        problem = str(error)
+        problems.append(_problem(split.input.name, error))
     finally:
         decoder.close()
     return Decoded(
         split,
         begin,
         end,
-        problem,
-        damaged,
+        problems,
         decoder.packets,
         decoder.dissector.fragments,
         decoder.dissector.waiting,
@@ -152,22 +153,61 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
     )
 
 
+def unread(split: Split, problem: str) -> Decoded:
+    """What becomes of a split that is not read, for what is wrong with its file."""
+    start = split.start, split.layout
+    problems = [(split.input.name, problem, True)]
+    return Decoded(split, start, start, problems, 0, 0, {}, [], 0)
+
+
+def _problem(name: str, error: CaptureError) -> tuple[str, str, bool]:
+    return name, str(error), isinstance(error, DamagedCapture)
+
+
+@contextmanager
+def _packets(
+    split: Split, problems: list[tuple[str, str, bool]]
+) -> Iterator[PacketReader | SideBySide | None]:
+    """The packets of a split; None if no beginning is found.
+
+    What is wrong with one of several files is added to `problems`. Raises CaptureError for one alone.
+    """
+    if not split.input.sides:
+        with opened(split.input.path, split.start) as stream:
+            yield read_split(split, reader(stream if split.layout is not None else uncompressed(stream)))
+        return
+    lanes: list[tuple[Side, Lane]] = []
+    with ExitStack() as stack:
+        for side in split.input.sides:
+            try:
+                lanes.append((side, lane(stack.enter_context(opened(side.path)), side.file)))
+            except CaptureError as error:  # noqa: PERF203 (a file, not a packet)
+                problems.append(_problem(side.name, error))
+        yield SideBySide([(each, side.since, side.until) for side, each in lanes])
+        problems += [_problem(side.name, each.error) for side, each in lanes if each.error is not None]
+
+
 def reread(split: Split, waiting: Waiting, wanted: dict[bytes, int]) -> Iterator[Kept]:
-    """The packets of an exact split again: of connections by their pairs, each from its place on.
+    """The packets of an exact split again: of connections by their pairs, each from its turn on.
 
     `waiting` are the IP fragments that waited before the split.
     """
     segment = Dissector(waiting).segment
-    base = split.file << PLACE_BITS
-    with suppress(DamagedCapture), opened(split.input, split.start) as stream:
-        packets = read_split(split, reader(stream if split.layout is not None else uncompressed(stream)))
+    base = _base(split)
+    with suppress(DamagedCapture), _packets(split, []) as packets:
         assert packets is not None  # it is exact
-        for time_ns, link, data, length in packets:
+        for number, (time_ns, link, data, length) in enumerate(packets, 1):
             found = segment(link, data, length)
             if found is not None:
                 place = base | packets.offset
-                if place >= wanted.get(_pair(found[0]), sys.maxsize):
-                    yield place, time_ns, found
+                turn = number if split.input.sides else place
+                if turn >= wanted.get(_pair(found[0]), sys.maxsize):
+                    yield turn, place, time_ns, found
+
+
+def _base(split: Split) -> int:
+    """What makes places of the offsets that the packets of a split are given with."""
+    return 0 if split.input.sides else split.file << PLACE_BITS
 
 
 class _SplitDecoder:
@@ -178,18 +218,20 @@ class _SplitDecoder:
         self.rows = 0
         self.dissector = Dissector(split.waiting)
         self._reassembler = settings.reassembler(TopicSession)
-        self._base = split.file << PLACE_BITS
+        self._base = _base(split)
+        self._is_merged = bool(split.input.sides)
         self._edges: list[Edge] = []
         self._tcps: list[Tcp] = []
         self._given_up: set[bytes] = set()
         self._kept = 0
         self._broken: set[tuple[int, bool]] = set()  # halves whose first bytes were no frame
-        self._builder = TableBuilder({split.file: split.input.name}, payload=settings.payload)
+        names = {side.file: side.name for side in split.input.sides} or {split.file: split.input.name}
+        self._builder = TableBuilder(names, payload=settings.payload)
         self._gathered: list[Event] = []
         self._draft = Draft(settings.drafts, split.name)
         self._draft.delete()  # of an attempt that began elsewhere
 
-    def run(self, packets: PacketReader) -> None:
+    def run(self, packets: PacketReader | SideBySide) -> None:
         """Decode them."""
         segment, add, base = self.dissector.segment, self._reassembler.add, self._base
         connection = self._reassembler.connection
@@ -201,7 +243,7 @@ class _SplitDecoder:
             tcp = connection(found[0])
             place = base | packets.offset
             if tcp is None or tcp.mark is None or tcp.mark.guess is None or found[3] & SYN:
-                self._unsure(found, time_ns, place)
+                self._unsure((number if self._is_merged else place, place, time_ns, found))
             else:
                 events = add(found, time_ns, place)
                 if events:
@@ -209,25 +251,26 @@ class _SplitDecoder:
                     if len(self._gathered) >= _GATHERED:
                         self._flush()
 
-    def _unsure(self, segment: Segment, time_ns: int | None, place: int) -> None:
+    def _unsure(self, packet: Kept) -> None:
         """Take a packet of a connection that may have no sure footing."""
+        turn, place, time_ns, segment = packet
         key = segment[0]
         if self._given_up and _pair(key) in self._given_up:
             return
         events = self._reassembler.add(segment, time_ns, place)
         tcp = self._reassembler.connection(key)
         if tcp is not None and tcp.mark is None:
-            tcp.mark = Edge(len(self._edges), _pair(key), place)
+            tcp.mark = Edge(len(self._edges), _pair(key), turn)
             tcp.session.connection.index = tcp.mark.index
             self._edges.append(tcp.mark)
             self._tcps.append(tcp)
         self._gathered += [event for event in events if self._edges[event.connection.index].guess is not None]
         if tcp is not None and tcp.mark.guess is None:
-            self._keep(tcp, (place, time_ns, segment))
+            self._keep(tcp, packet)
 
     def _keep(self, tcp: Tcp, packet: Kept) -> None:
         edge: Edge = tcp.mark
-        cost = len(packet[2][4]) + _PACKET_COST
+        cost = len(packet[3][4]) + _PACKET_COST
         edge.kept += cost
         self._kept += cost
         if edge.packets is None or edge.kept > MOST_KEPT or self._kept > _ALL_KEPT:

@@ -186,7 +186,12 @@ def _tell_answers(
     asking = np.isin(types, list(REQUESTS)) & numbered  # most ACKs ask for nothing
     concerned = np.flatnonzero(asking | np.isin(types, list(_ANSWERS)))
     captured = batch.column("packet_offset").to_numpy()[unknown[concerned]]
-    concerned = concerned[np.argsort(captured, kind="stable")]
+    files = batch.column("file").indices.to_numpy()[unknown[concerned]]
+    if len(np.unique(files)) > 1:  # read side by side: the times tell
+        times = batch.column("time_ns").fill_null(0).to_numpy()[unknown[concerned]]
+        concerned = concerned[np.lexsort((captured, times))]
+    else:
+        concerned = concerned[np.argsort(captured, kind="stable")]
     rows = batch.select(_ASKED_BY).take(number_array(unknown[concerned], None, pa.int64())).to_pylist()
     for at, row in zip(concerned.tolist(), rows, strict=True):
         mend, number = mends[int(local[unknown[at]])], int(types[at])

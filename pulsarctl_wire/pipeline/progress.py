@@ -80,9 +80,9 @@ class Progress:
         split, totals = decoded.split, self.totals
         stitched = self.stitcher.add(decoded, reread)
         self.file, self.part, self.end = split.file, split.part + 1, decoded.end
-        self.spoilt = decoded.problem is not None
-        if decoded.problem is not None:
-            totals.problems.append((split.input.name, decoded.problem, decoded.damaged))
+        self.spoilt = bool(decoded.problems)
+        known = totals.problems if split.input.sides else []  # a file is in several turns
+        totals.problems += [each for each in decoded.problems if each not in known]
         is_last = split.stop >= split.input.size
         totals.read += (split.input.size if is_last else decoded.end[0]) - split.start
         totals.packets += decoded.packets

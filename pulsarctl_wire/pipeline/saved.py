@@ -40,7 +40,7 @@ from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Settings
 from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
-from pulsarctl_wire.pipeline.splits import Input, Split
+from pulsarctl_wire.pipeline.splits import Input, Side, Split
 from pulsarctl_wire.pipeline.stitch import Mend, Stitched, Stitcher
 from pulsarctl_wire.wire.commands import ANSWERS, REQUESTS
 from pulsarctl_wire.wire.session import Asked
@@ -75,6 +75,7 @@ _ANY_64: Final = range(2**64)
 _NUMBER: Final = range(-(2**40), 2**53)  # a sequence number that is not wrapped; -1 is none
 _TIME: Final = Maybe(range(1 - 2**63, 2**63))
 _TEXT: Final = Maybe(str)
+_PROBLEM: Final = (str, str, bool)
 _KEY: Final = bytes
 _EARLY: Final = (_NUMBER, PLACE, PLACE, bytes, _ANY_32, _TIME)
 _SEGMENT: Final = (bytes, _ANY_32, _ANY_32, range(256), bytes, _ANY_32)
@@ -130,9 +131,10 @@ class _Saved(NamedTuple):
 
 _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     _Saved: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, (_WAITING, Following)),
-    Input: (str, _COUNT, range(-(2**63), 2**64)),
+    Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...)),
+    Side: (_COUNT, str, str, _TIME, _TIME),
     Options: (_WISH, Maybe(_WISH), bool),
-    Totals: (*[_COUNT] * 7, [(str, str, bool)]),
+    Totals: (*[_COUNT] * 7, [_PROBLEM]),
     Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100)),
     Layout: (bool, frozenset("<>"), (Interface, ...)),
     Following: (_COUNT, [TcpState], [range(-1, 2**53)], {bytes}),
@@ -148,10 +150,10 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     HalfState: (bool, bool, bool, PLACE, _NUMBER, *[_NUMBER] * 4, [_EARLY], Maybe(_ANY_32)),
     Asked: (_COUNT, _TIME, frozenset(REQUESTS), _TEXT, _TEXT, Maybe((bool, _ANY_64))),
     # rows of a stream
-    Decoded: (Split, _FOUND, (_COUNT, Maybe(Layout)), _TEXT, bool, _COUNT, _COUNT, _WAITING, [Edge], _COUNT),
+    Decoded: (Split, _FOUND, (_COUNT, Maybe(Layout)), [_PROBLEM], _COUNT, _COUNT, _WAITING, [Edge], _COUNT),
     Split: (_COUNT, _COUNT, Input, _COUNT, _ANY_64, Maybe(Layout), bool, Maybe(_WAITING)),
     Edge: (
-        *(_COUNT, _KEY, PLACE, Maybe([(PLACE, _TIME, _SEGMENT)]), _COUNT, Maybe(Footing), PLACE, bool),
+        *(_COUNT, _KEY, PLACE, Maybe([(PLACE, PLACE, _TIME, _SEGMENT)]), _COUNT, Maybe(Footing), PLACE, bool),
         *(Maybe(State), _COUNT, bool, bool, {_ANY_64: (_TEXT, _TEXT)}),
     ),
     Footing: ((HalfFooting, HalfFooting), bool, _WISH),

@@ -1,12 +1,15 @@
 """Inputs and the splits that they are decoded in: which bytes of which file, and how to begin there.
 
-Inputs are files, glob patterns, directories and URIs of all that pyarrow.fs opens. In a directory or
-pattern they follow one another by name, numbers in it by value, as rotated captures do.
+Inputs are files, glob patterns, directories and URIs of all that pyarrow.fs opens, in the order of time (see
+`capture.series`). An input is what is read in a turn: a file alone, which may be cut into splits, or what
+several files hold of some time.
 """
 
+import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any, BinaryIO, Final, NamedTuple, cast
@@ -17,6 +20,7 @@ from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import Read, reader
 from pulsarctl_wire.capture.files import Layout, PacketReader
 from pulsarctl_wire.capture.packets import Waiting
+from pulsarctl_wire.capture.series import Span, arrange, natural, span_of
 from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.errors import CaptureError
 
@@ -25,15 +29,35 @@ SPLIT_SIZE: Final = 128 * 1024 * 1024
 
 _WINDOW: Final = 4 * 1024 * 1024  # bytes in which the beginning of a record is looked for
 _CAPTURE: Final = re.compile(r"\.(p?cap(ng)?|dmp)\d*(\.\d+)?(\.(gz|zst|zstd))?$", re.IGNORECASE)
+_PEEKING: Final = 16  # files whose times are looked up at a time
 _PATTERN: Final = re.compile(r"[*?\[]")
 
 
+class Side(NamedTuple):
+    """A file that is read side by side with others.
+
+    Its number, name and path, and which of its packets are read: from the first one at `since` to the first
+    one at `until` (ns; None: there is no such bound).
+    """
+
+    file: int
+    name: str
+    path: str
+    since: int | None
+    until: int | None
+
+
 class Input(NamedTuple):
-    """A file: its path or URI, its size in bytes, and when it was modified (ns)."""
+    """A file: its path or URI as it was named, its size in bytes, and when it was modified (ns).
+
+    `path` is the same from any directory. `sides`: it is read together with others, a part of each.
+    """
 
     name: str
     size: int
     modified_ns: int
+    path: str = ""
+    sides: tuple[Side, ...] = ()
 
 
 class Split(NamedTuple):
@@ -64,11 +88,16 @@ def filesystem(path: str) -> tuple[Any, str]:
     """The pyarrow filesystem of a path or URI, and the path in it; CaptureError if there is none."""
     try:
         if "://" in path:
-            found, inside = fs.FileSystem.from_uri(path)
+            found, inside = fs.FileSystem.from_uri(arrow_uri(path))
             return found, str(inside)
         return fs.LocalFileSystem(), path
     except (ArrowException, OSError, ValueError) as error:
         raise CaptureError(f"{path}: {reason(error)}") from error
+
+
+def arrow_uri(uri: str) -> str:
+    """A URI as pyarrow is to be told it: what Hadoop calls s3a is s3."""
+    return re.sub(r"^s3[an]://", "s3://", uri)
 
 
 def reason(error: Exception) -> str:
@@ -77,8 +106,8 @@ def reason(error: Exception) -> str:
     return re.sub(r"^\[Errno \d+\]\s*", "", " ".join(str(text).split()))
 
 
-def find_inputs(arguments: Iterable[str]) -> list[Input]:
-    """The files that arguments name; CaptureError if one of them names none."""
+def list_inputs(arguments: Iterable[str]) -> list[Input]:
+    """The files that arguments name, each by itself; CaptureError if one of them names none."""
     found: list[Input] = []
     for argument in arguments:
         try:
@@ -89,6 +118,39 @@ def find_inputs(arguments: Iterable[str]) -> list[Input]:
             raise CaptureError(f"{argument}: no capture files there (*.pcap, *.pcapng, *.gz, *.zst)")
         found += some
     return list(dict.fromkeys(found))
+
+
+def find_inputs(arguments: Iterable[str], say: Callable[[str], object] = lambda note: None) -> list[Input]:
+    """The files that arguments name, in the order of time; CaptureError if one of them names none.
+
+    `say` is called with what people should know of that order.
+    """
+    found = list_inputs(arguments)
+    if len(found) == 1:
+        return found
+    with ThreadPoolExecutor(_PEEKING) as executor:
+        order = arrange([each.name for each in found], list(executor.map(span, found)))
+    for note in order.notes:
+        say(note)
+    ordered = [found[turn.given] for turn in order.turns]
+    return [
+        each._replace(
+            sides=tuple(
+                Side(part.file, ordered[part.file].name, ordered[part.file].path, part.since, part.until)
+                for part in turn.parts
+            )
+        )
+        for each, turn in zip(ordered, order.turns, strict=True)
+    ]
+
+
+def span(input_: Input) -> Span | None:
+    """When what an input holds was captured; None if that cannot be told."""
+    try:
+        with opened(input_.path) as stream:
+            return span_of(stream, input_.size)
+    except CaptureError:
+        return None  # decoding it will say so
 
 
 def _find(argument: str) -> list[Input]:
@@ -121,21 +183,21 @@ def _is_wanted(info: Any, pattern: str | None) -> bool:
     return fnmatchcase(_path(info), pattern) if pattern else bool(_CAPTURE.search(info.base_name))
 
 
-def natural(name: str) -> list[tuple[int, int, str]]:
-    """A key that sorts names as people do: numbers in them by value."""
-    return [(1, int(part), part) if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name)]
-
-
 def _input(info: Any, path: str) -> Input:
-    return Input(path, info.size or 0, info.mtime_ns or 0)
+    return Input(path, info.size or 0, info.mtime_ns or 0, absolute(path))
+
+
+def absolute(path: str) -> str:
+    """A path or URI that names the same from any directory."""
+    return path if "://" in path else os.path.abspath(path)
 
 
 @contextmanager
-def opened(input_: Input, start: int = 0) -> Iterator[BinaryIO]:
-    """The input, open to be read from byte `start` on; CaptureError if that cannot be."""
+def opened(path: str, start: int = 0) -> Iterator[BinaryIO]:
+    """The file at a path or URI, open to be read from byte `start` on; CaptureError if that cannot be."""
     try:
-        system, path = filesystem(input_.name)
-        stream = system.open_input_file(path)
+        system, inside = filesystem(path)
+        stream = system.open_input_file(inside)
         stream.seek(start)
     except (ArrowException, OSError) as error:
         raise CaptureError(reason(error)) from error
@@ -146,10 +208,10 @@ def opened(input_: Input, start: int = 0) -> Iterator[BinaryIO]:
 def plan(file: int, input_: Input, size: int = SPLIT_SIZE) -> list[Split]:
     """The splits of an input, of `size` bytes each. What cannot be read is one split, which will say so."""
     whole = [Split(file, 0, input_)]
-    if input_.size <= size:
+    if input_.size <= size or input_.sides:
         return whole
     try:
-        with opened(input_) as stream:
+        with opened(input_.path) as stream:
             peeled, head = peel(stream)
             if peeled is not stream or not files.is_capture(head):
                 return whole

@@ -28,7 +28,7 @@ from pulsarctl_wire.wire.topics import Tables, TopicSession
 _Mends = dict[int, tuple[Connection, tuple[int, int], Tables]]
 
 Reread = Callable[[Split, Waiting, dict[bytes, int]], Iterator[Kept]]
-"""Gives the packets of a split again: of the connections with these pairs, each from its place on."""
+"""Gives the packets of a split again: of the connections with these pairs, each from its turn on."""
 
 
 class Mend(NamedTuple):
@@ -63,7 +63,7 @@ class Stitcher:
         self.waiting: Waiting = {}
         self._payload = settings.payload
         self._names: dict[int, str] = {}
-        self._place = 0
+        self._turn = 0
         self._opened: list[tuple[int, Connection]] = []
         self._reassembler = settings.reassembler(self._session)
 
@@ -84,7 +84,7 @@ class Stitcher:
         self._opened.clear()
 
     def _session(self, connection: Connection, knowledge: Knowledge, streams: Any) -> TopicSession:
-        self._opened.append((self._place, connection))
+        self._opened.append((self._turn, connection))
         return TopicSession(connection, knowledge, streams)
 
     def needs_fragments(self, decoded: Decoded) -> bool:
@@ -131,8 +131,8 @@ class Stitcher:
         return first, numbers
 
     def _follow(self, packet: Kept) -> list[Event]:
-        self._place, time_ns, segment = packet
-        return self._reassembler.add(segment, time_ns, self._place)
+        self._turn, place, time_ns, segment = packet
+        return self._reassembler.add(segment, time_ns, place)
 
     def _take_all(self, edges: list[Edge], rows: "_Rows", mends: _Mends, again: dict[bytes, int]) -> None:
         """Follow the packets of the edges in order, and go on from the states that they lead to.
@@ -143,24 +143,24 @@ class Stitcher:
         several = {pair for pair, count in Counter(edge.pair for edge in edges).items() if count > 1}
         steps: list[tuple[int, Edge, Kept | None]]
         steps = [(packet[0], edge, packet) for edge in edges for packet in edge.packets or ()]
-        steps += [(edge.place, edge, None) for edge in edges if edge.packets is None]
+        steps += [(edge.turn, edge, None) for edge in edges if edge.packets is None]
         steps.sort(key=itemgetter(0))
-        for place, edge, packet in steps:
+        for turn, edge, packet in steps:
             pair = edge.pair
             if pair in again:
                 continue
             if last.get(pair) is not edge:
                 if pair in several and pair not in last and self._is_open(pair):
-                    again[pair] = place  # whether the next one is another connection depends on the past
+                    again[pair] = turn  # whether the next one is another connection depends on the past
                     continue
                 if pair in last and last[pair].guess is not None:
                     self._next_on(pair)
                 last[pair] = edge
             if packet is None:
-                again[pair] = place
+                again[pair] = turn
                 continue
             rows.add(self._follow(packet))
-            if edge.guess is not None and place + 1 == edge.sure and not self._go_on(edge, mends):
+            if edge.guess is not None and turn + 1 == edge.sure and not self._go_on(edge, mends):
                 again[pair] = edge.sure
 
     def _is_open(self, pair: bytes) -> bool:
@@ -172,7 +172,7 @@ class Stitcher:
         assert edge.packets
         assert edge.guess is not None
         assert edge.state is not None
-        tcp = self._reassembler.connection(edge.packets[-1][2][0])
+        tcp = self._reassembler.connection(edge.packets[-1][3][0])
         if tcp is None or edge.doubtful or not agrees(edge.guess, tcp, edge.state):
             return False
         assert isinstance(tcp.session, TopicSession)

@@ -17,7 +17,7 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import saved
 from pulsarctl_wire.pipeline.decode import KINDS
 from pulsarctl_wire.pipeline.progress import Options, Progress
-from pulsarctl_wire.pipeline.splits import Input, Split, filesystem, reason
+from pulsarctl_wire.pipeline.splits import Input, Split, absolute, filesystem, reason
 from pulsarctl_wire.table import VERSION
 
 _STATES: Final = ("before-last", "all")
@@ -29,7 +29,7 @@ class Store:
     """The directory or URI `out`. CaptureError if it holds something else, or cannot be used."""
 
     def __init__(self, out: str) -> None:
-        self.out = out.rstrip("/")
+        self.out = absolute(out.rstrip("/"))
         self.drafts = f"{self.out}/progress"
         """Where drafts go."""
         self.checkpoint = f"{self.drafts}/{_CHECKPOINT}"

@@ -1,6 +1,6 @@
 """Captures that rotate into a directory, taken up as they come, by Structured Streaming.
 
-    a stream of files   the newest one is left alone: somebody writes it. Each split is decoded by a task.
+    a stream of files   those that are complete: the others are being written. A task decodes a split.
     transformWithState  stitches them, one after the other; its state is all that came before
     foreachBatch        has the drafts finished, under names that are the same when a batch comes again
 
@@ -9,21 +9,24 @@ killed and started again, the rows are those of one pass. All of it is data: see
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from pulsarctl_wire.capture.series import Span, natural, series
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import saved
-from pulsarctl_wire.pipeline.decode import Decoded, Settings, decode_split
+from pulsarctl_wire.pipeline.decode import Decoded, Settings, decode_split, unread
 from pulsarctl_wire.pipeline.finish import finish_split
 from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
-from pulsarctl_wire.pipeline.splits import Input, Split, find_inputs, natural, plan
+from pulsarctl_wire.pipeline.splits import Input, Split, list_inputs, plan, span
 from pulsarctl_wire.pipeline.stitch import Stitched, Stitcher
 from pulsarctl_wire.pipeline.store import Store
+from pulsarctl_wire.spark.columns import spark_uri
 from pulsarctl_wire.spark.executor import SparkExecutor
 
 if TYPE_CHECKING:
@@ -31,9 +34,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+QUIET: Final = 5.0
+"""Seconds for which a file may not have grown that others of its series follow."""
+IDLE: Final = 600.0
+"""Seconds after which a file that does not grow is complete, even if none follows."""
 _FILES: Final = 64  # of a batch, at most
 _ROW: Final = "a row of the stream"
 _CHECKPOINT: Final = "progress/checkpoint"
+_SIZES: Final = range(2**63)
+_TAKEN: Final = {str: (str, _SIZES)}
+_BATCH: Final = [(Input, saved.Maybe(range(-(2**63), 2**63)), saved.Maybe(str))]
 
 
 def follow(
@@ -47,7 +57,7 @@ def follow(
 ) -> Totals:
     """Take up the captures in `directory` until interrupted, and add their frames to the table at `out`.
 
-    With `finish` the newest one is taken up too, what is open then is written, and this ends. `show` is
+    With `finish` all that are there are taken up, what is open then is written, and this ends. `show` is
     called after each batch. Raises as `Run` does.
     """
     store = Store(out)
@@ -87,7 +97,7 @@ def follow(
                     show(progress.totals)
 
         writer = stream.writeStream.foreachBatch(finish_batch)
-        writer = writer.option("checkpointLocation", store.checkpoint)
+        writer = writer.option("checkpointLocation", spark_uri(store.checkpoint))
         query = (
             writer.trigger(availableNow=True) if finish else writer.trigger(processingTime="1 second")
         ).start()
@@ -105,8 +115,10 @@ def follow(
 
 
 class _Part(InputPartition):
-    def __init__(self, split: Split) -> None:
+    def __init__(self, split: Split, first_ns: int | None, problem: str | None) -> None:
         self.split = split
+        self.first_ns = first_ns
+        self.problem = problem
 
 
 class Rotated(DataSource):
@@ -127,24 +139,42 @@ class Rotated(DataSource):
         return RotatedReader(self.options["path"], split_size, Settings(*settings))
 
 
-class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset is how many files were taken up, the last one's name, and the files of its batch."""
+class _File(NamedTuple):
+    """A file as it was last seen, the time of its first packet, and the clock when it was seen to change."""
 
-    def __init__(self, directory: str, split_size: int, settings: Settings) -> None:
+    input: Input
+    span: Span | None
+    changed: float
+
+    @property
+    def identity(self) -> str:
+        """What it stays known by when it is renamed or compressed, but not when it is written anew."""
+        if self.span is None:
+            return self.input.name
+        return f"{series(self.input.name)} {self.span.first}"
+
+
+class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Takes up each file once, when it is complete; those of a series in the order of their first packets.
+
+    A file is complete once it has not grown for `QUIET` seconds and another one of its series begins after it
+    ends, or once it has not grown for `IDLE` seconds. An offset is how many files were taken up, which of
+    them are still there (with their sizes, in bytes), and the files of its batch. `clock` gives seconds.
+    """
+
+    def __init__(
+        self, directory: str, split_size: int, settings: Settings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._directory = directory
         self._split_size = split_size
         self._settings = settings
-        self._final: str | None = None  # the file to end with, the newest one included
-
-    def _inputs(self) -> list[Input]:
-        try:
-            return find_inputs([self._directory])
-        except CaptureError:  # nothing there yet
-            return []
+        self._clock = clock
+        self._files: dict[str, _File] = {}
+        self._final: set[str] | None = None  # the files to end with, complete or not
 
     def initialOffset(self) -> dict[str, Any]:
         """Before all files."""
-        return {"files": 0, "last": "", "batch": []}
+        return {"files": 0, "taken": {}, "batch": []}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """A batch has a limited number of files."""
@@ -152,37 +182,95 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """From now on take up what is there now, and no more."""
-        self._final = next((each.name for each in reversed(self._inputs())), "")
+        self._final = {each.identity for each in self._look()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The offset behind the files of the next batch."""
-        inputs = self._inputs()
-        if self._final is None:
-            inputs = inputs[:-1]
-        else:
-            inputs = [each for each in inputs if natural(each.name) <= natural(self._final)]
-        new = [each for each in inputs if natural(each.name) > natural(start["last"])][:_FILES]
-        if not new:
-            return start
-        return {
-            "files": start["files"] + len(new),
-            "last": new[-1].name,
-            "batch": [list(each) for each in new],
-        }
+        present: dict[str, _File] = {}
+        for each in self._look():
+            present.setdefault(each.identity, each)  # while it is compressed it is there twice
+        before = saved.checked(start["taken"], _TAKEN, _CHECKPOINT)
+        taken = {identity: list(about) for identity, about in before.items() if identity in present}
+        batch: list[list[Any]] = []
+        for identity, (name, size) in taken.items():
+            now = present[identity].input
+            if now.name == name and now.size > size:
+                taken[identity] = [name, now.size]
+                what = f"has grown by {now.size - size} bytes since it was taken up: they may be missing"
+                batch.append([now, None, what])
+        files = list(present.values())
+        for each in [each for each in self._complete(files) if each.identity not in taken][:_FILES]:
+            taken[each.identity] = [each.input.name, each.input.size]
+            batch.append([each.input, each.span and each.span.first, None])
+        return {"files": start["files"] + len(batch), "taken": taken, "batch": batch} if batch else start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Part]:
         """The splits of the files between two offsets."""
-        batch = saved.checked(end["batch"], [Input], _CHECKPOINT)
-        files = enumerate(batch, end["files"] - len(batch))
-        return [_Part(split) for file, each in files for split in plan(file, each, self._split_size)]
+        batch = saved.checked(end["batch"], _BATCH, _CHECKPOINT)
+        parts = []
+        for file, (each, first_ns, problem) in enumerate(batch, end["files"] - len(batch)):
+            splits = plan(file, each, self._split_size)
+            parts += [_Part(split, first_ns, problem) for split in (splits[:1] if problem else splits)]
+        return parts
 
     def read(self, partition: _Part) -> Iterator[tuple[int, int, bytes]]:  # type: ignore[override]
         """Decode a split."""
-        split = partition.split
-        yield split.file, split.part, saved.dump(decode_split(split, self._settings))
+        split, problem = partition.split, partition.problem
+        if problem is None and not self._is_there(partition):
+            problem = "was written anew, or is gone, before it could be read"
+        decoded = decode_split(split, self._settings) if problem is None else unread(split, problem)
+        yield split.file, split.part, saved.dump(decoded)
+
+    def _is_there(self, partition: _Part) -> bool:
+        if partition.first_ns is None:
+            return True
+        found = span(partition.split.input)
+        return found is not None and found.first == partition.first_ns
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to be done: the files are not ours."""
+
+    def _look(self) -> list[_File]:
+        """The files that are there now, those that are alike in the order of their first packets."""
+        try:
+            inputs = list_inputs([self._directory])
+        except CaptureError:  # nothing there yet
+            inputs = []
+        now, before = self._clock(), self._files
+        self._files = {}
+        for each in inputs:
+            known = before.get(each.path)
+            same = known is not None and known.input == each
+            self._files[each.path] = known if known and same else _File(each, span(each), now)
+        return sorted(self._files.values(), key=_begin)
+
+    def _complete(self, files: list[_File]) -> list[_File]:
+        """Those that are complete, and that come behind no other one of their series that is not."""
+        if self._final is not None:
+            return [each for each in files if each.identity in self._final]
+        newest = {series(each.input.name): each for each in files if each.span is not None}
+        complete: list[_File] = []
+        waiting: set[str] = set()
+        for each in files:
+            kind = series(each.input.name)
+            if kind not in waiting and self._is_complete(each, newest.get(kind, each)):
+                complete.append(each)
+            else:
+                waiting.add(kind)
+        return complete
+
+    def _is_complete(self, file: _File, newest: _File) -> bool:
+        """Whether nobody writes to a file any more; `newest` is the one of its series that begins last."""
+        still = self._clock() - file.changed
+        if still < QUIET or file is newest or file.span is None or newest.span is None:
+            return still >= IDLE
+        last = file.span.first if file.span.last is None else file.span.last
+        return newest.span.first >= last or still >= IDLE
+
+
+def _begin(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
+    """A key that sorts files by their first packets; those without come last, by name."""
+    return file.span is None, file.span.first if file.span else 0, natural(file.input.name)
 
 
 class Stitching(StatefulProcessor):

@@ -26,6 +26,16 @@ def test_without_a_name_the_reports_are_listed() -> None:
         (["report", "errors", "x", "--conf", "novalue"], 2, "--conf novalue: KEY=VALUE"),
         (["report", "errors", "/no/such.parquet"], 3, "/no/such.parquet: no such file"),
         (["report", "errors", str(SAMPLES / "README.md")], 3, "is no frames table"),
+        (
+            ["report", "errors", str(SAMPLES / "nano.pcap")],
+            3,
+            "nano.pcap is a capture, no table: pwire table",
+        ),
+        (
+            ["report", "errors", f"file://{SAMPLES / 'nano.pcap'}"],
+            3,
+            "is a capture, no table: pwire table file://",
+        ),
         (["report", "errors", str(SAMPLES)], 3, "no frames table in there"),
         (["sql", "select 1"], 2, "TABLE"),
         (["sql", "x", "select 1", "-o", "html"], 2, "table, json or csv"),

@@ -13,8 +13,8 @@ from unittest import mock
 
 import pyarrow.parquet as pq
 
-from pulsarctl_wire.capture.sources import Decoder, open_source
-from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.capture.series import arrange, read_all, spans_of
+from pulsarctl_wire.capture.sources import Decoder, Source, open_source
 from pulsarctl_wire.pipeline import finish
 from pulsarctl_wire.pipeline.progress import Options, Totals
 from pulsarctl_wire.pipeline.run import Run
@@ -57,21 +57,23 @@ class Outcome(NamedTuple):
     problems: list[str]
 
 
-def alone(paths: list[str], options: Options) -> Outcome:
-    """What one process finds."""
+def alone(paths: list[str], options: Options, *, by_time: bool = False) -> Outcome:
+    """What one process finds in files that are read as they are given, or in the order of time."""
     decoder = Decoder(
         max_frame_size=options.max_frame_size, join_chunks=False, places=True, new_session=TopicSession
     )
     builder = TableBuilder(decoder.sources, payload=options.payload)
-    problems = []
-    for path in paths:
-        source = open_source(path)
+    problems: list[str] = []
+
+    @contextmanager
+    def opened(given: int) -> Iterator[Source]:
+        source = open_source(paths[given])
         with source.stream:
-            try:
-                for events in decoder.read(source):
-                    builder.add(events)
-            except CaptureError as error:
-                problems.append(str(error))
+            yield source
+
+    turns = arrange(paths, spans_of(paths) if by_time else [None] * len(paths)).turns
+    for events in read_all(decoder, turns, opened, lambda error: problems.append(str(error))):
+        builder.add(events)
     for events in decoder.finish():
         builder.add(events)
     gaps = builder.gaps().to_pylist()

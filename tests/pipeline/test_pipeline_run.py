@@ -16,10 +16,11 @@ import pytest
 from pipeline.comparing import Now, alone, first_difference, ordered, run, stored
 from segments import START_NS, Tcp, captured, conversation, pcap
 
+from pulsarctl_wire.capture.series import natural
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import find_inputs, natural
+from pulsarctl_wire.pipeline.splits import find_inputs
 
 OPTIONS = Options(split_size=1_500)
 

@@ -13,4 +13,4 @@ def rows(out: Path) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
 
 
 def expected(paths: list[str]) -> Outcome:
-    return alone([each.name for each in find_inputs(paths)], Options())
+    return alone([each.name for each in find_inputs(paths)], Options(), by_time=True)

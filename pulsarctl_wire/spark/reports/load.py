@@ -1,25 +1,47 @@
-"""Tables from files: what `pwire table` and `pwire analyze` write, checked before Spark reads it."""
+"""Tables from files: those of `pwire table` and `pwire analyze`, and what others made of them.
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+A table is known by its columns. One may be missing, others may have been added; it may have been rewritten by
+Spark or others, under other names, or in directories by the values of a column (`command=SEND/`). All files
+are looked at before Spark reads them.
+"""
+
+import re
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import ArrowException, fs
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pulsarctl_wire.capture import files
+from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.splits import filesystem, opened, reason
+from pulsarctl_wire.spark.columns import completed, spark_uri
 from pulsarctl_wire.spark.reports.base import Tables
 from pulsarctl_wire.table import FRAMES, GAPS, VERSION
+
+
+class Files(NamedTuple):
+    """The Parquet files of frames or of gaps: their paths or URIs, and those of the directory they are in.
+
+    `same`: all have the same columns.
+    """
+
+    paths: list[str]
+    base: str | None
+    same: bool
 
 
 class Found(NamedTuple):
     """The files of a table, and how many connection numbers and rows it has."""
 
-    frames: list[Path]
-    gaps: list[Path]
+    frames: Files
+    gaps: Files
     connections: int
     rows: int
 
@@ -33,25 +55,23 @@ _FOR_SMALL: Final = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.files.openCostInBytes": "1",
 }
+_FOR_ALL: Final = {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}
+_ENOUGH: Final = 0.5
+"""Part of our columns that make a table ours."""
+_CONNECTION: Final = re.compile(r"(?:^|/)connection=(\d+)/")
 
 
 def settings(found: Sequence[Found]) -> dict[str, str]:
     """What to tell Spark about tables of this size."""
-    return _FOR_SMALL if sum(table.rows for table in found) <= SMALL else {}
+    return _FOR_ALL | (_FOR_SMALL if sum(table.rows for table in found) <= SMALL else {})
 
 
 def find(paths: Sequence[str]) -> list[Found]:
-    """The tables at `paths`: frames files with their gaps beside them, or directories of `pwire analyze`.
+    """The tables at `paths`, which may be URIs: frames files with their gaps beside them, or directories.
 
     `CaptureError` if there is none, or one of another version.
     """
-    found = []
-    for path in map(Path, paths):
-        frames, gaps = list(_frames_files(path)), list(_gaps_files(path))
-        checked = [_check(file, FRAMES) for file in frames] + [_check(file, GAPS) for file in gaps]
-        last, rows = max(last for last, _ in checked), sum(rows for _, rows in checked)
-        found.append(Found(frames, gaps, last + 1, rows))
-    return found
+    return [_find(path.rstrip("/") or "/") for path in paths]
 
 
 def load(spark: SparkSession, found: Sequence[Found]) -> Tables:
@@ -64,58 +84,152 @@ def load(spark: SparkSession, found: Sequence[Found]) -> Tables:
         if loaded is None:
             loaded = one
         else:
-            loaded = Tables(loaded.frames.unionByName(one.frames), loaded.gaps.unionByName(one.gaps))
+            loaded = Tables(
+                *(
+                    before.unionByName(more, allowMissingColumns=True)
+                    for before, more in zip(loaded, one, strict=True)
+                )
+            )
         taken += table.connections
     if loaded is None:
         raise CaptureError("no frames table was named")
     return loaded
 
 
-def _read(spark: SparkSession, files: list[Path], schema: Any, taken: int) -> DataFrame:
-    if not files:
+def _read(spark: SparkSession, files: Files, schema: Any, taken: int) -> DataFrame:
+    if not files.paths:
         return spark.createDataFrame(schema.empty_table())
-    table = spark.read.parquet(*(str(file.absolute()) for file in files))
+    reader = spark.read
+    if files.base is not None:
+        reader = reader.option("basePath", spark_uri(files.base))
+    if not files.same:
+        reader = reader.option("mergeSchema", "true")
+    table = completed(reader.parquet(*map(spark_uri, files.paths)), schema)
     return table.withColumn("connection", F.col("connection") + taken) if taken else table
 
 
-def _frames_files(path: Path) -> Iterator[Path]:
-    if not path.is_dir():
-        yield path
-        return
-    folder = path / "frames" if (path / "frames").is_dir() else path
-    files = sorted(file for file in folder.glob("*.parquet") if not file.name.endswith(".gaps.parquet"))
-    if not files:
-        raise CaptureError(f"{path}: no frames table in there (frames/*.parquet)")
-    yield from files
+# -- looking at files
 
 
-def _gaps_files(path: Path) -> Iterator[Path]:
-    if (path / "gaps").is_dir():
-        yield from sorted((path / "gaps").glob("*.parquet"))
-    elif path.is_dir():
-        yield from sorted(path.glob("*.gaps.parquet"))
-    elif (beside := path.with_name(f"{path.stem}.gaps{path.suffix}")).exists():
-        yield beside
+class _Folder(NamedTuple):
+    """A filesystem, and what makes an URI of a path in it."""
+
+    system: Any
+    scheme: str
+
+    def kind(self, path: str) -> Any:
+        return self.system.get_file_info(path).type
+
+    def files(self, path: str) -> list[str]:
+        """The Parquet files in a directory, if it is one; Spark's rule: none that begin with _ or a dot."""
+        if self.kind(path) != fs.FileType.Directory:
+            return []
+        found = self.system.get_file_info(fs.FileSelector(path, recursive=True))
+        inside = [each.path for each in found if each.type == fs.FileType.File]
+        return sorted(
+            each
+            for each in inside
+            if each.endswith(".parquet") and not re.search(r"/[_.]", each.removeprefix(path))
+        )
 
 
-def _check(file: Path, schema: Any) -> tuple[int, int]:
-    """The highest connection number (-1: none) and the rows of a file; an error if it is no such table."""
-    what = "frames" if schema is FRAMES else "gaps"
-    if not file.exists():
-        raise CaptureError(f"{file}: no such file")
+def _find(path: str) -> Found:
+    system, inside = filesystem(path)
+    folder = _Folder(system, path[: -len(inside)] if "://" in path and path.endswith(inside) else "")
     try:
-        footer = pq.read_metadata(file)
-        found = footer.schema.to_arrow_schema()
+        frames, gaps = _frames(folder, inside, path), _gaps(folder, inside)
+        looked = [_look(folder, file, FRAMES) for file in frames[0]]
+        looked_gaps = [_look(folder, file, GAPS) for file in gaps[0]]
+    except (ArrowException, OSError) as error:
+        raise CaptureError(f"{path}: {reason(error)}") from None
+    both = [*looked, *looked_gaps]
+    last, rows = max((each.last for each in both), default=-1), sum(each.rows for each in both)
+    return Found(_files(folder, frames, looked), _files(folder, gaps, looked_gaps), last + 1, rows)
+
+
+def _files(folder: _Folder, found: tuple[list[str], str | None], looked: list["_Looked"]) -> Files:
+    paths, base = found
+    return Files(
+        [folder.scheme + path for path in paths],
+        None if base is None else folder.scheme + base,
+        len({each.names for each in looked}) < 2,
+    )
+
+
+def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | None]:
+    """The files of frames, and the directory behind which names of directories are values of columns."""
+    kind = folder.kind(inside)
+    if kind == fs.FileType.File:
+        return [inside], None
+    if kind == fs.FileType.NotFound:
+        raise CaptureError(f"{path}: no such file")
+    base = f"{inside}/frames" if folder.files(f"{inside}/frames") else inside
+    files = [file for file in folder.files(base) if not _is_gaps(file.removeprefix(inside))]
+    if not files:
+        raise CaptureError(f"{path}: no frames table in there (frames/*.parquet): pwire analyze makes one")
+    return files, base
+
+
+def _gaps(folder: _Folder, inside: str) -> tuple[list[str], str | None]:
+    """The files of gaps: in the table's directory, or beside it; and as of `_frames`."""
+    stem, dot, ending = inside.rpartition(".")
+    beside = f"{stem}.gaps.{ending}" if dot and "/" not in ending else f"{inside}.gaps"
+    if folder.kind(beside) == fs.FileType.File:
+        return [beside], None
+    for base in (f"{inside}/gaps", inside, beside):
+        files = folder.files(base)
+        if base == inside:
+            files = [file for file in files if _is_gaps(file.removeprefix(inside))]
+        if files:
+            return files, base
+    return [], None
+
+
+def _is_gaps(path: str) -> bool:
+    return path.startswith("/gaps/") or re.search(r"\.gaps\.parquet(/|$)", path) is not None
+
+
+class _Looked(NamedTuple):
+    """What a file says of itself: its columns, its highest connection number (-1: none), its rows."""
+
+    names: tuple[str, ...]
+    last: int
+    rows: int
+
+
+def _look(folder: _Folder, path: str, schema: Any) -> _Looked:
+    """Look at a file; CaptureError if it is no such table."""
+    what = "frames" if schema is FRAMES else "gaps"
+    shown = folder.scheme + path
+    try:
+        with folder.system.open_input_file(path) as stream:
+            footer = pq.read_metadata(stream)
+            found = footer.schema.to_arrow_schema()
+            last = _last_connection(footer, stream) if "connection" in found.names else -1
     except pa.ArrowInvalid:
-        raise CaptureError(f"{file} is no {what} table: pwire table SOURCE... --out makes one") from None
-    except OSError as error:
-        raise CaptureError(f"{file}: {error.strerror or 'it cannot be read'}") from None
+        with opened(shown) as stream:
+            if files.is_capture(peel(stream)[1]):
+                way_out = f"pwire table {shown} --out {shown}.parquet makes a table of it"
+                raise CaptureError(f"{shown} is a capture, no table: {way_out}") from None
+        raise CaptureError(f"{shown} is no {what} table: pwire table SOURCE... --out makes one") from None
     version = (found.metadata or {}).get(b"pwire.table", b"").decode(errors="replace")
     if version and version != VERSION:
-        raise CaptureError(f"{file} is a table of version {version}, not {VERSION}: make it anew")
-    if not version or found.names != schema.names:
-        raise CaptureError(f"{file} is no {what} table: pwire table SOURCE... --out makes one")
+        raise CaptureError(f"{shown} is a table of version {version}, not {VERSION}: make it anew")
+    partitions = re.findall(r"/([^/=]+)=[^/]*(?=/)", path)
+    names = {*found.names, *map(unquote, partitions)}
+    if len(names & set(schema.names)) < _ENOUGH * len(schema):
+        raise CaptureError(f"{shown} is no {what} table: pwire table SOURCE... --out makes one")
+    if numbered := _CONNECTION.search(path):
+        last = int(numbered[1])
+    return _Looked(tuple(found.names), last, footer.num_rows)
+
+
+def _last_connection(footer: Any, stream: Any) -> int:
+    """The highest connection number of a file: by its statistics, or else by reading the column."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    at = [group.column(n) for group in groups for n in range(group.num_columns)]
-    highest = [each.statistics.max for each in at if each.path_in_schema == "connection" and each.statistics]
-    return max(highest, default=-1), footer.num_rows
+    columns = [group.column(n) for group in groups for n in range(group.num_columns)]
+    told = [each.statistics for each in columns if each.path_in_schema == "connection"]
+    if all(each is not None and each.has_min_max for each in told):
+        return max((each.max for each in told), default=-1)
+    numbers = pq.read_table(stream, columns=["connection"]).column("connection").to_pylist()
+    return max((number for number in numbers if number is not None), default=-1)

@@ -1,0 +1,63 @@
+"""Our tables as Spark has them: their columns, and where they are."""
+
+import re
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from pulsarctl_wire.pipeline.splits import absolute
+
+
+def spark_uri(path: str) -> str:
+    """A path or URI as Spark is to be told it: what others call s3 its Hadoop calls s3a."""
+    return re.sub(r"^s3n?://", "s3a://", absolute(path))
+
+
+def plain(schema: Any) -> Any:
+    """An Arrow schema with texts for dictionaries: Spark has none."""
+
+    def of(type_: Any) -> Any:
+        if pa.types.is_dictionary(type_):
+            return type_.value_type
+        if pa.types.is_struct(type_):
+            return pa.struct([(field.name, of(field.type)) for field in type_])
+        return type_
+
+    return pa.schema([(field.name, of(field.type)) for field in schema])
+
+
+def spark_type(schema: Any) -> StructType:
+    """An Arrow schema of ours as Spark's type of its rows."""
+    found: StructType = from_arrow_schema(plain(schema))
+    return found
+
+
+def completed(table: DataFrame, schema: Any) -> DataFrame:
+    """`table` with all columns of `schema`, of the right types: null where it lacks one. Others are kept.
+
+    `partial` is false where it is not there: whoever drops that column has whole frames.
+    """
+    wanted = spark_type(schema)
+    added: dict[str, Column] = {}
+    for field in wanted:
+        if field.name not in table.columns:
+            value = F.lit(False) if field.name == "partial" else F.lit(None)
+            added[field.name] = value.cast(field.dataType)
+        elif isinstance(field.dataType, StructType):
+            found = table.schema[field.name].dataType
+            assert isinstance(found, StructType)
+            parts = [
+                F.col(field.name)[part.name].alias(part.name)
+                if part.name in found.names
+                else F.lit(None).cast(part.dataType).alias(part.name)
+                for part in field.dataType
+            ]
+            if not set(field.dataType.names) <= set(found.names):
+                added[field.name] = F.when(F.col(field.name).isNotNull(), F.struct(*parts))
+        elif table.schema[field.name].dataType != field.dataType:
+            added[field.name] = F.col(field.name).cast(field.dataType)
+    return table.withColumns(added) if added else table

@@ -1,0 +1,141 @@
+"""Captures of several hosts, in files that overlap in time: the pipeline has the rows of one process."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pipeline.comparing import (
+    Now,
+    Outcome,
+    alone,
+    first_difference,
+    in_memory,
+    ordered,
+    run,
+    stored,
+)
+from segments import ETHERNET, START_NS, Tcp, conversation, ethernet, pcap
+
+from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.run import Run
+from pulsarctl_wire.pipeline.splits import find_inputs
+
+OPTIONS = Options(split_size=1_500)
+
+
+def traffic(rng: random.Random, flows: int, shared: float) -> dict[str, list[list[RawPacket]]]:
+    """What hosts captured, cut into files; of some connections either of two hosts captured the packets."""
+    queues = [
+        Tcp(client=("10.0.0.1", 40_000 + number)).whole(conversation([rng.randbytes(40)] * 3))
+        for number in range(flows)
+    ]
+    hosts: dict[str, list[RawPacket]] = {"a": [], "b": [], "c": []}
+    owners = [rng.choice("abc") for _ in queues]
+    is_shared = [rng.random() < shared for _ in queues]
+    time_ns = START_NS
+    while any(queues):
+        number = rng.choice([number for number, queue in enumerate(queues) if queue])
+        time_ns += rng.choice((0, 1_000, 1_000_000))
+        host = rng.choice("ab") if is_shared[number] else owners[number]
+        back = rng.choice((0, 0, 0, 3_000)) if not is_shared[number] else 0
+        data = ethernet(queues[number].pop(0))
+        hosts[host].append((time_ns - back, ETHERNET, data, len(data)))
+    return {host: _cut(rng, packets) for host, packets in hosts.items()}
+
+
+def _cut(rng: random.Random, packets: list[RawPacket]) -> list[list[RawPacket]]:
+    files = []
+    while packets:
+        size = rng.randrange(1, 60)
+        files.append(packets[:size])
+        packets = packets[size:]
+    return files
+
+
+def put(directory: Path, captured: dict[str, list[list[RawPacket]]], rng: random.Random) -> list[str]:
+    paths = []
+    for host, files in captured.items():
+        for number, packets in enumerate(files):
+            path = directory / f"host-{host}.pcap{number}"
+            path.write_bytes(pcap(packets))
+            if rng.random() < 0.2:
+                path.write_bytes(gzip.compress(pcap(packets)))
+            paths.append(str(path))
+    return rng.sample(paths, len(paths))
+
+
+def stored_in(written: dict[str, list[dict[str, object]]], kind: str) -> list[dict[str, object]]:
+    return ordered([row for path, rows in written.items() if f"/{kind}/" in path for row in rows])
+
+
+@given(st.integers(0, 2**32), st.integers(1, 9), st.sampled_from((0.0, 0.0, 0.5)))
+def test_hosts_side_by_side(seed: int, flows: int, shared: float) -> None:
+    import tempfile
+
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as directory:
+        paths = put(Path(directory), traffic(rng, flows, shared), rng)
+        expected = alone(paths, OPTIONS, by_time=True)
+        with in_memory() as written:
+            totals = run(find_inputs(paths), Path(directory, "out"), OPTIONS)
+        found = Outcome(
+            stored_in(written, "frames"),
+            stored_in(written, "gaps"),
+            totals.packets,
+            totals.connections,
+            [],
+        )
+        assert not first_difference(expected, found)
+        assert len(expected.frames) >= flows * 17
+
+
+def test_new_files_of_both_hosts_are_taken_up(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    captured = traffic(rng, 6, 0.0)
+    paths = put(tmp_path, captured, random.Random(1))
+    inputs = find_inputs(paths)
+    earlier = [each.name for each in inputs[:-2]]
+    out = tmp_path / "out"
+    run(find_inputs(earlier), out, OPTIONS)
+    again = Run(find_inputs(paths), str(out), options=OPTIONS)
+    assert again.resumed >= len(earlier) - 1
+    again.run(Now())
+    expected = alone(paths, OPTIONS, by_time=True)
+    assert (stored(out, "frames"), stored(out, "gaps")) == (expected.frames, expected.gaps)
+
+
+@pytest.mark.parametrize("cut", [30, 300])
+def test_damage_is_said_once(tmp_path: Path, cut: int) -> None:
+    rng = random.Random(3)
+    paths = put(tmp_path, traffic(rng, 6, 0.0), random.Random(5))
+    inputs = find_inputs(paths)
+    harmed = next(side.name for each in inputs for side in each.sides if side.since is None)
+    data = Path(harmed).read_bytes()
+    Path(harmed).write_bytes(data[: max(len(data) - cut, 50)])
+    totals = run(find_inputs(paths), tmp_path / "out", OPTIONS)
+    assert [(name, damaged) for name, _, damaged in totals.problems] == [(harmed, True)]
+    expected = alone(paths, OPTIONS, by_time=True)
+    assert stored(tmp_path / "out", "frames") == expected.frames
+
+
+def test_relative_names_are_read_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Spark's workers do, whose directory is another one."""
+    paths = put(tmp_path, traffic(random.Random(3), 3, 0.0), random.Random(5))
+    monkeypatch.chdir(tmp_path)
+    names = [Path(path).name for path in paths]
+    inputs = find_inputs(names)
+    job = Run(inputs, "out", options=OPTIONS)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    totals = job.run(Now())
+    assert not totals.problems
+    assert {each.name for each in inputs} == set(names)
+    monkeypatch.chdir(tmp_path)
+    assert stored(tmp_path / "out", "frames") == alone(names, OPTIONS, by_time=True).frames

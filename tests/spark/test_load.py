@@ -1,0 +1,167 @@
+"""Tables as others leave them: at URIs, rewritten, partitioned, with a column more or fewer."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from pulsarctl_wire.capture import read_events
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.splits import arrow_uri
+from pulsarctl_wire.spark.columns import spark_uri
+from pulsarctl_wire.spark.reports.base import Tables
+from pulsarctl_wire.spark.reports.load import find, load, settings
+from pulsarctl_wire.table import GAPS, TableBuilder, writer
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
+
+
+@pytest.fixture(autouse=True)
+def small(spark: SparkSession, table: Path) -> Iterator[None]:
+    """Settings as of the command, for small tables."""
+    wanted = settings(find([str(table)]))
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    yield
+    for name, old in before.items():
+        if old is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, old)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A frames table with gaps beside it, as `pwire table` writes it."""
+    builder = TableBuilder(["it"])
+    builder.add(list(read_events(SAMPLES / "snaplen96.pcap", SAMPLES / "errors.pcap")))
+    folder = tmp_path_factory.mktemp("made")
+    gaps = builder.gaps() if builder.damage else GAPS.empty_table().to_batches()[0]
+    for name, rows in (("it.parquet", builder.frames()), ("it.gaps.parquet", gaps)):
+        with writer(folder / name, rows.schema.with_metadata({"pwire.table": "1"})) as file:
+            file.write_batch(rows)
+    return folder / "it.parquet"
+
+
+def placed(table: Path, out: Path) -> str:
+    """As `pwire analyze` places them."""
+    for kind, name in (("frames", table.name), ("gaps", f"{table.stem}.gaps.parquet")):
+        (out / kind).mkdir(parents=True)
+        shutil.copy(table.with_name(name), out / kind / "000000-00000.parquet")
+    (out / "progress").mkdir()
+    return str(out)
+
+
+def without_a_column(table: Path, out: Path) -> str:
+    rows = pq.read_table(table).drop_columns(["subscription"])
+    pq.write_table(rows, out.with_suffix(".parquet"))
+    return str(out.with_suffix(".parquet"))
+
+
+def with_a_column(table: Path, out: Path) -> str:
+    rows = pq.read_table(table)
+    out.mkdir()
+    pq.write_table(rows.slice(0, 20), out / "a.parquet")
+    pq.write_table(
+        rows.slice(20).append_column("host", pa.array(["h"] * (len(rows) - 20))), out / "b.parquet"
+    )
+    return str(out)
+
+
+def by_command(table: Path, out: Path) -> str:
+    pq.write_to_dataset(pq.read_table(table), out / "frames", partition_cols=["command", "to_broker"])
+    pq.write_to_dataset(pq.read_table(table.with_name("it.gaps.parquet")), out / "gaps")
+    return str(out)
+
+
+def by_connection(table: Path, out: Path) -> str:
+    pq.write_to_dataset(pq.read_table(table), out, partition_cols=["connection"])
+    return str(out)
+
+
+def with_less_metadata(table: Path, out: Path) -> str:
+    rows = pq.read_table(table)
+    at = rows.schema.get_field_index("metadata")
+    metadata = rows.column(at).combine_chunks()
+    kept = [field for field in metadata.type if field.name != "uuid"]
+    thinner = pa.StructArray.from_arrays(
+        [metadata.field(field.name) for field in kept], fields=kept, mask=metadata.is_null()
+    )
+    pq.write_table(rows.set_column(at, "metadata", thinner), out.with_suffix(".parquet"))
+    return str(out.with_suffix(".parquet"))
+
+
+MADE: dict[Callable[[Path, Path], str], dict[str, None]] = {
+    placed: {},
+    (lambda table, out: "file://" + placed(table, out)): {},
+    (lambda table, out: f"file://{table}"): {},
+    without_a_column: {"subscription": None},
+    with_a_column: {},
+    by_command: {},
+    by_connection: {},
+    with_less_metadata: {},
+}
+"""How tables are made, and what their rows do not tell."""
+
+
+def test_these_are_tables(spark: SparkSession, table: Path, tmp_path: Path) -> None:
+    found = find([made(table, tmp_path / f"out{number}") for number, made in enumerate(MADE)])
+    expected = pq.read_table(table)
+    columns = expected.column_names
+    frames = load(spark, found).frames
+    assert "host" in frames.columns
+    rows = [row.asDict(recursive=True) for row in frames.select(*columns).collect()]
+    each = max(expected.column("connection").to_pylist()) + 1
+    assert [one.connections for one in found] == [each] * len(MADE)
+    for number, lacks in enumerate(MADE.values()):
+        own = [row for row in rows if row["connection"] // each == number]
+        wanted = [
+            {**row, **lacks, "connection": row["connection"] + number * each} for row in expected.to_pylist()
+        ]
+        assert _rows(own) == _rows(wanted)
+
+
+def _rows(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(repr(sorted(row.items())) for row in rows)
+
+
+def test_what_spark_wrote_is_a_table(spark: SparkSession, table: Path, tmp_path: Path) -> None:
+    first = load(spark, find([str(table)]))
+    first = Tables(first.frames.coalesce(1), first.gaps.coalesce(1))
+    out = tmp_path / "again.parquet"
+    first.frames.write.partitionBy("command").parquet(str(out))
+    first.gaps.write.parquet(str(tmp_path / "again.gaps.parquet"))
+    assert (out / "_SUCCESS").exists()
+    again = load(spark, find([str(out), f"file://{table}"]))
+    assert again.frames.count() == 2 * first.frames.count()
+    assert again.gaps.count() == 2 * first.gaps.count()
+    numbers = {row.connection for row in again.frames.select("connection").distinct().collect()}
+    once = {row.connection for row in first.frames.select("connection").distinct().collect()}
+    assert numbers == once | {number + max(once) + 1 for number in once}
+
+
+def test_a_gaps_table_is_no_frames_table(table: Path) -> None:
+    with pytest.raises(CaptureError, match="is no frames table"):
+        find([str(table.with_name("it.gaps.parquet"))])
+
+
+def test_uris_are_those_that_each_side_knows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert spark_uri("s3://bucket/a/b") == spark_uri("s3a://bucket/a/b") == "s3a://bucket/a/b"
+    assert spark_uri("hdfs://name:8020/a") == "hdfs://name:8020/a"
+    assert spark_uri("file:///a/b") == "file:///a/b"
+    assert arrow_uri("s3a://bucket/a") == arrow_uri("s3://bucket/a") == "s3://bucket/a"
+    assert arrow_uri("hdfs://name:8020/a") == "hdfs://name:8020/a"
+    monkeypatch.chdir(tmp_path)
+    assert spark_uri("a/b") == f"{tmp_path}/a/b"

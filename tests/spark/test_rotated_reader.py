@@ -1,0 +1,175 @@
+"""Which files of a directory are taken up when: each once, when it is complete."""
+
+from __future__ import annotations
+
+import json
+import struct
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from pulsarctl_wire.pipeline import saved
+from pulsarctl_wire.pipeline.decode import Decoded, Settings
+from pulsarctl_wire.spark.follow import IDLE, QUIET, RotatedReader
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
+
+
+def pieces(count: int, sample: str = "auth-token.pcap") -> list[bytes]:
+    """A capture cut into `count` files."""
+    data = (SAMPLES / sample).read_bytes()
+    starts, at = [], 24
+    while at < len(data):
+        starts.append(at)
+        at += 16 + struct.unpack_from("<I", data, at + 8)[0]
+    cuts = [*starts[:: -(-len(starts) // count)], len(data)]
+    return [data[:24] + data[start:stop] for start, stop in pairwise(cuts)]
+
+
+class Following:
+    """A reader, with a clock of ours; offsets go through JSON, as in Spark's checkpoint."""
+
+    def __init__(self, directory: Path, start: dict[str, Any] | None = None) -> None:
+        self.now = 0.0
+        (directory / "drafts").mkdir(exist_ok=True)
+        self.reader = RotatedReader(
+            str(directory), 10**9, Settings(str(directory / "drafts")), lambda: self.now
+        )
+        self.offset = start or self.reader.initialOffset()
+
+    def look(self, after: float = 0.0) -> list[str]:
+        """The names of the files that are taken up `after` so many seconds."""
+        return [Path(part.split.input.name).name for part in self.parts(after)]
+
+    def parts(self, after: float = 0.0) -> list[Any]:
+        self.now += after
+        limit = self.reader.getDefaultReadLimit()
+        end = json.loads(json.dumps(self.reader.latestOffset(self.offset, limit)))
+        if end == self.offset:
+            return []
+        parts = self.reader.partitions(self.offset, end)
+        numbers = [part.split.file for part in parts]
+        assert numbers == list(range(self.offset["files"], end["files"]))
+        self.offset = end
+        return parts
+
+    def decoded(self, part: Any) -> Any:
+        ((_, _, data),) = self.reader.read(part)
+        return saved.load(data, Decoded, "a row")
+
+
+def test_a_file_is_taken_once_another_of_its_series_follows(tmp_path: Path) -> None:
+    following, files = Following(tmp_path), pieces(4)
+    assert not following.look()
+    (tmp_path / "x.pcap").write_bytes(files[0])
+    assert not following.look()
+    assert not following.look(QUIET)
+    (tmp_path / "x.pcap1").write_bytes(files[1])
+    assert following.look(1) == ["x.pcap"]
+    assert not following.look(QUIET)
+    (tmp_path / "x.pcap2").write_bytes(files[2])
+    assert following.look() == ["x.pcap1"]
+
+
+def test_a_file_that_still_grows_is_waited_for(tmp_path: Path) -> None:
+    following, files = Following(tmp_path), pieces(4)
+    path = tmp_path / "x.pcap"
+    (tmp_path / "x.pcap1").write_bytes(files[1])
+    for size in range(1_000, len(files[0]), 1_000):
+        path.write_bytes(files[0][:size])
+        assert not following.look(QUIET - 1)
+    path.write_bytes(files[0])
+    assert not following.look()
+    assert following.look(QUIET) == ["x.pcap"]
+
+
+def test_hosts_in_one_directory_wait_for_their_own_files_only(tmp_path: Path) -> None:
+    following, files = Following(tmp_path), pieces(6)
+    for name, data in zip(("b_1.pcap", "a_1.pcap", "a_2.pcap", "a_3.pcap"), files, strict=False):
+        (tmp_path / name).write_bytes(data)
+    following.look()
+    assert following.look(QUIET) == ["a_1.pcap", "a_2.pcap"]
+    (tmp_path / "b_2.pcap").write_bytes(files[4])
+    assert following.look() == ["b_1.pcap"]
+    assert following.look(IDLE) == ["a_3.pcap", "b_2.pcap"]
+    assert not following.look(IDLE)
+
+
+def test_hosts_that_differ_by_a_number_do_not_end_each_other(tmp_path: Path) -> None:
+    """Their files overlap in time, so that none follows the other."""
+    following, files = Following(tmp_path), pieces(3)
+    (tmp_path / "broker-0.pcap").write_bytes(files[0] + files[2][24:])
+    (tmp_path / "broker-1.pcap").write_bytes(files[1])
+    following.look()
+    assert not following.look(QUIET)
+    assert following.look(IDLE) == ["broker-0.pcap", "broker-1.pcap"]
+
+
+def test_a_ring_of_names(tmp_path: Path) -> None:
+    """tcpdump -W 3: names come again with other contents, and each is taken up every time."""
+    following, files = Following(tmp_path), pieces(9)
+    taken = []
+    for number, data in enumerate(files):
+        (tmp_path / f"x.pcap{number % 3}").write_bytes(data)
+        taken += following.look()
+        taken += following.look(QUIET)
+    assert taken == [f"x.pcap{number % 3}" for number in range(8)]
+
+
+def test_renamed_and_compressed_files_are_not_taken_again(tmp_path: Path) -> None:
+    import gzip
+
+    following, files = Following(tmp_path), pieces(3)
+    for number, data in enumerate(files):
+        (tmp_path / f"x.pcap{number}").write_bytes(data)
+    following.look()
+    assert following.look(QUIET) == ["x.pcap0", "x.pcap1"]
+    (tmp_path / "x.pcap0").rename(tmp_path / "x.pcap7")
+    (tmp_path / "x.pcap1.gz").write_bytes(gzip.compress(files[1]))
+    (tmp_path / "x.pcap1").unlink()
+    assert not following.look()
+    assert not following.look(QUIET)
+
+
+def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
+    first, files = Following(tmp_path), pieces(5)
+    for number, data in enumerate(files[:3]):
+        (tmp_path / f"x.pcap{number}").write_bytes(data)
+    first.look()
+    assert first.look(QUIET) == ["x.pcap0", "x.pcap1"]
+    (tmp_path / "x.pcap3").write_bytes(files[3])
+    again = Following(tmp_path, first.offset)
+    again.reader.prepareForTriggerAvailableNow()
+    (tmp_path / "x.pcap4").write_bytes(files[4])  # too late to be taken up with --finish
+    assert again.look() == ["x.pcap2", "x.pcap3"]
+    assert not again.look(IDLE)
+
+
+def test_what_comes_too_late_is_said(tmp_path: Path) -> None:
+    following, files = Following(tmp_path), pieces(3)
+    path = tmp_path / "x.pcap"
+    path.write_bytes(files[0])
+    following.look()
+    assert following.look(IDLE) == ["x.pcap"]
+    path.write_bytes(files[0] + files[1][24:])
+    (part,) = following.parts()
+    ((name, what, damaged),) = following.decoded(part).problems
+    assert (name, damaged) == (str(path), True)
+    assert f"has grown by {len(files[1]) - 24} bytes since it was taken up" in what
+    assert not following.parts(IDLE)
+
+
+def test_a_file_that_is_overwritten_before_it_is_read(tmp_path: Path) -> None:
+    following, files = Following(tmp_path), pieces(3)
+    for number, data in enumerate(files[:2]):
+        (tmp_path / f"x.pcap{number}").write_bytes(data)
+    following.look()
+    (part,) = following.parts(QUIET)
+    (tmp_path / "x.pcap0").write_bytes(files[2])
+    decoded = following.decoded(part)
+    assert decoded.packets == 0
+    assert "was written anew" in decoded.problems[0][1]
