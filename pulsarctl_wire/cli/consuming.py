@@ -14,8 +14,9 @@ from pulsarctl_wire.cli.select import Rule
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.net.acks import Position
 from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import EARLIEST, LATEST, Consumer, ConsumerOptions, Delivery
+from pulsarctl_wire.net.consumer import EARLIEST, LATEST, Consumer, ConsumerOptions
 from pulsarctl_wire.net.dead_letters import DeadLetters
+from pulsarctl_wire.net.inbox import Delivery
 from pulsarctl_wire.net.schemas import SchemaBook
 from pulsarctl_wire.net.subscription import Subscription
 from pulsarctl_wire.wire.payload import Message
@@ -180,13 +181,22 @@ class Consuming:
             seconds = self._idle
             if self._at_end:
                 seconds = _GRACE if seconds is None else min(seconds, _GRACE)
-            deliveries = await self._feed.take(seconds)
-            if not deliveries:
+            if not self._feed.inbox:
+                self._out.flush()
+            if not await self._consume_next(seconds):
                 return  # the topics were terminated, or nothing came
-            for delivery in deliveries:
-                if self._left > 0 and delivery.is_current:
-                    await self._consume(delivery)
-            self._out.flush()
+
+    async def _consume_next(self, seconds: float | None) -> bool:
+        """Consume one delivery, of which nothing is kept when the next one is opened."""
+        delivery = await self._feed.take(seconds)
+        if delivery is None:
+            return False
+        try:
+            await self._consume(delivery)
+        except MemoryError:
+            delivery.consumer.leave(delivery, "too little memory to show it")
+            self._passed(delivery)
+        return True
 
     async def _consume(self, delivery: Delivery) -> None:
         consumer, letters = delivery.consumer, self._letters
@@ -207,6 +217,7 @@ class Consuming:
                 if self._left <= 0:
                     break
                 if self._pace is not None:
+                    self._out.flush()
                     await self._pace.wait()
                 if not delivery.is_current:
                     return  # it comes again
@@ -226,8 +237,8 @@ class Consuming:
             shown = [each for each in messages if not view.hides(delivery, each, schema)]
             self._hidden += len(messages) - len(shown)
             messages = shown
-        show = view.show
-        self._out.write(b"".join([show(delivery, message, schema) for message in messages]))
+        for message in messages:
+            self._out.write(view.show(delivery, message, schema))
         self._shown += len(messages)
         if self._left < _NEVER:
             self._left -= len(messages)
@@ -267,6 +278,8 @@ class Consuming:
             (letters.retried if letters else 0, "to the retry topic"),
             (letters.buried if letters else 0, "to the dead letter topic"),
             (counts["corrupt"], "entries corrupt"),
+            (counts["unopened"], "entries left unopened and unacknowledged"),
+            (counts["let go"], "entries let go for want of room"),
             (counts["duplicate"], "entries delivered again although acknowledged"),
         ):
             if number:

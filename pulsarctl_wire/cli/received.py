@@ -17,7 +17,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.jsonl import json_line
 from pulsarctl_wire.cli.line import Clock
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.net.consumer import Delivery
+from pulsarctl_wire.net.inbox import Delivery
 from pulsarctl_wire.record import Record, key_bytes
 from pulsarctl_wire.views import Content, Shown, show, show_plain
 from pulsarctl_wire.views.content import Json

@@ -1,21 +1,22 @@
 """A subscription to several topics at once, partitioned or by a pattern."""
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
 from pulsarctl_wire.errors import SessionError
 from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import Consumer, ConsumerOptions, Delivery
+from pulsarctl_wire.net.consumer import Consumer, ConsumerOptions
+from pulsarctl_wire.net.inbox import Delivery, Inbox
 from pulsarctl_wire.net.watch import TopicWatch
 from pulsarctl_wire.wire.names import namespace_of, partition_name, without_partition
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
 
 class Subscription:
-    """The consumers of one subscription, and one queue for what they get.
+    """The consumers of one subscription, and one `inbox` for what they get.
 
     `topics` are full names; partitioned ones get a consumer for each partition. `pattern` (a regular
     expression over full names, of topics in one namespace) adds topics as they appear.
@@ -36,7 +37,7 @@ class Subscription:
         self._options = options
         self._pattern = pattern
         self._extra = list(extra_topics)
-        self._queue: deque[Delivery] = deque()
+        self.inbox = Inbox(self.consumers)
         self._event = asyncio.Event()
         self._watch: TopicWatch | None = None
         self._opening: set[asyncio.Task[None]] = set()
@@ -59,7 +60,7 @@ class Subscription:
         count = await self._client.partitions(topic, create=self._options.create_topic)
         for name in [partition_name(topic, index) for index in range(count)] or [topic]:
             if name not in self.consumers:
-                consumer = Consumer(self._client, name, options, self._deliver, self._event.set)
+                consumer = Consumer(self._client, name, options, self.inbox, self._event.set)
                 self.consumers[name] = consumer
                 try:
                     await consumer.open()
@@ -87,16 +88,15 @@ class Subscription:
         except SessionError as error:
             self._client.warn(f"{topic}: {error}")
 
-    def _deliver(self, delivery: Delivery) -> None:
-        self._queue.append(delivery)
-        self._event.set()
+    async def take(self, seconds: float | None = None) -> Delivery | None:
+        """The next delivery, its entry opened; waits for one, for `seconds` at the most.
 
-    async def take(self, seconds: float | None = None) -> list[Delivery]:
-        """What was delivered and not taken yet; waits for something, for `seconds` at the most.
-
-        Empty when nothing came in that time, or when all topics have been terminated and read to their
+        None when nothing came in that time, or when all topics have been terminated and read to their
         ends. Raises the SessionError that ended a consumer.
         """
+        delivery = self.inbox.next()
+        if delivery is not None:
+            return delivery
         late = False
 
         def give_up() -> None:
@@ -111,15 +111,11 @@ class Subscription:
             if timer is not None:
                 timer.cancel()
 
-    async def _next(self, is_late: Callable[[], bool]) -> list[Delivery]:
+    async def _next(self, is_late: Callable[[], bool]) -> Delivery | None:
         while True:
-            taken = []
-            while self._queue:
-                delivery = self._queue.popleft()
-                if delivery.is_current:
-                    taken.append(delivery)
-            if taken:
-                return taken
+            delivery = self.inbox.next()
+            if delivery is not None:
+                return delivery
             for topic, consumer in list(self.consumers.items()):
                 if consumer.error is None:
                     continue
@@ -132,11 +128,11 @@ class Subscription:
                 and self.consumers
                 and all(each.ended for each in self.consumers.values())
             ):
-                return []
+                return None
             if self._watch is not None and self._watch.error is not None:
                 raise self._watch.error
             if is_late():
-                return []
+                return None
             self._event.clear()
             await self._event.wait()
 
