@@ -20,7 +20,7 @@ from pulsarctl_wire.net.inbox import Delivery
 from pulsarctl_wire.net.schemas import SchemaBook
 from pulsarctl_wire.net.subscription import Subscription
 from pulsarctl_wire.wire.payload import Message
-from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, Schema
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _GRACE: Final = 3.0
@@ -29,6 +29,8 @@ _GRACE: Final = 3.0
 The last message may be acknowledged already, delivered later, or belong to another consumer.
 """
 _NEVER: Final = 2**64 - 1
+_SILENCE: Final = 1.0
+"""Seconds without a message, at the beginning, after which it is said that one is waited for."""
 
 
 def parse_start(text: str) -> tuple[Position | None, int | None]:
@@ -42,6 +44,11 @@ def parse_start(text: str) -> tuple[Position | None, int | None]:
     if found:
         return (int(found[1]), int(found[2]), int(found[3] or -1)), None
     return None, parse_time(text)
+
+
+def parse_last(text: str) -> int:
+    """How many messages `read --from -N` asks for; 0 if it says something else."""
+    return int(text[1:]) if re.fullmatch(r"-\d{1,7}", text) else 0
 
 
 def parse_time(text: str) -> int:
@@ -131,6 +138,7 @@ class Consuming:
         self._retry = retry
         self._quiet = quiet
         self._book = SchemaBook(client)
+        self._waiting: asyncio.TimerHandle | None = None
         self._shown = self._hidden = self._refused = 0
         self._ends: dict[Consumer, tuple[int, int]] = {}
         self._out = sys.stdout.buffer
@@ -143,12 +151,15 @@ class Consuming:
         try:
             if self._at_end:
                 await self._find_ends()
+            if not self._quiet:
+                self._waiting = asyncio.get_running_loop().call_later(_SILENCE, self._say_waiting)
             await self._loop()
         except asyncio.CancelledError:
             if self._left < _NEVER or self._at_end:
                 code = console.EXIT_INTERRUPTED
             # else Ctrl-C is the way to end
         finally:
+            self._arrived()
             try:
                 self._out.flush()
             finally:  # what was shown is acknowledged, also when nobody reads on
@@ -189,6 +200,7 @@ class Consuming:
     async def _consume_next(self, seconds: float | None) -> bool:
         """Consume one delivery, of which nothing is kept when the next one is opened."""
         delivery = await self._feed.take(seconds)
+        self._arrived()
         if delivery is None:
             return False
         try:
@@ -265,6 +277,23 @@ class Consuming:
             await letters.bury(delivery, message)
         else:
             delivery.consumer.nack(delivery)
+
+    def _arrived(self) -> None:
+        """There is nothing to be said any more about nothing coming."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _say_waiting(self) -> None:
+        topics = list(self._feed.consumers)
+        more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
+        options = self._feed.options
+        text = f"waiting for messages of {topics[0] if topics else 'topics to come'}{more}"
+        if options.durable:
+            text += f", subscription {options.subscription}"
+            if options.initial == CommandSubscribe.Latest:
+                text += "; a new one begins with what comes from now on, with -p Earliest with what is there"
+        console.complain(text)
 
     def _say(self, seconds: float) -> None:
         counts = self._feed.counts

@@ -12,7 +12,7 @@ operation timeout, what was open before without end.
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
@@ -46,7 +46,29 @@ FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 60.0
 """Seconds between two attempts at the most."""
 
+AT_ONCE: Final = 16
+"""Requests of one kind that are under way at the same time."""
+
 _T = TypeVar("_T")
+_Each = TypeVar("_Each")
+
+
+async def each_of(items: Iterable[_Each], work: Callable[[_Each], Awaitable[_T]]) -> list[_T]:
+    """What `work` gives for each item, in order; `AT_ONCE` are under way. Raises the first error there is."""
+    turns = enumerate(items)
+    results: dict[int, _T] = {}
+
+    async def worker() -> None:
+        for number, item in turns:
+            results[number] = await work(item)
+
+    workers = [asyncio.ensure_future(worker()) for _ in range(AT_ONCE)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for each in workers:
+            each.cancel()
+    return [results[number] for number in range(len(results))]
 
 
 @dataclass(frozen=True)

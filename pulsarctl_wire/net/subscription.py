@@ -2,11 +2,13 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from pulsarctl_wire.errors import SessionError
+from pulsarctl_wire.net.acks import Position
 from pulsarctl_wire.net.client import Client
 from pulsarctl_wire.net.consumer import Consumer, ConsumerOptions
 from pulsarctl_wire.net.inbox import Delivery, Inbox
@@ -16,10 +18,11 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
 
 class Subscription:
-    """The consumers of one subscription, and one `inbox` for what they get.
+    """The consumers of one subscription, and one `inbox` for what they get; `options` are those of all.
 
     `topics` are full names; partitioned ones get a consumer for each partition. `pattern` (a regular
-    expression over full names, of topics in one namespace) adds topics as they appear.
+    expression over full names, of topics in one namespace) adds topics as they appear. `starts` are where to
+    begin in some of them, in place of `ConsumerOptions.start`.
     """
 
     def __init__(
@@ -30,13 +33,15 @@ class Subscription:
         *,
         pattern: str | None = None,
         extra_topics: Iterable[str] = (),
+        starts: Mapping[str, Position] = MappingProxyType({}),
     ) -> None:
         self.consumers: dict[str, Consumer] = {}
         self._client = client
         self._topics = list(topics)
-        self._options = options
+        self.options = options
         self._pattern = pattern
         self._extra = list(extra_topics)
+        self._starts = starts
         self.inbox = Inbox(self.consumers)
         self._event = asyncio.Event()
         self._watch: TopicWatch | None = None
@@ -54,13 +59,14 @@ class Subscription:
             self._watch = TopicWatch(self._client, namespace_of(self._pattern), self._pattern, self._appeared)
             topics = sorted({without_partition(each) for each in await self._watch.open()})
         for topic in [*topics, *self._extra]:
-            await self._add(topic, self._options)
+            await self._add(topic, self.options)
 
     async def _add(self, topic: str, options: ConsumerOptions) -> None:
-        count = await self._client.partitions(topic, create=self._options.create_topic)
+        count = await self._client.partitions(topic, create=self.options.create_topic)
         for name in [partition_name(topic, index) for index in range(count)] or [topic]:
             if name not in self.consumers:
-                consumer = Consumer(self._client, name, options, self.inbox, self._event.set)
+                own = replace(options, start=self._starts.get(name, options.start))
+                consumer = Consumer(self._client, name, own, self.inbox, self._event.set)
                 self.consumers[name] = consumer
                 try:
                     await consumer.open()
@@ -84,7 +90,7 @@ class Subscription:
 
     async def _add_late(self, topic: str) -> None:
         try:  # all of a topic that has just appeared is news
-            await self._add(topic, replace(self._options, initial=CommandSubscribe.Earliest))
+            await self._add(topic, replace(self.options, initial=CommandSubscribe.Earliest))
         except SessionError as error:
             self._client.warn(f"{topic}: {error}")
 

@@ -36,13 +36,42 @@ async def topics_of(
 
     `pattern` is a regular expression, `mode` a key of `MODES`. Raises SessionError.
     """
-    frame = await client.ask(
-        "GET_TOPICS_OF_NAMESPACE",
-        namespace=namespace,
-        mode=MODES[mode],
-        topics_pattern=_bare(pattern) if pattern and len(_bare(pattern)) <= _LONGEST_PATTERN else None,
-    )
+
+    async def attempt() -> Frame:
+        link = await client.service()
+        command = build_command(
+            "GET_TOPICS_OF_NAMESPACE",
+            namespace=namespace,
+            mode=MODES[mode],
+            topics_pattern=_bare(pattern) if pattern and len(_bare(pattern)) <= _LONGEST_PATTERN else None,
+        )
+        try:
+            return await link.request(command)
+        except BrokerError as error:
+            if error.code == "MetadataError":  # what a namespace that is not there gets in some modes
+                await _check_namespace(link, namespace)
+            raise
+
+    frame = await client.patiently(attempt, "GET_TOPICS_OF_NAMESPACE")
     return sorted(filter(_matcher(pattern), map(as_text, frame.body.topics)))
+
+
+async def check_namespace(client: Client, namespace: str) -> None:
+    """Raise BrokerError if the broker says that there is no such namespace, SessionError if it cannot be asked.
+
+    In place of a list of its topics brokers give an empty one. But LOOKUP of a topic there is refused, and where
+    there is a namespace it creates nothing.
+    """
+    await _check_namespace(await client.service(), namespace)
+
+
+async def _check_namespace(link: Link, namespace: str) -> None:
+    try:
+        await link.request(build_command("LOOKUP", topic=f"persistent://{namespace}/any", authoritative=False))
+    except BrokerError as error:
+        if error.code == "TopicNotFound":
+            request = "GET_TOPICS_OF_NAMESPACE"
+            raise BrokerError(error.code, error.detail, request, "no such namespace", namespace) from None
 
 
 def _bare(pattern: str) -> str:

@@ -127,14 +127,14 @@ async def test_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch, kind
             for number in range(kept):
                 (delivery,) = await take(subscription, 1)
                 assert delivery.id == (LEDGER, number)
-                if subscription._options.durable:
+                if subscription.options.durable:
                     delivery.consumer.ack(delivery)
             more = await take(subscription, 3)
             assert [delivery.id[1] for delivery in more] == [kept, kept + 1, kept + 2]
             commands = broker.peers[0].commands
             assert commands.index("CLOSE_CONSUMER") < len(commands) - commands[::-1].index("SUBSCRIBE")
             assert broker.warnings("messages were let go") == 1
-        if subscription._options.durable:
+        if subscription.options.durable:
             assert acked(broker) == [(LEDGER, each) for each in range(kept)]
         else:
             assert places([broker.bodies("SUBSCRIBE")[1].start_message_id]) == [(LEDGER, kept - 1)]
