@@ -3,14 +3,14 @@
     SUBSCRIBE, FLOW -> MESSAGE -> `Delivery` -> ack | nack -> ACK (with a request id, so that it is confirmed)
 
 Permits are given back when a delivery is taken by whoever consumes, half a queue at a time; so a slow reader
-slows the broker. There are fewer of them where the messages are so large that more would not fit into the
-inbox. What comes although there is no room is let go unacknowledged, and comes again when there is room.
-What comes again although it was acknowledged is acknowledged again and not shown. What is corrupt is
-acknowledged with its validation_error and counted, as Pulsar's clients do. What pwire does not open, for it is
-too large or memory is short, is counted too and never acknowledged.
+slows the broker. Large messages get fewer, so that they fit into the inbox; what comes although there is no
+room is let go unacknowledged, and comes again when there is. What comes again although it was acknowledged
+is acknowledged again and not shown. What is corrupt is acknowledged with its validation_error and counted, as
+Pulsar's clients do. What is not opened, for its size or for lack of memory, is counted and not acknowledged.
 """
 
 import asyncio
+import math
 import secrets
 import time
 from collections import Counter, OrderedDict
@@ -31,7 +31,10 @@ from pulsarctl_wire.wire.payload import MAX_MESSAGES, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandAck, CommandSubscribe, Schema
 
 REMEMBERED: Final = 65_536
-"""Acknowledged entries that are known again when they are delivered once more."""
+"""Acknowledged entries that are known again when they are delivered once more; refused ones that wait."""
+
+PARTLY: Final = 8_192
+"""Batches of which some messages are acknowledged that are known again."""
 
 _EXPECTED: Final = ROOM // 1000  # bytes of a message, before the first has come
 _REST: Final = 1 << MAX_MESSAGES  # stands for the messages of a batch that are not opened
@@ -82,9 +85,9 @@ class Consumer(Resident):
     """Consumes one topic that is not partitioned, or one partition. Deliveries go to `inbox`.
 
     `changed` is called when one came, or an attribute has changed. Attributes beside those of Resident:
-    `generation` counts how often it was opened, `active` is what a Failover consumer was told, `ended` whether
-    the topic was terminated and all of it acknowledged, `counts` of entries: "corrupt", "duplicate", "unopened"
-    and "let go".
+    `generation` counts how often it was opened, `active` is what a Failover consumer was told, `ended` is
+    whether the topic was terminated and all of it acknowledged, `counts` are of entries that were "corrupt",
+    "duplicate", "unopened" or "let go".
     """
 
     KIND = "consumer"
@@ -120,7 +123,7 @@ class Consumer(Resident):
             lambda text: client.warn(f"{topic}: {text}"),
         )
         self._acked: OrderedDict[tuple[int, int], None] = OrderedDict()
-        self._partly: dict[tuple[int, int], int] = {}
+        self._partly: OrderedDict[tuple[int, int], int] = OrderedDict()
         self._nacked: list[tuple[float, tuple[int, int]]] = []
         self._outstanding: OrderedDict[tuple[int, int], float] = OrderedDict()
         self._clock: asyncio.TimerHandle | None = None
@@ -200,6 +203,8 @@ class Consumer(Resident):
             if self.options.ack_timeout and delivery.left and not delivery.refused:
                 for each in delivery.ids:
                     self._outstanding[each] = time.monotonic() + self.options.ack_timeout
+                if len(self._outstanding) > REMEMBERED:
+                    self._check()
         self._last = delivery.position(delivery.messages[-1]) if delivery.messages else self._last
 
     def _release(self, delivery: Delivery) -> None:
@@ -278,7 +283,7 @@ class Consumer(Resident):
         )
 
     def resume(self) -> None:
-        """Ask again for what was let go, for there is room: over a new consumer, as nothing else is certain."""
+        """Ask again for what was let go: the consumer is closed and opened again, for all kinds alike."""
         if self._halted and self._reopening is None and self.link is not None and self.link.is_open:
             self._acks.send_waiting()
             self.link.send(build_frame(self._close_command(request_id=self.link.next_id())))
@@ -378,6 +383,8 @@ class Consumer(Resident):
             return
         if delivery.left:
             self._partly[delivery.id] = delivery.left
+            if len(self._partly) > PARTLY:
+                self._partly.popitem(last=False)
             if self.options.batch_index_ack and delivery.left < _REST:
                 size = delivery.frame.metadata.num_messages_in_batch if delivery.frame.metadata else 0
                 self._acks.add([id_data((*delivery.id, -1), delivery.left, size)])
@@ -426,16 +433,21 @@ class Consumer(Resident):
         for each in delivery.ids:
             self._outstanding.pop(each, None)
             self._nacked.append((when, each))
-        if self._clock is None:
+        if self._clock is None or len(self._nacked) > REMEMBERED:
             self._check()
 
     def _check(self) -> None:
-        """Ask again for what was refused, or not acknowledged in time."""
+        """Ask again for what was refused, or not acknowledged in time; for all of it if that is too much."""
         now = time.monotonic()
-        due = [where for when, where in self._nacked if when <= now]
-        self._nacked = [each for each in self._nacked if each[0] > now]
+        by = now
+        if max(len(self._nacked), len(self._outstanding)) > REMEMBERED:
+            by = math.inf
+            text = f"more than {REMEMBERED} messages wait to be asked for again: that is done now"
+            self._client.warn(f"{self.topic}: {text}")
+        due = [where for when, where in self._nacked if when <= by]
+        self._nacked = [each for each in self._nacked if each[0] > by]
         for where, when in list(self._outstanding.items()):
-            if when > now:
+            if when > by:
                 break
             del self._outstanding[where]
             due.append(where)
@@ -444,7 +456,9 @@ class Consumer(Resident):
         waits = [when for when, _ in self._nacked] + list(self._outstanding.values())[:1]
         if self.options.ack_timeout:
             waits.append(now + self.options.ack_timeout / 4)
-        self._clock = None
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
         if waits and not self._closing:
             pause = max(min(waits) - now, 0.01)
             self._clock = asyncio.get_running_loop().call_later(pause, self._check)

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
-from pulsarctl_wire.errors import SessionError
+from pulsarctl_wire.errors import SessionError, Unreachable
 from pulsarctl_wire.net.acks import Position
 from pulsarctl_wire.net.client import Client
 from pulsarctl_wire.net.consumer import Consumer, ConsumerOptions
@@ -15,6 +15,9 @@ from pulsarctl_wire.net.inbox import Delivery, Inbox
 from pulsarctl_wire.net.watch import TopicWatch
 from pulsarctl_wire.wire.names import namespace_of, partition_name, without_partition
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
+
+MOST: Final = 10_000
+"""Topics and partitions that are consumed together."""
 
 
 class Subscription:
@@ -46,6 +49,7 @@ class Subscription:
         self._event = asyncio.Event()
         self._watch: TopicWatch | None = None
         self._opening: set[asyncio.Task[None]] = set()
+        self._left_out = 0
 
     @property
     def counts(self) -> Counter[str]:
@@ -57,12 +61,16 @@ class Subscription:
         topics = self._topics
         if self._pattern is not None:
             self._watch = TopicWatch(self._client, namespace_of(self._pattern), self._pattern, self._appeared)
-            topics = sorted({without_partition(each) for each in await self._watch.open()})
+            found = sorted({without_partition(each) for each in await self._watch.open()})
+            topics = found[:MOST]
+            self._leave_out(len(found) - MOST)
         for topic in [*topics, *self._extra]:
             await self._add(topic, self.options)
 
     async def _add(self, topic: str, options: ConsumerOptions) -> None:
         count = await self._client.partitions(topic, create=self.options.create_topic)
+        if len(self.consumers) + count > MOST:
+            raise Unreachable(f"{topic}: more than {MOST} topics and partitions are not consumed together")
         for name in [partition_name(topic, index) for index in range(count)] or [topic]:
             if name not in self.consumers:
                 own = replace(options, start=self._starts.get(name, options.start))
@@ -76,12 +84,21 @@ class Subscription:
 
     def _appeared(self, added: list[str], removed: list[str]) -> None:
         self._event.set()  # the watch may have ended
-        for topic in {without_partition(each) for each in added}:
+        topics = sorted({without_partition(each) for each in added})
+        room = max(MOST - len(self.consumers) - len(self._opening), 0)
+        for topic in topics[:room]:
             self._begin(self._add_late(topic))
+        self._leave_out(len(topics) - room)
         for topic in removed:
             consumer = self.consumers.pop(topic, None)
             if consumer is not None:
                 self._begin(consumer.close())
+
+    def _leave_out(self, count: int) -> None:
+        if count > 0:
+            self._left_out += count
+            text = f"more than {MOST} topics and partitions are not consumed together"
+            self._client.warn(f"{self._pattern}: {text}: {self._left_out} topics are left out")
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -162,7 +162,9 @@ async def test_cluster() -> None:
             f"    1 → {other}",
             f"  {names[3]} → {refused} (the role of these credentials lacks the permission)",
         ]
-        assert {body.metadata_auto_creation_enabled for body in broker.bodies("PARTITIONED_METADATA")} == {False}
+        assert {body.metadata_auto_creation_enabled for body in broker.bodies("PARTITIONED_METADATA")} == {
+            False
+        }
 
         first, second, third, summary = (await pwire("cluster", "-o", "json", url=broker.url)).records
         assert first == {
@@ -218,7 +220,9 @@ async def test_consume_does_not_say_so_for_nothing(comes: bool) -> None:
     async with ScriptedBroker() as broker:
         if comes:
             broker.once("FLOW", deliver(entry(0, b"a")))
-        done = await pwire("consume", "t", "-s", "s", "-n", 2, "--idle", 1.2, *(["--quiet"] * (not comes)), url=broker.url)
+        done = await pwire(
+            "consume", "t", "-s", "s", "-n", 2, "--idle", 1.2, *(["--quiet"] * (not comes)), url=broker.url
+        )
         assert done.err == (["pwire: 1 message"] if comes else [])
 
 
@@ -251,13 +255,15 @@ class Topic:
         return build("SUCCESS", request_id=frame.body.request_id)
 
     def _flow(self, peer: Peer, frame: Frame) -> bytes:
-        start = self._starts.pop(frame.body.consumer_id, (2**63, 0))  # all at once: permits are not counted here
+        start = self._starts.pop(
+            frame.body.consumer_id, (2**63, 0)
+        )  # all at once: permits are not counted here
         return b"".join(
             entry(
                 at,
                 (b"\0\0\0\2" + b"\x18\0") * count,
                 ledger=ledger,
-                **({"num_messages_in_batch": count} if count else {}),
+                num_messages_in_batch=count or None,
             )(frame.body.consumer_id)
             for ledger, at, count in self.entries
             if (ledger, at) >= start

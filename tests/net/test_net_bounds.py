@@ -1,14 +1,17 @@
-"""What a broker can make a session keep is bounded, whatever it sends; beyond a bound it is said and counted."""
+"""What a broker can make a session keep is bounded, whatever it sends; what is beyond is said and counted."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import zstandard
 from net.scripted import (
     LEDGER,
+    TOPIC,
     Entry,
     Peer,
     Reaction,
@@ -17,26 +20,47 @@ from net.scripted import (
     answer,
     awaited,
     build,
+    confirmed,
+    connect_to,
     deliver,
     entry,
     payloads,
     places,
+    producing,
+    send,
+    send_error,
+    silence,
     subscribed,
     take,
     take_one,
 )
 
-from pulsarctl_wire.net import inbox
+from pulsarctl_wire.errors import LinkClosed, LocalProtocolError, Unreachable
+from pulsarctl_wire.net import acks, consumer, inbox, schemas, watch
+from pulsarctl_wire.net import client as client_module
+from pulsarctl_wire.net import link as link_module
+from pulsarctl_wire.net import subscription as subscription_module
+from pulsarctl_wire.net.consumer import ConsumerOptions
+from pulsarctl_wire.net.subscription import Subscription
+from pulsarctl_wire.net.transaction import _ack_ids
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.payload import MAX_MESSAGES, MAX_PAYLOAD
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, CompressionType
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    CommandLookupTopicResponse,
+    CommandSubscribe,
+    CompressionType,
+    MessageMetadata,
+)
 
 SHARED: dict[str, Any] = {"type": CommandSubscribe.Shared}
 
 
 def zipped(number: int, size: int, said: int | None = None) -> Entry:
     """An entry of `size` zeros that says it holds `said`."""
-    fields = {"compression": CompressionType.ZSTD, "uncompressed_size": size if said is None else said}
+    fields: dict[str, Any] = {
+        "compression": CompressionType.ZSTD,
+        "uncompressed_size": size if said is None else said,
+    }
     return entry(number, zstd_zeros(size), **fields)
 
 
@@ -76,7 +100,7 @@ async def test_fewer_permits_for_large_messages(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(inbox, "ROOM", 100_000)
     async with ScriptedBroker() as broker, broker.client() as client:
 
-        def as_asked(peer: Peer, frame: Frame) -> bytes:
+        def as_asked(peer: Peer, frame: Frame) -> Any:
             first = sum(body.messagePermits for body in broker.bodies("FLOW")[:-1])
             return flood(first, frame.body.messagePermits, 10_000)(peer, frame)
 
@@ -195,3 +219,232 @@ async def test_a_batch_of_more_than_is_opened(how: str) -> None:
                 delivery.consumer.ack_cumulatively(delivery, delivery.messages[-1])
         assert acked(broker) == []
         assert broker.warnings(f"{MAX_MESSAGES} messages in a batch that says {count}")
+
+
+# ---- Acknowledging ----
+
+
+@awaited
+async def test_refused_messages_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When too many wait to come again they are asked for before their time, and that is said."""
+    monkeypatch.setattr(consumer, "REMEMBERED", 10)
+    async with ScriptedBroker() as broker, broker.client() as client:
+        broker.once("FLOW", deliver(*(entry(each) for each in range(11))))
+        async with subscribed(client, nack_delay=60, **SHARED) as subscription:
+            for delivery in await take(subscription, 11):
+                delivery.consumer.nack(delivery)
+            (asked,) = await broker.saw("REDELIVER_UNACKNOWLEDGED_MESSAGES")
+            assert places(asked.message_ids) == [(LEDGER, each) for each in range(11)]
+            assert broker.warnings("more than 10 messages wait to be asked for again")
+
+
+@awaited
+async def test_messages_that_are_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So too those that wait for the acknowledgement timeout."""
+    monkeypatch.setattr(consumer, "REMEMBERED", 10)
+    async with ScriptedBroker() as broker, broker.client() as client:
+        broker.once("FLOW", deliver(*(entry(each) for each in range(11))))
+        async with subscribed(client, ack_timeout=60, **SHARED) as subscription:
+            await take(subscription, 11)
+            (asked,) = await broker.saw("REDELIVER_UNACKNOWLEDGED_MESSAGES")
+            assert len(asked.message_ids) == 11
+
+
+@awaited
+async def test_batches_that_are_partly_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those known longest nothing is known any more: they come again whole."""
+    monkeypatch.setattr(consumer, "PARTLY", 2)
+    batch = (b"\0\0\0\2" + b"\x18\0") * 2
+    entries = [entry(each, batch, num_messages_in_batch=2) for each in range(3)]
+    async with ScriptedBroker() as broker, broker.client() as client:
+        broker.once("FLOW", deliver(*entries, *entries))
+        async with subscribed(client) as subscription:
+            for delivery in await take(subscription, 3):
+                delivery.consumer.ack(delivery, delivery.messages[0])
+            assert [len(delivery.messages) for delivery in await take(subscription, 3)] == [2, 1, 1]
+
+
+@awaited
+async def test_acknowledgements_that_are_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest are given up, which is said; the others are sent again over the next link."""
+    monkeypatch.setattr(acks, "MOST", 3 * 11)
+    async with ScriptedBroker() as broker, broker.client() as client:
+        broker.always("ACK", silence)
+        broker.once("FLOW", deliver(*(entry(each) for each in range(6))))
+        async with subscribed(client) as subscription:
+            for delivery in await take(subscription, 6):
+                delivery.consumer.ack_cumulatively(delivery, delivery.messages[0])
+            await broker.saw("ACK", 6)
+            assert broker.warnings("acknowledgements are not confirmed: what is older is not sent again")
+            broker.always("ACK", confirmed)
+            broker.peers[0].close()
+            await broker.saw("ACK", 9)
+        again = [place for body in broker.bodies("ACK")[6:] for place in places(body.message_id)]
+        assert sorted(again) == [(LEDGER, 3), (LEDGER, 4), (LEDGER, 5)]
+
+
+def test_a_batch_that_claims_too_much_is_not_acknowledged_in_a_transaction() -> None:
+    """To acknowledge one message of it by a bit for each would take gigabytes."""
+    metadata = MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=2**31 - 1
+    )
+    delivery: Any = SimpleNamespace(
+        id=(LEDGER, 0),
+        ids=[(LEDGER, 0)],
+        frame=SimpleNamespace(metadata=metadata),
+        consumer=SimpleNamespace(topic=TOPIC),
+    )
+    with pytest.raises(LocalProtocolError, match="2147483647 messages in a batch"):
+        _ack_ids(delivery, [])
+
+
+# ---- Topics ----
+
+
+def listed(*topics: str) -> Reaction:
+    return answer("WATCH_TOPIC_LIST_SUCCESS", watcher_id=1, topic=topics, topics_hash="")
+
+
+@awaited
+async def test_topics_of_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those there is no room for are left out, said and counted; when others go there is room again."""
+    names = [f"persistent://public/default/{each}" for each in "abcdef"]
+    monkeypatch.setattr(watch, "MOST_BYTES", 3 * watch._weight(names[0]))
+    async with (
+        ScriptedBroker(feature_flags={"supports_topic_watchers": True}) as broker,
+        broker.client() as client,
+    ):
+        broker.once("WATCH_TOPIC_LIST", listed(*names[:2], "x" * 2049))
+        changes: list[tuple[list[str], list[str]]] = []
+        following = watch.TopicWatch(client, "public/default", ".*", lambda *change: changes.append(change))
+        assert await following.open() == names[:2]
+        assert broker.warnings("2 are known; there is no room for others") == 1
+
+        def update(new: list[str], deleted: list[str]) -> bytes:
+            return build(
+                "WATCH_TOPIC_UPDATE", watcher_id=1, new_topics=new, deleted_topics=deleted, topics_hash=""
+            )
+
+        broker.peers[0].send(update(names[2:5], []), update(names[4:5], []), update(names[5:], names[:1]))
+        await heard_all(broker)
+        assert changes == [([names[2]], []), ([names[5]], [names[0]])]
+        assert following.known.names == {names[1], names[2], names[5]}
+        await following.close()
+        assert broker.warnings("4 times one was left out")
+
+
+@awaited
+async def test_changes_of_topics_without_the_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that sends nothing but changes is left."""
+    monkeypatch.setattr(watch, "MOST_BYTES", 1000)
+    async with (
+        ScriptedBroker(feature_flags={"supports_topic_watchers": True}) as broker,
+        broker.client() as client,
+    ):
+        update = build("WATCH_TOPIC_UPDATE", watcher_id=1, new_topics=["a"], topics_hash="")
+        broker.always("WATCH_TOPIC_LIST", lambda peer, frame: update * 20)
+        following = watch.TopicWatch(client, "public/default", ".*", lambda *change: None)
+        client.settings = replace(client.settings, reconnect=False)
+        with pytest.raises(LinkClosed, match="changes of topics of public/default came, and not the topics"):
+            await following.open()
+        await following.close()
+
+
+@awaited
+async def test_partitions_that_are_consumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ScriptedBroker() as broker, broker.client() as client:
+        broker.always("PARTITIONED_METADATA", answer("PARTITIONED_METADATA_RESPONSE", partitions=10_001))
+        with pytest.raises(Unreachable, match="more than 10000 topics and partitions"):
+            async with subscribed(client):
+                pass
+        assert not broker.seen("SUBSCRIBE")
+
+
+@awaited
+async def test_topics_that_are_consumed_by_a_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription_module, "MOST", 2)
+    names = [f"persistent://public/default/{each}" for each in "abc"]
+    async with (
+        ScriptedBroker(feature_flags={"supports_topic_watchers": True}) as broker,
+        broker.client() as client,
+    ):
+        broker.once("WATCH_TOPIC_LIST", listed(*names))
+        subscription = Subscription(
+            client, [], ConsumerOptions("s"), pattern="persistent://public/default/.*"
+        )
+        await subscription.open()
+        assert broker.warnings("1 topics are left out")
+        update = build(
+            "WATCH_TOPIC_UPDATE", watcher_id=1, new_topics=["persistent://public/default/d"], topics_hash=""
+        )
+        broker.peers[0].send(update)
+        await heard_all(broker)
+        assert broker.warnings("2 topics are left out")
+        assert list(subscription.consumers) == names[:2]
+        await subscription.close()
+
+
+# ---- Schemas, links ----
+
+
+@awaited
+async def test_schemas_that_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their bytes; what is forgotten is asked for again."""
+    monkeypatch.setattr(schemas, "MOST_BYTES", 30_000)
+    async with ScriptedBroker() as broker, broker.client() as client:
+        schema = {"name": "s", "schema_data": bytes(10_000), "type": 4}
+        broker.always("GET_SCHEMA", answer("GET_SCHEMA_RESPONSE", schema=schema))
+        book = schemas.SchemaBook(client)
+        for version in (b"1", b"2", b"1", b"2", b"3", b"1"):
+            assert await book.find(TOPIC, version) is not None
+        assert [body.schema_version for body in broker.bodies("GET_SCHEMA")] == [b"1", b"2", b"3", b"1"]
+
+
+@awaited
+async def test_brokers_that_are_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that names ever other brokers does not get us to connect to all of them."""
+    monkeypatch.setattr(client_module, "MOST_LINKS", 2)
+    async with (
+        ScriptedBroker() as one,
+        ScriptedBroker() as two,
+        ScriptedBroker() as three,
+        one.client() as client,
+    ):
+        redirect = CommandLookupTopicResponse.Redirect
+        one.always("LOOKUP", connect_to(two, response=redirect))
+        two.always("LOOKUP", connect_to(three, response=redirect))
+        with pytest.raises(Unreachable, match="2 brokers are connected, no more can be"):
+            await client.lookup(TOPIC)
+        assert not three.peers
+        assert not client._locks
+
+
+@awaited
+async def test_bytes_that_wait_to_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that reads nothing is left when too much waits for it."""
+    monkeypatch.setattr(link_module, "MOST_UNSENT", 1024 * 1024)
+    async with ScriptedBroker() as broker, broker.client() as client:
+        link = await client.service()
+        broker.peers[0]._transport.pause_reading()
+        pings = build("PING") * 10_000
+        while link.is_open:
+            link.send(pings)
+        await link.closed
+        assert "the broker takes nothing: 1048576 bytes wait to be sent" in link._reason
+        broker.peers[0]._transport.resume_reading()
+
+
+@awaited
+async def test_checksum_errors_without_end() -> None:
+    """All that is pending is sent again once; a broker that refuses it again gets a new connection."""
+    async with (
+        ScriptedBroker() as broker,
+        broker.client() as client,
+        producing(broker, client) as (producer, fates),
+    ):
+        broker.once("SEND", send_error("ChecksumError"), send_error("ChecksumError"))
+        await send(producer, b"a")
+        await producer.flush()
+        assert fates.stored == [0]
+        assert len(broker.peers) == 2
+        assert len(broker.seen("SEND")) == 3
