@@ -318,7 +318,10 @@ class Consumer(Resident):
             self._release(delivery)
             return False
         delivery.messages = messages
-        delivery.left = sum(1 << (message.index or 0) for message in messages)
+        if len(messages) == len(entry.messages):
+            delivery.left = (1 << len(messages)) - 1
+        else:
+            delivery.left = sum(1 << (message.index or 0) for message in messages)
         if len(entry.messages) == MAX_MESSAGES < metadata.num_messages_in_batch:
             delivery.left |= _REST
         return True
