@@ -21,7 +21,7 @@ from typing import Any, Final
 from pulsarctl_wire.errors import LinkClosed
 from pulsarctl_wire.net.acks import Acks, Position, id_data
 from pulsarctl_wire.net.client import FIRST_PAUSE, Client
-from pulsarctl_wire.net.inbox import ROOM, Delivery, Inbox
+from pulsarctl_wire.net.inbox import ROOM, Delivery, Inbox, permits_of
 from pulsarctl_wire.net.link import Link
 from pulsarctl_wire.net.resident import Resident
 from pulsarctl_wire.wire.commands import build_command
@@ -245,7 +245,7 @@ class Consumer(Resident):
             super().received(frame)
 
     def _message(self, frame: Frame) -> None:
-        body, size = frame.body, _cost(frame)
+        body, size = frame.body, permits_of(frame)
         self._balance -= size
         self._pause = FIRST_PAUSE
         place = body.message_id
@@ -318,10 +318,8 @@ class Consumer(Resident):
             self._release(delivery)
             return False
         delivery.messages = messages
-        if len(messages) == len(entry.messages):
-            delivery.left = (1 << len(messages)) - 1
-        else:
-            delivery.left = sum(1 << (message.index or 0) for message in messages)
+        whole = len(messages) == len(entry.messages)
+        delivery.left = (1 << len(messages)) - 1 if whole else sum(1 << (it.index or 0) for it in messages)
         if len(entry.messages) == MAX_MESSAGES < metadata.num_messages_in_batch:
             delivery.left |= _REST
         return True
@@ -445,8 +443,7 @@ class Consumer(Resident):
         by = now
         if max(len(self._nacked), len(self._outstanding)) > REMEMBERED:
             by = math.inf
-            text = f"more than {REMEMBERED} messages wait to be asked for again: that is done now"
-            self._client.warn(f"{self.topic}: {text}")
+            self._client.warn(f"{self.topic}: more than {REMEMBERED} messages wait to be asked for again: now")
         due = [where for when, where in self._nacked if when <= by]
         self._nacked = [each for each in self._nacked if each[0] > by]
         for where, when in list(self._outstanding.items()):
@@ -501,15 +498,3 @@ class Consumer(Resident):
 
     def _ended(self) -> None:
         self._changed()
-
-
-def _cost(frame: Frame) -> int:
-    """Permits that a MESSAGE used: one a message, but for those its ack_set masks."""
-    metadata = frame.metadata
-    if metadata is None:
-        return 1
-    count = metadata.num_messages_in_batch
-    masked = frame.body.ack_set
-    if masked:
-        count = sum(bin(word & 2**64 - 1).count("1") for word in masked)
-    return max(count, 1)

@@ -28,6 +28,18 @@ _COST: Final = 1024  # bytes of keeping a frame, beside its own
 _PARSED: Final = 12  # bytes that a byte of command or metadata can take when it is parsed
 
 
+def permits_of(frame: Frame) -> int:
+    """Permits that a MESSAGE used: one a message, but for those its ack_set masks."""
+    metadata = frame.metadata
+    if metadata is None:
+        return 1
+    count = metadata.num_messages_in_batch
+    masked = frame.body.ack_set
+    if masked:
+        count = sum(bin(word & 2**64 - 1).count("1") for word in masked)
+    return max(count, 1)
+
+
 class Delivery:
     """An entry that was delivered: its `frame` and, once it is opened, the `messages` to be consumed.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import resource
 import sys
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
+import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from net.scripted import (
@@ -17,6 +19,7 @@ from net.scripted import (
     Peer,
     Reaction,
     ScriptedBroker,
+    acked,
     answer,
     awaited,
     build,
@@ -36,6 +39,8 @@ from pulsarctl_wire.net.acks import Position
 from pulsarctl_wire.net.consumer import LATEST
 from pulsarctl_wire.wire.fields import signed
 from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.payload import MAX_PAYLOAD
+from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType
 
 TOPIC = "persistent://public/default/t"
 _PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
@@ -62,9 +67,11 @@ async def start(*args: object, url: str = "") -> asyncio.subprocess.Process:
     )
 
 
-async def pwire(*args: object, url: str = "") -> Done:
-    """Run `pwire ARGS --url URL` to its end."""
+async def pwire(*args: object, url: str = "", mebibytes: int | None = None) -> Done:
+    """Run `pwire ARGS --url URL` to its end; it gets so much memory."""
     process = await start(*args, url=url)
+    if mebibytes is not None:
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (mebibytes * 2**20,) * 2)
     out, err = await process.communicate()
     assert process.returncode is not None
     return Done(process.returncode, out.decode().splitlines(), err.decode().splitlines())
@@ -224,6 +231,30 @@ async def test_consume_does_not_say_so_for_nothing(comes: bool) -> None:
             "consume", "t", "-s", "s", "-n", 2, "--idle", 1.2, *(["--quiet"] * (not comes)), url=broker.url
         )
         assert done.err == (["pwire: 1 message"] if comes else [])
+
+
+# ---- Memory ----
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v is Linux's")
+@pytest.mark.parametrize(
+    ("form", "limit", "opens"), [("text", 150, False), ("json", 600, False), ("text", 600, True)]
+)
+@awaited
+async def test_consume_with_too_little_memory(form: str, limit: int, opens: bool) -> None:
+    """What cannot be opened or shown (64 MiB, in a process of `limit` MiB) is not acknowledged."""
+    payload = zstandard.ZstdCompressor().compress(bytes(MAX_PAYLOAD))
+    codec: dict[str, Any] = {"compression": CompressionType.ZSTD, "uncompressed_size": MAX_PAYLOAD}
+    async with ScriptedBroker() as broker:
+        broker.once("FLOW", deliver(entry(0, payload, **codec), entry(1, b"b")))
+        options = ["-n", 0, "--idle", 1, "-o", form]
+        done = await pwire("consume", "t", "-s", "s", *options, url=broker.url, mebibytes=limit)
+        assert (done.code, len(done.out)) == (0, 1 + opens)
+        assert acked(broker) == [(LEDGER, 0)] * opens + [(LEDGER, 1)]
+        left = [
+            line for line in done.err if "7:0: left unopened and unacknowledged: too little memory" in line
+        ]
+        assert len(left) == (not opens)
 
 
 # ---- read --from -N ----
