@@ -248,8 +248,7 @@ class Consumer(Resident):
         body, size = frame.body, permits_of(frame)
         self._balance -= size
         self._pause = FIRST_PAUSE
-        place = body.message_id
-        where = (place.ledgerId, place.entryId)
+        where = (body.message_id.ledgerId, body.message_id.entryId)
         metadata = frame.metadata
         if self._halted:
             self.counts["let go"] += 1
@@ -298,13 +297,13 @@ class Consumer(Resident):
         if not entry.messages or any(message.payload is None for message in entry.messages):
             self._held -= delivery.size
             text = "; ".join(entry.notes)
-            if entry.messages and not entry.corrupt:
+            if entry.corrupt or not entry.messages:
+                compressed = metadata.compression and not metadata.encryption_keys
+                why = CommandAck.DecompressionError if compressed else CommandAck.BatchDeSerializeError
+                self._corrupt(delivery.ids, why, text)
+            else:
                 self.leave(delivery, text)
                 self._permit()
-                return False
-            compressed = metadata.compression and not metadata.encryption_keys
-            why = CommandAck.DecompressionError if compressed else CommandAck.BatchDeSerializeError
-            self._corrupt(delivery.ids, why, text)
             return False
         for note in entry.notes:
             self._client.warn(f"{self.topic} {where[0]}:{where[1]}: {note}")
@@ -322,6 +321,7 @@ class Consumer(Resident):
         delivery.left = (1 << len(messages)) - 1 if whole else sum(1 << (it.index or 0) for it in messages)
         if len(entry.messages) == MAX_MESSAGES < metadata.num_messages_in_batch:
             delivery.left |= _REST
+            self._unopened = self._unopened or where
         return True
 
     def leave(self, delivery: Delivery, why: str) -> None:
@@ -443,7 +443,9 @@ class Consumer(Resident):
         by = now
         if max(len(self._nacked), len(self._outstanding)) > REMEMBERED:
             by = math.inf
-            self._client.warn(f"{self.topic}: more than {REMEMBERED} messages wait to be asked for again: now")
+            self._client.warn(
+                f"{self.topic}: more than {REMEMBERED} messages wait to be asked for again: now"
+            )
         due = [where for when, where in self._nacked if when <= by]
         self._nacked = [each for each in self._nacked if each[0] > by]
         for where, when in list(self._outstanding.items()):

@@ -209,15 +209,15 @@ async def test_a_batch_of_more_than_is_opened(how: str) -> None:
     count = MAX_MESSAGES + 1
     async with ScriptedBroker() as broker, broker.client() as client:
         batch = (b"\0\0\0\2" + b"\x18\0") * count  # payload_size 0
-        broker.once("FLOW", deliver(entry(0, batch, num_messages_in_batch=count)))
+        broker.once("FLOW", deliver(entry(0, batch, num_messages_in_batch=count), entry(1)))
         async with subscribed(client, batch_index_ack=True) as subscription:
-            (delivery,) = await take(subscription, 1)
-            assert len(delivery.messages) == MAX_MESSAGES
-            if how == "individual":
-                delivery.consumer.ack(delivery)
-            else:
-                delivery.consumer.ack_cumulatively(delivery, delivery.messages[-1])
-        assert acked(broker) == []
+            for delivery, opened in zip(await take(subscription, 2), (MAX_MESSAGES, 1), strict=True):
+                assert len(delivery.messages) == opened
+                if how == "individual":
+                    delivery.consumer.ack(delivery)
+                else:
+                    delivery.consumer.ack_cumulatively(delivery, delivery.messages[-1])
+        assert acked(broker) == ([(LEDGER, 1)] if how == "individual" else [])
         assert broker.warnings(f"{MAX_MESSAGES} messages in a batch that says {count}")
 
 
