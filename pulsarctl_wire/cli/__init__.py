@@ -10,6 +10,7 @@ from pulsarctl_wire import __version__
 from pulsarctl_wire.cli import console, proxy, schema
 from pulsarctl_wire.cli.analyze import analyze
 from pulsarctl_wire.cli.capture import capture
+from pulsarctl_wire.cli.cluster import cluster
 from pulsarctl_wire.cli.consume import consume, read
 from pulsarctl_wire.cli.decode import decode
 from pulsarctl_wire.cli.inspect import consumer_stats, last_id, seek, unsubscribe
@@ -36,7 +37,7 @@ app = typer.Typer(
 for command in (decode, capture, stats, table, analyze, report, sql):
     app.command(rich_help_panel="Captures")(command)
 for each in (
-    *(produce, consume, read, lookup, partitions, topics, watch),
+    *(produce, consume, read, lookup, partitions, topics, cluster, watch),
     *(seek, unsubscribe, last_id, consumer_stats, ping, txn, send, replay),
 ):
     app.command(each.__name__.replace("_", "-"), rich_help_panel="Sessions")(verb(each))

@@ -65,6 +65,15 @@ class Ack(str, Enum):
 COUNT = option(
     END, "-n", "--num-messages", metavar="N", min=0, help="End after N messages; 0 goes on for ever."
 )
+READ_COUNT = option(
+    END,
+    "-n",
+    "--num-messages",
+    metavar="N",
+    min=0,
+    help="End after N messages; 0 goes on for ever.",
+    show_default="1; those that --from -N names",
+)
 AT_END = option(
     END,
     "-e",
@@ -290,14 +299,14 @@ async def read(
             "-m",
             "--start-message-id",
             metavar="WHERE",
-            help="earliest, latest, an id as it is printed (LEDGER:ENTRY), or a time: ISO 8601, "
-            "seconds since 1970, -10m.",
+            help="earliest, latest, -5 (the last five of each partition), an id as it is printed "
+            "(LEDGER:ENTRY), or a time: ISO 8601, seconds since 1970, -10m.",
         ),
     ] = "earliest",
     exclusive: Annotated[
         bool, option(END, "--after", help="Begin behind the message that --from names.")
     ] = False,
-    num_messages: Annotated[int, COUNT] = 1,
+    num_messages: Annotated[int | None, READ_COUNT] = None,
     at_end: Annotated[bool, AT_END] = False,
     idle: Annotated[float | None, IDLE] = None,
     output: Annotated[Form, FORM] = Form.text,
@@ -314,12 +323,14 @@ async def read(
     quiet: Annotated[bool, typer.Option("--quiet", help="No summary.")] = False,
 ) -> int:
     """Read messages of topics from anywhere, and leave no trace: nothing is acknowledged."""
-    from pulsarctl_wire.cli.consuming import Consuming, View, parse_start
+    from pulsarctl_wire.cli.consuming import Consuming, View, parse_last, parse_start
+    from pulsarctl_wire.cli.last import starts_of_last
     from pulsarctl_wire.net.consumer import EARLIEST, LATEST, ConsumerOptions, reader_name
     from pulsarctl_wire.net.subscription import Subscription
     from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
-    place, since_ns = parse_start(start)
+    last = parse_last(start)
+    place, since_ns = (EARLIEST, None) if last else parse_start(start)
     if since_ns is not None and since_ns > time.time_ns():
         place, since_ns = LATEST, None
     back = 0 if since_ns is None else int(time.time() - since_ns / 1e9) + 1
@@ -345,16 +356,17 @@ async def read(
     )
     names = [topic_name(each) for each in topics]
     async with session.client() as client:
+        starts = await starts_of_last(client, names, last) if last else {}
         if place not in (None, EARLIEST, LATEST):
             for name in names:
                 if await client.partitions(name, create=False):
                     console.fail(f"--from {start} is in one partition; name it: {name}-partition-N", 2)
         return await Consuming(
             client,
-            Subscription(client, names, options),
+            Subscription(client, names, options, starts=starts),
             view,
-            count=num_messages,
-            at_end=at_end,
+            count=int(not last) if num_messages is None else num_messages,
+            at_end=at_end or (last > 0 and num_messages is None),
             idle=idle,
             rate=rate,
             ack="none",

@@ -14,12 +14,13 @@ from pulsarctl_wire.cli.select import Rule
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.net.acks import Position
 from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import EARLIEST, LATEST, Consumer, ConsumerOptions, Delivery
+from pulsarctl_wire.net.consumer import EARLIEST, LATEST, Consumer, ConsumerOptions
 from pulsarctl_wire.net.dead_letters import DeadLetters
+from pulsarctl_wire.net.inbox import Delivery
 from pulsarctl_wire.net.schemas import SchemaBook
 from pulsarctl_wire.net.subscription import Subscription
 from pulsarctl_wire.wire.payload import Message
-from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, Schema
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _GRACE: Final = 3.0
@@ -28,6 +29,8 @@ _GRACE: Final = 3.0
 The last message may be acknowledged already, delivered later, or belong to another consumer.
 """
 _NEVER: Final = 2**64 - 1
+_SILENCE: Final = 1.0
+"""Seconds without a message, at the beginning, after which it is said that one is waited for."""
 
 
 def parse_start(text: str) -> tuple[Position | None, int | None]:
@@ -41,6 +44,11 @@ def parse_start(text: str) -> tuple[Position | None, int | None]:
     if found:
         return (int(found[1]), int(found[2]), int(found[3] or -1)), None
     return None, parse_time(text)
+
+
+def parse_last(text: str) -> int:
+    """How many messages `read --from -N` asks for; 0 if it says something else."""
+    return int(text[1:]) if re.fullmatch(r"-\d{1,7}", text) else 0
 
 
 def parse_time(text: str) -> int:
@@ -130,6 +138,7 @@ class Consuming:
         self._retry = retry
         self._quiet = quiet
         self._book = SchemaBook(client)
+        self._waiting: asyncio.TimerHandle | None = None
         self._shown = self._hidden = self._refused = 0
         self._ends: dict[Consumer, tuple[int, int]] = {}
         self._out = sys.stdout.buffer
@@ -142,12 +151,15 @@ class Consuming:
         try:
             if self._at_end:
                 await self._find_ends()
+            if not self._quiet:
+                self._waiting = asyncio.get_running_loop().call_later(_SILENCE, self._say_waiting)
             await self._loop()
         except asyncio.CancelledError:
             if self._left < _NEVER or self._at_end:
                 code = console.EXIT_INTERRUPTED
             # else Ctrl-C is the way to end
         finally:
+            self._arrived()
             try:
                 self._out.flush()
             finally:  # what was shown is acknowledged, also when nobody reads on
@@ -180,13 +192,23 @@ class Consuming:
             seconds = self._idle
             if self._at_end:
                 seconds = _GRACE if seconds is None else min(seconds, _GRACE)
-            deliveries = await self._feed.take(seconds)
-            if not deliveries:
+            if not self._feed.inbox:
+                self._out.flush()
+            if not await self._consume_next(seconds):
                 return  # the topics were terminated, or nothing came
-            for delivery in deliveries:
-                if self._left > 0 and delivery.is_current:
-                    await self._consume(delivery)
-            self._out.flush()
+
+    async def _consume_next(self, seconds: float | None) -> bool:
+        """Consume one delivery, of which nothing is kept when the next one is opened."""
+        delivery = await self._feed.take(seconds)
+        self._arrived()
+        if delivery is None:
+            return False
+        try:
+            await self._consume(delivery)
+        except MemoryError:
+            delivery.consumer.leave(delivery, "too little memory to show it")
+            self._passed(delivery)
+        return True
 
     async def _consume(self, delivery: Delivery) -> None:
         consumer, letters = delivery.consumer, self._letters
@@ -207,6 +229,7 @@ class Consuming:
                 if self._left <= 0:
                     break
                 if self._pace is not None:
+                    self._out.flush()
                     await self._pace.wait()
                 if not delivery.is_current:
                     return  # it comes again
@@ -226,8 +249,8 @@ class Consuming:
             shown = [each for each in messages if not view.hides(delivery, each, schema)]
             self._hidden += len(messages) - len(shown)
             messages = shown
-        show = view.show
-        self._out.write(b"".join([show(delivery, message, schema) for message in messages]))
+        for message in messages:
+            self._out.write(view.show(delivery, message, schema))
         self._shown += len(messages)
         if self._left < _NEVER:
             self._left -= len(messages)
@@ -255,6 +278,23 @@ class Consuming:
         else:
             delivery.consumer.nack(delivery)
 
+    def _arrived(self) -> None:
+        """There is nothing to be said any more about nothing coming."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _say_waiting(self) -> None:
+        topics = list(self._feed.consumers)
+        more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
+        options = self._feed.options
+        text = f"waiting for messages of {topics[0] if topics else 'topics to come'}{more}"
+        if options.durable:
+            text += f", subscription {options.subscription}"
+            if options.initial == CommandSubscribe.Latest:
+                text += "; a new one begins with what comes from now on, with -p Earliest with what is there"
+        console.complain(text)
+
     def _say(self, seconds: float) -> None:
         counts = self._feed.counts
         parts = [f"{self._shown} message{'' if self._shown == 1 else 's'}"]
@@ -267,6 +307,8 @@ class Consuming:
             (letters.retried if letters else 0, "to the retry topic"),
             (letters.buried if letters else 0, "to the dead letter topic"),
             (counts["corrupt"], "entries corrupt"),
+            (counts["unopened"], "entries left unopened and unacknowledged"),
+            (counts["let go"], "entries let go for want of room"),
             (counts["duplicate"], "entries delivered again although acknowledged"),
         ):
             if number:

@@ -124,11 +124,13 @@ async def topics(
     output: Annotated[Output, OUTPUT] = Output.text,
 ) -> None:
     """List the topics of a namespace, one a line; partitions one by one."""
-    from pulsarctl_wire.net.watch import topics_of
+    from pulsarctl_wire.net.watch import check_namespace, topics_of
 
     name = namespace_name(namespace)
     async with session.client() as client:
         found = await topics_of(client, name, mode=mode.value, pattern=checked_pattern(regex))
+        if not found:
+            await check_namespace(client, name)
     for each in found:
         say({"topic": each}, console.clean(each), output)
 

@@ -17,7 +17,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.jsonl import json_line
 from pulsarctl_wire.cli.line import Clock
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.net.consumer import Delivery
+from pulsarctl_wire.net.inbox import Delivery
 from pulsarctl_wire.record import Record, key_bytes
 from pulsarctl_wire.views import Content, Shown, show, show_plain
 from pulsarctl_wire.views.content import Json
@@ -36,6 +36,8 @@ NAMES: Final = frozenset(
 """The names of a message's record."""
 
 _SOME: Final = 64  # bytes of a payload that is no text, in a line
+_LARGE: Final = 1024 * 1024  # bytes of a payload
+_GROWS: Final = 16  # bytes that JSON of a byte may take on the way: \u0000, in a buffer that doubles
 _SIZE: Final = struct.Struct(">i").pack
 
 
@@ -117,7 +119,7 @@ def shower(form: str, template: str | None, *, colour: bool, hexadecimal: bool) 
     if template is not None:
         return _by_template(template)
     if form == "json":
-        return lambda delivery, message, schema: json_line(message_record(delivery, message, schema))
+        return lambda delivery, message, schema: _json(message_record(delivery, message, schema))
     if form == "none":
         return lambda delivery, message, schema: b""
     safe = sys.stdout.isatty()
@@ -137,6 +139,13 @@ def shower(form: str, template: str | None, *, colour: bool, hexadecimal: bool) 
     return text
 
 
+def _json(record: Record) -> bytes:
+    """`record` as a line of JSON. Raises MemoryError for want of memory, where orjson ends the process."""
+    if record["size"] > _LARGE:
+        bytearray(_GROWS * record["size"])
+    return json_line(record)
+
+
 def _text(record: Record) -> bytes:
     """The payload of a record as text: JSON for what is no text."""
     payload = record.get("payload")
@@ -144,7 +153,7 @@ def _text(record: Record) -> bytes:
         return payload.encode("utf-8", "surrogatepass")
     if payload is None and "payload_base64" in record:
         return str(record["payload_base64"]).encode()
-    return json_line({"payload": payload})[len('{"payload":') : -2]
+    return _json({"size": record["size"], "payload": payload}).partition(b'"payload":')[2][:-2]
 
 
 class _Lines:

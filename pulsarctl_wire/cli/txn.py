@@ -13,7 +13,8 @@ from pulsarctl_wire.cli.session import Session, topic_name
 
 if TYPE_CHECKING:
     from pulsarctl_wire.net.client import Client
-    from pulsarctl_wire.net.consumer import Consumer, Delivery
+    from pulsarctl_wire.net.consumer import Consumer
+    from pulsarctl_wire.net.inbox import Delivery
     from pulsarctl_wire.net.producer import Producer, Sent
     from pulsarctl_wire.net.subscription import Subscription
     from pulsarctl_wire.net.transaction import Transaction
@@ -301,20 +302,20 @@ class _Work:
         found: dict[tuple[str, str], tuple[Delivery, Message]] = {}  # what comes twice is acknowledged once
         while len(found) < source.wanted:
             try:
-                deliveries = await asyncio.wait_for(feed.take(), self._deadline - time.monotonic())
+                delivery = await asyncio.wait_for(feed.take(), self._deadline - time.monotonic())
             except (TimeoutError, asyncio.TimeoutError):
                 raise Unanswered(_too_few(source, len(found), "the transaction timed out")) from None
-            if not deliveries:
+            if delivery is None:
                 raise Unanswered(_too_few(source, len(found), "the topic ended"))
-            for delivery in deliveries:
-                delivery.consumer.taken(delivery)
-                for message in delivery.messages:
-                    key = delivery.consumer.topic, message_id(delivery, message)
-                    if key not in found:
-                        if len(found) == source.wanted:
-                            break
-                        self._report.received(*key)
-                    found[key] = delivery, message
+            delivery.consumer.taken(delivery)
+            for message in delivery.messages:
+                key = delivery.consumer.topic, message_id(delivery, message)
+                if key not in found:
+                    if len(found) == source.wanted:
+                        break
+                    self._report.received(*key)
+                found[key] = delivery, message
+                message.payload = None  # its place is all that is needed
         await self._acknowledge(source.subscription, found)
 
     async def _acknowledge(

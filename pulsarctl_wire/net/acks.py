@@ -5,6 +5,7 @@ is lost are kept until the consumer is subscribed again.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -15,6 +16,9 @@ PAUSE: Final = 0.1
 """Seconds that acknowledgements are gathered for, as in Pulsar's clients."""
 COUNT: Final = 1_000
 """Ids that are acknowledged at once at the most."""
+MOST: Final = 100_000
+"""Ids that wait to be confirmed, an ACK counting as ten more; older ones are given up, oldest first."""
+_ACK: Final = 10
 
 Position = tuple[int, int, int]
 """Ledger, entry and batch index (-1: all of the entry)."""
@@ -33,8 +37,10 @@ class Acks:
         self._ask = ask
         self._warn = warn
         self._waiting: Ids = []
-        self._unconfirmed: list[tuple[Ids, int]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._unconfirmed: deque[tuple[Ids, int]] = deque()
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        self._open = 0  # ids of the tasks and of what is not confirmed, and _ACK for each
+        self._told = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -53,32 +59,56 @@ class Acks:
     def send_waiting(self) -> None:
         """Send what waits, if the broker takes it."""
         self.stop()
-        if self._waiting and self.ready:
+        if self._waiting and (self.ready or len(self._waiting) >= COUNT):
             ids, self._waiting = self._waiting, []
             self.send(ids)
 
     def send(self, ids: Ids, kind: int = CommandAck.Individual) -> None:
         """Send an ACK at once, or as soon as the broker takes it."""
         if not self.ready:
-            self._unconfirmed.append((ids, kind))
-            return
-        task = asyncio.get_running_loop().create_task(self._confirm(ids, kind))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._keep(ids, kind)
+        else:
+            task = asyncio.get_running_loop().create_task(self._confirm(ids, kind))
+            self._tasks[task] = len(ids) + _ACK
+            self._open += len(ids) + _ACK
+            task.add_done_callback(self._done)
+        while self._open > MOST and len(self._tasks) + len(self._unconfirmed) > 1:
+            self._give_up()
+
+    def _keep(self, ids: Ids, kind: int) -> None:
+        self._unconfirmed.append((ids, kind))
+        self._open += len(ids) + _ACK
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._open -= self._tasks.pop(task, 0)
+
+    def _give_up(self) -> None:
+        """Let go of the oldest that is not confirmed: it is not sent again if the link is lost."""
+        if self._unconfirmed:
+            self._open -= len(self._unconfirmed.popleft()[0]) + _ACK
+        else:
+            task = next(iter(self._tasks))
+            self._done(task)
+            asyncio.get_running_loop().call_soon(task.cancel)  # not before it is sent
+        if not self._told:
+            self._told = True
+            self._warn(f"{MOST} acknowledgements are not confirmed: what is older is not sent again")
 
     async def _confirm(self, ids: Ids, kind: int) -> None:
         try:
             await self._ask(ids, kind)
         except LinkClosed:
-            self._unconfirmed.append((ids, kind))
+            self._keep(ids, kind)
         except SessionError as error:
             self._warn(str(error))
 
     def opened(self) -> None:
         """The consumer is subscribed: what was not confirmed is sent again, what waits is sent."""
         self.ready = True
-        unconfirmed, self._unconfirmed = self._unconfirmed, []
+        unconfirmed = list(self._unconfirmed)
+        self._unconfirmed.clear()
         for ids, kind in unconfirmed:
+            self._open -= len(ids) + _ACK
             self.send(ids, kind)
         self.send_waiting()
 
@@ -89,6 +119,8 @@ class Acks:
     def forget(self) -> None:
         """Drop what waits or is not answered: the subscription may have been moved back."""
         self._waiting.clear()
+        for ids, _ in self._unconfirmed:
+            self._open -= len(ids) + _ACK
         self._unconfirmed.clear()
         for task in self._tasks:
             task.cancel()

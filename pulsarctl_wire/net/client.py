@@ -12,11 +12,12 @@ operation timeout, what was open before without end.
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
 from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from pulsarctl_wire.errors import (
     BrokerError,
@@ -40,13 +41,38 @@ MOST_REDIRECTS: Final = 20
 MOST_PARTITIONS: Final = 100_000
 """Partitions that are believed."""
 
+MOST_LINKS: Final = 1_000
+"""Brokers that are connected at the same time."""
+
 FIRST_PAUSE: Final = 0.1
 """Seconds before something is tried again for the first time."""
 
 LONGEST_PAUSE: Final = 60.0
 """Seconds between two attempts at the most."""
 
+AT_ONCE: Final = 16
+"""Requests of one kind that are under way at the same time."""
+
 _T = TypeVar("_T")
+_Each = TypeVar("_Each")
+
+
+async def each_of(items: Iterable[_Each], work: Callable[[_Each], Awaitable[_T]]) -> list[_T]:
+    """What `work` gives for each item, in order; `AT_ONCE` are under way. Raises the first error there is."""
+    turns = enumerate(items)
+    results: dict[int, _T] = {}
+
+    async def worker() -> None:
+        for number, item in turns:
+            results[number] = await work(item)
+
+    workers = [asyncio.ensure_future(worker()) for _ in range(AT_ONCE)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for each in workers:
+            each.cancel()
+    return [results[number] for number in range(len(results))]
 
 
 @dataclass(frozen=True)
@@ -91,7 +117,7 @@ class Client:
         """Ids of producers, consumers and watchers: one counter, so that traces are easy to read."""
         self._tap = tap
         self._links: dict[tuple[Address, str], Link] = {}
-        self._locks: dict[tuple[Address, str], asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[tuple[Address, str], asyncio.Lock] = WeakValueDictionary()
         self._connections = count()
         self._preferred = 0
 
@@ -113,10 +139,13 @@ class Client:
     async def link(self, broker: Broker) -> Link:
         """The link to `broker`; opened if there is none. Raises SessionError."""
         key = broker.address, broker.proxy_to
-        async with self._locks.setdefault(key, asyncio.Lock()):
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
             link = self._links.get(key)
             if link is None or not link.is_open:
                 self._links = {each: kept for each, kept in self._links.items() if kept.is_open}
+                if len(self._links) >= MOST_LINKS:
+                    raise Unreachable(f"{broker.address}: {MOST_LINKS} brokers are connected, no more can be")
                 link = self._links[key] = await self._open(broker)
             return link
 

@@ -3,11 +3,14 @@
     SUBSCRIBE, FLOW -> MESSAGE -> `Delivery` -> ack | nack -> ACK (with a request id, so that it is confirmed)
 
 Permits are given back when a delivery is taken by whoever consumes, half a queue at a time; so a slow reader
-slows the broker. What comes again although it was acknowledged is acknowledged again and not shown. What is
-corrupt is acknowledged with its validation_error and counted, as Pulsar's clients do.
+slows the broker. Large messages get fewer, so that they fit into the inbox; what comes although there is no
+room is let go unacknowledged, and comes again when there is. What comes again although it was acknowledged
+is acknowledged again and not shown. What is corrupt is acknowledged with its validation_error and counted, as
+Pulsar's clients do. What is not opened, for its size or for lack of memory, is counted and not acknowledged.
 """
 
 import asyncio
+import math
 import secrets
 import time
 from collections import Counter, OrderedDict
@@ -18,18 +21,23 @@ from typing import Any, Final
 from pulsarctl_wire.errors import LinkClosed
 from pulsarctl_wire.net.acks import Acks, Position, id_data
 from pulsarctl_wire.net.client import FIRST_PAUSE, Client
+from pulsarctl_wire.net.inbox import ROOM, Delivery, Inbox, permits_of
 from pulsarctl_wire.net.link import Link
 from pulsarctl_wire.net.resident import Resident
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.names import partition_index
-from pulsarctl_wire.wire.payload import MAX_MESSAGES, ChunkJoiner, Message, open_entry
+from pulsarctl_wire.wire.payload import MAX_MESSAGES, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandAck, CommandSubscribe, Schema
 
-_MOST_BEYOND: Final = 2 * MAX_MESSAGES  # permits that a broker may overdraw: it never splits a batch
 REMEMBERED: Final = 65_536
-"""Acknowledged entries that are known again when they are delivered once more."""
+"""Acknowledged entries that are known again when they are delivered once more; refused ones that wait."""
+
+PARTLY: Final = 8_192
+"""Batches of which some messages are acknowledged that are known again."""
+
+_EXPECTED: Final = ROOM // 1000  # bytes of a message, before the first has come
+_REST: Final = 1 << MAX_MESSAGES  # stands for the messages of a batch that are not opened
 
 EARLIEST: Final[Position] = (-1, -1, -1)
 LATEST: Final[Position] = (2**63 - 1, 2**63 - 1, -1)
@@ -73,58 +81,13 @@ def reader_name() -> str:
     return f"reader-{secrets.token_hex(5)}"
 
 
-class Delivery:
-    """An entry that was delivered: its `frame` and the `messages` of it that are to be consumed.
-
-    `id` is (ledger, entry), of a chunked message its last chunk's, all of whose ids are in `ids`.
-    `left` has a bit for each message (by batch index) that is not acknowledged yet.
-    """
-
-    __slots__ = (
-        "consumer",
-        "frame",
-        "generation",
-        "id",
-        "ids",
-        "left",
-        "messages",
-        "redelivered",
-        "refused",
-        "size",
-    )
-
-    def __init__(
-        self, consumer: "Consumer", frame: Frame, messages: list[Message], ids: list[tuple[int, int]]
-    ) -> None:
-        self.consumer = consumer
-        self.frame = frame
-        self.messages = messages
-        self.ids = ids
-        self.id = ids[-1]
-        self.generation = consumer.generation
-        self.redelivered: int = frame.body.redelivery_count
-        self.size = _cost(frame)
-        self.refused = False
-        self.left = 0
-        for message in messages:
-            self.left |= 1 << (message.index or 0)
-
-    @property
-    def is_current(self) -> bool:
-        """Whether its consumer was not opened again since: then it comes once more."""
-        return self.generation == self.consumer.generation
-
-    def position(self, message: Message) -> Position:
-        """Where `message` of this entry is."""
-        return (*self.id, -1 if message.index is None else message.index)
-
-
 class Consumer(Resident):
-    """Consumes one topic that is not partitioned, or one partition. `deliver` is given each delivery.
+    """Consumes one topic that is not partitioned, or one partition. Deliveries go to `inbox`.
 
-    Attributes beside those of Resident: `generation` counts how often it was opened, `active` is what a
-    Failover consumer was told, `ended` whether the topic was terminated and all of it acknowledged, `counts`
-    of "corrupt" and "duplicate" entries.
+    `changed` is called when one came, or an attribute has changed. Attributes beside those of Resident:
+    `generation` counts how often it was opened, `active` is what a Failover consumer was told, `ended` is
+    whether the topic was terminated and all of it acknowledged, `counts` are of entries that were "corrupt",
+    "duplicate", "unopened" or "let go".
     """
 
     KIND = "consumer"
@@ -134,7 +97,7 @@ class Consumer(Resident):
         client: Client,
         topic: str,
         options: ConsumerOptions,
-        deliver: Callable[[Delivery], None],
+        inbox: Inbox,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(client, topic)
@@ -144,22 +107,23 @@ class Consumer(Resident):
         self.ended = False
         self.counts: Counter[str] = Counter()
         self.partition = partition_index(topic)
-        self._deliver = deliver
+        self._inbox = inbox
         self._changed = changed
         self._stored = not topic.startswith("non-persistent:")  # else every message is 0:0
         self._start: Position | None = None
         self._inclusive = True
-        self._credit = 0  # permits to be given back
         self._balance = 0  # permits that the broker has
+        self._held = 0  # permits of what waits to be taken
+        self._typical = 0  # bytes of a message, once there was one; large ones rather than small ones
+        self._halted = False  # what comes is let go
+        self._unopened: tuple[int, int] | None = None  # the first one
         self._epoch = 0
-        self._chunks = ChunkJoiner()
-        self._chunk_ids: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
         self._acks = Acks(
             lambda ids, kind: self.ask("ACK", ack_type=kind, message_id=ids),
             lambda text: client.warn(f"{topic}: {text}"),
         )
         self._acked: OrderedDict[tuple[int, int], None] = OrderedDict()
-        self._partly: dict[tuple[int, int], int] = {}
+        self._partly: OrderedDict[tuple[int, int], int] = OrderedDict()
         self._nacked: list[tuple[float, tuple[int, int]]] = []
         self._outstanding: OrderedDict[tuple[int, int], float] = OrderedDict()
         self._clock: asyncio.TimerHandle | None = None
@@ -192,14 +156,19 @@ class Consumer(Resident):
             metadata=[{"key": key, "value": value} for key, value in options.properties] or None,
             consumer_epoch=None if options.is_shared else self._epoch,
         )
-        self.generation += 1
-        self._chunks = ChunkJoiner()
-        self._chunk_ids.clear()
+        self._renew()
         await link.request(command)
+
+    def _renew(self) -> None:
+        """All that is not acknowledged comes again: what waits is void."""
+        self.generation += 1
+        self._held = 0
+        self._halted = False
+        self._unopened = None
 
     def _settled(self) -> None:
         self._balance = 0
-        self._fill()
+        self._permit(1)
         self._acks.opened()
         if self.options.ack_timeout and self._clock is None:
             self._check()
@@ -230,23 +199,24 @@ class Consumer(Resident):
     def taken(self, delivery: Delivery) -> None:
         """Say that a delivery is consumed: its permits are given back."""
         if delivery.is_current:
-            self._give_back(delivery.size)
+            self._release(delivery)
             if self.options.ack_timeout and delivery.left and not delivery.refused:
                 for each in delivery.ids:
                     self._outstanding[each] = time.monotonic() + self.options.ack_timeout
+                if len(self._outstanding) > REMEMBERED:
+                    self._check()
         self._last = delivery.position(delivery.messages[-1]) if delivery.messages else self._last
 
-    def _fill(self) -> None:
-        """Give as many permits as make up a whole queue: nothing waits in ours."""
-        self._credit = 0
-        if self._balance < self.options.queue_size:
-            self._flow(min(self.options.queue_size - self._balance, 2**31 - 1))
+    def _release(self, delivery: Delivery) -> None:
+        self._held -= delivery.size
+        self._permit()
 
-    def _give_back(self, permits: int) -> None:
-        self._credit += permits
-        if self._credit >= (self.options.queue_size + 1) // 2:
-            self._flow(self._credit)
-            self._credit = 0
+    def _permit(self, least: int = 0) -> None:
+        """Give the broker the permits there is room for, if they are `least` or more: else half a queue."""
+        size = min(self.options.queue_size, max(self._inbox.share // (self._typical or _EXPECTED), 1))
+        permits = size - self._balance - self._held
+        if permits >= (least or (size + 1) // 2) and not self._halted:
+            self._flow(min(permits, 2**31 - 1))
 
     def _flow(self, permits: int) -> None:
         if self.link is not None and self.link.is_open:
@@ -275,42 +245,66 @@ class Consumer(Resident):
             super().received(frame)
 
     def _message(self, frame: Frame) -> None:
-        body = frame.body
-        self._balance -= _cost(frame)
-        if self._balance < -_MOST_BEYOND and self.link is not None:
-            self.link.drop(f"{self.topic}: the broker sends far more messages than it was asked for")
-            return
+        body, size = frame.body, permits_of(frame)
+        self._balance -= size
         self._pause = FIRST_PAUSE
-        if body.HasField("consumer_epoch") and body.consumer_epoch < self._epoch:
-            self._give_back(_cost(frame))
-            return
-        place = body.message_id
-        where = (place.ledgerId, place.entryId)
-        if where in self._acked:
-            self.counts["duplicate"] += 1
-            self._drop(frame, where)
-            return
+        where = (body.message_id.ledgerId, body.message_id.entryId)
         metadata = frame.metadata
-        if frame.checksum == "invalid" or metadata is None:
-            self._corrupt(frame, [where], CommandAck.ChecksumMismatch)
+        if self._halted:
+            self.counts["let go"] += 1
+        elif body.HasField("consumer_epoch") and body.consumer_epoch < self._epoch:
+            self._permit()
+        elif where in self._acked:
+            self.counts["duplicate"] += 1
+            self._acks.add([id_data((*where, -1))])
+            self._permit()
+        elif frame.checksum == "invalid" or metadata is None:
+            self._corrupt([where], CommandAck.ChecksumMismatch)
+        else:
+            frame.topic, frame.subscription = self.topic, self.options.subscription
+            ids = self._chunk(frame, where) if metadata.num_chunks_from_msg > 1 else [where]
+            if ids:
+                self._keep(Delivery(self, frame, ids, size))
+
+    def _keep(self, delivery: Delivery) -> None:
+        """Put a delivery where it waits to be taken; where there is no room, let it go."""
+        self._typical = max(delivery.weight // delivery.size, self._typical - self._typical // 64)
+        if self._inbox.put(delivery):
+            self._held += delivery.size
+            self._changed()
             return
-        frame.topic, frame.subscription = self.topic, self.options.subscription
-        ids = [where]
-        if metadata.num_chunks_from_msg > 1:
-            joined = self._chunk(frame, where)
-            if joined is None:
-                return
-            ids = joined
-        entry = open_entry(frame)
+        self._halted = True
+        self.counts["let go"] += 1
+        beyond = f", {-self._balance} of them more than were asked for" if self._balance < 0 else ""
+        self._client.warn(
+            f"{self.topic}: {self._inbox.bytes} bytes of messages wait{beyond}: what comes now is let go, "
+            "unacknowledged; it is asked for again when they are taken"
+        )
+
+    def resume(self) -> None:
+        """Ask again for what was let go: the consumer is closed and opened again, for all kinds alike."""
+        if self._halted and self._reopening is None and self.link is not None and self.link.is_open:
+            self._acks.send_waiting()
+            self.link.send(build_frame(self._close_command(request_id=self.link.next_id())))
+            self.ended = False
+            self.lost(LinkClosed("messages were let go, as too many waited"))
+
+    def opens(self, delivery: Delivery) -> bool:
+        """Open the entry of a delivery that is to be taken; False if nothing of it is to be consumed."""
+        where, metadata = delivery.id, delivery.frame.metadata
+        assert metadata is not None  # else it would not wait
+        entry = open_entry(delivery.frame)
         if not entry.messages or any(message.payload is None for message in entry.messages):
-            compressed = metadata.compression and not metadata.encryption_keys
-            self._corrupt(
-                frame,
-                ids,
-                CommandAck.DecompressionError if compressed else CommandAck.BatchDeSerializeError,
-                "; ".join(entry.notes),
-            )
-            return
+            self._held -= delivery.size
+            text = "; ".join(entry.notes)
+            if entry.corrupt or not entry.messages:
+                compressed = metadata.compression and not metadata.encryption_keys
+                why = CommandAck.DecompressionError if compressed else CommandAck.BatchDeSerializeError
+                self._corrupt(delivery.ids, why, text)
+            else:
+                self.leave(delivery, text)
+                self._permit()
+            return False
         for note in entry.notes:
             self._client.warn(f"{self.topic} {where[0]}:{where[1]}: {note}")
         messages = [message for message in entry.messages if not message.skipped]
@@ -319,10 +313,23 @@ class Consumer(Resident):
             messages = [message for message in messages if left >> (message.index or 0) & 1]
         if not self.options.durable:
             messages = self._from_start(where, messages)
-        if messages:
-            self._deliver(Delivery(self, frame, messages, ids))
-        else:
-            self._give_back(_cost(frame))
+        if not messages:
+            self._release(delivery)
+            return False
+        delivery.messages = messages
+        whole = len(messages) == len(entry.messages)
+        delivery.left = (1 << len(messages)) - 1 if whole else sum(1 << (it.index or 0) for it in messages)
+        if len(entry.messages) == MAX_MESSAGES < metadata.num_messages_in_batch:
+            delivery.left |= _REST
+            self._unopened = self._unopened or where
+        return True
+
+    def leave(self, delivery: Delivery, why: str) -> None:
+        """Say and count that an entry could not be opened or shown. It is never acknowledged."""
+        self.counts["unopened"] += 1
+        self._unopened = self._unopened or delivery.id
+        ledger, entry = delivery.id
+        self._client.warn(f"{self.topic} {ledger}:{entry}: left unopened and unacknowledged: {why}")
 
     def _from_start(self, where: tuple[int, int], messages: list[Message]) -> list[Message]:
         """What is not before the place where a reader begins, or goes on: the broker sends whole entries."""
@@ -336,28 +343,18 @@ class Consumer(Resident):
                 kept.append(message)
         return kept
 
-    def _chunk(self, frame: Frame, where: tuple[int, int]) -> list[tuple[int, int]] | None:
+    def _chunk(self, frame: Frame, where: tuple[int, int]) -> list[tuple[int, int]]:
         """Keep a chunk; with the last one of a message give the ids of all its chunks."""
         metadata = frame.metadata
         assert metadata is not None
-        self._chunks.add(frame, metadata, self.id)
-        uuid = as_text(metadata.uuid[:256])
-        if metadata.chunk_id == 0:
-            self._chunk_ids.pop(uuid, None)
-        ids = self._chunk_ids.setdefault(uuid, [])
-        if len(ids) <= metadata.chunk_id and where not in ids[-1:]:
-            ids.append(where)
+        ids = self._inbox.chunks.add(frame, metadata, self.id << 32 | self.generation, where)
         for note in frame.notes:
             self._client.warn(f"{self.topic} {where[0]}:{where[1]}: {note}")
-        if frame.joined is not None:
-            del self._chunk_ids[uuid]
-            return ids
-        if len(self._chunk_ids) > ChunkJoiner.MAX_MESSAGES:
-            self._chunk_ids.popitem(last=False)
-        self._give_back(1)
-        return None
+        if not ids:
+            self._permit()
+        return ids
 
-    def _corrupt(self, frame: Frame, ids: list[tuple[int, int]], why: int, text: str = "") -> None:
+    def _corrupt(self, ids: list[tuple[int, int]], why: int, text: str = "") -> None:
         where = ids[-1]
         name = CommandAck.ValidationError.Name(why)  # type: ignore[arg-type]
         self.counts["corrupt"] += 1
@@ -375,23 +372,21 @@ class Consumer(Resident):
         )
         if self.link is not None and self.link.is_open:
             self.link.send(build_frame(command))
-        self._give_back(_cost(frame))
-
-    def _drop(self, frame: Frame, where: tuple[int, int]) -> None:
-        """Acknowledge once more what was acknowledged before."""
-        self._acks.add([id_data((*where, -1))])
-        self._give_back(_cost(frame))
+        self._permit()
 
     # -- acknowledging
 
     def ack(self, delivery: Delivery, message: Message | None = None) -> None:
         """Acknowledge one message of a delivery, or all of it."""
-        delivery.left = 0 if message is None else delivery.left & ~(1 << (message.index or 0))
+        done = _REST - 1 if message is None else 1 << (message.index or 0)
+        delivery.left &= ~done
         if delivery.left and not self._stored:
             return
         if delivery.left:
             self._partly[delivery.id] = delivery.left
-            if self.options.batch_index_ack:
+            if len(self._partly) > PARTLY:
+                self._partly.popitem(last=False)
+            if self.options.batch_index_ack and delivery.left < _REST:
                 size = delivery.frame.metadata.num_messages_in_batch if delivery.frame.metadata else 0
                 self._acks.add([id_data((*delivery.id, -1), delivery.left, size)])
             return
@@ -400,12 +395,17 @@ class Consumer(Resident):
         self._acks.add([id_data((*each, -1)) for each in delivery.ids])
 
     def ack_cumulatively(self, delivery: Delivery, message: Message) -> None:
-        """Acknowledge everything up to and with `message`. Exclusive and Failover only."""
+        """Acknowledge everything up to and with `message`, unless something unopened is before it.
+
+        Exclusive and Failover only.
+        """
+        if self._unopened is not None and self._unopened < delivery.id:
+            return
         index = message.index or 0
         left = delivery.left & ~((1 << index + 1) - 1)
         delivery.left = left
         size = delivery.frame.metadata.num_messages_in_batch if delivery.frame.metadata else 0
-        if left and not self.options.batch_index_ack:
+        if left and (left >= _REST or not self.options.batch_index_ack):
             return  # the broker would take it for the entry before
         self._acks.send([id_data((*delivery.id, -1), left, size)], CommandAck.Cumulative)
         if not left:
@@ -434,16 +434,22 @@ class Consumer(Resident):
         for each in delivery.ids:
             self._outstanding.pop(each, None)
             self._nacked.append((when, each))
-        if self._clock is None:
+        if self._clock is None or len(self._nacked) > REMEMBERED:
             self._check()
 
     def _check(self) -> None:
-        """Ask again for what was refused, or not acknowledged in time."""
+        """Ask again for what was refused, or not acknowledged in time; for all of it if that is too much."""
         now = time.monotonic()
-        due = [where for when, where in self._nacked if when <= now]
-        self._nacked = [each for each in self._nacked if each[0] > now]
+        by = now
+        if max(len(self._nacked), len(self._outstanding)) > REMEMBERED:
+            by = math.inf
+            self._client.warn(
+                f"{self.topic}: more than {REMEMBERED} messages wait to be asked for again: now"
+            )
+        due = [where for when, where in self._nacked if when <= by]
+        self._nacked = [each for each in self._nacked if each[0] > by]
         for where, when in list(self._outstanding.items()):
-            if when > now:
+            if when > by:
                 break
             del self._outstanding[where]
             due.append(where)
@@ -452,7 +458,9 @@ class Consumer(Resident):
         waits = [when for when, _ in self._nacked] + list(self._outstanding.values())[:1]
         if self.options.ack_timeout:
             waits.append(now + self.options.ack_timeout / 4)
-        self._clock = None
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
         if waits and not self._closing:
             pause = max(min(waits) - now, 0.01)
             self._clock = asyncio.get_running_loop().call_later(pause, self._check)
@@ -468,14 +476,14 @@ class Consumer(Resident):
             )
         else:
             self._epoch += 1
-            self.generation += 1
+            self._renew()
             command = build_command(
                 "REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=self.id, consumer_epoch=self._epoch
             )
         self._acks.send_waiting()
         self.link.send(build_frame(command))
         if not self.options.is_shared:
-            self._fill()
+            self._permit(1)
 
     # -- losing the broker, and finding it again
 
@@ -492,15 +500,3 @@ class Consumer(Resident):
 
     def _ended(self) -> None:
         self._changed()
-
-
-def _cost(frame: Frame) -> int:
-    """Permits that a MESSAGE used: one a message, but for those its ack_set masks."""
-    metadata = frame.metadata
-    if metadata is None:
-        return 1
-    count = metadata.num_messages_in_batch
-    masked = frame.body.ack_set
-    if masked:
-        count = sum(bin(word & 2**64 - 1).count("1") for word in masked)
-    return max(count, 1)

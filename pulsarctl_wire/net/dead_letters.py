@@ -10,7 +10,7 @@ from typing import Final
 
 from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import Delivery
+from pulsarctl_wire.net.inbox import Delivery
 from pulsarctl_wire.net.producer import ProducerOptions, Sent
 from pulsarctl_wire.net.publisher import Publisher
 from pulsarctl_wire.net.schemas import SchemaBook

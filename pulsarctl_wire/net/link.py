@@ -44,6 +44,9 @@ from pulsarctl_wire.wire.stream import KEPT_FRAME, FrameStream
 PROTOCOL_VERSION: Final = 21
 """What CONNECT says: the newest version of the protocol, as the Java client 4.0 has it."""
 
+MOST_UNSENT: Final = 160 * 1024 * 1024
+"""Bytes that wait to be sent: more than a producer has pending, and a message."""
+
 _VERSION: Final = f"pulsarctl-wire-v{__version__}"
 _OTHER_HOST: Final = {62, 64}
 """OpenSSL's codes for a certificate of another host name, or IP address."""
@@ -262,6 +265,8 @@ class Link(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             raise self._ended()
         self._transport.write(data)
+        if not self._writable.is_set() and self._transport.get_write_buffer_size() > MOST_UNSENT:
+            self.drop(f"the broker takes nothing: {MOST_UNSENT} bytes wait to be sent")
         if self._tap is not None:
             self._tap.carried(self.connection, True, data, time.time_ns())
 

@@ -19,7 +19,7 @@ Sends keep their sequence ids when they are sent again, so that a broker that de
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -137,6 +137,8 @@ class Producer(Resident):
         self._pending: deque[_Sending] = deque()
         self._pending_bytes = 0
         self._first_chunk: tuple[int, int] | None = None
+        self._known: Counter[int] = Counter()  # the sequence ids of what is pending
+        self._resent = False  # since the last receipt
         self._batches: dict[str | None, Batch] = {}
         self._batched_count = self._batched_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -280,6 +282,7 @@ class Producer(Resident):
             )
         sending = _Sending(frame, lowest, highest, count, chunks - 1 - metadata.chunk_id if chunks > 1 else 0)
         self._pending.append(sending)
+        self._known.update((lowest, highest))
         self._pending_bytes += sending.bytes
         self.pending_messages += count
         ready = self._reopening is None and self.error is None
@@ -372,6 +375,11 @@ class Producer(Resident):
 
     def _pop(self) -> None:
         head = self._pending.popleft()
+        self._resent = False
+        for each in (head.sequence_id, head.highest):
+            self._known[each] -= 1
+            if not self._known[each]:
+                del self._known[each]
         self._pending_bytes -= head.bytes
         self.pending_messages -= head.count
         self._wake()
@@ -398,7 +406,9 @@ class Producer(Resident):
         if code == "TopicTerminatedError":
             self._end(error)
             return
-        found = [each for each in self._pending if body.sequence_id in (each.sequence_id, each.highest)]
+        found = []
+        if body.sequence_id in self._known:
+            found = [each for each in self._pending if body.sequence_id in (each.sequence_id, each.highest)]
         if code == "NotAllowedError" and not found:
             return  # had before: another chunk of its message was refused too
         if code in ("NotAllowedError", "ChecksumError") and found:
@@ -409,8 +419,11 @@ class Producer(Resident):
                     self._pending.appendleft(each)
                 self._fail_head(error)
                 self._first_chunk = first
+            elif self._resent:
+                self._start_over(f"{error}; all pending was sent again already")
             else:
                 self._client.warn(f"{self.topic}: {error}; our copy is intact, all pending is sent again")
+                self._resent = True
                 self._resend()
             return
         self._start_over(str(error))

@@ -1,24 +1,31 @@
 """A subscription to several topics at once, partitioned or by a pattern."""
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
-from pulsarctl_wire.errors import SessionError
+from pulsarctl_wire.errors import SessionError, Unreachable
+from pulsarctl_wire.net.acks import Position
 from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import Consumer, ConsumerOptions, Delivery
+from pulsarctl_wire.net.consumer import Consumer, ConsumerOptions
+from pulsarctl_wire.net.inbox import Delivery, Inbox
 from pulsarctl_wire.net.watch import TopicWatch
 from pulsarctl_wire.wire.names import namespace_of, partition_name, without_partition
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
+MOST: Final = 10_000
+"""Topics and partitions that are consumed together."""
+
 
 class Subscription:
-    """The consumers of one subscription, and one queue for what they get.
+    """The consumers of one subscription, and one `inbox` for what they get; `options` are those of all.
 
     `topics` are full names; partitioned ones get a consumer for each partition. `pattern` (a regular
-    expression over full names, of topics in one namespace) adds topics as they appear.
+    expression over full names, of topics in one namespace) adds topics as they appear. `starts` are where to
+    begin in some of them, in place of `ConsumerOptions.start`.
     """
 
     def __init__(
@@ -29,17 +36,20 @@ class Subscription:
         *,
         pattern: str | None = None,
         extra_topics: Iterable[str] = (),
+        starts: Mapping[str, Position] = MappingProxyType({}),
     ) -> None:
         self.consumers: dict[str, Consumer] = {}
         self._client = client
         self._topics = list(topics)
-        self._options = options
+        self.options = options
         self._pattern = pattern
         self._extra = list(extra_topics)
-        self._queue: deque[Delivery] = deque()
+        self._starts = starts
+        self.inbox = Inbox(self.consumers)
         self._event = asyncio.Event()
         self._watch: TopicWatch | None = None
         self._opening: set[asyncio.Task[None]] = set()
+        self._left_out = 0
 
     @property
     def counts(self) -> Counter[str]:
@@ -51,15 +61,20 @@ class Subscription:
         topics = self._topics
         if self._pattern is not None:
             self._watch = TopicWatch(self._client, namespace_of(self._pattern), self._pattern, self._appeared)
-            topics = sorted({without_partition(each) for each in await self._watch.open()})
+            found = sorted({without_partition(each) for each in await self._watch.open()})
+            topics = found[:MOST]
+            self._leave_out(len(found) - MOST)
         for topic in [*topics, *self._extra]:
-            await self._add(topic, self._options)
+            await self._add(topic, self.options)
 
     async def _add(self, topic: str, options: ConsumerOptions) -> None:
-        count = await self._client.partitions(topic, create=self._options.create_topic)
+        count = await self._client.partitions(topic, create=self.options.create_topic)
+        if len(self.consumers) + count > MOST:
+            raise Unreachable(f"{topic}: more than {MOST} topics and partitions are not consumed together")
         for name in [partition_name(topic, index) for index in range(count)] or [topic]:
             if name not in self.consumers:
-                consumer = Consumer(self._client, name, options, self._deliver, self._event.set)
+                own = replace(options, start=self._starts.get(name, options.start))
+                consumer = Consumer(self._client, name, own, self.inbox, self._event.set)
                 self.consumers[name] = consumer
                 try:
                     await consumer.open()
@@ -69,12 +84,21 @@ class Subscription:
 
     def _appeared(self, added: list[str], removed: list[str]) -> None:
         self._event.set()  # the watch may have ended
-        for topic in {without_partition(each) for each in added}:
+        topics = sorted({without_partition(each) for each in added})
+        room = max(MOST - len(self.consumers) - len(self._opening), 0)
+        for topic in topics[:room]:
             self._begin(self._add_late(topic))
+        self._leave_out(len(topics) - room)
         for topic in removed:
             consumer = self.consumers.pop(topic, None)
             if consumer is not None:
                 self._begin(consumer.close())
+
+    def _leave_out(self, count: int) -> None:
+        if count > 0:
+            self._left_out += count
+            text = f"more than {MOST} topics and partitions are not consumed together"
+            self._client.warn(f"{self._pattern}: {text}: {self._left_out} topics are left out")
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -83,20 +107,19 @@ class Subscription:
 
     async def _add_late(self, topic: str) -> None:
         try:  # all of a topic that has just appeared is news
-            await self._add(topic, replace(self._options, initial=CommandSubscribe.Earliest))
+            await self._add(topic, replace(self.options, initial=CommandSubscribe.Earliest))
         except SessionError as error:
             self._client.warn(f"{topic}: {error}")
 
-    def _deliver(self, delivery: Delivery) -> None:
-        self._queue.append(delivery)
-        self._event.set()
+    async def take(self, seconds: float | None = None) -> Delivery | None:
+        """The next delivery, its entry opened; waits for one, for `seconds` at the most.
 
-    async def take(self, seconds: float | None = None) -> list[Delivery]:
-        """What was delivered and not taken yet; waits for something, for `seconds` at the most.
-
-        Empty when nothing came in that time, or when all topics have been terminated and read to their
+        None when nothing came in that time, or when all topics have been terminated and read to their
         ends. Raises the SessionError that ended a consumer.
         """
+        delivery = self.inbox.next()
+        if delivery is not None:
+            return delivery
         late = False
 
         def give_up() -> None:
@@ -111,15 +134,11 @@ class Subscription:
             if timer is not None:
                 timer.cancel()
 
-    async def _next(self, is_late: Callable[[], bool]) -> list[Delivery]:
+    async def _next(self, is_late: Callable[[], bool]) -> Delivery | None:
         while True:
-            taken = []
-            while self._queue:
-                delivery = self._queue.popleft()
-                if delivery.is_current:
-                    taken.append(delivery)
-            if taken:
-                return taken
+            delivery = self.inbox.next()
+            if delivery is not None:
+                return delivery
             for topic, consumer in list(self.consumers.items()):
                 if consumer.error is None:
                     continue
@@ -132,11 +151,11 @@ class Subscription:
                 and self.consumers
                 and all(each.ended for each in self.consumers.values())
             ):
-                return []
+                return None
             if self._watch is not None and self._watch.error is not None:
                 raise self._watch.error
             if is_late():
-                return []
+                return None
             self._event.clear()
             await self._event.wait()
 

@@ -13,14 +13,15 @@ END_TXN is not sent again when its answer is lost: how a transaction ended the c
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from pulsarctl_wire.errors import BrokerError, LinkClosed, SettingsError, Unanswered
+from pulsarctl_wire.errors import BrokerError, LinkClosed, LocalProtocolError, SettingsError, Unanswered
 from pulsarctl_wire.net.acks import COUNT, id_data
 from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import Consumer, Delivery
+from pulsarctl_wire.net.consumer import Consumer
+from pulsarctl_wire.net.inbox import Delivery
 from pulsarctl_wire.net.link import Link
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.names import partition_name
-from pulsarctl_wire.wire.payload import Message
+from pulsarctl_wire.wire.payload import MAX_MESSAGES, Message
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, TxnAction
 
 ASSIGNMENT: Final = "persistent://pulsar/system/transaction_coordinator_assign"
@@ -131,12 +132,16 @@ def _ack_ids(delivery: Delivery, messages: Iterable[Message]) -> list[dict[str, 
     """What acknowledges these messages of a delivery, as the fields of MessageIdData.
 
     The broker compares batches bit by bit with what other transactions acknowledge: no bit but those of
-    `messages` may be cleared, and batch_size says how many there are.
+    `messages` may be cleared, and batch_size says how many there are. Raises LocalProtocolError for more than
+    can be opened.
     """
     ids = [id_data((*each, -1)) for each in delivery.ids]
     metadata = delivery.frame.metadata
     if metadata is not None and metadata.HasField("num_messages_in_batch"):
         size = metadata.num_messages_in_batch
+        if size > MAX_MESSAGES:
+            text = f"{size} messages in a batch, more than {MAX_MESSAGES} are not acknowledged one by one"
+            raise LocalProtocolError(f"{delivery.consumer.topic}: {text}")
         left = (1 << size) - 1
         for message in messages:
             left &= ~(1 << (message.index or 0))

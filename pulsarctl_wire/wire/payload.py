@@ -49,7 +49,7 @@ _USUAL_METADATA: Final = 64  # bytes that are not worth a look for unknown field
 _SNAPPY_FRAMING: Final = b"\xff\x06\x00\x00sNaPpY"
 """What the framing format begins with (github.com/google/snappy, framing_format.txt): the Rust client's."""
 
-_CHUNK_COST: Final = 64  # bytes of keeping a chunk, beside its payload
+_CHUNK_COST: Final = 192  # bytes of keeping a chunk, beside its payload
 
 _u32_at: Final = struct.Struct(">I").unpack_from
 
@@ -73,10 +73,13 @@ class Entry(NamedTuple):
     """What an entry holds: its messages, and texts on anything odd.
 
     An encrypted entry is one message whose payload is the ciphertext: `metadata.encryption_keys` tells.
+    `corrupt` tells that its bytes are not what its metadata says. A payload that is None although the entry
+    is not corrupt was left unopened: it is larger than what is opened, or memory was short.
     """
 
     messages: list[Message]
     notes: list[str]
+    corrupt: bool = False
 
 
 class PayloadError(ValueError):
@@ -124,12 +127,23 @@ class Budget:
         return f"{what}: too much was opened for so few bytes read (--payload-ratio)"
 
 
+class PayloadTooLarge(PayloadError):
+    """A payload that may be intact, but is larger than what is decompressed."""
+
+
 def open_entry(frame: Frame, budget: Budget | None = None) -> Entry:
     """The messages of a SEND or MESSAGE. Never raises: what cannot be read is said in the notes.
 
     A chunk has none, but the last one of a message has that message if all chunks were seen.
     What `budget` has no room for stays unopened, and is noted.
     """
+    try:
+        return _opened(frame, budget)
+    except MemoryError:
+        return Entry([Message(None, frame.metadata, None)], ["too little memory to open the payload"])
+
+
+def _opened(frame: Frame, budget: Budget | None) -> Entry:
     metadata = frame.metadata
     if metadata is None or not frame.payload_at or frame.partial:
         return Entry([], [])
@@ -150,11 +164,16 @@ def open_entry(frame: Frame, budget: Budget | None = None) -> Entry:
         try:
             payload = decompress(metadata.compression, payload, metadata.uncompressed_size)
         except PayloadError as error:
-            return Entry([Message(None, metadata, None)], [*notes, str(error)])
+            corrupt = not isinstance(error, PayloadTooLarge)
+            return Entry([Message(None, metadata, None)], [*notes, str(error)], corrupt)
     if not metadata.HasField("num_messages_in_batch"):
         return Entry([Message(None, metadata, payload)], notes)
+    count = metadata.num_messages_in_batch
     masked = frame.base.message.ack_set if frame.type == 9 and frame.base is not None else ()
-    return Entry(_batch(payload, metadata.num_messages_in_batch, masked, notes, budget), notes)
+    unopened = budget.unopened if budget is not None else 0
+    messages = _batch(payload, count, masked, notes, budget)
+    whole = len(messages) >= min(count, MAX_MESSAGES)
+    return Entry(messages, notes, corrupt=not whole and (budget is None or budget.unopened == unopened))
 
 
 def _batch(
@@ -208,14 +227,15 @@ def _masked(ack_set: Any, index: int) -> bool:
 def decompress(codec: int, data: bytes, size: int) -> bytes:
     """`data` decompressed by Pulsar's codec number `codec` to the `size` bytes that its metadata says.
 
-    Raises PayloadError if it is not of that codec, not of that size, or larger than `MAX_PAYLOAD`.
+    Raises PayloadError if it is not of that codec or not of that size, PayloadTooLarge if that is more than
+    `MAX_PAYLOAD`, MemoryError if there is too little memory.
     """
     name = CompressionType.DESCRIPTOR.values_by_number[codec].name
     if size > MAX_PAYLOAD:
-        raise PayloadError(f"{name} payload of {size} bytes: more than {MAX_PAYLOAD} are not decompressed")
+        raise PayloadTooLarge(f"{name} payload of {size} bytes: more than {MAX_PAYLOAD} are not decompressed")
     try:
         whole = _CODECS[codec](data, size)
-    except PayloadError:
+    except (PayloadError, MemoryError):
         raise
     except Exception as error:
         raise PayloadError(f"the payload does not decompress as {name}: {_first_line(error)}") from error
@@ -240,7 +260,12 @@ def _zstd(data: bytes, size: int) -> bytes:
     import zstandard
 
     reader = zstandard.ZstdDecompressor(max_window_size=2 * MAX_PAYLOAD).stream_reader(data)
-    return reader.read(size + 1)
+    try:
+        return reader.read(size + 1)
+    except zstandard.ZstdError as error:
+        if "not enough memory" in str(error):  # ZSTD_error_memory_allocation, without a type of its own
+            raise MemoryError from None
+        raise
 
 
 def _snappy(data: bytes, size: int) -> bytes:
@@ -257,7 +282,8 @@ def _snappy(data: bytes, size: int) -> bytes:
             break
     if said != size:
         raise PayloadError(f"SNAPPY payload of {said} bytes where uncompressed_size says {size}")
-    return bytes(cramjam.snappy.decompress_raw(data))
+    whole = bytearray(size)  # ours, for cramjam panics where it cannot have the memory
+    return bytes(memoryview(whole)[: cramjam.snappy.decompress_raw_into(data, whole)])
 
 
 _CODECS: Final[dict[int, Callable[[bytes, int], bytes]]] = {
@@ -275,10 +301,11 @@ def _first_line(error: Exception) -> str:
 class _Chunks:
     """The chunks of one message so far."""
 
-    __slots__ = ("expected", "parts", "size")
+    __slots__ = ("expected", "ids", "parts", "size")
 
     def __init__(self) -> None:
         self.expected = 0
+        self.ids: list[tuple[int, int]] = []
         self.parts: list[bytes] = []
         self.size = 0
 
@@ -297,8 +324,15 @@ class ChunkJoiner:
         self._waiting: dict[tuple[int, bool, int, str], _Chunks] = {}
         self._bytes = 0
 
-    def add(self, frame: Frame, metadata: MessageMetadata, owner: int) -> None:
-        """Take the chunk in `frame` of producer or consumer `owner`; the last one gets `frame.joined`."""
+    def add(
+        self, frame: Frame, metadata: MessageMetadata, owner: int, place: tuple[int, int] | None = None
+    ) -> list[tuple[int, int]]:
+        """Take the chunk in `frame` of producer or consumer `owner`; the last one gets `frame.joined`.
+
+        `place` is the chunk's (ledger, entry), where they are asked for: with the last chunk those of all
+        are given.
+        """
+        none: list[tuple[int, int]] = []
         chunk, count = metadata.chunk_id, metadata.num_chunks_from_msg
         key = frame.connection.index, frame.to_broker, owner, as_text(metadata.uuid[:256])
         chunks = self._waiting.get(key)
@@ -309,11 +343,13 @@ class ChunkJoiner:
             expected = chunks.expected if chunks else 0
             frame.note(f"chunk {chunk} of message {as_text(metadata.uuid)} without chunk {expected}")
             self._drop(key)
-            return
+            return none
         if chunk < chunks.expected:
             frame.note(f"chunk {chunk} of message {as_text(metadata.uuid)} once more")
-            return
+            return none
         chunks.expected += 1
+        if place is not None:
+            chunks.ids.append(place)
         if self._keep:
             chunks.parts.append(frame.payload)
             chunks.size += len(chunks.parts[-1]) + _CHUNK_COST
@@ -324,6 +360,7 @@ class ChunkJoiner:
         while self._bytes > self.MAX_BYTES or len(self._waiting) > self.MAX_MESSAGES:
             frame.note("too many chunks wait for more: the oldest message is given up")
             self._drop(next(iter(self._waiting)))
+        return none if frame.joined is None else chunks.ids
 
     def _drop(self, key: tuple[int, bool, int, str]) -> None:
         chunks = self._waiting.pop(key, None)

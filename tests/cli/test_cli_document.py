@@ -54,8 +54,8 @@ def test_every_option_of_the_proxy_is_documented() -> None:
 
 
 VERBS = [
-    *("produce", "consume", "read", "lookup", "partitions", "topics", "watch", "seek", "unsubscribe"),
-    *("last-id", "consumer-stats", "schema get", "schema put", "ping", "txn", "send"),
+    *("produce", "consume", "read", "lookup", "partitions", "topics", "cluster", "watch", "seek"),
+    *("unsubscribe", "last-id", "consumer-stats", "schema get", "schema put", "ping", "txn", "send"),
 ]
 
 

@@ -56,6 +56,16 @@ def spread(kept: Cluster, topic: str) -> str:
     raise AssertionError(owners)
 
 
+def test_owners_are_listed(kept: Cluster, spread: str, pwire: Pwire) -> None:
+    for url in (kept.url, kept.proxy_url):
+        done = pwire("cluster", "--regex", f"{spread}.*", "-o", "json", url=url)
+        assert (done.returncode, done.stderr) == (0, "")
+        found, summary = (json.loads(line) for line in done.stdout.splitlines())
+        owners = [each["broker_service_url"] for each in found["owners"]]
+        assert (found["topic"], found["partitions"], len(owners)) == (spread, PARTITIONS, PARTITIONS)
+        assert set(owners) == set(summary["brokers"]) == set(kept.urls)
+
+
 @pytest.fixture
 def movable(cluster: Cluster, topic: str) -> str:
     """A topic that nobody asks for when it is unloaded, as brokers do for those of their own."""

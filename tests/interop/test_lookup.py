@@ -101,6 +101,45 @@ def test_topics(broker: Standalone, pwire: Pwire) -> None:
     assert done(pwire("topics", namespace, "--regex", "a")) == ""  # the whole name
 
 
+@pytest.mark.parametrize("mode", ["persistent", "non-persistent", "all"])
+def test_topics_of_no_namespace(broker: Standalone, pwire: Pwire, mode: str) -> None:
+    namespace = f"public/{secrets.token_hex(4)}"
+    run = pwire("topics", namespace, "--mode", mode)
+    assert refusal(run) == ("GET_TOPICS_OF_NAMESPACE", "TopicNotFound")
+    assert "Namespace not found (no such namespace)" in run.stderr
+    broker.rest("PUT", f"/admin/v2/namespaces/{namespace}")
+    assert done(pwire("topics", namespace, "--mode", mode)) == ""
+
+
+def test_cluster(broker: Standalone, pwire: Pwire) -> None:
+    namespace = f"public/{secrets.token_hex(4)}"
+    assert refusal(pwire("cluster", "--namespace", namespace)) == ("GET_TOPICS_OF_NAMESPACE", "TopicNotFound")
+    broker.rest("PUT", f"/admin/v2/namespaces/{namespace}")
+    name = f"persistent://{namespace}"
+    broker.rest("PUT", path_of(f"{name}/a"))
+    broker.rest("PUT", path_of(f"{name}/b-partition-x"))
+    partitioned(broker, f"{name}/p", 2)
+    first, *lines = done(pwire("cluster", broker.url, "--namespace", namespace, url="")).splitlines()
+    assert first.startswith(f"{address(broker)}: Pulsar Server")
+    assert lines == [
+        "1 broker",
+        f"  {broker.url} serves 4",
+        f"3 topics of {namespace}",
+        f"  {name}/a → {broker.url}",
+        f"  {name}/b-partition-x → {broker.url}",
+        f"  {name}/p, 2 partitions",
+        f"    0 → {broker.url}",
+        f"    1 → {broker.url}",
+    ]
+    *topics, summary = records(done(pwire("cluster", "--namespace", namespace, "-o", "json")))
+    assert [(each["topic"].rpartition("/")[2], each["partitions"]) for each in topics] == [
+        ("a", 0),
+        ("b-partition-x", 0),
+        ("p", 2),
+    ]
+    assert summary["brokers"] == {broker.url: 4}
+
+
 def test_topics_refused(pwire: Pwire) -> None:
     assert "no regular expression" in said(pwire("topics", "--regex", "("), 2)
     assert "is no namespace" in said(pwire("topics", "a/b/c/d"), 2)

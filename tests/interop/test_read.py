@@ -66,6 +66,35 @@ def test_from_everywhere(broker: Standalone, filled: str, pwire: Pwire) -> None:
     assert stats_of(broker, filled)["subscriptions"] == {}
 
 
+def test_the_last_messages(broker: Standalone, filled: str, pwire: Pwire) -> None:
+    def last(count: int, *options: object) -> str:
+        return done(pwire("read", filled, "--from", f"-{count}", *options)).replace("\n", "")
+
+    assert [last(count) for count in (1, 2, 5, 6)] == ["h", "gh", "defgh", "cdefgh"]
+    assert last(8) == last(100) == "abcdefgh"
+    assert last(5, "-n", 2) == "de"
+    for text in ("i", "j"):  # each in a ledger of its own
+        broker.rest("PUT", f"{path_of(filled)}/unload")
+        fill(broker, filled, text)
+    assert [last(count) for count in (1, 2, 3, 4, 5)] == ["j", "ij", "hij", "ghij", "fghij"]
+    assert last(100) == "abcdefghij"
+    assert stats_of(broker, filled)["subscriptions"] == {}
+
+
+def test_the_last_messages_of_partitions(broker: Standalone, topic: str, pwire: Pwire) -> None:
+    first, second, _ = partitioned(broker, topic, 3)
+    fill(broker, first, "a", "b", "c")
+    fill(broker, second, *"defg", batch=True)
+    lines = done(pwire("read", topic, "--from", "-2")).splitlines()
+    assert sorted(lines) == ["b", "c", "f", "g"]
+
+
+def test_the_last_messages_of_nothing(broker: Standalone, topic: str, pwire: Pwire) -> None:
+    partitioned(broker, topic, 1)
+    assert done(pwire("read", topic, "--from", "-2")) == ""
+    assert "keeps no messages" in said(pwire("read", topic.replace("p", "non-p", 1), "--from", "-2"), 2)
+
+
 @pytest.mark.parametrize("where", ["latest", "last", "later", "within a batch"])
 def test_the_end_is_where_it_begins(broker: Standalone, topic: str, pwire: Pwire, where: str) -> None:
     fill(broker, topic, *"abc", batch=where == "within a batch")

@@ -56,8 +56,9 @@ def visible(pwire: Pwire, broker: Standalone, topic: str) -> list[str]:
             await feed.open()
             texts: list[str] = []
             while END not in texts:
-                for delivery in await asyncio.wait_for(feed.take(), 20):
-                    texts += [(message.payload or b"").decode() for message in delivery.messages]
+                delivery = await asyncio.wait_for(feed.take(), 20)
+                assert delivery is not None
+                texts += [(message.payload or b"").decode() for message in delivery.messages]
             await feed.close()
             return [text for text in texts if text != END]
 

@@ -20,14 +20,15 @@ import gc
 import socket
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from crc32c import crc32c
 
 from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import ConsumerOptions, Delivery
+from pulsarctl_wire.net.consumer import ConsumerOptions
+from pulsarctl_wire.net.inbox import Delivery
 from pulsarctl_wire.net.producer import Producer, ProducerOptions, Sent
 from pulsarctl_wire.net.settings import Address, Settings, parse_url
 from pulsarctl_wire.net.subscription import Subscription
@@ -568,14 +569,20 @@ async def take(subscription: Subscription, count: int) -> list[Delivery]:
     """Take `count` deliveries, and give their permits back."""
     found: list[Delivery] = []
     while len(found) < count:
-        for delivery in await subscription.take():
-            delivery.consumer.taken(delivery)
-            found.append(delivery)
-    assert len(found) == count
+        delivery = await take_one(subscription)
+        delivery.consumer.taken(delivery)
+        found.append(delivery)
     return found
 
 
-def payloads(deliveries: list[Delivery]) -> list[bytes | None]:
+async def take_one(subscription: Subscription) -> Delivery:
+    """Take a delivery, and keep its permits."""
+    delivery = await subscription.take()
+    assert delivery is not None
+    return delivery
+
+
+def payloads(deliveries: Iterable[Delivery]) -> list[bytes | None]:
     return [message.payload for delivery in deliveries for message in delivery.messages]
 
 

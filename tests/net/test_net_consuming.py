@@ -27,6 +27,7 @@ from net.scripted import (
     silence,
     subscribed,
     take,
+    take_one,
     with_metadata,
 )
 
@@ -249,7 +250,7 @@ async def test_reader_of_a_topic_without_storage() -> None:
             consumer = only(subscription)
             broker.peers[0].send(entry(0, b"b", ledger=0)(consumer.id), build("PING"))
             await broker.saw("PONG")
-            assert subscription._queue
+            assert subscription.inbox
             assert payloads(await take(subscription, 1)) == [b"b"]
 
 
@@ -278,9 +279,7 @@ async def test_nack_exclusive() -> None:
         again = deliver(*(entry(each, bytes([each])) for each in (1, 2)))
         broker.once("REDELIVER_UNACKNOWLEDGED_MESSAGES", again)
         async with subscribed(client, nack_delay=0.05, queue_size=10) as subscription:
-            taken = await subscription.take()
-            while len(taken) < 3:
-                taken += await subscription.take()
+            taken = [await take_one(subscription) for _ in range(3)]
             consumer = only(subscription)
             for delivery in taken[:2]:
                 consumer.taken(delivery)
@@ -316,7 +315,7 @@ async def test_message_of_an_earlier_epoch() -> None:
             delivery.consumer.nack(delivery)
             (delivery,) = await take(subscription, 1)
             assert delivery.id == (LEDGER, 0)
-            assert not subscription._queue
+            assert not subscription.inbox
 
 
 @awaited
@@ -348,7 +347,7 @@ async def test_nack_of_a_reader() -> None:
             first, _ = await take(subscription, 2)
             first.consumer.nack(first)
             await broker.saw("PONG")
-            assert subscription._queue
+            assert subscription.inbox
             assert payloads(await take(subscription, 2)) == [b"a", b"b"]
 
 
@@ -502,7 +501,7 @@ async def test_end_of_topic() -> None:
         broker.once("FLOW", last)
         async with subscribed(client) as subscription:
             assert payloads(await take(subscription, 1)) == [b"a"]
-            assert await subscription.take() == []
+            assert await subscription.take() is None
             assert only(subscription).ended
             assert broker.peers[0].is_open
         assert len(broker.peers) == len(broker.seen("SUBSCRIBE")) == 1
@@ -522,7 +521,7 @@ async def test_end_of_one_topic_of_several() -> None:
             await broker.saw("PONG")
             assert not waiting.done()
             broker.peers[0].send(build("REACHED_END_OF_TOPIC", consumer_id=other.id))
-            assert await waiting == []
+            assert await waiting is None
 
 
 @awaited
@@ -533,7 +532,7 @@ async def test_sought_back_from_the_end() -> None:
             "FLOW", lambda peer, frame: build("REACHED_END_OF_TOPIC", consumer_id=frame.body.consumer_id)
         )
         async with subscribed(client) as subscription:
-            assert await subscription.take() == []
+            assert await subscription.take() is None
             consumer = only(subscription)
 
             def both(peer: Peer, frame: Frame) -> bytes:
@@ -543,7 +542,7 @@ async def test_sought_back_from_the_end() -> None:
             broker.once("FLOW", deliver(entry(0, b"a")))
             consumer.sought()
             await consumer.ask("SEEK", message_publish_time=1)
-            assert payloads(await subscription.take()) == [b"a"]
+            assert payloads([await take_one(subscription)]) == [b"a"]
 
 
 @awaited

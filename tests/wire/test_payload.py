@@ -1,5 +1,7 @@
 """An entry opens to its messages, whatever codec, batch or chunks it came in, and stays bounded."""
 
+import subprocess
+import sys
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
@@ -361,8 +363,36 @@ def test_a_bomb_that_says_how_large_it_is(codec: int) -> None:
     with memory_below(16 * MIB):
         entry = open_entry(frame)
     assert only(entry).payload is None
+    assert not entry.corrupt  # for all we know
     name = CODEC_NAMES[codec]
     assert entry.notes == [f"{name} payload of {BOMB} bytes: more than {MAX_PAYLOAD} are not decompressed"]
+
+
+@each_number
+@pytest.mark.parametrize("room", [1, 20, 66], ids="{} MiB".format)
+def test_too_little_memory_is_no_corruption(codec: int, room: int) -> None:
+    """In a process that may take `room` MiB more, for a payload of 64 MiB."""
+    program = """
+import resource, sys
+from pulsarctl_wire.wire.frame import Connection
+from pulsarctl_wire.wire.payload import decompress, open_entry
+from pulsarctl_wire.wire.stream import FrameStream
+codec, room, head = int(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3])
+(frame,) = FrameStream(Connection(0), True).feed(sys.stdin.buffer.read())
+decompress(codec, head, 1)  # its library is loaded
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room * 2**20,) * 2)
+entry = open_entry(frame)
+print(entry.messages[0].payload is None, entry.corrupt, *entry.notes)
+"""
+    compress = dict(CODECS.values())[codec]
+    frame = sent(compress(bytes(MAX_PAYLOAD)), compression=codec, uncompressed_size=MAX_PAYLOAD)
+    arguments = [str(codec), str(room), compress(b"a").hex()]
+    said = subprocess.run(
+        [sys.executable, "-c", program, *arguments], input=frame.raw, stdout=subprocess.PIPE, check=True
+    )
+    opened = b"False False" if (codec, room) == (ZSTD, 66) else b""
+    assert said.stdout.strip() in (b"True False too little memory to open the payload", opened)
 
 
 @each_codec
@@ -530,7 +560,8 @@ def test_a_negative_count(count: int) -> None:
 
 def test_an_empty_batch() -> None:
     assert open_entry(sent(b"", num_messages_in_batch=0)) == Entry([], [])
-    assert open_entry(sent(b"", num_messages_in_batch=2)) == Entry([], ["0 messages in a batch that says 2"])
+    noted = ["0 messages in a batch that says 2"]
+    assert open_entry(sent(b"", num_messages_in_batch=2)) == Entry([], noted, corrupt=True)
 
 
 @pytest.mark.parametrize("size", [-1, -4, -(2**31)])
@@ -835,7 +866,7 @@ def test_any_order_of_chunks(said: list[tuple[int, int, str, int]]) -> None:
             assert (at, frame.notes) == (count - 1, ())
 
 
-CHUNK_COST: Final = 64
+CHUNK_COST: Final = payload_module._CHUNK_COST
 """Bytes that a chunk counts beside its payload."""
 
 GIVEN_UP: Final = "too many chunks wait for more: the oldest message is given up"
