@@ -32,7 +32,7 @@ from pulsarctl_wire.net.remap import Names, Remap, redacted
 from pulsarctl_wire.net.settings import Auth, Settings
 from pulsarctl_wire.wire.commands import NUMBERS, REQUESTS
 from pulsarctl_wire.wire.fields import as_text
-from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, build_frame
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, with_command
 from pulsarctl_wire.wire.names import full_topic
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandSubscribe
 from pulsarctl_wire.wire.session import FIELDS, MAX_PENDING, NO_REQUEST, Knowledge, Session, bound
@@ -437,7 +437,7 @@ class Player:
         auth = self._auth
         if auth.method != "none":
             body.auth_method_name, body.auth_data = auth.method, auth.data()
-        return frame.raw if base == frame.base else build_frame(base)
+        return frame.raw if base == frame.base else with_command(frame.raw, base)
 
     async def _drain(self) -> None:
         """Wait until the socket takes more; a broker that reads nothing is given up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import sys
 from collections.abc import AsyncIterator, Iterator
 from types import FrameType
@@ -39,12 +40,14 @@ from pulsarctl_wire.net.differences import differences
 from pulsarctl_wire.net.remap import _METHODS, Names, Remap
 from pulsarctl_wire.net.replay import Difference, Ended, Options, Replay, Totals
 from pulsarctl_wire.net.settings import Auth, Settings, parse_url
+from pulsarctl_wire.wire.commands import BODIES, NUMBERS
 from pulsarctl_wire.wire.fields import SECRETS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from pulsarctl_wire.wire.session import Knowledge, Session
 from pulsarctl_wire.wire.stream import FrameStream
 
+SENT: Any = {"producer_id": 1, "sequence_id": 0}
 RECORDED = 99  # the ledger of what was recorded
 ELSEWHERE = "persistent://public/default/other"
 
@@ -960,3 +963,46 @@ def test_ids_that_are_only_compared_are_not_counted_as_unknown() -> None:
     assert remap.unknown_ids == 0
     assert remap.outgoing(frame(acking(5))) == acking(5)
     assert remap.unknown_ids == 1
+
+
+def _without_fields(kind: str, *tags: int) -> bytes:
+    """A command whose body has nothing but empty messages in the fields of these tags."""
+    base = BaseCommand()
+    base.type = NUMBERS[kind]  # type: ignore[assignment]
+    getattr(base, BODIES[base.type]).MergeFromString(b"".join(bytes((tag << 3 | 2, 0)) for tag in tags))
+    getattr(base, BODIES[base.type]).SetInParent()
+    command = base.SerializePartialToString()
+    return struct.pack(">II", 4 + len(command), len(command)) + command
+
+
+@awaited
+async def test_commands_without_required_fields_are_played() -> None:
+    tape = Tape().sent(_without_fields("CONNECT")).came(connected())
+    tape.sent(_without_fields("ACK", 3), _without_fields("SEEK", 3))
+    async with ScriptedBroker() as broker:
+        broker.always("ACK", silence)
+        broker.always("SEEK", silence)
+        await play(broker, tape, auth=Auth("token", lambda: b"secret"))
+        await broker.saw("SEEK")
+        [connect], [ack] = broker.bodies("CONNECT"), broker.bodies("ACK")
+    assert connect.auth_data == b"secret"
+    assert not connect.HasField("client_version")
+    assert len(ack.message_id) == 1
+
+
+@awaited
+async def test_metadata_without_required_fields_is_sent_as_it_was() -> None:
+    version = b"\0\0\0\0\0\0\0\5"
+    head = MessageMetadata(schema_version=version).SerializePartialToString()
+    sound = build("SEND", MessageMetadata(producer_name="p", sequence_id=0, publish_time=5), b"", **SENT)
+    command = sound[: 8 + int.from_bytes(sound[4:8], "big")]
+    bare = command + struct.pack(">I", len(head)) + head
+    bare = struct.pack(">I", len(bare) - 4) + bare[4:]
+    tape = Tape().greeted().sent(build("PRODUCER", topic=TOPIC, producer_id=1, request_id=1))
+    tape.came(producer_success(version=version)).sent(bare)
+    async with ScriptedBroker() as broker:
+        broker.once("PRODUCER", lambda peer, frame: producer_success(version=b"\0\0\0\0\0\0\0\1"))
+        broker.always("SEND", silence)
+        await play(broker, tape)
+        await broker.saw("SEND")
+        assert broker.seen("SEND")[0].raw == bare
