@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.capture.rotation import RotatingWriter
 from pulsarctl_wire.cli import console, select
+from pulsarctl_wire.cli.keeping import Start
 from pulsarctl_wire.cli.printer import Printer
 from pulsarctl_wire.cli.render import renderer, schema_of
 from pulsarctl_wire.cli.trace import Follower
@@ -67,11 +68,37 @@ class Options:
     metrics: str | None
 
 
-class Watching:
-    """One run. Construction raises FilterError, or ends the command, where something cannot be had."""
+def watch(options: Options, ring: Ring, start: Start) -> int:
+    """Watch what is put into the ring until the proxy ends; gives the exit code."""
+    if start.why:
+        _tell_of_failure(start, ring)
+    with console.errors_said(), ExitStack() as stack:
+        watching = Watching(options, stack, start.since_ns if start.why else None)
+        start.ready()
+        return watching.run(ring)
 
-    def __init__(self, options: Options, stack: ExitStack) -> None:
+
+def _tell_of_failure(start: Start, ring: Ring) -> None:
+    """Say what became of the watcher before this one, and wait as long as is wanted."""
+    later = f" in {start.delay:g} s" if start.delay else ""
+    text = f"the watcher has ended ({start.why}); forwarding goes on, and another one begins{later}"
+    printer = Printer(sys.stderr.fileno())
+    printer.put(f"pwire: {console.clean(text)}\n".encode("utf-8", "backslashreplace"))
+    printer.end(_FLUSH)
+    over = time.monotonic() + start.delay
+    while time.monotonic() < over and not ring.ending:
+        time.sleep(_TICK)
+
+
+class Watching:
+    """One run. Construction raises FilterError, or ends the command, where something cannot be had.
+
+    `since_ns`: another one began then, and has failed.
+    """
+
+    def __init__(self, options: Options, stack: ExitStack, since_ns: int | None = None) -> None:
         self.options = options
+        self._since_ns = since_ns
         self._stack = stack
         self._table: LiveTable | None = None
         self._recorder = Recorder(show_secrets=options.show_secrets, schema=schema_of(options.schema))
@@ -102,6 +129,7 @@ class Watching:
                 size=options.rotate_size,
                 period_ns=options.rotate_ns,
                 keep=options.rotate_files,
+                since_ns=self._since_ns,
             )
         except OSError as error:
             console.fail(f"--record {path}: {error.strerror}", console.EXIT_OUTPUT)
@@ -184,6 +212,9 @@ class Watching:
     def _carried(self, record: Record) -> None:
         index, to_broker, time_ns, data = record.connection, record.to_broker, record.time_ns, record.data
         if index not in self._connections:
+            if self._since_ns is not None:  # it is told of again in a moment
+                self._missed_bytes += len(data)
+                return
             self._open(Connection(index), time_ns)
         connection = self._connections[index]
         writer = self._writer

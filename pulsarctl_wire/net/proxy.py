@@ -303,6 +303,11 @@ class Proxy:
             for lane in relay.lanes:
                 lane.renew_faults()
 
+    def tell_again(self) -> None:
+        """Another watcher has begun: tell it of the connections that are open."""
+        for relay in sorted(self.relays, key=lambda relay: relay.connection.index):
+            relay.tell_again()
+
     def ended(self, relay: Relay) -> None:
         """Both legs have ended."""
         self.relays.discard(relay)

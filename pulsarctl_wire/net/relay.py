@@ -179,7 +179,7 @@ class Lane:
         self.ended = False
         """Its source sends no more, and that was passed on."""
         self._relay = relay
-        self._telling = Telling(relay.host.watcher, relay.connection, to_broker)
+        self.telling = Telling(relay.host.watcher, relay.connection, to_broker)
         self._walk = FrameWalk(_LOOKED_AT[to_broker])
         self._stream: FrameStream | None = None
         self._faults: FaultLane | None = None
@@ -358,10 +358,11 @@ class Lane:
             self._waiting.append(data)
             relay.dial()
         elif not target.is_closing():
+            relay.tell_opened()
+            now = time.time_ns()  # no answer can come before
             target.write(data)
             relay.carried[self.to_broker] += len(data)
-            relay.tell_opened()
-            self._telling.carried(data)
+            self.telling.carried(data, now)
 
     def _later(self, at: float, do: Callable[[], None], size: int = 0) -> None:
         """Do something when its time `at` has come, behind all that waits already."""
@@ -431,7 +432,7 @@ class Lane:
                 self._act(self._faults.flush(self._relay.now()))
             self._do_until(float("inf"))
         self._delayed.clear()
-        self._telling.finish()
+        self.telling.finish()
 
 
 class Relay:
@@ -465,6 +466,13 @@ class Relay:
         if not self._opened and self.host.watcher is not None:
             self._opened = True
             self.host.watcher.opened(self.connection, time.time_ns())
+
+    def tell_again(self) -> None:
+        """Another watcher has begun: tell it of the connection, and go on with whole frames."""
+        if self._opened and self.host.watcher is not None:
+            self.host.watcher.opened(self.connection, time.time_ns())
+            for lane in self.lanes:
+                lane.telling.anew()
 
     def note(self, text: str) -> None:
         """Tell people something about this connection."""

@@ -164,9 +164,12 @@ class Ring:
         return bool(self._marks[_ENDING])
 
     def records(self, seconds: float) -> Iterator[Record | None]:
-        """The records as they come, to the end; None whenever `seconds` have passed without any."""
+        """The records as they come, to the end; None whenever `seconds` have passed without any.
+
+        They begin where whoever took some before has stopped.
+        """
         marks, room, capacity = self._marks, self._room, self._capacity
-        taken = 0
+        taken = marks[_TAKEN]
         gone = False  # the proxy, without a word
         while True:
             if marks[_PUT] == taken:

@@ -262,8 +262,9 @@ class Proxied:
 
     @property
     def watcher(self) -> int:
-        """The number of the process that watches."""
-        (child,) = children(self.process.pid)
+        """The number of the process that watches; another one keeps it."""
+        (keeper,) = children(self.process.pid)
+        (child,) = children(keeper)
         return child
 
     def kill(self, number: int) -> None:

@@ -313,7 +313,7 @@ def test_stats_and_a_tap_do_not_share_a_terminal() -> None:
 
 def _scrape(proxy: Proxied) -> dict[str, float]:
     """The metrics, by name and labels."""
-    url = proxy.err.line(r"metrics at (http://\S+)")[0][1]
+    url = proxy.err.line(r"metrics at (http://\S+)")[-1][1]
     with urllib.request.urlopen(url, timeout=20) as answer:
         lines = answer.read().decode().splitlines()
     samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
@@ -534,13 +534,75 @@ def _three_lines(reading: int) -> Iterator[Heard]:
 # -- one of the two processes ends
 
 
+def _until_watched_again(session: Session, proxy: Proxied) -> int:
+    """Have SENDs pass until the tap shows one of them; gives its sequence id."""
+    marked, numbers = len(proxy.out.data), count(1000)
+
+    def look() -> int:
+        session.talk([(True, send(b"again", next(numbers)))])
+        shown = re.findall(r'"sequence_id":(\d{4}),', proxy.out.text[marked:])
+        return int(shown[-1]) if shown else 0
+
+    return until(look)
+
+
 @needs_proc
-def test_a_watcher_that_is_killed() -> None:
+def test_a_watcher_that_is_killed_is_started_again() -> None:
+    with Proxied("--tap", "-o", "json", "--fault", "drop command=PING", "--metrics", ":0") as proxy:
+        with proxy.session() as session:
+            session.talk(TALK[:-2])
+            proxy.out.line('"command":"ACK"')
+            shown = len(proxy.out.lines)
+            os.kill(proxy.watcher, signal.SIGKILL)
+            session.talk(TALK[:-2])
+            proxy.err.line(
+                r"^pwire: the watcher has ended \(killed by SIGKILL\); forwarding goes on, and another one begins$"
+            )
+            _until_watched_again(session, proxy)
+            session.broker.sendall(PING)
+            proxy.err.line("connection 0: #1 drop: PING")
+            proxy.err.until(lambda: proxy.err.text.count("metrics at") == 2)
+            assert _scrape(proxy)["pwire_connections"] == 1
+        assert proxy.ctl("clear").returncode == 0
+        _talk(proxy)
+        assert proxy.stop() == EXIT_OUTPUT
+    later = proxy.out.records[shown:]
+    assert {each["connection"] for each in later} == {0, 1}
+    assert all(each["client"] and each["server"] for each in later)
+    talked = [each["total_size"] for each in frames(later) if each["connection"] == 1]
+    assert talked == [int.from_bytes(raw[:4], "big") for _, raw in TALK]
+
+
+@needs_proc
+def test_a_recording_goes_on_in_another_file(tmp_path: Path) -> None:
+    """What was recorded before the watcher was killed stays, and both files can be read."""
+    record = tmp_path / "seen.pcapng"
+    with Proxied("--tap", "-o", "json", "--record", record) as proxy:
+        with proxy.session() as session:
+            before = _until_watched_again(session, proxy)
+            until(lambda: send(b"again", before) in record.read_bytes())
+            os.kill(proxy.watcher, signal.SIGKILL)
+            proxy.err.line("another one begins")
+            behind = _until_watched_again(session, proxy)
+        assert proxy.stop() == EXIT_OUTPUT
+        files = sorted(tmp_path.iterdir())
+        read = [decode("-o", "json", each, home=proxy.home).stdout for each in files]
+    assert [each.name.rpartition("_")[0] or each.name for each in files] == ["seen.pcapng", "seen_00002"]
+    for number, each in zip((before, behind), read, strict=True):
+        assert number in [frame["fields"]["sequence_id"] for frame in _lines(each)]
+
+
+@needs_proc
+def test_watchers_that_are_killed_with_their_keeper() -> None:
     with Proxied("--tap", "--fault", "drop command=PING") as proxy:
         with proxy.session() as session:
             session.talk(TALK[:-2])
             proxy.out.line("ACK")
-            os.kill(proxy.watcher, signal.SIGKILL)
+            (keeper,) = children(proxy.process.pid)
+            watcher = proxy.watcher
+            os.kill(keeper, signal.SIGKILL)
+            session.talk(TALK[:-2])
+            os.kill(watcher, signal.SIGKILL)
             proxy.err.line("^pwire: the tap has ended; forwarding goes on unseen$")
             session.broker.sendall(PING)
             session.pass_on(True, _sends(1000, 100_000))  # more than there is room for in the ring
