@@ -117,7 +117,6 @@ class RotatingWriter:
                 self.paths.pop(0).unlink()
         return file
 
-
     def _find_earlier(self, since_ns: int) -> None:
         """Go on behind the files that were written since then."""
         path = self._path

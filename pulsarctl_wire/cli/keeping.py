@@ -2,12 +2,12 @@
 
     proxy ── fork ── keeper ── fork ── watcher (watching.py)
 
-A process with threads and open connections cannot be forked safely. The keeper is forked before there are any,
-and does nothing but wait: whenever a watcher is killed or fails, the next one starts from that clean state. It
-takes from the ring (`net/tap.py`) what the one before it has not taken.
+A process with threads and open connections cannot be forked safely. The keeper is forked before there are
+any, and does nothing but wait: whenever a watcher is killed or fails, the next one starts from that clean
+state. It takes from the ring (`net/tap.py`) what the one before it has not taken.
 
-One pipe leads from both to the proxy. READY: the first watcher has all it needs. ANEW: another one begins, and
-needs to be told again what is open. The end of the pipe: nobody watches any more.
+One pipe leads from both to the proxy. READY: the first watcher has all it needs. ANEW: another one begins,
+and is to be told again what is open. Its end: nobody watches any more.
 """
 
 import gc
@@ -23,7 +23,7 @@ from mmap import mmap
 from typing import Final, NamedTuple, NoReturn
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.net.proxy import Socket
+from pulsarctl_wire.net.sockets import Socket
 from pulsarctl_wire.net.tap import Ring
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM)
@@ -42,7 +42,7 @@ class Start(NamedTuple):
     """How a watcher is to begin.
 
     `why` tells what became of the one before it, "" for the first one; `delay` is how many seconds it is to
-    wait, `since_ns` when the first one began (since the epoch). `ready` is to be called when it has all it needs.
+    wait, `since_ns` when the first one began (since the epoch). `ready` is called when it has all it needs.
     """
 
     why: str

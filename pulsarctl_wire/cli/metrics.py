@@ -28,8 +28,8 @@ from prometheus_client.registry import Collector
 from pulsarctl_wire import __version__
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import host_port
-from pulsarctl_wire.net.proxy import bound
 from pulsarctl_wire.net.settings import Address
+from pulsarctl_wire.net.sockets import bound
 from pulsarctl_wire.stats.meters import BOUNDS
 from pulsarctl_wire.stats.snapshot import Snapshot, Times, TopicRow
 

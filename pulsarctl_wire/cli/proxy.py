@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from pulsarctl_wire.cli.keeping import Watcher
     from pulsarctl_wire.cli.watching import Options
     from pulsarctl_wire.faults import Fault, Faults
-    from pulsarctl_wire.net.proxy import Plan, Proxy, Socket
+    from pulsarctl_wire.net.proxy import Plan, Proxy
     from pulsarctl_wire.net.settings import Address, Settings
+    from pulsarctl_wire.net.sockets import Socket
     from pulsarctl_wire.net.tap import Ring
 
 WHERE, CLUSTER, TLS = "Where", "Whole clusters", "TLS"
@@ -116,6 +117,15 @@ def proxy(
     dial: Annotated[
         list[str] | None,
         option(CLUSTER, "--dial", metavar="BROKER=HOST:PORT", help="Where a broker is reached from here."),
+    ] = None,
+    allow_broker: Annotated[
+        list[str] | None,
+        option(
+            CLUSTER,
+            "--allow-broker",
+            metavar="CIDR|HOST",
+            help="Where addresses that brokers name may lead. Default: anywhere but link-local addresses.",
+        ),
     ] = None,
     advertise: Annotated[
         str | None,
@@ -279,7 +289,7 @@ def _allow_connections() -> None:
 
 def _listen(address: Address) -> Socket:
     """The socket that clients connect to: before anything else is touched."""
-    from pulsarctl_wire.net.proxy import bound
+    from pulsarctl_wire.net.sockets import bound
 
     try:
         return bound(address)
@@ -292,9 +302,11 @@ def _listen(address: Address) -> Socket:
 
 
 def _plan(given: dict[str, Any]) -> Plan:
-    from pulsarctl_wire.net.proxy import ANY_HOST, Plan
+    from pulsarctl_wire.net.allowed import Allowed
+    from pulsarctl_wire.net.proxy import Plan
     from pulsarctl_wire.net.routing import Routing
     from pulsarctl_wire.net.settings import Address
+    from pulsarctl_wire.net.sockets import ANY_HOST
 
     if given["no_rewrite"] and given["through"]:
         console.fail("--through goes without --no-rewrite: clients have to be told", console.EXIT_USAGE)
@@ -336,6 +348,7 @@ def _plan(given: dict[str, Any]) -> Plan:
         key_log=given["keylog"],
         header_in=given["proxy_header_in"],
         header_out=given["proxy_header_out"],
+        allowed=Allowed(given["allow_broker"] or ()),
     )
 
 
@@ -496,7 +509,9 @@ def _forward(
                 await control.close()
         count = proxy.connections
         to_clients, to_brokers = map(console.human_bytes, proxy.carried)
-        ring.note(f"{count} connection{'s' * (count != 1)}; {to_brokers} to brokers, {to_clients} to clients")
+        refused = "".join(f"; {number} refused: {why}" for why, number in proxy.refused.items())
+        carried = f"{to_brokers} to brokers, {to_clients} to clients"
+        ring.note(f"{count} connection{'s' * (count != 1)}; {carried}{refused}")
         return 0
 
     return asyncio.run(run())
@@ -525,8 +540,8 @@ def _bug(context: dict[str, Any]) -> str:
 
 def _announce(proxy: Proxy, address: Address, given: dict[str, Any]) -> None:
     """Say who listens and where it leads."""
-    from pulsarctl_wire.net.proxy import ANY_HOST
     from pulsarctl_wire.net.settings import Address
+    from pulsarctl_wire.net.sockets import ANY_HOST
 
     plan, faults = proxy.plan, proxy.faults
 

@@ -37,6 +37,8 @@ PWIRE = [sys.executable, "-c", MAIN]
 HOST = "127.0.0.1"
 PATIENCE = 30.0
 """Seconds after which a test that waits for something has failed: far more than any takes."""
+TIMED = r"^pwire: \d\d:\d\d:\d\d\.\d{6} "
+"""What a line begins with that is said while a proxy runs."""
 _NAP = 0.01  # seconds between two looks at what nobody tells of
 
 _T = TypeVar("_T")

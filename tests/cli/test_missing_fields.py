@@ -1,4 +1,4 @@
-"""Commands without the fields that they must have, through everything that shows, records, counts or sends."""
+"""Commands without the fields they must have, through all that shows, records, counts or sends."""
 
 from __future__ import annotations
 

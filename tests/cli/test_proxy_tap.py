@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from proxied import LINUX, Heard, Proxied, Session, children, decode, frames, receive, until
+from proxied import LINUX, TIMED, Heard, Proxied, Session, children, decode, frames, receive, until
 from segments import PING, PONG, Turn, build, conversation, receipt, send
 from test_decode_terminal import EVIL
 
@@ -98,8 +98,10 @@ def test_it_says_where_it_listens_and_leads_and_what_it_carried() -> None:
     sent, received = (sum(len(raw) for way, raw in TALK if way == to_broker) for to_broker in (True, False))
     assert proxy.err.lines == [
         f"pwire: listening on {host}:{port}, forwarding to {to}; for clients: pulsar://{host}:{port}",
-        f"pwire: 1 connection; {sent / 1000:.1f} kB to brokers, {received / 1000:.1f} kB to clients",
+        f"pwire: {proxy.err.lines[1].split()[1]} 1 connection; "
+        f"{sent / 1000:.1f} kB to brokers, {received / 1000:.1f} kB to clients",
     ]
+    assert re.match(TIMED, proxy.err.lines[1])
     assert len(proxy.out.lines) == len(TALK)
 
 
@@ -142,7 +144,7 @@ def test_what_faults_dropped_is_not_in_the_tap_and_said() -> None:
     assert proxy.out.records[1]["fields"]["sequence_id"] == 1
     assert "pwire: fault #1: drop command=SEND_RECEIPT nth=1" in proxy.err.lines
     assert "pwire: seed 7" in proxy.err.lines
-    assert "pwire: connection 0: #1 drop: SEND_RECEIPT producer 1 sequence 0 message 7:0" in proxy.err.lines
+    assert proxy.err.line(TIMED + "connection 0: #1 drop: SEND_RECEIPT producer 1 sequence 0 message 7:0$")
 
 
 # -- credentials
@@ -253,7 +255,7 @@ def test_stats_where_there_is_no_terminal() -> None:
         assert proxy.wait() == 0
     assert "\x1b" not in proxy.err.text
     table = proxy.said
-    assert table[0].startswith("pwire: 1 connection; ")
+    assert re.match(TIMED + "1 connection; ", table[0])
     assert "0 open of 1 connection" in table[1]
     assert sum(line.startswith("public/default/t ") for line in table) == 1
     assert re.search(r"^SEND +3 ", proxy.err.text, re.MULTILINE)
@@ -440,7 +442,7 @@ def test_a_reader_that_leaves() -> None:
                 session.talk(TALK)
                 assert head.communicate()[0].count(b"\n") == 1
                 session.talk(TALK)
-                proxy.err.line("^pwire: nobody reads the tap any more; forwarding goes on$")
+                proxy.err.line(TIMED + "nobody reads the tap any more; forwarding goes on$")
                 session.talk(TALK)
         assert proxy.stop() == 0
     assert len(proxy.err.line("nobody reads the tap")) == 1
@@ -452,7 +454,7 @@ def test_a_full_disk_under_the_tap() -> None:
     with FULL.open("wb") as full, Proxied("--tap", stdout=full.fileno()) as proxy:
         with proxy.session() as session:
             session.talk(TALK)
-            proxy.err.line("^pwire: the tap cannot be written: No space left on device; forwarding goes on$")
+            proxy.err.line(TIMED + "the tap cannot be written: No space left on device; forwarding goes on$")
             session.talk(TALK)
         assert proxy.stop() == EXIT_OUTPUT
     assert not [line for line in proxy.said if "fell behind" in line]
@@ -465,7 +467,7 @@ def test_a_full_disk_under_the_last_of_the_tap() -> None:
         with proxy.session() as session:
             session.talk(TALK)
         assert proxy.stop() == EXIT_OUTPUT
-    assert "pwire: the tap cannot be written: No space left on device; forwarding goes on" in proxy.said
+    assert re.match(TIMED + "the tap cannot be written: No space left on device; forwarding", proxy.said[0])
 
 
 @needs_full
@@ -474,7 +476,7 @@ def test_a_record_that_cannot_be_written() -> None:
         with proxy.session() as session:
             session.talk(TALK)
             proxy.err.line(
-                "^pwire: --record /dev/full: No space left on device; forwarding goes on unrecorded$"
+                TIMED + "--record /dev/full: No space left on device; forwarding goes on unrecorded$"
             )
             session.talk(TALK)
         assert proxy.stop() == EXIT_OUTPUT
@@ -495,7 +497,7 @@ def test_a_disk_that_becomes_full(tmp_path: Path) -> None:
             last = TALK[-1][1]
             until(lambda: record.read_bytes().count(last) == sum(raw == last for _, raw in TALK))
             session.pass_on(True, _sends(100))
-            proxy.err.line(f"^pwire: --record {record}: File too large; forwarding goes on unrecorded$")
+            proxy.err.line(TIMED + f"--record {record}: File too large; forwarding goes on unrecorded$")
             session.talk(TALK)
         assert proxy.stop() == EXIT_OUTPUT
         read = decode("-o", "json", record, home=proxy.home).stdout
@@ -556,7 +558,8 @@ def test_a_watcher_that_is_killed_is_started_again() -> None:
             os.kill(proxy.watcher, signal.SIGKILL)
             session.talk(TALK[:-2])
             proxy.err.line(
-                r"^pwire: the watcher has ended \(killed by SIGKILL\); forwarding goes on, and another one begins$"
+                r"^pwire: the watcher has ended \(killed by SIGKILL\); "
+                "forwarding goes on, another one begins$"
             )
             _until_watched_again(session, proxy)
             session.broker.sendall(PING)
