@@ -35,7 +35,7 @@ from net.scripted import (
 from strategies import frames_to_broker, names
 
 from pulsarctl_wire.errors import SettingsError, Unreachable
-from pulsarctl_wire.net import replay
+from pulsarctl_wire.net import pairs, replay
 from pulsarctl_wire.net.differences import differences
 from pulsarctl_wire.net.remap import _METHODS, Names, Remap
 from pulsarctl_wire.net.replay import Difference, Ended, Options, Replay, Totals
@@ -557,7 +557,8 @@ async def test_a_broker_that_is_gone_ends_it_behind_what_was_found_before() -> N
             await playing.run(tape.read())
     assert [each.kind for each in told] == ["closed", "missing"]
     totals = playing.totals
-    assert (totals.connections, totals.exchanges, totals.differ, totals.unanswered) == (1, 2, 1, 1)
+    assert (totals.connections, totals.exchanges, totals.differ, totals.unanswered) == (1, 2, 1, 0)
+    assert [each.cause for each in told] == [None, 1]
 
 
 # ---- What differs ----
@@ -723,7 +724,74 @@ async def test_a_connection_that_is_lost_is_told_once_with_what_was_not_sent() -
         played = await play(broker, tape)
     assert played.kinds == ["closed", "missing", "missing", "missing"]
     assert "the broker closed the connection" in played.differences[0].text
-    assert (played.totals.sent, played.totals.unsent, played.totals.unanswered) == (2, 2, 3)
+    assert (played.totals.sent, played.totals.unsent, played.totals.unanswered) == (2, 2, 0)
+    assert [each.cause for each in played.differences] == [None, 1, 1, 1]
+    assert played.totals.consequences == 3
+
+
+# ---- What follows from what ----
+
+
+@awaited
+async def test_what_follows_from_a_producer_that_is_refused() -> None:
+    """Its receipts, and what consumers do not get of it; not what another producer on the connection does."""
+    tape = Tape().greeted().producing("mine").stored(0, name="mine").stored(1, name="mine")
+    tape.subscribed().came(message(0, producer_name="mine"), message(7, producer_name="other"))
+    tape.sent(build("PRODUCER", topic=ELSEWHERE, producer_id=5, request_id=50))
+    tape.came(build("PRODUCER_SUCCESS", request_id=50, producer_name="third"))
+    tape.sent(build("CLOSE_PRODUCER", producer_id=1, request_id=51)).came(build("SUCCESS", request_id=51))
+    async with ScriptedBroker() as broker:
+        broker.once("PRODUCER", refuse("ProducerBusy"))
+        broker.once("PRODUCER", silence)
+        broker.always("SEND", silence)
+        broker.once("CLOSE_PRODUCER", refuse("UnknownError"))
+        broker.always("FLOW", silence)
+        played = await play(broker, tape, patience=0.05)
+    told = [(each.number, each.kind, each.recorded and each.recorded.command) for each in played.differences]
+    causes = {number: played.differences[number - 1].cause for number, _, _ in told}
+    assert told[0] == (1, "differs", "PRODUCER_SUCCESS")
+    of_mine = [number for number, _, command in told if command in ("SEND_RECEIPT", "SUCCESS")]
+    assert [causes[number] for number in of_mine] == [1, 1, 1]
+    messages = [number for number, _, command in told if command == "MESSAGE"]
+    assert [causes[number] for number in messages] == [1, None]
+    assert [causes[number] for number, kind, command in told[1:] if command == "PRODUCER_SUCCESS"] == [None]
+    totals = played.totals
+    assert (totals.differ, totals.unanswered, totals.consequences) == (1, 2, 4)
+
+
+@awaited
+async def test_a_producer_that_is_made_again_has_no_consequences() -> None:
+    tape = Tape().greeted().producing().sent(build("PRODUCER", topic=TOPIC, producer_id=1, request_id=9))
+    tape.came(build("PRODUCER_SUCCESS", request_id=9, producer_name="scripted-1")).stored(0)
+    async with ScriptedBroker() as broker:
+        broker.once("PRODUCER", refuse("ProducerBusy"))
+        broker.always("SEND", silence)
+        played = await play(broker, tape, patience=0.05)
+    assert played.kinds == ["differs", "missing"]
+    assert [each.cause for each in played.differences] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [("CLOSE_PRODUCER", "producer_id"), ("CLOSE_CONSUMER", "consumer_id")]
+)
+@awaited
+async def test_what_a_broker_closes_unasked_is_awaited_and_compared(kind: str, key: str) -> None:
+    what = kind.removeprefix("CLOSE_").lower()
+    closing = build(kind, **{key: 1 if what == "producer" else 2}, request_id=0)
+    tape = Tape().greeted().producing().subscribed().stored(0).came(closing)
+    without = Tape().greeted().producing().subscribed().stored(0).stored(1)
+    async with ScriptedBroker() as broker:
+        broker.once("SEND", followed_by(lambda peer, frame: receipt_of(0), closing))
+        assert (await play(broker, tape)).equal
+        played = await play(broker, tape, patience=0.05)
+        [found] = played.differences
+        assert (found.kind, played.totals.unanswered, played.totals.differ) == ("closed", 0, 1)
+        assert found.text == f"the broker closed the recorded {what} here, but not this one"
+        broker.once("SEND", followed_by(lambda peer, frame: receipt_of(0), closing))
+        broker.once("SEND", silence)
+        played = await play(broker, without, patience=0.05)
+    texts = {each.text for each in played.differences if each.kind == "closed"}
+    assert texts == {f"the broker closed this {what}, unlike then"}
 
 
 @awaited
@@ -776,7 +844,7 @@ async def test_connections_without_their_beginning_are_passed_over(tape: Tape, w
 
 @awaited
 async def test_what_waits_for_its_counterpart_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "MAX_WAITING", 10 * replay._COST)
+    monkeypatch.setattr(pairs, "MAX_WAITING", 10 * pairs._COST)
     many = b"".join(entry(number)(2) for number in range(100))
     tape = Tape().greeted().subscribed().sent(build("PING")).came(build("PONG"))
     async with ScriptedBroker() as broker:

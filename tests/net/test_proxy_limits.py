@@ -20,7 +20,7 @@ from pulsarctl_wire.net.allowed import Allowed
 from pulsarctl_wire.net.proxy import Plan, Proxy
 from pulsarctl_wire.net.routing import Routing
 from pulsarctl_wire.net.settings import Address, Settings, parse_url
-from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.frame import Connection, Event, Frame
 from pulsarctl_wire.wire.stream import FrameStream
 
 # ---- Which addresses are dialled ----
@@ -71,7 +71,8 @@ async def led(proxied: Proxied, client: End, broker: End, url: str, request: int
     await broker.send(
         build("LOOKUP_RESPONSE", brokerServiceUrl=url, response=1, request_id=request, authoritative=True)
     )
-    stream, events = FrameStream(Connection(0), False), []
+    stream = FrameStream(Connection(0), False)
+    events: list[Event] = []
     while not events:
         events = stream.feed(await client.piece())
     assert isinstance(events[0], Frame)
