@@ -9,6 +9,7 @@ import pty
 import re
 import resource
 import signal
+import socket
 import struct
 import subprocess
 import termios
@@ -648,3 +649,20 @@ def test_notes_are_made_safe_for_the_terminal() -> None:
     for text in (proxy.err.text, proxy.out.text):
         assert all(line.isprintable() for line in text.splitlines())
         assert text.splitlines() == text.split("\n")[:-1]
+
+
+def test_numbers_are_the_same_in_tap_and_record_where_a_broker_was_not_there(tmp_path: Path) -> None:
+    record = tmp_path / "seen.pcapng"
+    with Proxied("--tap", "-o", "json", "--record", record) as proxy:
+        _talk(proxy)
+        where = proxy.upstream.getsockname()
+        proxy.upstream.close()
+        with proxy.connect() as client, pytest.raises(ConnectionResetError):
+            receive(client, 1)
+        proxy.err.line(TIMED + "connection 1: no connection to the broker: ")
+        with socket.create_server(where) as proxy.upstream:
+            _talk(proxy)
+        assert proxy.stop() == 0
+        read = decode("-o", "json", record, home=proxy.home).stdout
+    assert {each["connection"] for each in frames(proxy.out.records)} == {0, 2}
+    assert _without_packets(read) == _without_packets(proxy.out.text)
