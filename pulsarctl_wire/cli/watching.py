@@ -72,19 +72,21 @@ class Options:
 def watch(options: Options, ring: Ring, start: Start) -> int:
     """Watch what is put into the ring until the proxy ends; gives the exit code."""
     if start.why:
-        _tell_of_failure(start, ring)
+        _tell_of_failure(options, start, ring)
     with console.errors_said(), ExitStack() as stack:
         watching = Watching(options, stack, start.since_ns if start.why else None)
         start.ready()
         return watching.run(ring)
 
 
-def _tell_of_failure(start: Start, ring: Ring) -> None:
+def _tell_of_failure(options: Options, start: Start, ring: Ring) -> None:
     """Say what became of the watcher before this one, and wait as long as is wanted."""
     later = f" in {start.delay:g} s" if start.delay else ""
+    clock = Clock("utc" if options.time_format == "relative" else options.time_format, console.Origin())
     text = f"the watcher has ended ({start.why}); forwarding goes on, another one begins{later}"
     printer = Printer(sys.stderr.fileno())
-    printer.put(f"pwire: {console.clean(text)}\n".encode("utf-8", "backslashreplace"))
+    line = f"pwire: {clock(time.time_ns())} {console.clean(text)}\n"
+    printer.put(line.encode("utf-8", "backslashreplace"))
     printer.end(_FLUSH)
     over = time.monotonic() + start.delay
     while time.monotonic() < over and not ring.ending:

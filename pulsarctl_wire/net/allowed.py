@@ -32,8 +32,8 @@ class Allowed:
         self._any = not (self._networks or self._hosts)
 
     def __call__(self, host: str, ip: str) -> bool:
-        """Whether the IP address `ip` may be dialled for a broker that is named by `host`."""
-        found: IPv4Address | IPv6Address = ip_address(ip)
+        """Whether the IP address `ip`, of any zone ("%eth0"), may be dialled for a broker named `host`."""
+        found: IPv4Address | IPv6Address = ip_address(ip.partition("%")[0])
         if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
             found = found.ipv4_mapped
         if found.is_link_local:

@@ -310,8 +310,9 @@ class Proxy:
         found = await looked_up(self.plan.dials.get(address, address))
         if self._leads_back(found):
             raise OSError(errno.ELOOP, "that is where pwire itself listens")
-        if not (address in self.plan.dials or address in self.plan.settings.url.addresses):
-            found = [each for each in found if self.plan.allowed(address.host, each[4][0].partition("%")[0])]
+        plan = self.plan
+        if not (address in plan.settings.url.addresses or address in plan.dials or address in plan.told):
+            found = [each for each in found if plan.allowed(address.host, each[4][0])]
             if not found:
                 self.refused[_NOT_ALLOWED] += 1
                 raise OSError(errno.EACCES, _NOT_ALLOWED)

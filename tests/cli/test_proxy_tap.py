@@ -559,7 +559,7 @@ def test_a_watcher_that_is_killed_is_started_again() -> None:
             os.kill(proxy.watcher, signal.SIGKILL)
             session.talk(TALK[:-2])
             proxy.err.line(
-                r"^pwire: the watcher has ended \(killed by SIGKILL\); "
+                TIMED + r"the watcher has ended \(killed by SIGKILL\); "
                 "forwarding goes on, another one begins$"
             )
             _until_watched_again(session, proxy)

@@ -28,7 +28,7 @@ from pulsarctl_wire.wire.stream import FrameStream
 METADATA = "169.254.169.254"
 
 
-@pytest.mark.parametrize("ip", [METADATA, "169.254.0.0", "fe80::1", "febf::1", "::ffff:169.254.169.254"])
+@pytest.mark.parametrize("ip", [METADATA, "169.254.0.0", "fe80::1%eth0", "febf::1", f"::ffff:{METADATA}"])
 @pytest.mark.parametrize("rules", [(), ("0.0.0.0/0", "::/0"), ("169.254.0.0/16", "fe80::/10"), ("named",)])
 def test_link_local_addresses_are_never_allowed(ip: str, rules: tuple[str, ...]) -> None:
     assert not Allowed(rules)("named", ip)
