@@ -468,7 +468,7 @@ def test_a_full_disk_under_the_last_of_the_tap() -> None:
         with proxy.session() as session:
             session.talk(TALK)
         assert proxy.stop() == EXIT_OUTPUT
-    assert re.match(TIMED + "the tap cannot be written: No space left on device; forwarding", proxy.said[0])
+    assert proxy.err.line(TIMED + "the tap cannot be written: No space left on device; forwarding goes on$")
 
 
 @needs_full
