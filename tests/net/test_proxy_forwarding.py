@@ -6,7 +6,9 @@ import asyncio
 import hashlib
 import random
 import socket
+import time
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +24,7 @@ from pulsarctl_wire.net.relay import CHUNK, Relay
 from pulsarctl_wire.net.routing import Routing
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import origin
+from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.proxy_header import build_header
 
 FRAME = build("PING")
@@ -328,6 +331,38 @@ async def test_a_client_that_leaves_without_a_word_is_forgotten_where_connect_is
         client = await proxied.connect()
         client.half_close()
         assert await asyncio.wait_for(client.rest(), 2) == b""
+
+
+@awaited
+async def test_what_passes_has_a_time_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an answer could seem to come before its request."""
+    async with relayed() as proxied:
+        client, broker = await proxied.pair()
+        await proxied.seen.until(lambda: proxied.seen.open)
+        written: list[int] = []
+        told: list[int] = []
+
+        class Noting:
+            def __init__(self, transport: Any) -> None:
+                self.transport = transport
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.transport, name)
+
+            def write(self, data: bytes) -> None:
+                written.append(time.time_ns())
+                self.transport.write(data)
+
+        def carried(connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> bool:
+            told.append(time_ns)
+            return True
+
+        monkeypatch.setattr(proxied.seen, "carried", carried)
+        monkeypatch.setattr(proxied.relay.legs[True], "transport", Noting(proxied.relay.legs[True].transport))
+        await client.send(FRAME)
+        assert await broker.receive(len(FRAME)) == FRAME
+        assert told <= written
+        assert len(told) == len(written) == 1
 
 
 # ---- Dialling ----
