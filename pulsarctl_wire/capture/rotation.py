@@ -2,6 +2,7 @@
 
     orders.pcapng                                      without rotation
     orders_00001_20251122093000.pcapng, orders_00002…  with it, named as tshark's -b does, in local time
+    orders_00002_20251122101500.pcapng                 also what continues a recording that broke off
 
 Each file opens by itself; a connection goes on in the next one with the very next sequence numbers and no new
 handshake, as in captures of tshark's, so that all of them read in order are one capture. A file ends between
@@ -15,6 +16,7 @@ be written.
 import errno
 import io
 import os
+import re
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -32,17 +34,30 @@ class RotatingFiles:
 
     A new file is due once one has `size` bytes, or `period_ns` after its first packet; 0: never. `keep` of
     them stay, the oldest are deleted; 0: all. `time_ns` (since the epoch) names the first one.
-    Without `size` and `period_ns` the file is `path` itself.
+    Without `size` and `period_ns` the file is `path` itself. With `since_ns` it continues a recording that
+    began then and broke off: in the file with the next number, so that nothing is overwritten.
 
     All methods raise OSError where a file cannot be written; after that only `close` may be called.
     """
 
-    def __init__(self, path: Path, time_ns: int, *, size: int = 0, period_ns: int = 0, keep: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        time_ns: int,
+        *,
+        size: int = 0,
+        period_ns: int = 0,
+        keep: int = 0,
+        since_ns: int | None = None,
+    ) -> None:
         self.paths: list[Path] = []
         """The files that were written and kept, in order."""
         self._path = path
         self._size, self._period_ns, self._keep = size, period_ns, keep
         self._count = 0
+        self._numbered = bool(size or period_ns)
+        if since_ns is not None:
+            self._find_earlier(since_ns)
         self._until: int | None = None  # when the file's period ends; None: it has no packets
         self._file = self._open(time_ns)
 
@@ -75,10 +90,9 @@ class RotatingFiles:
     def _open(self, time_ns: int) -> "_File":
         """The next file; the oldest goes, if there are too many."""
         path = self._path
-        if self._size or self._period_ns:
+        if self._numbered:
             self._count += 1
-            stamp = time.strftime("%Y%m%d%H%M%S", time.localtime(time_ns // 1_000_000_000))
-            path = path.with_name(f"{path.stem}_{self._count:05}_{stamp}{path.suffix}")
+            path = path.with_name(f"{path.stem}_{self._count:05}_{_stamp(time_ns)}{path.suffix}")
         file = _File(path)
         self.paths.append(path)
         if self._keep and len(self.paths) > self._keep:
@@ -86,12 +100,35 @@ class RotatingFiles:
                 self.paths.pop(0).unlink()
         return file
 
+    def _find_earlier(self, since_ns: int) -> None:
+        """Go on behind the files that were written since then."""
+        path = self._path
+        name = re.compile(rf"{re.escape(path.stem)}_(\d{{5,}})_(\d{{14}}){re.escape(path.suffix)}")
+        for other in path.parent.iterdir():
+            match = name.fullmatch(other.name)
+            if match and match[2] >= _stamp(since_ns):
+                self.paths.append(other)
+                self._count = max(self._count, int(match[1]))
+        self.paths.sort()
+        if not self._numbered and path.is_file():  # a pipe or a device goes on as it is
+            self._numbered = True
+            self._count = max(self._count, 1)
+
 
 class RotatingWriter(RotatingFiles):
     """Writes the sessions of connections to rotating files, as `SessionWriter` does to a stream."""
 
-    def __init__(self, path: Path, time_ns: int, *, size: int = 0, period_ns: int = 0, keep: int = 0) -> None:
-        super().__init__(path, time_ns, size=size, period_ns=period_ns, keep=keep)
+    def __init__(
+        self,
+        path: Path,
+        time_ns: int,
+        *,
+        size: int = 0,
+        period_ns: int = 0,
+        keep: int = 0,
+        since_ns: int | None = None,
+    ) -> None:
+        super().__init__(path, time_ns, size=size, period_ns=period_ns, keep=keep, since_ns=since_ns)
         self._writer = SessionWriter(cast(BinaryIO, self))
 
     def opened(self, connection: Connection, time_ns: int) -> None:
@@ -121,6 +158,10 @@ class RotatingWriter(RotatingFiles):
         if self.is_due(time_ns):
             self.turn(time_ns)
             self._writer.begin()
+
+
+def _stamp(time_ns: int) -> str:
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(time_ns // 1_000_000_000))
 
 
 class _File:

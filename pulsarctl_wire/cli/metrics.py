@@ -1,93 +1,155 @@
 """`--metrics`: live counters for Prometheus, over HTTP.
 
 Families are made of a snapshot at each scrape. The snapshot is made elsewhere and never changes, so that the
-server's threads need no lock. Names and units follow the conventions of Prometheus and OpenMetrics: seconds,
+server's thread needs no lock. Names and units follow the conventions of Prometheus and OpenMetrics: seconds,
 bytes, `_total` for what only grows.
 
 What labels there can be is bounded: commands and errors by the protocol, topics by `Live`, the rest are
 two directions. Connections, producers and consumers have none: they come and go without end.
+
+One thread with one loop answers all requests, one for each connection.
 """
 
 from __future__ import annotations
 
-import sys
+import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from http import HTTPStatus
-from http.server import ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import MetricsHandler, choose_encoder
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from pulsarctl_wire import __version__
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import host_port
-from pulsarctl_wire.net.proxy import bound
 from pulsarctl_wire.net.settings import Address
+from pulsarctl_wire.net.sockets import Socket, bound
 from pulsarctl_wire.stats.meters import BOUNDS
 from pulsarctl_wire.stats.snapshot import Snapshot, Times, TopicRow
 
+MOST_CONNECTIONS: Final = 32
+"""Connections at a time; if more come, the one that has been there for longest is closed."""
+
 _DIRECTIONS: Final = {True: "to_broker", False: "to_client"}
 _LIMITS: Final = [f"{limit / 1e9:g}" for limit in BOUNDS]
-_PATIENCE: Final = 10.0  # seconds that a connection may be silent
+_PATIENCE: Final = 10.0  # seconds for a connection, from its beginning to its end
+_LONGEST_REQUEST: Final = 16 * 1024  # bytes
 
 
 def serve(address: str, snapshot: Callable[[], Snapshot], stack: ExitStack) -> str:
     """Serve metrics at `address` ("9464", ":9464", "HOST:9464", "[::1]:9464") until `stack` closes.
 
-    `snapshot` is called in the server's threads: it gives the newest one that was made. Gives the URL.
+    `snapshot` is called in the server's thread: it gives the newest one that was made. Gives the URL.
     An address that is none, or that cannot be had, ends the command with one line.
     """
     where = Address(*host_port("--metrics", address))
     registry = CollectorRegistry()
     registry.register(SnapshotCollector(snapshot))
     try:
-        server = _Server(where, _Handler.factory(registry))
+        sock = bound(where)  # of IPv6, if that is what the host has
     except OSError as error:
         why = error.strerror or error
         console.fail(f"--metrics {address}: {why}; name another HOST:PORT", console.EXIT_USAGE)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    stack.callback(thread.join)
-    stack.callback(server.server_close)
-    stack.callback(server.shutdown)
-    return f"http://{Address(where.host, server.server_port)}/metrics"
+    url = f"http://{Address(where.host, sock.getsockname()[1])}/metrics"
+    stack.callback(_Server(sock, registry).stop)
+    return url
 
 
-class _Handler(MetricsHandler):
-    """Answers a request, whatever its path is; gives up who neither asks nor reads."""
+class _Server:
+    """Answers requests in a thread of its own, whatever their path is."""
 
-    timeout = _PATIENCE
+    def __init__(self, sock: Socket, registry: CollectorRegistry) -> None:
+        self._app: Any = make_wsgi_app(registry)
+        self._loop = asyncio.new_event_loop()
+        self._over = asyncio.Event()
+        self._open: dict[asyncio.StreamWriter, None] = {}
+        run = self._loop.run_until_complete
+        self._thread = threading.Thread(target=run, args=(self._serve(sock),), daemon=True)
+        self._thread.start()
 
-    def do_GET(self) -> None:
+    def stop(self) -> None:
+        """Answer no more."""
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join()
+        self._loop.close()
+
+    async def _serve(self, sock: Socket) -> None:
+        server = await asyncio.start_server(self._welcome, sock=sock, limit=_LONGEST_REQUEST)
+        await self._over.wait()
+        server.close()
+        answering = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request, and close the connection; whoever is too slow for that is reset."""
+        while len(self._open) >= MOST_CONNECTIONS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        self._open[writer] = None
         try:
-            urlsplit(self.path)
-            choose_encoder(self.headers.get("Accept", ""))
-        except (TypeError, ValueError):  # nonsense, which the library takes as it comes
-            self.send_error(HTTPStatus.BAD_REQUEST)
+            await asyncio.wait_for(self._answer(reader, writer), _PATIENCE)
+        except (OSError, EOFError, TimeoutError, asyncio.TimeoutError, asyncio.CancelledError):
+            writer.transport.abort()
+        finally:
+            self._open.pop(writer, None)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            answer = _error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         else:
-            super().do_GET()
+            answer = self._response(head.decode("latin-1"))
+        writer.write(answer)
+        writer.close()
+        await writer.wait_closed()
+
+    def _response(self, head: str) -> bytes:
+        """The answer to a request with this head."""
+        first, *lines = head.split("\r\n")
+        headers = {
+            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+        }
+        accept = headers.get("accept", "")
+        try:
+            method, target, version = first.split(" ")
+            query = urlsplit(target).query
+            choose_encoder(accept)  # which the library does not expect to fail
+        except (TypeError, ValueError):
+            return _error(HTTPStatus.BAD_REQUEST)
+        if not version.startswith("HTTP/"):
+            return _error(HTTPStatus.BAD_REQUEST)
+        if method != "GET":
+            return _error(HTTPStatus.METHOD_NOT_ALLOWED)
+        environ = {"REQUEST_METHOD": method, "PATH_INFO": "/metrics", "QUERY_STRING": query}
+        environ |= {"HTTP_ACCEPT": accept, "HTTP_ACCEPT_ENCODING": headers.get("accept-encoding", "")}
+        began: list[Any] = []
+        try:
+            body = b"".join(self._app(environ, lambda *status: began.extend(status)))
+        except Exception as error:
+            console.complain(f"a bug in pwire: no metrics ({type(error).__name__}: {error})")
+            return _error(HTTPStatus.INTERNAL_SERVER_ERROR)
+        return _message(began[0], began[1], body)
 
 
-class _Server(ThreadingHTTPServer):
-    """A thread for each connection. Construction raises OSError."""
+def _error(status: HTTPStatus) -> bytes:
+    return _message(f"{status.value} {status.phrase}", [], b"")
 
-    def __init__(self, where: Address, handler: type) -> None:
-        super().__init__(where, handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = bound(where)  # of IPv6, if that is what the host has
-        self.server_port = self.socket.getsockname()[1]
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say what went wrong; but how connections end is the concern of who made them."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handle_error(request, client_address)
+def _message(status: str, headers: list[tuple[str, str]], body: bytes) -> bytes:
+    more = [("Content-Length", str(len(body))), ("Connection", "close")]
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (*headers, *more))
+    return f"HTTP/1.1 {status}\r\n{lines}\r\n".encode("latin-1") + body
 
 
 class SnapshotCollector(Collector):

@@ -1,20 +1,19 @@
 """`pwire proxy`: stand between clients and a cluster, forward, and show what passes.
 
-Two processes. This one forwards, and prints only before it begins; its fork (`watching.py`) shows, records
-and counts, and says all that is to be said. They share a ring (`net/tap.py`) that never makes the first one
-wait.
+This process forwards, and prints only before it begins; a fork (`watching.py`) shows, records and counts, and
+says all that is to be said. They share a ring (`net/tap.py`) that never makes the first one wait. A third
+process (`keeping.py`) starts the watcher again if it dies.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import platform
 import re
 import signal
 import sys
-import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -37,20 +36,19 @@ from pulsarctl_wire.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pulsarctl_wire.cli.keeping import Watcher
     from pulsarctl_wire.cli.watching import Options
     from pulsarctl_wire.faults import Fault, Faults
-    from pulsarctl_wire.net.proxy import Plan, Proxy, Socket
+    from pulsarctl_wire.net.proxy import Plan, Proxy
     from pulsarctl_wire.net.settings import Address, Settings
+    from pulsarctl_wire.net.sockets import Socket
     from pulsarctl_wire.net.tap import Ring
 
 WHERE, CLUSTER, TLS = "Where", "Whole clusters", "TLS"
 TAP, WATCH, FAULTS = "The tap", "Records and counters", "Faults"
 
 LISTEN: Final = "127.0.0.1:6649"
-_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
-_READY: Final = b"!"
 _FILES: Final = 65_536
-_LAST_WORDS: Final = 10.0  # seconds that the watcher has at the end
 
 app = typer.Typer(help="Stand between clients and a cluster: forward, show, and disturb what passes.")
 app.add_typer(proxy_ctl.app, name="ctl")
@@ -125,6 +123,15 @@ def proxy(
     dial: Annotated[
         list[str] | None,
         option(CLUSTER, "--dial", metavar="BROKER=HOST:PORT", help="Where a broker is reached from here."),
+    ] = None,
+    allow_broker: Annotated[
+        list[str] | None,
+        option(
+            CLUSTER,
+            "--allow-broker",
+            metavar="CIDR|HOST",
+            help="Where addresses that brokers name may lead. Default: anywhere but link-local addresses.",
+        ),
     ] = None,
     advertise: Annotated[
         str | None,
@@ -252,12 +259,14 @@ def _run(given: dict[str, Any]) -> int:
     faults = _faults(given)
     plan = _plan(given)
     options = _options(given)
+    from pulsarctl_wire.cli.keeping import ENDING, Watcher
+    from pulsarctl_wire.cli.watching import watch
     from pulsarctl_wire.net.tap import Ring
 
     sock = _listen(plan.listen)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # until somebody minds them
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until somebody minds them
     ring = Ring(wants_bytes=bool(options.shown or options.record or options.stats or options.metrics))
-    watcher = Watcher(options, ring, sock)
+    watcher = Watcher(partial(watch, options, ring), ring, sock)
     ring.for_proxy()
     try:
         code = _forward(given, plan, faults, ring, sock, watcher)
@@ -279,7 +288,7 @@ def _allow_connections() -> None:
 
 def _listen(address: Address) -> Socket:
     """The socket that clients connect to: before anything else is touched."""
-    from pulsarctl_wire.net.proxy import bound
+    from pulsarctl_wire.net.sockets import bound
 
     try:
         return bound(address)
@@ -292,9 +301,11 @@ def _listen(address: Address) -> Socket:
 
 
 def _plan(given: dict[str, Any]) -> Plan:
-    from pulsarctl_wire.net.proxy import ANY_HOST, Plan
+    from pulsarctl_wire.net.allowed import Allowed
+    from pulsarctl_wire.net.proxy import Plan
     from pulsarctl_wire.net.routing import Routing
     from pulsarctl_wire.net.settings import Address
+    from pulsarctl_wire.net.sockets import ANY_HOST
 
     if given["no_rewrite"] and given["through"]:
         console.fail("--through goes without --no-rewrite: clients have to be told", console.EXIT_USAGE)
@@ -336,6 +347,7 @@ def _plan(given: dict[str, Any]) -> Plan:
         key_log=given["keylog"],
         header_in=given["proxy_header_in"],
         header_out=given["proxy_header_out"],
+        allowed=Allowed(given["allow_broker"] or ()),
     )
 
 
@@ -447,95 +459,24 @@ def _tester(fault: Fault) -> Callable[[Any], bool] | None:
 # -- the two processes
 
 
-class Watcher:
-    """The fork that watches, as the proxy sees it. If it cannot begin, the command ends."""
-
-    def __init__(self, options: Options, ring: Ring, sock: Socket) -> None:
-        from pulsarctl_wire.cli.watching import Watching
-
-        sys.stdout.flush()
-        sys.stderr.flush()
-        reading, writing = os.pipe()
-        gc.freeze()  # what is there by now stays, in both
-        self._code: int | None = None
-        self._number = os.fork()
-        if self._number == 0:
-            code = 1
-            try:
-                for number in (*_ENDING, signal.SIGHUP):
-                    signal.signal(number, signal.SIG_IGN)  # the proxy says when it is over
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-                os.close(reading)
-                sock.close()
-                ring.for_watcher()
-                with console.errors_said(), ExitStack() as stack:
-                    watching = Watching(options, stack)
-                    os.write(writing, _READY)
-                    os.close(writing)
-                    code = watching.run(ring)
-            except SystemExit as error:
-                code = error.code if isinstance(error.code, int) else 1
-            except BaseException:
-                sys.excepthook(*sys.exc_info())
-            finally:
-                with suppress(OSError):
-                    sys.stderr.flush()
-                os._exit(code)
-        os.close(writing)
-        ready = os.read(reading, 1)
-        os.close(reading)
-        if ready != _READY:
-            raise SystemExit(self.wait())
-
-    def has_ended(self) -> bool:
-        """Whether it has ended by now."""
-        if self._code is None:
-            found, status = os.waitpid(self._number, os.WNOHANG)
-            if found:
-                self._keep(status)
-        return self._code is not None
-
-    def wait(self) -> int:
-        """Wait for its end, but not for ever; gives its exit code."""
-        over = time.monotonic() + _LAST_WORDS
-        while not self.has_ended() and time.monotonic() < over:
-            time.sleep(0.01)
-        if self._code is None:  # something that it writes to takes nothing any more
-            os.kill(self._number, signal.SIGKILL)
-            self._keep(os.waitpid(self._number, 0)[1])
-        assert self._code is not None
-        return self._code
-
-    def _keep(self, status: int) -> None:
-        code = os.waitstatus_to_exitcode(status)
-        self._code = code if code >= 0 else console.EXIT_OUTPUT  # killed: what it was to show is not shown
-
-
 def _forward(
     given: dict[str, Any], plan: Plan, faults: Faults, ring: Ring, sock: Socket, watcher: Watcher
 ) -> int:
     """Forward until a signal comes."""
     import asyncio
-    import threading
 
+    from pulsarctl_wire.cli.keeping import ENDING
     from pulsarctl_wire.net.control import Control, own_directory
     from pulsarctl_wire.net.proxy import Proxy
-
-    def unwatched() -> None:
-        """Something has become of the watcher: if it has died, nobody takes what is put into the ring."""
-        if not watcher.has_ended():
-            return
-        ring.wants_bytes = False
-        text = "the tap has ended; forwarding goes on unseen"
-        threading.Thread(target=console.complain, args=(text,), daemon=True).start()  # for that may wait
 
     async def run() -> int:
         proxy = Proxy(plan, faults, ring)
         loop, over = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_signal_handler(signal.SIGCHLD, unwatched)
-        for number in _ENDING:
+        loop.set_exception_handler(lambda loop, context: proxy.note(_bug(context)))
+        loop.add_reader(watcher.fileno(), partial(_mind, watcher, ring, proxy))
+        for number in ENDING:
             loop.add_signal_handler(number, over.set)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         address = await proxy.open(sock)
         path = given["control"]
         where = own_directory(os.environ) / f"proxy-{address.port}.sock" if path is None else Path(path)
@@ -546,7 +487,7 @@ def _forward(
             _announce(proxy, address, given)
         try:
             await over.wait()
-            for number in _ENDING:
+            for number in ENDING:
                 loop.remove_signal_handler(number)  # a second one ends it at once
             await proxy.close(given["drain"])
         finally:
@@ -554,16 +495,39 @@ def _forward(
                 await control.close()
         count = proxy.connections
         to_clients, to_brokers = map(console.human_bytes, proxy.carried)
-        ring.note(f"{count} connection{'s' * (count != 1)}; {to_brokers} to brokers, {to_clients} to clients")
+        refused = "".join(f"; {number} refused: {why}" for why, number in proxy.refused.items())
+        carried = f"{to_brokers} to brokers, {to_clients} to clients"
+        ring.note(f"{count} connection{'s' * (count != 1)}; {carried}{refused}")
         return 0
 
     return asyncio.run(run())
 
 
+def _mind(watcher: Watcher, ring: Ring, proxy: Proxy) -> None:
+    """There is news of the watcher: another one has begun, or nobody takes what is put into the ring."""
+    import asyncio
+    import threading
+
+    if watcher.news():
+        proxy.tell_again()
+        return
+    asyncio.get_running_loop().remove_reader(watcher.fileno())
+    ring.wants_bytes = False
+    text = "the tap has ended; forwarding goes on unseen"
+    threading.Thread(target=console.complain, args=(text,), daemon=True).start()  # for that may wait
+
+
+def _bug(context: dict[str, Any]) -> str:
+    """What asyncio tells of an exception that nobody has caught, in one line."""
+    error = context.get("exception")
+    what = f" ({type(error).__name__}: {error})" if error is not None else ""
+    return f"a bug in pwire: {context['message']}{what}; forwarding goes on"
+
+
 def _announce(proxy: Proxy, address: Address, given: dict[str, Any]) -> None:
     """Say who listens and where it leads."""
-    from pulsarctl_wire.net.proxy import ANY_HOST
     from pulsarctl_wire.net.settings import Address
+    from pulsarctl_wire.net.sockets import ANY_HOST
 
     plan, faults = proxy.plan, proxy.faults
 

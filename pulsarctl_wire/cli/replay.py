@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
 
 NAMES = "What it is called there"
 _MOST_EVENTS: Final = 256  # that are handed over together
+_MOST_HEADS: Final = 10_000  # differences that others are counted for
+_KINDS: Final = {
+    "differs": "differing",
+    "missing": "missing",
+    "unexpected": "not in the recording",
+    "closed": "closed otherwise",
+}
 
 
 async def replay(
@@ -285,16 +293,27 @@ class Ends:
 
 
 class Report:
-    """Says differences, and at the end how many there were."""
+    """Says differences, and at the end how many there were.
+
+    In text what follows from another difference is not told by itself, but counted for that one.
+    """
 
     def __init__(self, output: Output, *, colour: bool) -> None:
         self._output = output
         self._paint = console.Paint(console.use_colour(sys.stdout, colour))
+        self._heads: dict[int, str] = {}  # of differences by their numbers, the latest ones
+        self._consequences: dict[int, Counter[str]] = {}  # by the number of what they follow from
 
     def difference(self, found: Difference) -> None:
         """Say one difference."""
-        record: dict[str, Any] = {"connection": found.connection, "kind": found.kind}
+        from pulsarctl_wire.wire.session import bound
+
         frame = found.recorded or found.replayed
+        if self._output is Output.text and found.cause in self._heads:
+            what = f"{frame.command if frame else 'connection'} {_KINDS[found.kind]}"
+            self._consequences.setdefault(found.cause, Counter())[what] += 1
+            return
+        record: dict[str, Any] = {"number": found.number, "connection": found.connection, "kind": found.kind}
         if frame is not None:
             record |= {
                 "frame": found.recorded.number if found.recorded else None,
@@ -302,6 +321,7 @@ class Report:
                 "command": frame.command,
                 "topic": frame.topic,
                 "subscription": frame.subscription,
+                **_ids(frame),
             }
         if found.kind == "differs":
             record["fields"] = {
@@ -309,39 +329,70 @@ class Report:
             }
         if found.text:
             record["text"] = found.text
-        say(record, self._line(found, frame), self._output)
+        if found.cause is not None:
+            record["cause"] = found.cause
+        self._heads[found.number] = self._head(found, frame)
+        bound(self._heads, _MOST_HEADS)
+        say(record, f"{self._heads[found.number]}: {self._told(found)}", self._output)
 
-    def _line(self, found: Difference, frame: Frame | None) -> str:
+    def _head(self, found: Difference, frame: Frame | None) -> str:
+        """What a difference is about."""
         where = f"connection {found.connection}"
         if frame is None:
-            return f"{where}: {self._paint('red', 'closed')}: {console.clean(found.text)}"
+            return where
         about = f" {console.clean(frame.topic)}" if frame.topic else ""
         about += f" sub={console.clean(frame.subscription)}" if frame.subscription else ""
+        about += "".join(f" {name.removesuffix('_id')}={value}" for name, value in _ids(frame).items())
         number = f" #{found.recorded.number}" if found.recorded else ""
-        head = f"{where}{number} {frame.command}{about}"
+        return f"{where}{number} {frame.command}{about}"
+
+    def _told(self, found: Difference) -> str:
+        """What is otherwise."""
+        if found.kind == "closed":
+            return f"{self._paint('red', 'closed')}: {console.clean(found.text)}"
         if found.kind == "missing":
-            return f"{head}: {self._paint('red', 'did not come')}"
+            return self._paint("red", "did not come")
         if found.kind == "unexpected":
-            return f"{head}: {self._paint('yellow', 'came, and is not in the recording')}"
-        changes = [
+            return self._paint("yellow", "came, and is not in the recording")
+        return ", ".join(
             f"{name} {self._paint('green', _shown(old))} → {self._paint('red', _shown(new))}"
             for name, (old, new) in found.fields.items()
-        ]
-        return f"{head}: {', '.join(changes)}"
+        )
 
     def close(self, totals: Totals) -> None:
         """Say how many there were."""
+        for number, what in self._consequences.items():
+            count = sum(what.values())
+            listed = ", ".join(f"{times} {each}" for each, times in what.most_common())
+            head = self._heads.get(number, f"difference {number}")
+            sys.stdout.write(f"{head}: and {count} consequence{'s' * (count != 1)} ({listed})\n")
         record = {
             "exchanges": totals.exchanges,
             "differ": totals.differ,
             "unanswered": totals.unanswered,
+            "consequences": totals.consequences,
             "connections": totals.connections,
             "sent": totals.sent,
             "unsent": totals.unsent,
         }
         unsent = f", {totals.unsent} frames could not be sent" if totals.unsent else ""
-        text = f"{totals.exchanges} exchanges, {totals.differ} differ, {totals.unanswered} unanswered{unsent}"
+        text = f"{totals.exchanges} exchanges, {totals.differ} differ, {totals.unanswered} unanswered"
+        if totals.consequences:
+            text += f", {totals.consequences} consequences of these"
+        text += unsent
         say(record, text, self._output)
+
+
+def _ids(frame: Frame) -> dict[str, int]:
+    """The producer, the consumer and the sequence id that an answer names."""
+    from pulsarctl_wire.wire.fields import signed
+
+    found: dict[str, int] = {}
+    for message in filter(None, (frame.body, frame.metadata)):
+        for name in ("producer_id", "consumer_id", "sequence_id"):
+            if name in message.DESCRIPTOR.fields_by_name and name not in found and message.HasField(name):
+                found[name] = signed(getattr(message, name))
+    return found
 
 
 def _shown(value: Any) -> str:

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.capture.rotation import RotatingWriter
 from pulsarctl_wire.cli import console, select
+from pulsarctl_wire.cli.keeping import Start
+from pulsarctl_wire.cli.line import Clock
 from pulsarctl_wire.cli.options import Rotation
 from pulsarctl_wire.cli.printer import Printer
 from pulsarctl_wire.cli.render import renderer, schema_of
@@ -66,15 +68,44 @@ class Options:
     metrics: str | None
 
 
-class Watching:
-    """One run. Construction raises FilterError, or ends the command, where something cannot be had."""
+def watch(options: Options, ring: Ring, start: Start) -> int:
+    """Watch what is put into the ring until the proxy ends; gives the exit code."""
+    if start.why:
+        _tell_of_failure(options, start, ring)
+    with console.errors_said(), ExitStack() as stack:
+        watching = Watching(options, stack, start.since_ns if start.why else None)
+        start.ready()
+        return watching.run(ring)
 
-    def __init__(self, options: Options, stack: ExitStack) -> None:
+
+def _tell_of_failure(options: Options, start: Start, ring: Ring) -> None:
+    """Say what became of the watcher before this one, and wait as long as is wanted."""
+    later = f" in {start.delay:g} s" if start.delay else ""
+    clock = Clock("utc" if options.time_format == "relative" else options.time_format, console.Origin())
+    text = f"the watcher has ended ({start.why}); forwarding goes on, another one begins{later}"
+    printer = Printer(sys.stderr.fileno())
+    line = f"pwire: {clock(time.time_ns())} {console.clean(text)}\n"
+    printer.put(line.encode("utf-8", "backslashreplace"))
+    printer.end(_FLUSH)
+    over = time.monotonic() + start.delay
+    while time.monotonic() < over and not ring.ending:
+        time.sleep(_TICK)
+
+
+class Watching:
+    """One run. Construction raises FilterError, or ends the command, where something cannot be had.
+
+    `since_ns`: another one began then, and has failed.
+    """
+
+    def __init__(self, options: Options, stack: ExitStack, since_ns: int | None = None) -> None:
         self.options = options
+        self._since_ns = since_ns
         self._stack = stack
         self._table: LiveTable | None = None
         self._recorder = Recorder(show_secrets=options.show_secrets, schema=schema_of(options.schema))
         self._origin = console.Origin()
+        self._clock = Clock(options.time_format, self._origin)
         self._tests = select.tests(options.commands, options.connections, options.topics)
         if options.expression is not None:
             self._tests.append(select.Expression(options.expression, self._recorder))
@@ -95,7 +126,8 @@ class Watching:
         if path == "-":
             console.fail("--record -: name a file", console.EXIT_USAGE)
         try:
-            return RotatingWriter(Path(path), time.time_ns(), **options.rotation._asdict())
+            rotation = options.rotation._asdict()
+            return RotatingWriter(Path(path), time.time_ns(), since_ns=self._since_ns, **rotation)
         except OSError as error:
             console.fail(f"--record {path}: {error.strerror}", console.EXIT_OUTPUT)
 
@@ -113,6 +145,7 @@ class Watching:
         self._follower = Follower(Knowledge())
         self._connections: dict[int, Connection] = {}
         self._redacted: dict[tuple[int, bool], Redacted] = {}
+        self._held_since: dict[tuple[int, bool], int] = {}  # when what is held there came, the latest of it
         self._render = renderer(
             self.options.output,
             self._recorder,
@@ -159,7 +192,7 @@ class Watching:
         elif kind == tap.CLOSED:
             self._closed(record)
         elif kind == tap.NOTE:
-            self._say(record.data.decode("utf-8", "replace"))
+            self._say(record.data.decode("utf-8", "replace"), record.time_ns)
         elif kind == tap.LEFT_OUT:
             self._say(f"{record.connection} notes were left out")
 
@@ -177,6 +210,9 @@ class Watching:
     def _carried(self, record: Record) -> None:
         index, to_broker, time_ns, data = record.connection, record.to_broker, record.time_ns, record.data
         if index not in self._connections:
+            if self._since_ns is not None:  # it is told of again in a moment
+                self._missed_bytes += len(data)
+                return
             self._open(Connection(index), time_ns)
         connection = self._connections[index]
         writer = self._writer
@@ -184,6 +220,8 @@ class Watching:
             redacted = self._redacted.get((index, to_broker))
             for part in (data,) if redacted is None else redacted.feed(data):
                 self._write(partial(writer.carried, connection, to_broker, part, time_ns))
+            if redacted is not None and redacted.held:
+                self._held_since[index, to_broker] = time_ns
         if self._shown or self._live is not None:
             self._see(self._follower.carried(connection, to_broker, data, time_ns))
 
@@ -215,13 +253,14 @@ class Watching:
         if self._live is not None:
             self._live.closed(connection, record.time_ns, by_broker)
         if self._writer is not None:
-            self._write_held(connection, record.time_ns)
+            self._write_held(connection)
             self._write(partial(self._writer.closed, connection, record.time_ns, by_broker))
 
-    def _write_held(self, connection: Connection, time_ns: int) -> None:
+    def _write_held(self, connection: Connection) -> None:
         """Write what has waited for more of a connection that has ended."""
         for to_broker in (False, True):
             redacted = self._redacted.pop((connection.index, to_broker), None)
+            time_ns = self._held_since.pop((connection.index, to_broker), 0)
             if redacted is not None and self._writer is not None and redacted.held:
                 self._write(partial(self._writer.carried, connection, to_broker, redacted.end(), time_ns))
 
@@ -257,7 +296,13 @@ class Watching:
 
     # -- what is said
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, time_ns: int | None = None) -> None:
+        """Say what has happened just now, or at `time_ns`."""
+        if self.options.time_format == "relative" and self._origin.time_ns is None:
+            shown = "-"
+        else:
+            shown = self._clock(time_ns or time.time_ns())
+        text = f"{shown} {text}"
         if self._table is not None:
             with suppress(OSError):  # nobody may be there any more
                 console.complain(text)  # above the table
@@ -291,7 +336,7 @@ class Watching:
     def _finish(self) -> int:
         for connection in self._connections.values():
             self._see(self._follower.closed(connection))
-            self._write_held(connection, time.time_ns())
+            self._write_held(connection)
         if self._writer is not None:
             self._write(self._writer.close)
         unwritten = self._out.end(_FLUSH)

@@ -11,33 +11,55 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Coroutine, Mapping
+from collections import Counter
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from itertools import count
 from typing import Any, Final
 
 from pulsarctl_wire.errors import SettingsError, WireError
 from pulsarctl_wire.faults import Faults
+from pulsarctl_wire.net.allowed import Allowed
 from pulsarctl_wire.net.relay import CHUNK, Relay
-from pulsarctl_wire.net.routing import Asked, Route, Router, Routing
+from pulsarctl_wire.net.routing import MOST_BROKERS, Asked, Route, Router, Routing
 from pulsarctl_wire.net.settings import Address, Settings
+from pulsarctl_wire.net.sockets import (
+    ANY_HOST,
+    bound,
+    connected,
+    is_local,
+    looked_up,
+    origin,
+    plain,
+    reason,
+    reset,
+    unwelcome,
+)
 from pulsarctl_wire.net.telling import Watcher
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.foreign import recognise
 from pulsarctl_wire.wire.frame import build_frame
-from pulsarctl_wire.wire.proxy_header import build_header, header_size, parse_header
+from pulsarctl_wire.wire.proxy_header import build_header
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, ServerError
 from pulsarctl_wire.wire.session import NO_REQUEST, Knowledge
 
-Socket = socket.socket
-"""For those who hand one on."""
-
-_BACKLOG: Final = 1024
 _HEADER_WAIT: Final = 10.0  # seconds for a PROXY header, and for a TLS handshake
-_NO_TLS: Final = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "UNKNOWN_PROTOCOL"}
-ANY_HOST: Final = {"0.0.0.0", "::"}
+_CONNECT_WAIT: Final = 30.0  # seconds for CONNECT, where it says whom to dial
+
+MOST_WAITING: Final = 4_096
+"""Connections that may wait for a broker: for a handshake, for CONNECT, to be dialled. More are reset."""
+
+MOST_HELD: Final = 64 * 1024 * 1024
+"""Bytes that may wait with them; a connection that brings more is reset."""
+
+_TOO_MANY: Final = "too many wait for a broker"
+_NOT_ALLOWED: Final = "not allowed (--allow-broker)"
+_HINTS: Final = {
+    "HTTP": "; lookups by http:// bypass the proxy, so give clients its pulsar:// URL",
+    "TLS": "; see --tls, or give clients its pulsar:// URL",
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +70,8 @@ class Plan:
     told (default: the one they came to), `told` and `dials` the addresses that clients are told and that are
     dialled in place of brokers' own, `ports` those of the listeners for brokers (default: any). `tls` makes
     listeners speak TLS. `header_in`: connections begin with a PROXY header; `header_out`: the version of the
-    one that ours begin with (0: none). Times in seconds.
+    one that ours begin with (0: none). `allowed` says where addresses that brokers name may lead. Times in
+    seconds.
     """
 
     listen: Address
@@ -62,6 +85,7 @@ class Plan:
     key_log: str | None = None
     header_in: bool = False
     header_out: int = 0
+    allowed: Allowed = field(default_factory=Allowed)
 
 
 class Proxy:
@@ -76,11 +100,20 @@ class Proxy:
         self.relays: set[Relay] = set()
         self.connections = 0
         """That have come so far."""
+        self.refused: Counter[str] = Counter()
+        """Those of them, and brokers that they were to lead to, that were refused: why -> how many."""
         self.carried = [0, 0]
         """Bytes of the connections that have ended: to clients, to brokers."""
-        self._numbers = count()
+        self.numbers: Iterator[int] = count()
+        """Of connections, in the order in which the watcher is told of them."""
+        self._orders = count()
         self._turn = count()
         self._tasks: set[asyncio.Task[None]] = set()
+        """Connections that wait for a PROXY header, for TLS, for a broker to be dialled."""
+        self._undialled: dict[Relay, asyncio.TimerHandle] = {}
+        """Connections that wait for CONNECT -> what ends that."""
+        self._held = 0
+        self._said: set[str] = set()
         self._listeners: dict[Route, Address] = {}
         self._sockets: list[socket.socket] = []
         self._ours: dict[int, set[str]] = {}  # ports that we listen at -> our hosts there, as far as known
@@ -103,13 +136,6 @@ class Proxy:
             for context in filter(None, (plan.tls, self._dial_tls)):
                 _log_keys(context, plan.key_log)
         service = Route(plan.settings.url.addresses)
-        sock = sock or bound(plan.listen)
-        self._bound = sock.getsockname()[0]  # a name is looked up once
-        at = self._serve(service, plan.listen, sock)
-        for address in service.addresses:
-            if await self._leads_back(address):
-                await self.close(0)
-                raise SettingsError(f"--to {address} is where pwire itself listens: change that or --listen")
         self._router = Router(
             plan.settings.url,
             plan.routing,
@@ -119,6 +145,15 @@ class Proxy:
             self._is_ours,
             plan.told,
         )
+        sock = sock or bound(plan.listen)
+        self._bound = sock.getsockname()[0]  # a name is looked up once
+        at = self._serve(service, plan.listen, sock)
+        for address in service.addresses:
+            with suppress(OSError, UnicodeError):  # what cannot be dialled leads nowhere
+                if self._leads_back(await looked_up(self.plan.dials.get(address, address))):
+                    await self.close(0)
+                    text = f"--to {address} is where pwire itself listens: change that or --listen"
+                    raise SettingsError(text)
         for broker, told in plan.told.items():
             self._listen_for(broker, told)
         return at
@@ -167,29 +202,47 @@ class Proxy:
                 await asyncio.sleep(0.5)  # until others have ended
                 continue
             self.connections += 1
-            self._start(self._welcome(client, self._router.find(broker) or route))
+            try:
+                self._take(client, self._router.find(broker) or route)
+            except Exception as error:  # nobody else would accept from then on
+                self.note(f"a bug in pwire: a connection was not taken ({type(error).__name__}: {error})")
+                reset(client)
+
+    def _take(self, client: socket.socket, route: Route) -> None:
+        """Begin with a connection that was accepted, if not too many wait."""
+        if len(self._tasks) + len(self._undialled) < MOST_WAITING:
+            self._start(self._welcome(client, route))
+        else:
+            self._refuse(_TOO_MANY)
+            reset(client)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _refuse(self, why: str) -> None:
+        """Count something that is refused; the first of its kind is said."""
+        self.refused[why] += 1
+        if self.refused[why] == 1:
+            self.note(f"a connection was refused: {why}; more of them are counted")
+
     # -- a connection
 
     async def _welcome(self, sock: socket.socket, route: Route) -> None:
         loop = asyncio.get_running_loop()
         handshake = _HEADER_WAIT if self.plan.tls is not None else None
-        number = next(self._numbers)
+        client = None
         try:
-            client = Address(_plain(sock.getpeername()[0]), sock.getpeername()[1])
+            client = Address(plain(sock.getpeername()[0]), sock.getpeername()[1])
             if self.plan.header_in:
-                client = await asyncio.wait_for(_origin(sock, client), _HEADER_WAIT)
-            relay = Relay(self, number, client, route)
+                client = await asyncio.wait_for(origin(sock, client), _HEADER_WAIT)
+            relay = Relay(self, next(self._orders), client, route)
             await loop.connect_accepted_socket(
                 lambda: relay.legs[False], sock, ssl=self.plan.tls, ssl_handshake_timeout=handshake
             )
         except (OSError, WireError, TimeoutError, asyncio.TimeoutError) as error:
-            self.note(f"connection {number}: {_unwelcome(error)}")
+            self.note(f"a connection from {client or 'a client that has gone'} failed: {unwelcome(error)}")
             sock.close()
             return
         except BaseException:  # the end of all
@@ -199,53 +252,87 @@ class Proxy:
             relay.reset()
         elif not relay.over:
             self.relays.add(relay)
-            if self.plan.routing is not Routing.CONNECT:
+            if self.plan.routing is Routing.CONNECT:
+                self._undialled[relay] = loop.call_later(_CONNECT_WAIT, self._give_up, relay)
+            else:
                 relay.dial()
+
+    def _give_up(self, relay: Relay) -> None:
+        relay.fail(f"no CONNECT came within {_CONNECT_WAIT:g} s")
+
+    def hold(self, relay: Relay, size: int) -> None:
+        """So many more bytes wait with a connection for its broker; fewer if `size` is below 0."""
+        self._held += size
+        if size > 0 and self._held > MOST_HELD:
+            self._refuse(_TOO_MANY)
+            relay.fail()
+
+    def greeted(self, relay: Relay, data: bytes) -> None:
+        """The first bytes that a client has sent: say so if they are of another protocol."""
+        protocol, _ = recognise(data)
+        if protocol and protocol not in self._said:
+            self._said.add(protocol)
+            hint = _HINTS.get(protocol, "")
+            relay.note(f"the client speaks {protocol}, which is passed on as it is{hint}")
 
     def dial(self, relay: Relay) -> None:
         """Begin to make the leg to the broker."""
+        self._dialled(relay)
         self._start(self._connect(relay))
 
+    def _dialled(self, relay: Relay) -> None:
+        """It waits for CONNECT no more."""
+        timer = self._undialled.pop(relay, None)
+        if timer is not None:
+            timer.cancel()
+
     async def _connect(self, relay: Relay) -> None:
-        loop = asyncio.get_running_loop()
         addresses = relay.route.addresses
         first = next(self._turn) if len(addresses) > 1 else 0
         failed = []
         for each in range(len(addresses)):
             address = relay.address = addresses[(first + each) % len(addresses)]
             dialled = self.plan.dials.get(address, address)
-            if await self._leads_back(address):
-                failed.append(f"{dialled}: that is where pwire itself listens")
-                continue
-            name = address.host if self._dial_tls is not None else None
-            making = loop.create_connection(
-                lambda: relay.legs[True], *dialled, ssl=self._dial_tls, server_hostname=name
-            )
             try:
-                await asyncio.wait_for(making, self.plan.settings.connect_timeout)
+                await asyncio.wait_for(self._reach(relay, address), self.plan.settings.connect_timeout)
             except (OSError, ValueError, TimeoutError, asyncio.TimeoutError) as error:
-                failed.append(f"{dialled}: {_reason(error)}")
+                failed.append(f"{dialled}: {reason(error)}")
             else:
                 return
-        relay.note(f"no connection to the broker: {'; '.join(failed)}")
-        relay.reset()
+        text = f"no connection to the broker: {'; '.join(failed)}"
+        relay.fail("" if text in self._said else text)
+        if _NOT_ALLOWED in text and len(self._said) < MOST_BROKERS:
+            self._said.add(text)  # once for each address
+
+    async def _reach(self, relay: Relay, address: Address) -> None:
+        """Make the leg to the broker at `address`. Raises OSError, ValueError for what is no host."""
+        loop = asyncio.get_running_loop()
+        found = await looked_up(self.plan.dials.get(address, address))
+        if self._leads_back(found):
+            raise OSError(errno.ELOOP, "that is where pwire itself listens")
+        plan = self.plan
+        if not (address in plan.settings.url.addresses or address in plan.dials or address in plan.told):
+            found = [each for each in found if plan.allowed(address.host, each[4][0])]
+            if not found:
+                self.refused[_NOT_ALLOWED] += 1
+                raise OSError(errno.EACCES, _NOT_ALLOWED)
+        name = address.host if self._dial_tls is not None else None
+        await loop.create_connection(
+            lambda: relay.legs[True],
+            sock=await connected(found),
+            ssl=self._dial_tls,
+            server_hostname=name,
+        )
 
     def _is_ours(self, address: Address) -> bool:
         """Whether a listener of ours is at `address`; names that only DNS knows are not."""
         hosts = self._ours.get(address.port, set())
         host = "127.0.0.1" if address.host == "localhost" else address.host
-        return bool(hosts & {address.host, host} or (hosts & ANY_HOST and _is_local(host)))
+        return bool(hosts & {address.host, host} or (hosts & ANY_HOST and is_local(host)))
 
-    async def _leads_back(self, address: Address) -> bool:
-        """Whether to dial `address` leads to a listener of ours, which would dial it again, without end."""
-        dialled = self.plan.dials.get(address, address)
-        if dialled.port not in self._ours:
-            return False
-        with suppress(OSError, UnicodeError):  # what cannot be dialled
-            loop = asyncio.get_running_loop()
-            found = await loop.getaddrinfo(*dialled, type=socket.SOCK_STREAM)
-            return any(self._is_ours(Address(str(name[0]), dialled.port)) for *_, name in found)
-        return False
+    def _leads_back(self, found: list[Any]) -> bool:
+        """Whether to dial these leads to a listener of ours, which would dial it again, without end."""
+        return any(self._is_ours(Address(*place[:2])) for *_, place in found)
 
     def preface(self, relay: Relay) -> bytes:
         """What the leg to the broker begins with: a PROXY header, or nothing."""
@@ -259,13 +346,13 @@ class Proxy:
     def url(self, relay: Relay) -> str:
         """The service URL that its client came by."""
         came_to = relay.legs[False].transport.get_extra_info("sockname")
-        address = Address(self._host_for(relay) or _plain(came_to[0]), came_to[1])
+        address = Address(self._host_for(relay) or plain(came_to[0]), came_to[1])
         return f"pulsar{'+ssl' if self.plan.tls is not None else ''}://{address}"
 
     def _host_for(self, relay: Relay) -> str | None:
         """The host that a client knows our listeners by; None: the one that they listen at."""
         if self.plan.advertise is None and self._bound in ANY_HOST:
-            return _plain(relay.legs[False].transport.get_extra_info("sockname")[0])
+            return plain(relay.legs[False].transport.get_extra_info("sockname")[0])
         return self.plan.advertise
 
     def rewrite(self, relay: Relay, command: BaseCommand) -> bool:
@@ -303,8 +390,14 @@ class Proxy:
             for lane in relay.lanes:
                 lane.renew_faults()
 
+    def tell_again(self) -> None:
+        """Another watcher has begun: tell it of the connections that are open."""
+        for relay in sorted(self.relays, key=lambda relay: relay.connection.index):
+            relay.tell_again()
+
     def ended(self, relay: Relay) -> None:
         """Both legs have ended."""
+        self._dialled(relay)
         self.relays.discard(relay)
         for to_broker in (False, True):
             self.carried[to_broker] += relay.carried[to_broker]
@@ -346,21 +439,6 @@ class Proxy:
             await self._empty.wait()  # asyncio tells them a moment later
 
 
-def _plain(host: str) -> str:
-    """An IPv4 address that came in by an IPv6 socket as what it is; others as they are."""
-    return host.removeprefix("::ffff:") if "." in host else host
-
-
-def _is_local(host: str) -> bool:
-    """Whether a host is an IP address of this machine."""
-    with suppress(OSError, ValueError):
-        family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((host, 0))
-            return True
-    return False
-
-
 def _log_keys(context: ssl.SSLContext, path: str) -> None:
     """Have its keys added to the file at `path`, which is for the user alone. Raises SettingsError."""
     try:
@@ -368,67 +446,3 @@ def _log_keys(context: ssl.SSLContext, path: str) -> None:
         context.keylog_filename = path
     except OSError as error:
         raise SettingsError(f"the key log {path} cannot be written: {error.strerror}") from None
-
-
-def bound(address: Address) -> socket.socket:
-    """A socket that listens at `address`. Raises OSError."""
-    try:
-        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except UnicodeError:  # what can be no name
-        raise socket.gaierror(socket.EAI_NONAME, "no such host") from None
-    family, kind, protocol, _, name = found[0]
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setblocking(False)
-        sock.bind(name)
-        sock.listen(_BACKLOG)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-async def _origin(sock: socket.socket, peer: Address) -> Address:
-    """Read the PROXY header that a connection begins with, and not a byte more.
-
-    Gives the client that it names, or `peer` if it names none.
-    """
-    loop = asyncio.get_running_loop()
-    data = b""
-    while len(data) < (size := header_size(data)):
-        more = await loop.sock_recv(sock, size - len(data))
-        if not more:
-            raise ConnectionResetError("it was closed within its PROXY header")
-        data += more
-    source = parse_header(data).source
-    return Address(*source) if source is not None else peer
-
-
-def _unwelcome(error: BaseException) -> str:
-    """Why a client's connection was refused, in few words."""
-    if not isinstance(error, ssl.SSLError):
-        return _reason(error)
-    reason = error.reason or str(error)
-    if reason in _NO_TLS:
-        return "the client does not speak TLS; its URL is to begin with pulsar+ssl://"
-    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return "the client shows no certificate, and --client-ca asks for one"
-    if "ALERT" in reason and ("CERTIFICATE" in reason or reason.endswith("_CA")):
-        return f"the client does not trust the certificate that pwire shows ({reason})"
-    return f"TLS with the client failed ({reason})"
-
-
-def _reason(error: BaseException) -> str:
-    """Why a connection could not be made, in few words."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message.rstrip('.')}"
-    if isinstance(error, ssl.SSLError):
-        return f"no TLS there ({error.reason or error})"
-    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
-        return "no answer in time"
-    if isinstance(error, ConnectionRefusedError):
-        return "refused"
-    if isinstance(error, ConnectionResetError) and not error.args:  # asyncio's own
-        return "closed before TLS was agreed on; is this a port without TLS?"
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

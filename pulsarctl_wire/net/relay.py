@@ -14,18 +14,16 @@ stops reading its source; an end of file is passed on when all before it was; a 
 """
 
 import asyncio
-import socket
-import struct
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from weakref import ref
 
 from pulsarctl_wire.faults import Action, Blackhole, Close, Faults, Note, Reset, Send, Wake
 from pulsarctl_wire.faults import Lane as FaultLane
+from pulsarctl_wire.net.leg import Leg
 from pulsarctl_wire.net.routing import Route
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.telling import Telling, Watcher
@@ -50,9 +48,7 @@ _LOOKED_AT: Final = (
     frozenset(CARRIERS),
     frozenset((BaseCommand.CONNECT, BaseCommand.AUTH_RESPONSE, BaseCommand.PRODUCER, BaseCommand.SUBSCRIBE)),
 )
-_LINGER: Final = struct.pack("ii", 1, 0)  # closing then sends RST
 _LAST_READ: Final = 0.2  # seconds that a peer has at the end to close its side as well
-_KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
 class Host(Protocol):
@@ -63,6 +59,8 @@ class Host(Protocol):
     knowledge: Knowledge
     buffer: memoryview
     """Where what is read is put first: one for all, for it is taken out at once."""
+    numbers: Iterator[int]
+    """Those of connections, as the watcher is told of them."""
 
     def rewrite(self, relay: "Relay", command: BaseCommand) -> bool:
         """Change the addresses in a command for the client; whether anything was changed."""
@@ -79,96 +77,14 @@ class Host(Protocol):
     def preface(self, relay: "Relay") -> bytes:
         """What the leg to the broker begins with; nobody is told."""
 
+    def greeted(self, relay: "Relay", data: bytes) -> None:
+        """The first bytes that the client has sent."""
+
+    def hold(self, relay: "Relay", size: int) -> None:
+        """So many more bytes wait for the leg to the broker; fewer if `size` is below 0."""
+
     def ended(self, relay: "Relay") -> None:
         """Both legs have ended."""
-
-
-class Leg(asyncio.BufferedProtocol):
-    """One of a relay's two connections: with the client, or with the broker."""
-
-    def __init__(self, relay: "Relay", to_broker: bool) -> None:
-        self.relay = relay
-        self.to_broker = to_broker
-        self.transport: Any = None
-        self.full = False
-        """Whether it takes no more for now."""
-        self.gone = False
-        """Whether it stood and has ended."""
-        self.half_closes = True
-
-    @property
-    def lane(self) -> "Lane":
-        """The lane that it feeds."""
-        return self.relay.lanes[not self.to_broker]
-
-    def connection_made(self, transport: Any) -> None:
-        """asyncio: it stands; nothing is read before the other one does too."""
-        self.transport = transport
-        transport.set_write_buffer_limits(high=1)  # at 0 TLS transports never take anything again
-        self.half_closes = transport.can_write_eof()
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in _KEEP_ALIVE:
-                if hasattr(socket, name):
-                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        self.relay.made(self)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """asyncio: where to put what comes."""
-        return self.relay.host.buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """asyncio: bytes came."""
-        self.lane.feed(bytes(self.relay.host.buffer[:nbytes]))
-
-    def eof_received(self) -> bool:
-        """asyncio: no more will come; it stays open for what is still to be sent, where TCP can do that."""
-        if self.to_broker:
-            self.relay.note_loss("closed it")
-        self.lane.end()
-        return self.half_closes
-
-    def pause_writing(self) -> None:
-        """asyncio: it takes no more for now."""
-        self.full = True
-        self.relay.balance()
-
-    def resume_writing(self) -> None:
-        """asyncio: it does again."""
-        self.full = False
-        self.relay.balance()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: it has ended."""
-        self.relay.lost(self, exc)
-
-    def end(self) -> None:
-        """Send no more to it: an end of file behind what was sent before, where TCP can do that."""
-        if self.transport is None or self.transport.is_closing() or not self.half_closes:
-            self.close()
-            return
-        try:
-            self.transport.write_eof()
-        except OSError:  # it was reset, which one that is not read is not told
-            self.reset()
-
-    def reset(self) -> None:
-        """End it by RST; what waits to be sent is lost."""
-        transport = self.transport
-        if transport is not None and not self.gone:
-            sock = transport.get_extra_info("socket")
-            if sock is not None:
-                with suppress(OSError):  # closed already, under TLS
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER)
-            transport.abort()
-
-    def close(self) -> None:
-        """End it when what was sent to it is gone."""
-        transport = self.transport
-        if transport is not None and not self.gone and not transport.is_closing():
-            transport.resume_reading()  # before Python 3.11 TLS ends by what it reads
-            transport.close()
 
 
 class Lane:
@@ -179,7 +95,7 @@ class Lane:
         self.ended = False
         """Its source sends no more, and that was passed on."""
         self._relay = relay
-        self._telling = Telling(relay.host.watcher, relay.connection, to_broker)
+        self.telling = Telling(relay.host.watcher, relay.connection, to_broker)
         self._walk = FrameWalk(_LOOKED_AT[to_broker])
         self._stream: FrameStream | None = None
         self._faults: FaultLane | None = None
@@ -197,7 +113,7 @@ class Lane:
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of its source."""
-        if self._relay.blackholed:
+        if self._relay.unsettled and not self._relay.admits(data, self.to_broker):
             return
         if self._held:
             self._held += data
@@ -285,8 +201,8 @@ class Lane:
         if bool(faults) == (self._faults is not None):
             return
         if self._faults is None:
-            host, connection = self._relay.host, self._relay.connection
-            self._faults = faults.lane(connection.index, self.to_broker, host.url(self._relay))
+            relay = self._relay
+            self._faults = faults.lane(relay.order, self.to_broker, relay.host.url(relay))
         else:
             before, self._faults = self._faults, None
             self._act(before.flush(self._relay.now()))
@@ -358,10 +274,11 @@ class Lane:
             self._waiting.append(data)
             relay.dial()
         elif not target.is_closing():
+            relay.tell_opened()
+            now = time.time_ns()  # no answer can come before
             target.write(data)
             relay.carried[self.to_broker] += len(data)
-            relay.tell_opened()
-            self._telling.carried(data)
+            self.telling.carried(data, now)
 
     def _later(self, at: float, do: Callable[[], None], size: int = 0) -> None:
         """Do something when its time `at` has come, behind all that waits already."""
@@ -431,22 +348,23 @@ class Lane:
                 self._act(self._faults.flush(self._relay.now()))
             self._do_until(float("inf"))
         self._delayed.clear()
-        self._telling.finish()
+        self.telling.finish()
 
 
 class Relay:
     """A client's connection and the broker's that belongs to it.
 
     `route` says whom it leads to; `dial` is called once, when there is a first byte for the broker or at
-    once.
+    once. `order` is that in which clients came; `connection` has its number when the watcher is told of it.
     """
 
-    def __init__(self, host: Host, index: int, client: Address, route: Route) -> None:
+    def __init__(self, host: Host, order: int, client: Address, route: Route) -> None:
         self.host = host
+        self.order = order
         self.client = client
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
-        self.connection = Connection(index, str(client))
+        self.connection = Connection(-1 - order, str(client))
         self.route = route
         self.address: Address | None = None
         """The broker's, or that of a proxy before it, as it was dialled."""
@@ -457,17 +375,30 @@ class Relay:
         self.carried = [0, 0]
         """Bytes."""
         self.blackholed = self.draining = self.dialling = self.over = False
-        self._opened = False
+        self.unsettled = True
+        """What is fed needs a look: it is the first, or there is no broker yet, or nothing may pass."""
+        self._greeted = self._opened = False
+        self._held = 0  # bytes that wait for the leg to the broker
         self._ended_by_broker = False
 
     def tell_opened(self) -> None:
         """Tell the watcher of the connection, once."""
-        if not self._opened and self.host.watcher is not None:
+        if not self._opened:
             self._opened = True
+            self.connection.index = next(self.host.numbers)
+            if self.host.watcher is not None:
+                self.host.watcher.opened(self.connection, time.time_ns())
+
+    def tell_again(self) -> None:
+        """Another watcher has begun: tell it of the connection, and go on with whole frames."""
+        if self._opened and self.host.watcher is not None:
             self.host.watcher.opened(self.connection, time.time_ns())
+            for lane in self.lanes:
+                lane.telling.anew()
 
     def note(self, text: str) -> None:
         """Tell people something about this connection."""
+        self.tell_opened()
         if self.host.watcher is not None:
             self.host.watcher.note(f"connection {self.connection.index}: {text}")
 
@@ -475,6 +406,25 @@ class Relay:
         """Tell people that the broker has ended this connection, unless the client or we did before."""
         if not (self.over or self.blackholed or self.draining or self.lanes[True].ended):
             self.note(f"the broker {self.connection.server} {how}")
+
+    def admits(self, data: bytes, to_broker: bool) -> bool:
+        """Whether these bytes may pass; asked as long as it is `unsettled`."""
+        if self.blackholed:
+            return False
+        if to_broker:
+            if not self._greeted:
+                self._greeted = True
+                self.host.greeted(self, data)
+            if self.legs[True].transport is None:
+                self._held += len(data)
+                self.host.hold(self, len(data))
+        self.unsettled = not self._greeted or self.legs[True].transport is None
+        return not self.over
+
+    def _release(self) -> None:
+        """What has waited for the leg to the broker waits no more."""
+        held, self._held = self._held, 0
+        self.host.hold(self, -held)
 
     def dial(self) -> None:
         """Begin to connect to the broker, if that has not begun."""
@@ -503,6 +453,7 @@ class Relay:
         preface = self.host.preface(self)
         if preface:
             leg.transport.write(preface)
+        self._release()
         for lane in self.lanes:
             lane.begin()
         if self.draining:
@@ -515,10 +466,11 @@ class Relay:
             why = getattr(exc, "strerror", None) or str(exc)
             self.note_loss("reset it" if isinstance(exc, ConnectionResetError) else f"was lost: {why}")
         if not self.over:
-            self._ended_by_broker = leg.to_broker
+            self._ended_by_broker |= leg.to_broker
             for lane in self.lanes:
                 lane.stop(flush=exc is None and lane.to_broker != leg.to_broker)
             self.over = True
+            self._release()
         if exc is not None:
             other.reset()
         else:
@@ -529,15 +481,23 @@ class Relay:
                 self.host.watcher.closed(self.connection, time.time_ns(), self._ended_by_broker)
             self.host.ended(self)
 
+    def fail(self, why: str = "") -> None:
+        """There will be no leg to the broker: end the client's as a broker that cannot be reached does."""
+        if why:
+            self.note(why)
+        self._ended_by_broker = True
+        self.reset()
+
     def refuse(self, answer: bytes) -> None:
         """Send the client `answer`, and end; the broker is sent nothing more."""
         self.legs[False].transport.write(answer)
-        self.blackholed = self.dialling = True
+        self.dialling = True
+        self.blackhole()
         self.close()
 
     def blackhole(self) -> None:
         """From now on nothing passes."""
-        self.blackholed = True
+        self.blackholed = self.unsettled = True
 
     def close(self) -> None:
         """End both legs when what was sent to them is gone."""
@@ -560,7 +520,8 @@ class Relay:
         for leg in self.legs:
             leg.end()
         # what is still sent to us is read, and no more: a socket closed over unread bytes sends RST, not FIN
-        self.draining, self.blackholed = False, True
+        self.draining = False
+        self.blackhole()
         self.balance()
         self.loop.call_later(_LAST_READ, self.close)
 

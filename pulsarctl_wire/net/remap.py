@@ -199,14 +199,15 @@ class Remap:
 
         `owner` tells of whose messages ids are meant first (see `learn`).
         """
-        if frame.body is None or not frame.base.IsInitialized():  # type: ignore[union-attr]
+        if frame.body is None:
             return frame.raw
         base = BaseCommand()
         base.CopyFrom(frame.base)  # type: ignore[arg-type]
         self._translate(getattr(base, BODIES[frame.type]), frame.topic, owner, count=True)
         if frame.metadata is not None and frame.checksum != "invalid":
             metadata = self.translated(frame.metadata, frame)
-            if metadata != frame.metadata:
+            whole = base.IsInitialized() and metadata.IsInitialized()
+            if whole and metadata != frame.metadata:
                 return build_frame(base, metadata, frame.payload, checksum=frame.checksum == "valid")
         if base == frame.base:
             return frame.raw

@@ -20,27 +20,26 @@ Memory: `MAX_WAITING` bytes of frames that came and were not recorded so far, or
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterable, Callable, Iterable
 from dataclasses import replace
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.errors import LinkClosed, SessionError, Unanswered, Unreachable
+from pulsarctl_wire.net.causes import CLOSES, Asked, Causes, Key
 from pulsarctl_wire.net.differences import differences
 from pulsarctl_wire.net.link import Link, Tap
+from pulsarctl_wire.net.pairs import Pairs
 from pulsarctl_wire.net.remap import Names, Remap, redacted
 from pulsarctl_wire.net.settings import Auth, Settings
 from pulsarctl_wire.wire.commands import NUMBERS, REQUESTS
 from pulsarctl_wire.wire.fields import as_text
-from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, build_frame
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, with_command
 from pulsarctl_wire.wire.names import full_topic
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandSubscribe
 from pulsarctl_wire.wire.session import FIELDS, MAX_PENDING, NO_REQUEST, Knowledge, Session, bound
 from pulsarctl_wire.wire.stream import FrameStream
-
-MAX_WAITING: Final = 128 * 1024 * 1024
-"""Bytes of frames that wait for their counterparts; of more, half is counted and forgotten."""
-_COST: Final = 2_048  # of keeping a frame, beside its bytes
 
 _CONNECT, _CONNECTED, _AUTH_RESPONSE = NUMBERS["CONNECT"], NUMBERS["CONNECTED"], NUMBERS["AUTH_RESPONSE"]
 _MESSAGE, _ERROR, _SEND, _PONG = NUMBERS["MESSAGE"], NUMBERS["ERROR"], NUMBERS["SEND"], NUMBERS["PONG"]
@@ -49,9 +48,6 @@ _SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
 _RECEIPTS: Final = {NUMBERS["SEND_RECEIPT"], NUMBERS["SEND_ERROR"]}
 _ANSWERED: Final = {*REQUESTS, _SEND, NUMBERS["PING"]}
 _OWNERS: Final = ("consumer_id", "producer_id", "watcher_id", "resource_id", "session_id", "watch_id")
-
-Key = tuple[Any, ...]
-"""What a frame and its counterpart have in common; it begins with the number of their connection, if any."""
 
 
 class Ended(NamedTuple):
@@ -66,7 +62,9 @@ class Difference(NamedTuple):
     """An answer that is another one than the recorded one.
 
     `kind` is "differs" (both frames are there, and `fields` name -> (recorded, now)), "missing" (nothing
-    came), "unexpected" (nothing was recorded), or "closed" (`text` says why the connection ended).
+    came), "unexpected" (nothing was recorded), or "closed" (`text` says why the connection ended, or what the
+    broker closed otherwise). Differences are numbered from 1; `cause` is the number of the one that this one
+    follows from.
     """
 
     kind: str
@@ -75,18 +73,21 @@ class Difference(NamedTuple):
     replayed: Frame | None = None
     fields: dict[str, tuple[Any, Any]] = {}  # noqa: RUF012 (never changed)
     text: str = ""
+    number: int = 0
+    cause: int | None = None
 
 
 class Totals:
     """What a replay came to: connections, frames sent and not, answers (`exchanges`) by how they compare.
 
     Those of which one side is missing count too: as `unanswered`, or, if nothing was recorded, as `differ`;
-    `differ` also has the connections that ended otherwise.
+    `differ` also has the connections that ended otherwise. What follows from another difference is counted
+    among the `consequences` only.
     """
 
     def __init__(self) -> None:
         self.connections = self.sent = self.unsent = 0
-        self.exchanges = self.differ = self.unanswered = 0
+        self.exchanges = self.differ = self.unanswered = self.consequences = 0
 
 
 class Options(NamedTuple):
@@ -94,48 +95,6 @@ class Options(NamedTuple):
 
     speed: float = 0.0
     answer_timeout: float = 30.0
-
-
-class Pairs:
-    """Finds counterparts. What has none so far waits: recorded frames, and those that came, by their keys."""
-
-    def __init__(self) -> None:
-        self._tables: tuple[dict[Key, deque[Frame]], dict[Key, deque[Frame]]] = ({}, {})
-        self._bytes = 0
-
-    def take(self, key: Key, frame: Frame, recorded: bool) -> Frame | None:
-        """The first counterpart of `frame`, which waits no more; None if there is none, and `frame` waits."""
-        others = self._tables[not recorded]
-        queue = others.get(key)
-        if not queue:
-            self._tables[recorded].setdefault(key, deque()).append(frame)
-            self._bytes += len(frame.raw) + _COST
-            return None
-        other = queue.popleft()
-        if not queue:
-            del others[key]
-        self._bytes -= len(other.raw) + _COST
-        return other
-
-    def waits(self, key: Key, frame: Frame) -> bool:
-        """Whether a recorded frame waits; of those under one key the first one recorded is taken first."""
-        queue = self._tables[True].get(key)
-        return queue is not None and queue[0].number <= frame.number
-
-    def pop(self, wanted: Callable[[Key], bool], recorded: bool) -> list[Frame]:
-        """The frames that wait under such keys, in order; they wait no more."""
-        table = self._tables[recorded]
-        frames = [frame for key in list(table) if wanted(key) for frame in table.pop(key)]
-        self._bytes -= sum(len(frame.raw) + _COST for frame in frames)
-        return sorted(frames, key=lambda frame: frame.number)
-
-    def excess(self, recorded: bool) -> list[Frame]:
-        """Half of what waits, if that is too much; it waits no more."""
-        if self._bytes <= MAX_WAITING:
-            return []
-        table = self._tables[recorded]
-        half = set(list(table)[: len(table) // 2 + 1])
-        return self.pop(lambda key: key in half, recorded)
 
 
 class Replay:
@@ -165,6 +124,8 @@ class Replay:
         self.lossy: set[int] = set()  # connections of which a part is missing
         self.met: set[Key] = set()  # streams of messages that came as they were recorded
         self.in_order: set[Key] = set()  # streams whose messages are told by their order
+        self.causes = Causes()
+        self._numbers = count(1)
         self._found: list[Difference] = []  # to be told behind the step that is being made
         self._misses: Counter[Key] = Counter()  # what did not come in time, by kind
         self._news: asyncio.Future[None] | None = None
@@ -211,11 +172,13 @@ class Replay:
             self.met.add(stream)
         self.totals.exchanges += 1
         fields = differences(old, new, self.remap)
+        player = self._players.get(old.connection.index)
         if fields:
             self.differs(Difference("differs", old.connection.index, old, new, fields))
-            player = self._players.get(old.connection.index)
             if player is not None:
                 player.strayed = "command" in fields
+        if player is not None and "command" not in fields:
+            self.causes.mend(player.asked.needs(old))
         return True
 
     def alone(self, wanted: Callable[[Key], bool]) -> None:
@@ -226,18 +189,38 @@ class Replay:
     def _count_alone(self, frames: Iterable[Frame], recorded: bool) -> None:
         for frame in frames:
             index = frame.connection.index
-            if recorded:
-                self.totals.exchanges += 1
-                self.totals.unanswered += 1
-                self._found.append(Difference("missing", index, recorded=frame))
-            elif index not in self.lossy:
-                self.totals.exchanges += 1
-                self.differs(Difference("unexpected", index, replayed=frame))
+            if not recorded and index in self.lossy:
+                continue
+            self.totals.exchanges += 1
+            difference = (
+                Difference("missing", index, frame)
+                if recorded
+                else Difference("unexpected", index, None, frame)
+            )
+            closed = CLOSES.get(frame.type) if frame.request is None else None
+            if closed is not None:
+                otherwise = (
+                    f"the recorded {closed} here, but not this one"
+                    if recorded
+                    else f"this {closed}, unlike then"
+                )
+                difference = difference._replace(kind="closed", text=f"the broker closed {otherwise}")
+            self.differs(difference)
 
     def differs(self, difference: Difference) -> None:
         """Count a difference; it is told when the step that is being made is over."""
-        self.totals.differ += 1
-        self._found.append(difference)
+        number = next(self._numbers)
+        player = self._players.get(difference.connection)
+        about, needs = ([], []) if player is None else player.place(difference)
+        cause = self.causes.of(about)
+        if cause is not None:
+            self.totals.consequences += 1
+        elif difference.kind == "missing":
+            self.totals.unanswered += 1
+        else:
+            self.totals.differ += 1
+        self.causes.fail(needs, cause or number)
+        self._found.append(difference._replace(number=number, cause=cause))
 
     def news(self) -> None:
         """Something came: look whether it is what is waited for."""
@@ -349,6 +332,7 @@ class Player:
         connection = Connection(self.index)
         self._sending = FrameStream(connection, True)
         self._session = Session(connection, Knowledge(join_chunks=False, schemas=False), (self._sending,))
+        self.asked = Asked(self.index)
         self.strayed = False  # the latest difference was in the command
         self._sent: dict[int, int] = {}  # numbers of requests here -> in the recording
         self._streams: dict[int, Key] = {}  # of the messages of Shared consumers
@@ -392,6 +376,7 @@ class Player:
             return
         if frame.type == _SUBSCRIBE and body is not None:
             self._subscribe(body)
+        self.asked.ask(frame)
         owner = self._stream(frame)
         owner = owner if owner in self._whole.in_order else None
         connects = frame.type == _CONNECT and body is not None
@@ -437,7 +422,7 @@ class Player:
         auth = self._auth
         if auth.method != "none":
             body.auth_method_name, body.auth_data = auth.method, auth.data()
-        return frame.raw if base == frame.base else build_frame(base)
+        return frame.raw if base == frame.base else with_command(frame.raw, base)
 
     async def _drain(self) -> None:
         """Wait until the socket takes more; a broker that reads nothing is given up."""
@@ -461,6 +446,17 @@ class Player:
             self._lost = True
 
     # -- what comes
+
+    def place(self, difference: Difference) -> tuple[list[Key], list[Key]]:
+        """What a difference is about, and what cannot be as it was recorded for it."""
+        recorded, replayed = difference.recorded, difference.replayed
+        if recorded is not None:
+            fails = difference.kind != "differs" or "command" in difference.fields
+            return self.asked.about(recorded, recorded.request), self.asked.needs(recorded) if fails else []
+        if replayed is not None:
+            about = self.asked.about(replayed, self._sent.get(replayed.request or 0))
+            return about, self.asked.needs(replayed) if difference.kind == "closed" else []
+        return [(self.index,)], [(self.index,)]
 
     def damaged(self, event: Event) -> None:
         """Something of the recording is missing, or makes no sense: say so, once."""

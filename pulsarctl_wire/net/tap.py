@@ -15,6 +15,7 @@ import os
 import select
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from mmap import mmap
@@ -111,7 +112,9 @@ class Ring:
         """Something that people should know."""
         if self._left_out and self._add(LEFT_OUT, self._left_out, False, 0, b""):
             self._left_out = 0
-        if not self._add(NOTE, 0, False, 0, text[:_LONGEST_NOTE].encode("utf-8", "backslashreplace")):
+        if not self._add(
+            NOTE, 0, False, time.time_ns(), text[:_LONGEST_NOTE].encode("utf-8", "backslashreplace")
+        ):
             self._left_out += 1
 
     def end(self) -> None:
@@ -164,9 +167,12 @@ class Ring:
         return bool(self._marks[_ENDING])
 
     def records(self, seconds: float) -> Iterator[Record | None]:
-        """The records as they come, to the end; None whenever `seconds` have passed without any."""
+        """The records as they come, to the end; None whenever `seconds` have passed without any.
+
+        They begin where whoever took some before has stopped.
+        """
         marks, room, capacity = self._marks, self._room, self._capacity
-        taken = 0
+        taken = marks[_TAKEN]
         gone = False  # the proxy, without a word
         while True:
             if marks[_PUT] == taken:

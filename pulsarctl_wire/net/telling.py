@@ -45,10 +45,11 @@ class Telling:
         self._to_broker = to_broker
         self._walk = FrameWalk(frozenset())
         self._tail = b""  # less than a frame's head
+        self._behind = False  # the watcher was not told all
         self._missed = self._frames = 0  # bytes; frames that had begun before them and were told
 
-    def carried(self, data: bytes) -> None:
-        """The lane has passed on `data`."""
+    def carried(self, data: bytes, now: int) -> None:
+        """The lane has passed on `data`, at `now` (ns since the epoch)."""
         watcher, walk = self._watcher, self._walk
         if watcher is None:
             return
@@ -56,24 +57,29 @@ class Telling:
         left = len(data) if self._tail else walk.left
         whole = self._tail + data if self._tail else data
         self._tail = whole[walk.walk(whole, 0) :]
-        now = time.time_ns()
-        if self._missed:
+        if self._behind:
             skip = min(left, len(data))
             if skip == len(data) or not self._tell_missed(watcher, skip, frames, now):
                 self._missed += len(data)
                 return
             data, torn = data[skip:], False
         if not watcher.carried(self._connection, self._to_broker, data, now):
-            self._missed, self._frames = len(data), frames - torn
+            self._behind, self._missed, self._frames = True, len(data), frames - torn
 
     def _tell_missed(self, watcher: Watcher, skip: int, frames: int, now: int) -> bool:
         size, lost = self._missed + skip, frames - self._frames
         if not watcher.missed(self._connection, self._to_broker, size, lost, now):
             return False
-        self._missed = 0
+        self._behind, self._missed = False, 0
         return True
+
+    def anew(self) -> None:
+        """Whoever watches has not seen what was told: what is told next begins with a frame."""
+        walk = self._walk
+        if not self._behind and (walk.left or self._tail):
+            self._behind, self._frames = True, walk.frames - (walk.left > 0)
 
     def finish(self) -> None:
         """Nothing more will be passed on."""
-        if self._watcher is not None and self._missed:
+        if self._watcher is not None and self._behind:
             self._tell_missed(self._watcher, 0, self._walk.frames, time.time_ns())

@@ -112,7 +112,7 @@ def _protobuf(spec: str) -> PulsarApi_pb2.Schema:
     root, message = _root(files, wanted, file)
     needed = _with_imports(files, root, file)
     described = {
-        "fileDescriptorSet": base64_text(needed.SerializeToString()),
+        "fileDescriptorSet": base64_text(needed.SerializePartialToString()),
         "rootMessageTypeName": message,
         "rootFileDescriptorName": root.name,
     }

@@ -112,7 +112,9 @@ def _starred(data: bytes, start: int, end: int) -> bytes:
         known.DiscardUnknownFields()
     except DecodeError:
         known = None
-    if known is None or known.ByteSize() != base.ByteSize():  # who knows what is what: all of it goes
+    # ByteSize would raise where a required field is missing
+    if known is None or known.SerializePartialToString() != base.SerializePartialToString():
+        # who knows what is what: all of it goes
         return data[: start + 2] + b"*" * (end - start - 2) + data[end:]
     for secret in secret_values(base):
         data = data.replace(secret, b"*" * len(secret))

@@ -167,6 +167,31 @@ def test_without_rotation_there_is_one_file_of_that_name(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["a.pcapng"]
 
 
+@pytest.mark.parametrize("size", [0, 2_000])
+def test_what_continues_a_recording_overwrites_nothing_of_it(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "seen.pcapng"
+    old = tmp_path / "seen_00099_20010101000000.pcapng"
+    old.write_bytes(b"of another run")
+    since: int | None = None
+    kept: dict[Path, bytes] = {}
+    for turn in range(3):
+        made = RotatingWriter(path, START_NS + turn * SECOND, size=size, keep=size and 500, since_ns=since)
+        talk(made, frames=20)
+        assert all(kept[each] == each.read_bytes() for each in kept)
+        assert [each for each in kept if each not in made.paths and each != path] == []
+        kept.update((each, each.read_bytes()) for each in made.paths)
+        since = START_NS
+    assert old.read_bytes() == b"of another run"
+    numbers = [int(each.name.split("_")[1]) for each in sorted(kept) if each != path]
+    assert numbers == list(range(1 if size else 2, len(kept) + 1))
+
+
+def test_a_device_is_continued_as_it_is(tmp_path: Path) -> None:
+    made = RotatingWriter(Path("/dev/null"), START_NS, since_ns=START_NS)
+    talk(made)
+    assert made.paths == [Path("/dev/null")]
+
+
 def test_what_is_flushed_is_there(tmp_path: Path) -> None:
     path = tmp_path / "a.pcapng"
     made = RotatingWriter(path, START_NS)

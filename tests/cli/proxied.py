@@ -37,6 +37,8 @@ PWIRE = [sys.executable, "-c", MAIN]
 HOST = "127.0.0.1"
 PATIENCE = 30.0
 """Seconds after which a test that waits for something has failed: far more than any takes."""
+TIMED = r"^pwire: \d\d:\d\d:\d\d\.\d{6} "
+"""What a line begins with that is said while a proxy runs."""
 _NAP = 0.01  # seconds between two looks at what nobody tells of
 
 _T = TypeVar("_T")
@@ -262,8 +264,9 @@ class Proxied:
 
     @property
     def watcher(self) -> int:
-        """The number of the process that watches."""
-        (child,) = children(self.process.pid)
+        """The number of the process that watches; another one keeps it."""
+        (keeper,) = children(self.process.pid)
+        (child,) = children(keeper)
         return child
 
     def kill(self, number: int) -> None:

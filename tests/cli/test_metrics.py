@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import socket
 import struct
@@ -278,11 +279,11 @@ def test_a_connection_that_is_reset_is_no_news(stack: ExitStack, capsys: pytest.
 def test_who_neither_asks_nor_leaves_is_given_up(
     stack: ExitStack, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert metrics._Handler.timeout == 10
-    monkeypatch.setattr(metrics._Handler, "timeout", 0.01)
+    assert metrics._PATIENCE == 10
+    monkeypatch.setattr(metrics, "_PATIENCE", 0.01)
     url = serve(":0", lambda: counted([])[1], stack)
     for sent in (b"", b"GET /metrics HTTP/1.1\r\n"):
-        with connected(url) as sock:
+        with connected(url) as sock, suppress(ConnectionError):
             sock.sendall(sent)
             assert sock.recv(1) == b""
     assert capsys.readouterr().err == ""
@@ -294,7 +295,7 @@ def test_who_neither_asks_nor_leaves_is_given_up(
         b"\x16\x03\x01\xff\xfe garbage\r\n\r\n",
         b"GET http://[x HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\nAccept: text/plain; version=x\r\n\r\n",
-        b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 1_000 + b"\r\n",
+        b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 10_000 + b"\r\n",
         b"POST / HTTP/1.1\r\n\r\n",
     ],
     ids=["no HTTP", "no URL", "no version", "endless", "POST"],
@@ -315,8 +316,34 @@ def test_what_is_wrong_with_ourselves_is_said(stack: ExitStack, capsys: pytest.C
     url = serve(":0", lambda: counted([])[1].nothing, stack)  # type: ignore[attr-defined]
     with connected(url) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        assert sock.recv(1) == b""
-    assert "AttributeError" in capsys.readouterr().err
+        assert sock.recv(12) == b"HTTP/1.1 500"
+    assert capsys.readouterr().err.startswith("pwire: a bug in pwire: no metrics (AttributeError: ")
+
+
+def test_those_that_say_nothing_keep_nobody_from_the_metrics(
+    stack: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However many connect and wait, there is one thread, and the newest are served."""
+    before = threading.active_count()
+    url = serve(":0", lambda: counted([])[1], stack)
+    with ExitStack() as idle:
+        socks = [idle.enter_context(connected(url)) for _ in range(3 * metrics.MOST_CONNECTIONS)]
+        for sock in socks[::2]:
+            with suppress(ConnectionError):
+                sock.sendall(b"GET / HTTP/1.1\r\nSlow")
+        assert "pwire_build_info" in get(url)[1]
+        with suppress(ConnectionError):  # the first ones were closed for the others
+            assert socks[0].recv(1) == b""
+        assert threading.active_count() == before + 1
+    assert capsys.readouterr().err == ""
+
+
+def test_metrics_are_packed_for_those_who_ask_for_it(stack: ExitStack) -> None:
+    url = serve(":0", lambda: counted(conversation())[1], stack)
+    request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip", "Accept": "text/plain"})
+    with cast(HTTPResponse, urllib.request.urlopen(request, timeout=10)) as response:
+        assert response.headers["Content-Encoding"] == "gzip"
+        assert samples(gzip.decompress(response.read()).decode())["pwire_connections", ()] == 1
 
 
 def test_ipv6(stack: ExitStack) -> None:

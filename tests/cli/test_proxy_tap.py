@@ -9,6 +9,7 @@ import pty
 import re
 import resource
 import signal
+import socket
 import struct
 import subprocess
 import termios
@@ -22,7 +23,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from proxied import LINUX, Heard, Proxied, Session, children, decode, frames, receive, until
+from proxied import LINUX, TIMED, Heard, Proxied, Session, children, decode, frames, receive, until
 from segments import PING, PONG, Turn, build, conversation, receipt, send
 from test_decode_terminal import EVIL
 
@@ -98,8 +99,10 @@ def test_it_says_where_it_listens_and_leads_and_what_it_carried() -> None:
     sent, received = (sum(len(raw) for way, raw in TALK if way == to_broker) for to_broker in (True, False))
     assert proxy.err.lines == [
         f"pwire: listening on {host}:{port}, forwarding to {to}; for clients: pulsar://{host}:{port}",
-        f"pwire: 1 connection; {sent / 1000:.1f} kB to brokers, {received / 1000:.1f} kB to clients",
+        f"pwire: {proxy.err.lines[1].split()[1]} 1 connection; "
+        f"{sent / 1000:.1f} kB to brokers, {received / 1000:.1f} kB to clients",
     ]
+    assert re.match(TIMED, proxy.err.lines[1])
     assert len(proxy.out.lines) == len(TALK)
 
 
@@ -142,7 +145,7 @@ def test_what_faults_dropped_is_not_in_the_tap_and_said() -> None:
     assert proxy.out.records[1]["fields"]["sequence_id"] == 1
     assert "pwire: fault #1: drop command=SEND_RECEIPT nth=1" in proxy.err.lines
     assert "pwire: seed 7" in proxy.err.lines
-    assert "pwire: connection 0: #1 drop: SEND_RECEIPT producer 1 sequence 0 message 7:0" in proxy.err.lines
+    assert proxy.err.line(TIMED + "connection 0: #1 drop: SEND_RECEIPT producer 1 sequence 0 message 7:0$")
 
 
 # -- credentials
@@ -253,7 +256,7 @@ def test_stats_where_there_is_no_terminal() -> None:
         assert proxy.wait() == 0
     assert "\x1b" not in proxy.err.text
     table = proxy.said
-    assert table[0].startswith("pwire: 1 connection; ")
+    assert re.match(TIMED + "1 connection; ", table[0])
     assert "0 open of 1 connection" in table[1]
     assert sum(line.startswith("public/default/t ") for line in table) == 1
     assert re.search(r"^SEND +3 ", proxy.err.text, re.MULTILINE)
@@ -313,7 +316,7 @@ def test_stats_and_a_tap_do_not_share_a_terminal() -> None:
 
 def _scrape(proxy: Proxied) -> dict[str, float]:
     """The metrics, by name and labels."""
-    url = proxy.err.line(r"metrics at (http://\S+)")[0][1]
+    url = proxy.err.line(r"metrics at (http://\S+)")[-1][1]
     with urllib.request.urlopen(url, timeout=20) as answer:
         lines = answer.read().decode().splitlines()
     samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
@@ -440,7 +443,7 @@ def test_a_reader_that_leaves() -> None:
                 session.talk(TALK)
                 assert head.communicate()[0].count(b"\n") == 1
                 session.talk(TALK)
-                proxy.err.line("^pwire: nobody reads the tap any more; forwarding goes on$")
+                proxy.err.line(TIMED + "nobody reads the tap any more; forwarding goes on$")
                 session.talk(TALK)
         assert proxy.stop() == 0
     assert len(proxy.err.line("nobody reads the tap")) == 1
@@ -452,7 +455,7 @@ def test_a_full_disk_under_the_tap() -> None:
     with FULL.open("wb") as full, Proxied("--tap", stdout=full.fileno()) as proxy:
         with proxy.session() as session:
             session.talk(TALK)
-            proxy.err.line("^pwire: the tap cannot be written: No space left on device; forwarding goes on$")
+            proxy.err.line(TIMED + "the tap cannot be written: No space left on device; forwarding goes on$")
             session.talk(TALK)
         assert proxy.stop() == EXIT_OUTPUT
     assert not [line for line in proxy.said if "fell behind" in line]
@@ -465,7 +468,7 @@ def test_a_full_disk_under_the_last_of_the_tap() -> None:
         with proxy.session() as session:
             session.talk(TALK)
         assert proxy.stop() == EXIT_OUTPUT
-    assert "pwire: the tap cannot be written: No space left on device; forwarding goes on" in proxy.said
+    assert proxy.err.line(TIMED + "the tap cannot be written: No space left on device; forwarding goes on$")
 
 
 @needs_full
@@ -474,7 +477,7 @@ def test_a_record_that_cannot_be_written() -> None:
         with proxy.session() as session:
             session.talk(TALK)
             proxy.err.line(
-                "^pwire: --record /dev/full: No space left on device; forwarding goes on unrecorded$"
+                TIMED + "--record /dev/full: No space left on device; forwarding goes on unrecorded$"
             )
             session.talk(TALK)
         assert proxy.stop() == EXIT_OUTPUT
@@ -495,7 +498,7 @@ def test_a_disk_that_becomes_full(tmp_path: Path) -> None:
             last = TALK[-1][1]
             until(lambda: record.read_bytes().count(last) == sum(raw == last for _, raw in TALK))
             session.pass_on(True, _sends(100))
-            proxy.err.line(f"^pwire: --record {record}: File too large; forwarding goes on unrecorded$")
+            proxy.err.line(TIMED + f"--record {record}: File too large; forwarding goes on unrecorded$")
             session.talk(TALK)
         assert proxy.stop() == EXIT_OUTPUT
         read = decode("-o", "json", record, home=proxy.home).stdout
@@ -534,13 +537,76 @@ def _three_lines(reading: int) -> Iterator[Heard]:
 # -- one of the two processes ends
 
 
+def _until_watched_again(session: Session, proxy: Proxied) -> int:
+    """Have SENDs pass until the tap shows one of them; gives its sequence id."""
+    marked, numbers = len(proxy.out.data), count(1000)
+
+    def look() -> int:
+        session.talk([(True, send(b"again", next(numbers)))])
+        shown = re.findall(r'"sequence_id":(\d{4}),', proxy.out.text[marked:])
+        return int(shown[-1]) if shown else 0
+
+    return until(look)
+
+
 @needs_proc
-def test_a_watcher_that_is_killed() -> None:
+def test_a_watcher_that_is_killed_is_started_again() -> None:
+    with Proxied("--tap", "-o", "json", "--fault", "drop command=PING", "--metrics", ":0") as proxy:
+        with proxy.session() as session:
+            session.talk(TALK[:-2])
+            proxy.out.line('"command":"ACK"')
+            shown = len(proxy.out.lines)
+            os.kill(proxy.watcher, signal.SIGKILL)
+            session.talk(TALK[:-2])
+            proxy.err.line(
+                TIMED + r"the watcher has ended \(killed by SIGKILL\); "
+                "forwarding goes on, another one begins$"
+            )
+            _until_watched_again(session, proxy)
+            session.broker.sendall(PING)
+            proxy.err.line("connection 0: #1 drop: PING")
+            proxy.err.until(lambda: proxy.err.text.count("metrics at") == 2)
+            assert _scrape(proxy)["pwire_connections"] == 1
+        assert proxy.ctl("clear").returncode == 0
+        _talk(proxy)
+        assert proxy.stop() == EXIT_OUTPUT
+    later = proxy.out.records[shown:]
+    assert {each["connection"] for each in later} == {0, 1}
+    assert all(each["client"] and each["server"] for each in later)
+    talked = [each["total_size"] for each in frames(later) if each["connection"] == 1]
+    assert talked == [int.from_bytes(raw[:4], "big") for _, raw in TALK]
+
+
+@needs_proc
+def test_a_recording_goes_on_in_another_file(tmp_path: Path) -> None:
+    """What was recorded before the watcher was killed stays, and both files can be read."""
+    record = tmp_path / "seen.pcapng"
+    with Proxied("--tap", "-o", "json", "--record", record) as proxy:
+        with proxy.session() as session:
+            before = _until_watched_again(session, proxy)
+            until(lambda: send(b"again", before) in record.read_bytes())
+            os.kill(proxy.watcher, signal.SIGKILL)
+            proxy.err.line("another one begins")
+            behind = _until_watched_again(session, proxy)
+        assert proxy.stop() == EXIT_OUTPUT
+        files = sorted(tmp_path.iterdir())
+        read = [decode("-o", "json", each, home=proxy.home).stdout for each in files]
+    assert [each.name.rpartition("_")[0] or each.name for each in files] == ["seen.pcapng", "seen_00002"]
+    for number, each in zip((before, behind), read, strict=True):
+        assert number in [frame["fields"]["sequence_id"] for frame in _lines(each)]
+
+
+@needs_proc
+def test_watchers_that_are_killed_with_their_keeper() -> None:
     with Proxied("--tap", "--fault", "drop command=PING") as proxy:
         with proxy.session() as session:
             session.talk(TALK[:-2])
             proxy.out.line("ACK")
-            os.kill(proxy.watcher, signal.SIGKILL)
+            (keeper,) = children(proxy.process.pid)
+            watcher = proxy.watcher
+            os.kill(keeper, signal.SIGKILL)
+            session.talk(TALK[:-2])
+            os.kill(watcher, signal.SIGKILL)
             proxy.err.line("^pwire: the tap has ended; forwarding goes on unseen$")
             session.broker.sendall(PING)
             session.pass_on(True, _sends(1000, 100_000))  # more than there is room for in the ring
@@ -583,3 +649,20 @@ def test_notes_are_made_safe_for_the_terminal() -> None:
     for text in (proxy.err.text, proxy.out.text):
         assert all(line.isprintable() for line in text.splitlines())
         assert text.splitlines() == text.split("\n")[:-1]
+
+
+def test_numbers_are_the_same_in_tap_and_record_where_a_broker_was_not_there(tmp_path: Path) -> None:
+    record = tmp_path / "seen.pcapng"
+    with Proxied("--tap", "-o", "json", "--record", record) as proxy:
+        _talk(proxy)
+        where = proxy.upstream.getsockname()
+        proxy.upstream.close()
+        with proxy.connect() as client, pytest.raises(ConnectionResetError):
+            receive(client, 1)
+        proxy.err.line(TIMED + "connection 1: no connection to the broker: ")
+        with socket.create_server(where) as proxy.upstream:
+            _talk(proxy)
+        assert proxy.stop() == 0
+        read = decode("-o", "json", record, home=proxy.home).stdout
+    assert {each["connection"] for each in frames(proxy.out.records)} == {0, 2}
+    assert _without_packets(read) == _without_packets(proxy.out.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,12 +13,14 @@ from typing import Any
 
 import pytest
 from pwire_run import SAMPLES, Pcap, Run, pwire
+from segments import build, message, receipt
 
 from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.lookup import Output
 from pulsarctl_wire.cli.reading import Sources
-from pulsarctl_wire.cli.replay import recorded_events
-from pulsarctl_wire.net.replay import Ended
+from pulsarctl_wire.cli.replay import Report, recorded_events
+from pulsarctl_wire.net.replay import Difference, Ended, Totals
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame
 from pulsarctl_wire.wire.stream import FrameStream
@@ -156,6 +159,7 @@ def test_differences_are_lines_and_the_exit_code_is_9() -> None:
         "exchanges": 29,
         "differ": 1,
         "unanswered": 0,
+        "consequences": 0,
         "connections": 1,
         "sent": 21,
         "unsent": 0,
@@ -248,3 +252,45 @@ def test_what_was_not_captured_is_said_and_the_rest_is_played(tmp_path: Path) ->
         run = pwire("replay", holes, "--to", url, "--answer-timeout", "1")
     assert "are missing in what" in run.err
     assert run.code == 0, (run.out, run.err)
+
+
+def test_what_follows_from_a_difference_is_counted_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def came(raw: bytes, number: int) -> Frame:
+        [frame] = FrameStream(Connection(0), False).feed(raw)
+        assert isinstance(frame, Frame)
+        frame.number = number
+        return frame
+
+    success = came(build("PRODUCER_SUCCESS", request_id=1, producer_name="p"), 4)
+    busy = came(build("ERROR", request_id=1, error=1, message="busy"), 4)
+    fields = {"command": ("PRODUCER_SUCCESS", "ERROR")}
+    found = [Difference("differs", 0, success, busy, fields, number=1)]
+    found += [
+        Difference("missing", 0, came(receipt(sequence), 6 + sequence), number=2 + sequence, cause=1)
+        for sequence in range(3)
+    ]
+    found.append(Difference("missing", 0, came(message(b"", 9), 20), number=5))
+    totals = Totals()
+    totals.exchanges, totals.differ, totals.unanswered, totals.consequences = 5, 1, 1, 3
+    for output in (Output.text, Output.json):
+        report = Report(output, colour=False)
+        for each in found:
+            report.difference(each)
+        report.close(totals)
+        if output is Output.text:
+            assert capsys.readouterr().out.splitlines() == [
+                "connection 0 #4 PRODUCER_SUCCESS: command PRODUCER_SUCCESS → ERROR",
+                "connection 0 #20 MESSAGE consumer=2 sequence=9: did not come",
+                "connection 0 #4 PRODUCER_SUCCESS: and 3 consequences (3 SEND_RECEIPT missing)",
+                "5 exchanges, 1 differ, 1 unanswered, 3 consequences of these",
+            ]
+    *told, total = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [(each["number"], each.get("cause")) for each in told] == [
+        (1, None),
+        (2, 1),
+        (3, 1),
+        (4, 1),
+        (5, None),
+    ]
+    assert (told[1]["producer_id"], told[1]["sequence_id"]) == (1, 0)
+    assert (told[4]["consumer_id"], told[4]["sequence_id"], total["consequences"]) == (2, 9, 3)

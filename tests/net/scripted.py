@@ -471,7 +471,7 @@ def entry(
     number: int, payload: bytes = b"", *, ledger: int = LEDGER, prefixed: bool = False, **fields: Any
 ) -> Entry:
     """An entry of one message; `fields` of its metadata, `prefixed` with broker entry metadata."""
-    metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1, **fields)
+    metadata = MessageMetadata(**{"producer_name": "p", "sequence_id": number, "publish_time": 1, **fields})
     prefix = BrokerEntryMetadata(broker_timestamp=1, index=number) if prefixed else None
 
     def whole(consumer: int) -> bytes:

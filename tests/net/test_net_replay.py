@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import sys
 from collections.abc import AsyncIterator, Iterator
 from types import FrameType
@@ -34,17 +35,19 @@ from net.scripted import (
 from strategies import frames_to_broker, names
 
 from pulsarctl_wire.errors import SettingsError, Unreachable
-from pulsarctl_wire.net import replay
+from pulsarctl_wire.net import pairs, replay
 from pulsarctl_wire.net.differences import differences
 from pulsarctl_wire.net.remap import _METHODS, Names, Remap
 from pulsarctl_wire.net.replay import Difference, Ended, Options, Replay, Totals
 from pulsarctl_wire.net.settings import Auth, Settings, parse_url
+from pulsarctl_wire.wire.commands import BODIES, NUMBERS
 from pulsarctl_wire.wire.fields import SECRETS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from pulsarctl_wire.wire.session import Knowledge, Session
 from pulsarctl_wire.wire.stream import FrameStream
 
+SENT: Any = {"producer_id": 1, "sequence_id": 0}
 RECORDED = 99  # the ledger of what was recorded
 ELSEWHERE = "persistent://public/default/other"
 
@@ -554,7 +557,8 @@ async def test_a_broker_that_is_gone_ends_it_behind_what_was_found_before() -> N
             await playing.run(tape.read())
     assert [each.kind for each in told] == ["closed", "missing"]
     totals = playing.totals
-    assert (totals.connections, totals.exchanges, totals.differ, totals.unanswered) == (1, 2, 1, 1)
+    assert (totals.connections, totals.exchanges, totals.differ, totals.unanswered) == (1, 2, 1, 0)
+    assert [each.cause for each in told] == [None, 1]
 
 
 # ---- What differs ----
@@ -720,7 +724,74 @@ async def test_a_connection_that_is_lost_is_told_once_with_what_was_not_sent() -
         played = await play(broker, tape)
     assert played.kinds == ["closed", "missing", "missing", "missing"]
     assert "the broker closed the connection" in played.differences[0].text
-    assert (played.totals.sent, played.totals.unsent, played.totals.unanswered) == (2, 2, 3)
+    assert (played.totals.sent, played.totals.unsent, played.totals.unanswered) == (2, 2, 0)
+    assert [each.cause for each in played.differences] == [None, 1, 1, 1]
+    assert played.totals.consequences == 3
+
+
+# ---- What follows from what ----
+
+
+@awaited
+async def test_what_follows_from_a_producer_that_is_refused() -> None:
+    """Its receipts, and what consumers do not get of it; not what another producer on the connection does."""
+    tape = Tape().greeted().producing("mine").stored(0, name="mine").stored(1, name="mine")
+    tape.subscribed().came(message(0, producer_name="mine"), message(7, producer_name="other"))
+    tape.sent(build("PRODUCER", topic=ELSEWHERE, producer_id=5, request_id=50))
+    tape.came(build("PRODUCER_SUCCESS", request_id=50, producer_name="third"))
+    tape.sent(build("CLOSE_PRODUCER", producer_id=1, request_id=51)).came(build("SUCCESS", request_id=51))
+    async with ScriptedBroker() as broker:
+        broker.once("PRODUCER", refuse("ProducerBusy"))
+        broker.once("PRODUCER", silence)
+        broker.always("SEND", silence)
+        broker.once("CLOSE_PRODUCER", refuse("UnknownError"))
+        broker.always("FLOW", silence)
+        played = await play(broker, tape, patience=0.05)
+    told = [(each.number, each.kind, each.recorded and each.recorded.command) for each in played.differences]
+    causes = {number: played.differences[number - 1].cause for number, _, _ in told}
+    assert told[0] == (1, "differs", "PRODUCER_SUCCESS")
+    of_mine = [number for number, _, command in told if command in ("SEND_RECEIPT", "SUCCESS")]
+    assert [causes[number] for number in of_mine] == [1, 1, 1]
+    messages = [number for number, _, command in told if command == "MESSAGE"]
+    assert [causes[number] for number in messages] == [1, None]
+    assert [causes[number] for number, kind, command in told[1:] if command == "PRODUCER_SUCCESS"] == [None]
+    totals = played.totals
+    assert (totals.differ, totals.unanswered, totals.consequences) == (1, 2, 4)
+
+
+@awaited
+async def test_a_producer_that_is_made_again_has_no_consequences() -> None:
+    tape = Tape().greeted().producing().sent(build("PRODUCER", topic=TOPIC, producer_id=1, request_id=9))
+    tape.came(build("PRODUCER_SUCCESS", request_id=9, producer_name="scripted-1")).stored(0)
+    async with ScriptedBroker() as broker:
+        broker.once("PRODUCER", refuse("ProducerBusy"))
+        broker.always("SEND", silence)
+        played = await play(broker, tape, patience=0.05)
+    assert played.kinds == ["differs", "missing"]
+    assert [each.cause for each in played.differences] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [("CLOSE_PRODUCER", "producer_id"), ("CLOSE_CONSUMER", "consumer_id")]
+)
+@awaited
+async def test_what_a_broker_closes_unasked_is_awaited_and_compared(kind: str, key: str) -> None:
+    what = kind.removeprefix("CLOSE_").lower()
+    closing = build(kind, **{key: 1 if what == "producer" else 2}, request_id=0)
+    tape = Tape().greeted().producing().subscribed().stored(0).came(closing)
+    without = Tape().greeted().producing().subscribed().stored(0).stored(1)
+    async with ScriptedBroker() as broker:
+        broker.once("SEND", followed_by(lambda peer, frame: receipt_of(0), closing))
+        assert (await play(broker, tape)).equal
+        played = await play(broker, tape, patience=0.05)
+        [found] = played.differences
+        assert (found.kind, played.totals.unanswered, played.totals.differ) == ("closed", 0, 1)
+        assert found.text == f"the broker closed the recorded {what} here, but not this one"
+        broker.once("SEND", followed_by(lambda peer, frame: receipt_of(0), closing))
+        broker.once("SEND", silence)
+        played = await play(broker, without, patience=0.05)
+    texts = {each.text for each in played.differences if each.kind == "closed"}
+    assert texts == {f"the broker closed this {what}, unlike then"}
 
 
 @awaited
@@ -773,7 +844,7 @@ async def test_connections_without_their_beginning_are_passed_over(tape: Tape, w
 
 @awaited
 async def test_what_waits_for_its_counterpart_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "MAX_WAITING", 10 * replay._COST)
+    monkeypatch.setattr(pairs, "MAX_WAITING", 10 * pairs._COST)
     many = b"".join(entry(number)(2) for number in range(100))
     tape = Tape().greeted().subscribed().sent(build("PING")).came(build("PONG"))
     async with ScriptedBroker() as broker:
@@ -960,3 +1031,46 @@ def test_ids_that_are_only_compared_are_not_counted_as_unknown() -> None:
     assert remap.unknown_ids == 0
     assert remap.outgoing(frame(acking(5))) == acking(5)
     assert remap.unknown_ids == 1
+
+
+def _without_fields(kind: str, *tags: int) -> bytes:
+    """A command whose body has nothing but empty messages in the fields of these tags."""
+    base = BaseCommand()
+    base.type = NUMBERS[kind]  # type: ignore[assignment]
+    getattr(base, BODIES[base.type]).MergeFromString(b"".join(bytes((tag << 3 | 2, 0)) for tag in tags))
+    getattr(base, BODIES[base.type]).SetInParent()
+    command = base.SerializePartialToString()
+    return struct.pack(">II", 4 + len(command), len(command)) + command
+
+
+@awaited
+async def test_commands_without_required_fields_are_played() -> None:
+    tape = Tape().sent(_without_fields("CONNECT")).came(connected())
+    tape.sent(_without_fields("ACK", 3), _without_fields("SEEK", 3))
+    async with ScriptedBroker() as broker:
+        broker.always("ACK", silence)
+        broker.always("SEEK", silence)
+        await play(broker, tape, auth=Auth("token", lambda: b"secret"))
+        await broker.saw("SEEK")
+        [connect], [ack] = broker.bodies("CONNECT"), broker.bodies("ACK")
+    assert connect.auth_data == b"secret"
+    assert not connect.HasField("client_version")
+    assert len(ack.message_id) == 1
+
+
+@awaited
+async def test_metadata_without_required_fields_is_sent_as_it_was() -> None:
+    version = b"\0\0\0\0\0\0\0\5"
+    head = MessageMetadata(schema_version=version).SerializePartialToString()
+    sound = build("SEND", MessageMetadata(producer_name="p", sequence_id=0, publish_time=5), b"", **SENT)
+    command = sound[: 8 + int.from_bytes(sound[4:8], "big")]
+    bare = command + struct.pack(">I", len(head)) + head
+    bare = struct.pack(">I", len(bare) - 4) + bare[4:]
+    tape = Tape().greeted().sent(build("PRODUCER", topic=TOPIC, producer_id=1, request_id=1))
+    tape.came(producer_success(version=version)).sent(bare)
+    async with ScriptedBroker() as broker:
+        broker.once("PRODUCER", lambda peer, frame: producer_success(version=b"\0\0\0\0\0\0\0\1"))
+        broker.always("SEND", silence)
+        await play(broker, tape)
+        await broker.saw("SEND")
+        assert broker.seen("SEND")[0].raw == bare

@@ -6,7 +6,9 @@ import asyncio
 import hashlib
 import random
 import socket
+import time
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,10 +19,12 @@ from strategies import cuts, frames_to_broker, message_frames
 
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults import Faults
-from pulsarctl_wire.net.proxy import Proxy, _origin
+from pulsarctl_wire.net.proxy import Proxy
 from pulsarctl_wire.net.relay import CHUNK, Relay
 from pulsarctl_wire.net.routing import Routing
 from pulsarctl_wire.net.settings import Address
+from pulsarctl_wire.net.sockets import origin
+from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.proxy_header import build_header
 
 FRAME = build("PING")
@@ -329,6 +333,38 @@ async def test_a_client_that_leaves_without_a_word_is_forgotten_where_connect_is
         assert await asyncio.wait_for(client.rest(), 2) == b""
 
 
+@awaited
+async def test_what_passes_has_a_time_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an answer could seem to come before its request."""
+    async with relayed() as proxied:
+        client, broker = await proxied.pair()
+        await proxied.seen.until(lambda: proxied.seen.open)
+        written: list[int] = []
+        told: list[int] = []
+
+        class Noting:
+            def __init__(self, transport: Any) -> None:
+                self.transport = transport
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.transport, name)
+
+            def write(self, data: bytes) -> None:
+                written.append(time.time_ns())
+                self.transport.write(data)
+
+        def carried(connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> bool:
+            told.append(time_ns)
+            return True
+
+        monkeypatch.setattr(proxied.seen, "carried", carried)
+        monkeypatch.setattr(proxied.relay.legs[True], "transport", Noting(proxied.relay.legs[True].transport))
+        await client.send(FRAME)
+        assert await broker.receive(len(FRAME)) == FRAME
+        assert told <= written
+        assert len(told) == len(written) == 1
+
+
 # ---- Dialling ----
 
 
@@ -344,10 +380,10 @@ async def test_a_broker_that_refuses(routing: Routing) -> None:
             assert await client.was_reset()
             client.close()
             assert seen.notes == [f"connection 0: no connection to the broker: {address}: refused"]
-            await asyncio.sleep(0)
+            await seen.until(lambda: seen.ended)
             assert not proxy.relays
-            assert not seen.open
-            assert not seen.ended
+            assert [connection.index for connection in seen.open.values()] == [0]
+            assert seen.ended == [(0, True)]
 
 
 @awaited
@@ -386,6 +422,24 @@ async def test_a_proxy_before_itself_is_refused(host: str) -> None:
     plan = plan_for(broker, listen=Address("0.0.0.0", at.port), dials={broker: at})
     with pytest.raises(SettingsError, match=f"--to {broker} is where pwire itself listens"):
         await Proxy(plan, Faults(seed=1)).open()
+
+
+@awaited
+async def test_numbers_are_those_of_a_recording_where_dialling_fails_or_takes_long() -> None:
+    """They are given in the order in which connections are told of, not in that of their coming."""
+    async with relayed(routing=Routing.CONNECT) as proxied:
+        slow, refused = await proxied.connect(), await proxied.connect()
+        await refused.send(build("CONNECT", client_version="c", proxy_to_broker_url="nobody:1"))
+        await refused.rest()
+        await proxied.seen.until(lambda: proxied.seen.ended)
+        client = await proxied.connect()
+        await client.send(FRAME)
+        await (await proxied.accept()).receive(len(FRAME))
+        await slow.send(FRAME)
+        await (await proxied.accept()).receive(len(FRAME))
+        await proxied.seen.until(lambda: len(proxied.seen.open) == 3)
+        names = [str(end.name) for end in (refused, client, slow)]
+    assert [(each, proxied.seen.open[each].client) for each in proxied.seen.open] == list(enumerate(names))
 
 
 @awaited
@@ -661,7 +715,7 @@ def test_a_proxy_header_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> N
             broker = await proxied.accept()
             assert await broker.receive(len(FRAME)) == FRAME
             assert await slow.rest() == b""
-            assert proxied.seen.notes == ["connection 0: no answer in time"]
+            assert proxied.seen.notes == [f"a connection from {slow.name} failed: no answer in time"]
 
     run(test())
 
@@ -669,11 +723,11 @@ def test_a_proxy_header_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_end_of_the_proxy_ends_those_whose_header_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     waited_for: list[socket.socket] = []
 
-    async def origin(sock: socket.socket, peer: Address) -> Address:
-        waited_for.append(sock)  # and kept, for its own end would close it
-        return await _origin(sock, peer)
+    async def kept(sock: socket.socket, peer: Address) -> Address:
+        waited_for.append(sock)  # for its own end would close it
+        return await origin(sock, peer)
 
-    monkeypatch.setattr("pulsarctl_wire.net.proxy._origin", origin)
+    monkeypatch.setattr("pulsarctl_wire.net.proxy.origin", kept)
 
     async def test() -> None:
         async with relayed(header_in=True) as proxied:

@@ -307,7 +307,9 @@ def test_a_client_that_speaks_no_tls(trust: Trust) -> None:
                 await client.send(build("CONNECT", client_version="plain"))
                 with suppress(ConnectionResetError):
                     await client.rest()
-                await seen.noted("connection 0: the client does not speak TLS; its URL is to begin with")
+                await seen.noted(
+                    f"a connection from {client.name} failed: the client does not speak TLS; its URL is"
+                )
             assert not proxy.relays
             assert not seen.open
 
@@ -322,7 +324,7 @@ def test_a_client_that_does_not_trust_us(trust: Trust, stranger: Trust) -> None:
         ):
             with pytest.raises(ssl.SSLCertVerificationError):
                 await Stream.connect(at, stranger.client())
-            await seen.noted("connection 0: ")
+            await seen.noted("a connection from ")
 
     run(test())
 
@@ -338,7 +340,7 @@ def test_a_handshake_that_does_not_come(trust: Trust, monkeypatch: pytest.Monkey
         ):
             with suppress(ConnectionResetError):
                 assert await client.rest() == b""
-            await seen.noted("connection 0: ")
+            await seen.noted("a connection from ")
 
     run(test())
 
@@ -370,7 +372,7 @@ def test_clients_show_certificates_where_they_are_asked_for(tmp_path: Path, ours
                 stream = await Stream.connect(at, context)
                 await stream.rest()
                 await stream.close()
-            await seen.noted("connection 0: the client shows no certificate, and --client-ca asks for one")
+            await seen.noted("failed: the client shows no certificate, and --client-ca asks for one")
             context.load_cert_chain(ours)
             stream = await Stream.connect(at, context)
             async with await upstream.accept() as broker:

@@ -280,7 +280,7 @@ def test_what_is_carried_and_what_is_missed_is_all(
     watcher = Forgetful(answers)
     telling = Telling(watcher, Connection(0), True)
     for chunk in chunks:
-        telling.carried(chunk)
+        telling.carried(chunk, 7)
     answers.clear()
     telling.finish()
     assert watcher.at == len(data)
@@ -293,11 +293,30 @@ def test_what_is_carried_and_what_is_missed_is_all(
     assert all(at in boundaries or at >= behind for at in watcher.began_after_a_miss)
 
 
+@given(frames_to_broker, st.data())
+def test_what_a_new_watcher_is_told_begins_with_a_frame(raws: list[bytes], drawn: st.DataObject) -> None:
+    """Wherever the one before it was; and what that one saw of the frame that was cut counts as missed."""
+    data = b"".join(raws)
+    cut = drawn.draw(st.integers(0, len(data)))
+    telling = Telling(Seen(), Connection(0), True)
+    for chunk in drawn.draw(cuts(data[:cut])):
+        telling.carried(chunk, 7)
+    telling._watcher = watcher = Seen()
+    telling.anew()
+    for chunk in drawn.draw(cuts(data[cut:])):
+        telling.carried(chunk, 7)
+    telling.finish()
+    starts = [sum(map(len, raws[:number])) for number in range(len(raws) + 1)]
+    begin = min(start for start in starts if start >= cut)
+    assert bytes(watcher.bytes[True]) == data[begin:]
+    assert watcher.lost[True] == [begin - cut, int(begin != cut)]
+
+
 def test_a_watcher_that_wants_no_bytes_is_not_told_of_any() -> None:
     watcher = Seen()
     watcher.wants_bytes = False
     telling = Telling(watcher, Connection(0), True)
-    telling.carried(bytes(100))
+    telling.carried(bytes(100), 7)
     telling.finish()
     assert not watcher.told
 
@@ -307,8 +326,8 @@ def test_what_a_frame_lost_does_not_hide_the_next() -> None:
     answers = [True]
     watcher = Forgetful(answers)
     telling = Telling(watcher, Connection(0), True)
-    telling.carried(frame[:HEAD])
-    telling.carried(frame[HEAD:] + frame)
+    telling.carried(frame[:HEAD], 7)
+    telling.carried(frame[HEAD:] + frame, 7)
     assert bytes(watcher.bytes[True]) == frame
     assert watcher.lost[True] == [len(frame), 1]
 

@@ -469,6 +469,13 @@ def test_required_fields() -> None:
     assert "must" in message
 
 
+def test_descriptors_without_required_fields_of_their_own() -> None:
+    file = FileDescriptorProto(name="r.proto")
+    file.options.uninterpreted_option.add().name.add()
+    add(file.message_type.add(name="R"), "a", FieldDescriptorProto.TYPE_INT32)
+    assert value_of('{"a": 5}', native(FileDescriptorSet(file=[file]), "R")) == {"a": 5}
+
+
 def test_descriptors_that_do_not_fit_together() -> None:
     file = FileDescriptorProto(name="r.proto", dependency=["missing.proto"])
     add(file.message_type.add(name="R"), "a", MESSAGE, ".missing.Type")

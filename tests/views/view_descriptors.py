@@ -30,7 +30,7 @@ SCALAR_KINDS = [
 def native(files: FileDescriptorSet, root: str) -> Schema:
     """The schema a Java client would send for the message ``root``."""
     described = {
-        "fileDescriptorSet": base64.b64encode(files.SerializeToString()).decode(),
+        "fileDescriptorSet": base64.b64encode(files.SerializePartialToString()).decode(),
         "rootMessageTypeName": root,
         "rootFileDescriptorName": files.file[-1].name if files.file else "",
     }

@@ -122,7 +122,7 @@ def _type(files: FileDescriptorSet, root: str, unknown: frozenset[str] = frozens
     pool = DescriptorPool()
     try:
         for file in _in_order(files):
-            pool.AddSerializedFile(file.SerializeToString())
+            pool.AddSerializedFile(file.SerializePartialToString())
         return _Type(pool, GetMessageClass(pool.FindMessageTypeByName(root)), unknown)
     except (TypeError, KeyError) as error:
         raise ValueError(f"its descriptors do not fit together: {error}; {_PROTOC}") from None
