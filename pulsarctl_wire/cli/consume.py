@@ -236,7 +236,6 @@ async def consume(
         hexadecimal=hexadecimal,
         schema=schema,
         filter=filter_,
-        colour=session.colour,
     )
     async with session.client() as client:
         letters = None
@@ -340,7 +339,6 @@ async def read(
         hexadecimal=hexadecimal,
         schema=schema,
         filter=filter_,
-        colour=session.colour,
         since_ms=0 if since_ns is None else since_ns // 1_000_000,
     )
     names = [topic_name(each) for each in topics]

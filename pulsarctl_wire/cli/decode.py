@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import WIDE
 
 
 class Output(str, Enum):
@@ -186,9 +187,7 @@ def decode(
         int,
         typer.Option("-j", "--jobs", min=1, max=2, help="Processes for large files.", rich_help_panel=READ),
     ] = 2,
-    no_color: Annotated[
-        bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).", rich_help_panel=SHOW)
-    ] = False,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Decode captured Pulsar traffic: captures, hex dumps, raw frames, pipes, live interfaces."""
     if not sources and not interface:
@@ -224,7 +223,6 @@ def decode(
         write=write,
         time_format=time_format.value,
         show_secrets=show_secrets,
-        colour=not no_color,
         jobs=jobs,
         payload_ratio=payload_ratio,
     )

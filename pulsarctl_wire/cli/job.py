@@ -47,7 +47,6 @@ class Options:
     write: str | None
     time_format: str
     show_secrets: bool
-    colour: bool
     jobs: int
     payload_ratio: int | None
 
@@ -96,7 +95,6 @@ class DecodeJob:
             stream=sys.stdout,
             time_format=options.time_format,
             show_secrets=options.show_secrets,
-            colour=options.colour,
         )
 
     def _tests(self) -> list[select.Test]:
@@ -267,11 +265,10 @@ class DecodeJob:
                 yield from decoder.read_packets(packets)
             except CaptureError as error:
                 console.fail(str(error), console.EXIT_SOURCE)
-        coloured = console.use_colour(sys.stderr, self.options.colour)
         sources = Sources(
             self.sources,
             self.stack,
-            bar=coloured and not sys.stdout.isatty(),
+            bar=console.is_terminal(sys.stderr) and not sys.stdout.isatty(),
             flush=self.out.flush,
             sizes=self.sizes,
         )
@@ -283,7 +280,7 @@ class DecodeJob:
     # -- after
 
     def _report(self) -> None:
-        paint = console.Paint(console.use_colour(sys.stderr, self.options.colour))
+        paint = console.Paint(console.use_colour(sys.stderr))
         if self.code == console.EXIT_SOURCE and self.summary.is_empty():
             return
         for line in self.summary.lines(paint):

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pulsarctl_wire.cli import console, proxy_ctl
+from pulsarctl_wire.cli.command import Group
 from pulsarctl_wire.cli.decode import Output, TimeFormat
-from pulsarctl_wire.cli.options import NO_COLOR, host_port, option
+from pulsarctl_wire.cli.options import WIDE, host_port, option
 from pulsarctl_wire.cli.session import flags_of
 from pulsarctl_wire.errors import SettingsError
 
@@ -46,7 +47,9 @@ _LAST_WORDS: Final = 10.0  # seconds that the watcher has at the end
 _UNITS: Final = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
 _SPANS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
-app = typer.Typer(help="Stand between clients and a cluster: forward, show, and disturb what passes.")
+app = typer.Typer(
+    cls=Group, help="Stand between clients and a cluster: forward, show, and disturb what passes."
+)
 app.add_typer(proxy_ctl.app, name="ctl")
 app.command("faults")(proxy_ctl.faults)
 
@@ -198,7 +201,7 @@ def proxy(
     show_secrets: Annotated[
         bool, option(TAP, "--show-secrets", help="Leave credentials in the tap and the record.")
     ] = False,
-    no_color: Annotated[bool, NO_COLOR] = False,
+    wide: Annotated[bool, WIDE] = False,
     record: Annotated[
         str | None, option(WATCH, "--record", "-w", metavar="FILE", help="Write what passes as pcapng.")
     ] = None,
@@ -410,7 +413,6 @@ def _options(given: dict[str, Any]) -> Options:
         schema=given["schema"],
         time_format=given["time_format"].value,
         show_secrets=given["show_secrets"],
-        colour=not given["no_color"],
         record=given["record"],
         rotate_size=size,
         rotate_ns=period_ns,

@@ -96,7 +96,7 @@ async def replay(
     settings = session.settings()
     options = Options(_speed(speed), settings.timeout if answer_timeout is None else answer_timeout)
     names = _names(rename or [], suffix)
-    report = Report(output, colour=session.colour)
+    report = Report(output)
     wanted = by_connection(connection) if connection else None
     with ExitStack() as stack:
         aside = Aside(stack)
@@ -287,9 +287,9 @@ class Ends:
 class Report:
     """Says differences, and at the end how many there were."""
 
-    def __init__(self, output: Output, *, colour: bool) -> None:
+    def __init__(self, output: Output) -> None:
         self._output = output
-        self._paint = console.Paint(console.use_colour(sys.stdout, colour))
+        self._paint = console.Paint(console.use_colour(sys.stdout))
 
     def difference(self, found: Difference) -> None:
         """Say one difference."""

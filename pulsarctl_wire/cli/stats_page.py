@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pulsarctl_wire.cli.console import clean, human_bytes, human_time, use_colour
+from pulsarctl_wire.cli.console import clean, human_bytes, human_time, rich_console
 from pulsarctl_wire.stats import NAMES, OTHERS, PERCENTILES
 
 Record = dict[str, Any]
@@ -40,21 +40,11 @@ class Column(NamedTuple):
     is_name: bool = False
 
 
-def page(total: Record, tables: dict[str, list[Record]], sizes: dict[str, int], *, colour: bool) -> str:
+def page(total: Record, tables: dict[str, list[Record]], sizes: dict[str, int]) -> str:
     """The whole page. `tables` are records by kind, `sizes` how many rows of each kind there are in all."""
     terminal = _is_terminal()
     width = shutil.get_terminal_size().columns if terminal else 1_000_000
-    colour = use_colour(sys.stdout, colour)
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
+    console = rich_console(sys.stdout, file=io.StringIO(), width=width)
     with console.capture() as capture:
         for name, said in _heading(total, terminal, width):
             _print_line(console, name, said)
