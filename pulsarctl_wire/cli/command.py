@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,17 +91,13 @@ def usage_errors() -> Iterator[None]:
 def _told(error: Any) -> str:
     """The cause, and what was probably meant."""
     if (name := getattr(error, "option_name", None)) and hasattr(error, "possibilities"):
-        known = [flag for each in error.ctx.command.params if not each.hidden for flag in each.opts]
-        return f"no such option {name}{_meant(name, [flag for flag in known if flag.startswith('--')])}"
+        flags = [flag for each in error.ctx.command.params if not each.hidden for flag in each.opts]
+        hint = console.meant(name, [flag for flag in flags if flag.startswith("--")])
+        return f"no such option {name}{hint}"
     text: str = error.format_message().replace("\n", " ")
     if typo := re.match(r"No such command '(.*?)'", text):
         known = list(error.ctx.command.list_commands(error.ctx))
-        return f"no such command {typo[1]}{_meant(typo[1], known)}"
+        return f"no such command {typo[1]}{console.meant(typo[1], known)}"
     text = re.sub(r"^(Invalid value for|Missing|Got|Option)", lambda found: found[0].lower(), text)
     text = re.sub(r" +", " ", text.replace("invalid value for ", "").replace("'", ""))
     return re.sub(r"is not a valid (int|float).*", "is no number", text.rstrip("."))
-
-
-def _meant(typo: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(typo, known, 1)
-    return f"; did you mean {near[0]}?" if near else ""

@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
@@ -240,6 +240,15 @@ def _escape(match: "re.Match[str]") -> str:
     if character.isprintable():
         return character
     return character.encode("unicode_escape", "surrogatepass").decode()
+
+
+def meant(typo: str, known: Iterable[str]) -> str:
+    """What follows an error about a name that is none: "; did you mean …?", or nothing if nothing is near."""
+    from difflib import get_close_matches
+
+    names = {name.lower(): name for name in known}
+    near = get_close_matches(typo[:100].lower(), names, 1)
+    return f"; did you mean {names[near[0]]}?" if near else ""
 
 
 def human_bytes(size: int) -> str:

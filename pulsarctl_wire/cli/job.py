@@ -102,7 +102,8 @@ class DecodeJob:
         options = self.options
         tests = select.tests(options.commands, options.connections, options.topics)
         if options.time_range:
-            tests.append(select.by_time(options.time_range, self.origin))
+            local = options.time_format == "local"
+            tests.append(select.by_time(options.time_range, self.origin, local=local))
         if options.first_error:
             tests.append(select.is_wrong)
         if self.expression is not None:
@@ -211,6 +212,7 @@ class DecodeJob:
             self._note_origin(events[0].time_ns if events else None)
             self.summary.add(events)
             chosen = self._chosen(events)
+            self.summary.totals["chosen"] += len(chosen)
             if left >= 0:
                 chosen = chosen[:left]
                 left -= len(chosen)
@@ -235,6 +237,7 @@ class DecodeJob:
                 self.summary.add(counted)
                 counted.clear()
             chosen = self._chosen(events)
+            self.summary.totals["chosen"] += len(chosen)
             return b"".join(show(chosen))
 
         sharing = Sharing(decoder, other, render, None if other.is_twin else self.out.write)
@@ -279,18 +282,31 @@ class DecodeJob:
 
     # -- after
 
+    def _say_that_nothing_matched(self) -> None:
+        options = self.options
+        chosen_by = {
+            "--command": options.commands,
+            "--connection": options.connections,
+            "--topic": options.topics,
+            "--time-range": options.time_range,
+            "--filter": options.expression,
+        }
+        flags = ", ".join(flag for flag, value in chosen_by.items() if value)
+        if flags and not options.first_error:
+            frames = sum(self.summary.commands.values()) + self.summary.totals["partial"]
+            said = f"{flags}: none of {frames} frames matched"
+            if self.expression is not None and self.expression.failed == self.expression.tried > 0:
+                said += "; none has what the expression compares (text with a number?)"
+            console.complain(said)
+
     def _report(self) -> None:
         paint = console.Paint(console.use_colour(sys.stderr))
         if self.code == console.EXIT_SOURCE and self.summary.is_empty():
             return
         for line in self.summary.lines(paint):
             sys.stderr.write(line + "\n")
-        if (
-            self.expression is not None
-            and self.twin is None
-            and self.expression.failed == self.expression.tried > 0
-        ):
-            console.complain("--filter: no frame has what the expression compares (text with a number?)")
+        if self.render is not None and not self.summary.totals["chosen"]:
+            self._say_that_nothing_matched()
         if self.writer is not None and not self.summary.packets:
             console.complain("--write: the source has no packets, only frames; nothing was written")
         elif self.writer is not None and self.writer.lost:

@@ -102,7 +102,9 @@ class Clock:
 
     def _format(self, time_ns: int) -> str:
         if self._form == "relative":
-            return f"{(time_ns - (self._origin.time_ns or 0)) / 1e9:.6f}"
+            after = (time_ns - (self._origin.time_ns or 0)) // 1000
+            seconds, rest = divmod(abs(after), 1_000_000)
+            return f"{'-' if after < 0 else ''}{seconds}.{rest:06d}"
         second, rest = divmod(time_ns, 1_000_000_000)
         if self._form == "epoch":
             return f"{second}.{rest:09d}"

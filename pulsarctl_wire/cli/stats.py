@@ -73,7 +73,8 @@ def stats(
     kinds = [kind.strip().lower() for each in by or [] for kind in each.split(",")]
     for kind in kinds:
         if kind not in KINDS:
-            console.fail(f"--by {kind}: no such thing; it is one of {', '.join(KINDS)}", console.EXIT_USAGE)
+            hint = console.meant(kind, KINDS) or f"; it is one of {', '.join(KINDS)}"
+            console.fail(f"--by {kind}: no such thing{hint}", console.EXIT_USAGE)
     options = Options(sources, output.value, list(dict.fromkeys(kinds)), top, jobs, max_frame_size)
     with console.errors_said(), ExitStack() as stack:
         code = StatsJob(options, stack).run()

@@ -24,9 +24,9 @@ class Summary:
         self.protocols: Counter[str] = Counter()
         self.other_traffic: Counter[str] = Counter()
         self.totals: Counter[str] = Counter()
-        """Of bytes, partial, sent, delivered, malformed, malformed_bytes, gaps, gap_bytes, unknown, unopened.
+        """Of bytes, chosen, partial, sent, delivered, malformed, malformed_bytes, gaps, gap_bytes, unknown, unopened.
 
-        `unknown` are frames of unknown types that are not counted each.
+        `chosen` are events that the options select, `unknown` frames of unknown types that are not counted each.
         """
         self.packets = 0
         self.connections = 0
