@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
@@ -240,6 +240,18 @@ def _escape(match: "re.Match[str]") -> str:
     if character.isprintable():
         return character
     return character.encode("unicode_escape", "surrogatepass").decode()
+
+
+def narrow(widths: list[int], names: Sequence[int], excess: int, least: int) -> None:
+    """Take `excess` cells off the widest of the columns `names`, but leave each `least`."""
+    while excess > 0 and names:
+        ranked = sorted((widths[at] for at in names), reverse=True)
+        widest = max(names, key=widths.__getitem__)
+        step = min(excess, max(ranked[0] - (ranked[1] if len(ranked) > 1 else 0), 1), ranked[0] - least)
+        if step <= 0:
+            return
+        widths[widest] -= step
+        excess -= step
 
 
 def meant(typo: str, known: Iterable[str]) -> str:

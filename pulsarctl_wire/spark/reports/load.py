@@ -10,6 +10,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.spark.reports.base import Tables
 from pulsarctl_wire.table import FRAMES, GAPS, VERSION
@@ -85,7 +86,7 @@ def _frames_files(path: Path) -> Iterator[Path]:
     folder = path / "frames" if (path / "frames").is_dir() else path
     files = sorted(file for file in folder.glob("*.parquet") if not file.name.endswith(".gaps.parquet"))
     if not files:
-        raise CaptureError(f"{path}: no frames table in there (frames/*.parquet)")
+        raise CaptureError(f"{path}: no frames table in there (frames/*.parquet): pwire analyze makes one")
     yield from files
 
 
@@ -107,6 +108,9 @@ def _check(file: Path, schema: Any) -> tuple[int, int]:
         footer = pq.read_metadata(file)
         found = footer.schema.to_arrow_schema()
     except pa.ArrowInvalid:
+        if holds_packets(str(file)):
+            way_out = f"pwire table {file} --out {file}.parquet makes a table of it"
+            raise CaptureError(f"{file} is a capture, no table: {way_out}") from None
         raise CaptureError(f"{file} is no {what} table: pwire table SOURCE... --out makes one") from None
     except OSError as error:
         raise CaptureError(f"{file}: {error.strerror or 'it cannot be read'}") from None
