@@ -275,9 +275,14 @@ def human_bytes(size: int) -> str:
 
 
 def human_time(nanoseconds: int) -> str:
-    """A span for people: 873 µs, 3.97 ms, 1.20 s."""
+    """A span for people: 873 µs, 3.97 ms, 1.20 s, 2 m 05 s, 3 h 07 m."""
     if 1_000_000 <= nanoseconds < 1_000_000_000:
         return f"{nanoseconds / 1e6:.2f} ms"
     if abs(nanoseconds) < 1_000_000:
         return f"{nanoseconds / 1e3:.3g} µs"
+    seconds = round(nanoseconds / 1e9)
+    if seconds >= 3600:
+        return f"{seconds // 3600} h {seconds // 60 % 60:02} m"
+    if seconds >= 60:
+        return f"{seconds // 60} m {seconds % 60:02} s"
     return f"{nanoseconds / 1e9:.2f} s"
