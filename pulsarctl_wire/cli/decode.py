@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.options import WIDE
 
 
@@ -64,6 +64,7 @@ def decode(
             "--command",
             metavar="NAME",
             help="Commands such as SEND,MESSAGE or 'LOOKUP*'.",
+            autocompletion=completion.commands,
             rich_help_panel=SELECT,
         ),
     ] = None,
@@ -73,6 +74,7 @@ def decode(
             "--topic",
             metavar="TOPIC",
             help="A topic in any spelling, or a pattern with *.",
+            autocompletion=completion.topics,
             rich_help_panel=SELECT,
         ),
     ] = None,

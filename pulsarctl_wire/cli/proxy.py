@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pulsarctl_wire.cli import console, proxy_ctl
+from pulsarctl_wire.cli import completion, console, proxy_ctl
 from pulsarctl_wire.cli.command import Group
 from pulsarctl_wire.cli.decode import Output, TimeFormat
 from pulsarctl_wire.cli.options import WIDE, host_port, option
@@ -179,7 +179,13 @@ def proxy(
     ] = None,
     command: Annotated[
         list[str] | None,
-        option(TAP, "--command", metavar="NAME", help="Commands such as SEND,MESSAGE or 'LOOKUP*'."),
+        option(
+            TAP,
+            "--command",
+            metavar="NAME",
+            help="Commands such as SEND,MESSAGE or 'LOOKUP*'.",
+            autocompletion=completion.commands,
+        ),
     ] = None,
     topic: Annotated[
         list[str] | None,
@@ -227,6 +233,7 @@ def proxy(
             "--fault",
             metavar="FAULT",
             help="Such as 'drop command=SEND_RECEIPT nth=1'; pwire proxy faults lists them.",
+            autocompletion=completion.faults,
         ),
     ] = None,
     scenario: Annotated[

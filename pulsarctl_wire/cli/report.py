@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.options import CONF, OUTPUT, settings_of
 from pulsarctl_wire.errors import how_to_install
 
@@ -45,7 +45,10 @@ def report(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="Which report; without one they are listed.", show_default=False
+            metavar="[NAME]",
+            help="Which report; without one they are listed.",
+            show_default=False,
+            autocompletion=completion.reports,
         ),
     ] = None,
     tables: Annotated[

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.options import JOBS, MAX_FRAME_SIZE, OUTPUT
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def stats(
             metavar="WHAT",
             help=f"What to count by: {', '.join(KINDS)}; several with commas.",
             show_default="all that occur",
+            autocompletion=completion.kinds,
         ),
     ] = None,
     top: Annotated[

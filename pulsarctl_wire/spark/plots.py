@@ -331,8 +331,10 @@ def timeline(rows: Rows, shown: Shown) -> str:
     if not rows:
         return ""
     x = time_axis(min(row["first_ns"] for row in rows), max(row["last_ns"] for row in rows))
-    labels = {number: f"#{row['connection']} {short(row['client'], 24)}" for number, row in enumerate(rows)}
-    y = Axis("connection, client", dict(labels), lambda number: 1 - (number + 0.5) / len(rows))
+    labels: dict[float, str] = {
+        number: f"#{row['connection']} {short(row['client'], 24)}" for number, row in enumerate(rows)
+    }
+    y = Axis("connection, client", labels, lambda number: 1 - (number + 0.5) / len(rows))
     bars = []
     for number, row in enumerate(rows):
         told = _title(
