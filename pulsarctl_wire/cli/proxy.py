@@ -47,9 +47,7 @@ _LAST_WORDS: Final = 10.0  # seconds that the watcher has at the end
 _UNITS: Final = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
 _SPANS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
-app = typer.Typer(
-    cls=Group, help="Stand between clients and a cluster: forward, show, and disturb what passes."
-)
+app = typer.Typer(cls=Group, help="Stand between clients and a cluster, show and disturb what passes.")
 app.add_typer(proxy_ctl.app, name="ctl")
 app.command("faults")(proxy_ctl.faults)
 
@@ -179,13 +177,7 @@ def proxy(
     ] = None,
     command: Annotated[
         list[str] | None,
-        option(
-            TAP,
-            "--command",
-            metavar="NAME",
-            help="Commands such as SEND,MESSAGE or 'LOOKUP*'.",
-            autocompletion=completion.commands,
-        ),
+        option(TAP, "--command", metavar="NAME", help="As in decode.", autocompletion=completion.commands),
     ] = None,
     topic: Annotated[
         list[str] | None,
