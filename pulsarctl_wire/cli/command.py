@@ -13,9 +13,8 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from pulsarctl_wire.cli import console
 
 _COLOURS: Final = ("always", "auto", "never")
-_UsageError: Final[Any] = (
-    typer.BadParameter.__base__
-)  # typer has no name for it, and moved it between releases
+_UsageError: Final[Any] = typer.BadParameter.__base__
+"""Typer has no name of its own for it, and moved it between releases."""
 
 
 def _choose_colour(context: Any, option: Any, value: Any) -> None:

@@ -180,6 +180,9 @@ def terminal_width(stream: TextIO) -> int | None:
     """The columns of the terminal that `stream` is; None if it is none, or if `--wide` was given."""
     if screen.wide or not stream.isatty():
         return None
+    if not os.environ.get("COLUMNS"):
+        with suppress(OSError):
+            return os.get_terminal_size(stream.fileno()).columns or None
     return shutil.get_terminal_size().columns
 
 

@@ -333,7 +333,8 @@ def _first_of_batch(raw: bytes, at: int) -> tuple[int, int]:
     except DecodeError:
         return -1, len(raw)
     end = start + size + single.payload_size
-    return (-1 if single.null_value or end > len(raw) else start + size), end
+    known = not single.null_value and start + size <= end <= len(raw)
+    return (start + size if known else -1), end
 
 
 def _preview(payload: bytes) -> str:
