@@ -293,7 +293,7 @@ class DecodeJob:
         }
         flags = ", ".join(flag for flag, value in chosen_by.items() if value)
         if flags and not options.first_error:
-            frames = sum(self.summary.commands.values()) + self.summary.totals["partial"]
+            frames = self.summary.frames + self.summary.totals["partial"]
             said = f"{flags}: none of {frames} frames matched"
             if self.expression is not None and self.expression.failed == self.expression.tried > 0:
                 said += "; none has what the expression compares (text with a number?)"

@@ -24,9 +24,9 @@ class Summary:
         self.protocols: Counter[str] = Counter()
         self.other_traffic: Counter[str] = Counter()
         self.totals: Counter[str] = Counter()
-        """Of bytes, chosen, partial, sent, delivered, malformed, malformed_bytes, gaps, gap_bytes, unknown, unopened.
+        """Of bytes, partial, sent, delivered, malformed, malformed_bytes, gaps, gap_bytes, unknown, unopened.
 
-        `chosen` are events that the options select, `unknown` frames of unknown types that are not counted each.
+        `unknown` are frames of unknown types that are not counted each, `chosen` events that were selected.
         """
         self.packets = 0
         self.connections = 0
@@ -100,6 +100,11 @@ class Summary:
         self.connections += other.connections
         self.other_traffic.update(other.other_traffic)
 
+    @property
+    def frames(self) -> int:
+        """Frames that were captured whole."""
+        return sum(self.commands.values()) + self.totals["unknown"]
+
     def is_empty(self) -> bool:
         """Whether nothing at all was read."""
         return not (self.packets or self.connections)
@@ -113,7 +118,7 @@ class Summary:
         others = self.connections - len(self._seen)
         other = f" (and {others} without Pulsar frames{_named(self.other_traffic)})" if others else ""
         packets = f"{_count(self.packets, 'packet')}, " if self.packets else ""
-        frames = sum(self.commands.values()) + totals["unknown"]
+        frames = self.frames
         yield paint(
             "bold",
             f"{packets}{_count(len(self._seen), 'connection')}{other}, "
