@@ -17,6 +17,8 @@ Damaged traffic is no error: the decoder yields `Malformed` and `Gap` values for
 live in `pulsarctl_wire.cli.console` alone.
 """
 
+from typing import Any
+
 
 class WireError(Exception):
     """The root: one line that names the cause and the way out."""
@@ -74,3 +76,44 @@ class BrokerError(SessionError):
         said = f": {detail}" if detail else ""
         of = f" of {about}" if about else ""
         super().__init__(f"{request}{of} refused, {code}{said}{f' ({meaning})' if meaning else ''}")
+
+
+def how_to_install(extra: str) -> str:
+    """The command that adds the extra `extra` to this installation: by the same tool, from the same place.
+
+    Tools leave their mark in the environment (pipx_metadata.json, uv-receipt.toml), and the place of whatever
+    came from no index stands in direct_url.json (PEP 610).
+    """
+    import json
+    import shlex
+    import sys
+    from importlib.metadata import PackageNotFoundError, distribution
+    from importlib.util import find_spec
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    name = "pulsarctl-wire"
+    try:
+        origin: Any = json.loads(distribution(name).read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        checkout = Path(__file__).parents[1]
+        found = (checkout / "pyproject.toml").exists()
+        origin = {"url": checkout.as_uri(), "dir_info": {"editable": True}} if found else {}
+    url = origin.get("url", "")
+    what = f"{name}[{extra}]"
+    editable: list[str] = []
+    if "dir_info" in origin:
+        what = f"{unquote(urlsplit(url).path)}[{extra}]"
+        editable = ["-e"] if origin["dir_info"].get("editable") else []
+    elif "vcs_info" in origin:
+        vcs = origin["vcs_info"]
+        what += f" @ {vcs.get('vcs', 'git')}+{url}@{vcs.get('commit_id', 'HEAD')}"
+    elif url:
+        what += f" @ {url}"
+    prefix = Path(sys.prefix)
+    tool = ["pip", "install"] if find_spec("pip") else ["uv", "pip", "install"]
+    if (prefix / "pipx_metadata.json").exists():
+        tool = ["pipx", "install", "--force"]
+    elif (prefix / "uv-receipt.toml").exists():
+        tool = ["uv", "tool", "install", "--force"]
+    return shlex.join([*tool, *editable, what])

@@ -38,7 +38,6 @@ ONLY_IN = {
     "pyarrow": {"table", "pipeline", "spark", "cli"},
     "hdrh": {"stats"},
     "pyspark": {"spark"},
-    "plotly": {"spark"},
     "fastavro": {"views"},
     "asyncio": {"net", "cli"},
     "cryptography": {"net"},
@@ -134,7 +133,7 @@ def loaded_by(code: str) -> set[str]:
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     heavy = {"google", "scapy", "orjson", "rule_engine", "zstandard", "crc32c", "cramjam", "lz4"}
-    heavy |= {"numpy", "pyarrow", "pandas", "pyspark", "hdrh", "plotly", "fastavro", "asyncio"}
+    heavy |= {"numpy", "pyarrow", "pandas", "pyspark", "hdrh", "fastavro", "asyncio"}
     heavy |= {"cryptography", "prometheus_client", "yaml"}
     assert not loaded_by("import pulsarctl_wire.cli") & heavy
     assert not loaded_by("import pulsarctl_wire") & heavy

@@ -19,7 +19,8 @@ from typing import BinaryIO, Final, NamedTuple, TypeVar, cast
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import COMPRESSED, Counted, Read, Unread, decompress, reader
 from pulsarctl_wire.capture.files import RawPacket
-from pulsarctl_wire.capture.hexdump import Dumped, link_of, looks_like_hexdump, parse_hexdump
+from pulsarctl_wire.capture.hexdump import looks_like_hexdump, parse_hexdump
+from pulsarctl_wire.capture.hexrows import Dumped, link_of
 from pulsarctl_wire.capture.packets import RAW_IP, Dissector
 from pulsarctl_wire.capture.reassembly import NewSession, OnEnd, Reassembler
 from pulsarctl_wire.errors import CaptureError, DamagedCapture

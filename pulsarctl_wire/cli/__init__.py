@@ -11,6 +11,7 @@ from pulsarctl_wire.cli import console, proxy, schema
 from pulsarctl_wire.cli.analyze import analyze
 from pulsarctl_wire.cli.capture import capture
 from pulsarctl_wire.cli.cluster import cluster
+from pulsarctl_wire.cli.command import Command, usage_errors
 from pulsarctl_wire.cli.consume import consume, read
 from pulsarctl_wire.cli.decode import decode
 from pulsarctl_wire.cli.inspect import consumer_stats, last_id, seek, unsubscribe
@@ -35,12 +36,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (decode, capture, stats, table, analyze, report, sql):
-    app.command(rich_help_panel="Captures")(command)
+    app.command(rich_help_panel="Captures", cls=Command)(command)
 for each in (
     *(produce, consume, read, lookup, partitions, topics, cluster, watch),
     *(seek, unsubscribe, last_id, consumer_stats, ping, txn, send, replay),
 ):
-    app.command(each.__name__.replace("_", "-"), rich_help_panel="Sessions")(verb(each))
+    app.command(each.__name__.replace("_", "-"), rich_help_panel="Sessions", cls=Command)(verb(each))
 app.add_typer(proxy.app, name="proxy", rich_help_panel="In between")
 app.add_typer(schema.app, name="schema", rich_help_panel="Sessions")
 
@@ -65,8 +66,10 @@ def _root(
 def main() -> None:
     """Run `pwire`; Ctrl-C and a closed pipe end it quietly."""
     console.prepare_streams()
+    console.screen.reset()
     try:
-        app()
+        with usage_errors():
+            raise SystemExit(app(prog_name="pwire", standalone_mode=False))
     except KeyboardInterrupt:
         raise SystemExit(console.EXIT_INTERRUPTED) from None
     except BrokenPipeError:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import CONF, MAX_FRAME_SIZE, NO_COLOR, PAYLOAD, settings_of
+from pulsarctl_wire.cli.options import CONF, MAX_FRAME_SIZE, PAYLOAD, settings_of
 
 _SMALL: Final = 32 * 1024 * 1024  # bytes of inputs that are done before Spark has started
 _UNITS: Final = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1024, "mi": 1024**2, "gi": 1024**3}
@@ -50,7 +50,6 @@ def analyze(
     ] = False,
     payload: Annotated[bool, PAYLOAD] = False,
     max_frame_size: Annotated[int | None, MAX_FRAME_SIZE] = None,
-    no_color: Annotated[bool, NO_COLOR] = False,
 ) -> None:
     """Turn captures into one table of frames (Parquet) with Spark; a rerun takes up what is new."""
     started = time.monotonic()
@@ -75,8 +74,7 @@ def analyze(
         found = find_inputs(inputs, console.complain)
         with ExitStack() as stack:
             size = sum(each.size for each in found)
-            coloured = console.use_colour(sys.stderr, not no_color)
-            progress = stack.enter_context(_Progress(size, coloured))
+            progress = stack.enter_context(_Progress(size, console.is_terminal(sys.stderr)))
             run = Run(found, out, options=options, show=progress.show)
             left = sum(each.size for each in found[run.resumed :])
             if master is None and not settings and left < _SMALL:
@@ -158,7 +156,6 @@ class _Progress:
 
     def __enter__(self) -> "_Progress":
         if self._wanted:
-            from rich.console import Console
             from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
             columns = (
@@ -167,7 +164,7 @@ class _Progress:
                 TextColumn("{task.fields[frames]}"),
                 TimeRemainingColumn(),
             )
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar = Progress(*columns, console=console.rich_console(sys.stderr), transient=True)
             self._task = self._bar.add_task("", total=self._size, frames="starting Spark")
             self._bar.start()
         return self

@@ -19,10 +19,11 @@ Exit codes, documented in docs/cli.md:
 import io
 import os
 import re
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from pulsarctl_wire.errors import (
     BrokerError,
@@ -33,6 +34,9 @@ from pulsarctl_wire.errors import (
     Unanswered,
     WireError,
 )
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 EXIT_USAGE: Final = 2
 EXIT_SOURCE: Final = 3
@@ -119,10 +123,94 @@ def errors_said() -> Iterator[None]:
         fail(f"the output cannot be written: {error.strerror}", EXIT_OUTPUT)
 
 
-def use_colour(stream: object, wanted: bool = True) -> bool:
-    """Whether to colour what goes to `stream`: a terminal, not dumb, and NO_COLOR not set (no-color.org)."""
-    isatty = getattr(stream, "isatty", bool)
-    return bool(wanted and isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
+class Screen:
+    """What the command line says about the screen. One for the process; `reset` before each command."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """As if the command line said nothing."""
+        self.colour = "auto"
+        """`always`, `auto` or `never` (`--color`)."""
+        self.wide = False
+        """Whether lines may be wider than the terminal (`--wide`)."""
+
+
+screen: Final = Screen()
+
+
+def is_terminal(stream: object) -> bool:
+    """Whether `stream` is a terminal that can move its cursor."""
+    return bool(getattr(stream, "isatty", bool)()) and os.environ.get("TERM") != "dumb"
+
+
+def use_colour(stream: object) -> bool:
+    """Whether to colour what goes to `stream`.
+
+    `--color` decides, then NO_COLOR (no-color.org), then FORCE_COLOR (force-color.org), each if it is set to
+    anything but the empty string; otherwise terminals get colours.
+    """
+    if screen.colour != "auto":
+        return screen.colour == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or is_terminal(stream)
+
+
+def rich_console(stream: TextIO, **more: Any) -> "Console":
+    """Rich's console for `stream`, with the colours of `use_colour`; text is no markup."""
+    from rich.console import Console
+
+    colour = use_colour(stream)
+    settings: dict[str, Any] = {
+        "file": stream,
+        "force_terminal": bool(stream.isatty()),  # whatever FORCE_COLOR says
+        "color_system": "standard" if colour else None,
+        "no_color": not colour,
+        "highlight": False,
+        "markup": False,
+        "emoji": False,
+        "legacy_windows": False,
+    }
+    return Console(**settings | more)
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """The columns of the terminal that `stream` is; None if it is none, or if `--wide` was given."""
+    if screen.wide or not stream.isatty():
+        return None
+    if not os.environ.get("COLUMNS"):
+        with suppress(OSError):
+            return os.get_terminal_size(stream.fileno()).columns or None
+    return shutil.get_terminal_size().columns
+
+
+_SGR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
+
+
+def cut_line(line: str, width: int) -> str:
+    """`line` in at most `width` cells, with … where it was cut.
+
+    Wide characters take two cells, colours none.
+    """
+    if len(line) <= width and line.isascii():
+        return line
+    from rich.cells import cell_len, set_cell_size
+
+    parts = _SGR.split(line)
+    if sum(map(cell_len, parts[::2])) <= width:
+        return line
+    kept: list[str] = []
+    room = width - 1
+    for text, colour in zip(parts[::2], [*parts[1::2], ""], strict=True):
+        size = cell_len(text)
+        if size > room:
+            kept.append(set_cell_size(text, room))
+            break
+        kept += (text, colour)
+        room -= size
+    return "".join(kept) + "…" + ("\x1b[0m" if len(parts) > 1 else "")
 
 
 class Paint:
@@ -162,6 +250,27 @@ def count_of(number: int, name: str, names: str = "") -> str:
     return f"{number} {name if number == 1 else names or f'{name}s'}"
 
 
+def narrow(widths: list[int], names: Sequence[int], excess: int, least: int) -> None:
+    """Take `excess` cells off the widest of the columns `names`, but leave each `least`."""
+    while excess > 0 and names:
+        ranked = sorted((widths[at] for at in names), reverse=True)
+        widest = max(names, key=widths.__getitem__)
+        step = min(excess, max(ranked[0] - (ranked[1] if len(ranked) > 1 else 0), 1), ranked[0] - least)
+        if step <= 0:
+            return
+        widths[widest] -= step
+        excess -= step
+
+
+def meant(typo: str, known: Iterable[str]) -> str:
+    """What follows an error about a name that is none: "; did you mean …?", or nothing if nothing is near."""
+    from difflib import get_close_matches
+
+    names = {name.lower(): name for name in known}
+    near = get_close_matches(typo[:100].lower(), names, 1)
+    return f"; did you mean {names[near[0]]}?" if near else ""
+
+
 def human_bytes(size: int) -> str:
     """A number of bytes for people: 999 B, 1.2 kB, 5.2 MB."""
     if size < 1000:
@@ -174,9 +283,14 @@ def human_bytes(size: int) -> str:
 
 
 def human_time(nanoseconds: int) -> str:
-    """A span for people: 873 µs, 3.97 ms, 1.20 s."""
+    """A span for people: 873 µs, 3.97 ms, 1.20 s, 2 m 05 s, 3 h 07 m."""
     if 1_000_000 <= nanoseconds < 1_000_000_000:
         return f"{nanoseconds / 1e6:.2f} ms"
     if abs(nanoseconds) < 1_000_000:
         return f"{nanoseconds / 1e3:.3g} µs"
+    seconds = round(nanoseconds / 1e9)
+    if seconds >= 3600:
+        return f"{seconds // 3600} h {seconds // 60 % 60:02} m"
+    if seconds >= 60:
+        return f"{seconds // 60} m {seconds % 60:02} s"
     return f"{nanoseconds / 1e9:.2f} s"

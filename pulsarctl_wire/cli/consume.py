@@ -245,7 +245,6 @@ async def consume(
         hexadecimal=hexadecimal,
         schema=schema,
         filter=filter_,
-        colour=session.colour,
     )
     async with session.client() as client:
         letters = None
@@ -351,7 +350,6 @@ async def read(
         hexadecimal=hexadecimal,
         schema=schema,
         filter=filter_,
-        colour=session.colour,
         since_ms=0 if since_ns is None else since_ns // 1_000_000,
     )
     names = [topic_name(each) for each in topics]

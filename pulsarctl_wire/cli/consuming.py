@@ -89,10 +89,9 @@ class View:
         hexadecimal: bool,
         schema: str,
         filter: str | None,
-        colour: bool,
         since_ms: int = 0,
     ) -> None:
-        self.show = shower(form, template, colour=colour, hexadecimal=hexadecimal)
+        self.show = shower(form, template, hexadecimal=hexadecimal)
         self.asks = schema == "auto" and form != "none" and template is None and not hexadecimal
         self.schema = None if schema == "auto" else schema_of(schema)
         self.rule = None if filter is None else Rule(filter, NAMES, "--filter", "docs/cli.md")

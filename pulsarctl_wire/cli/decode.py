@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import DEFAULT_BUFFER, size_of
+from pulsarctl_wire.cli import completion, console
+from pulsarctl_wire.cli.options import DEFAULT_BUFFER, WIDE, size_of
 
 
 class Output(str, Enum):
@@ -64,6 +64,7 @@ def decode(
             "--command",
             metavar="NAME",
             help="Commands such as SEND,MESSAGE or 'LOOKUP*'.",
+            autocompletion=completion.commands,
             rich_help_panel=SELECT,
         ),
     ] = None,
@@ -73,6 +74,7 @@ def decode(
             "--topic",
             metavar="TOPIC",
             help="A topic in any spelling, or a pattern with *.",
+            autocompletion=completion.topics,
             rich_help_panel=SELECT,
         ),
     ] = None,
@@ -205,9 +207,7 @@ def decode(
         int,
         typer.Option("-j", "--jobs", min=1, max=2, help="Processes for large files.", rich_help_panel=READ),
     ] = 2,
-    no_color: Annotated[
-        bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).", rich_help_panel=SHOW)
-    ] = False,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Decode captured Pulsar traffic: captures, hex dumps, raw frames, pipes, live interfaces."""
     if not sources and not interface:
@@ -261,7 +261,6 @@ def decode(
         write=write,
         time_format=time_format.value,
         show_secrets=show_secrets,
-        colour=not no_color,
         jobs=jobs,
         payload_ratio=payload_ratio,
     )

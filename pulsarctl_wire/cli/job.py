@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.live import Live
@@ -15,7 +15,6 @@ from pulsarctl_wire.capture.sharing import Sharing
 from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.cli import console, select, twin
-from pulsarctl_wire.cli.connections import MOST_WAITING, ConnectionLines, connection_renderer
 from pulsarctl_wire.cli.interface import open_interface
 from pulsarctl_wire.cli.line import Clock
 from pulsarctl_wire.cli.reading import Sources
@@ -27,6 +26,9 @@ from pulsarctl_wire.wire.ending import Contents, Ending
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.payload import Budget
 from pulsarctl_wire.wire.session import Session
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.cli.connections import ConnectionLines
 
 _GATHERED: Final = 64  # events that are counted and shown at a time
 
@@ -55,7 +57,6 @@ class Options:
     write: str | None
     time_format: str
     show_secrets: bool
-    colour: bool
     jobs: int
     payload_ratio: int | None
 
@@ -104,9 +105,11 @@ class DecodeJob:
             return select.Expression(text, connection_record, names=CONNECTION_NAMES)
         return select.Expression(text, recorder)
 
-    def _listing(self) -> ConnectionLines:
+    def _listing(self) -> "ConnectionLines":
+        from pulsarctl_wire.cli.connections import MOST_WAITING, ConnectionLines, connection_renderer
+
         options = self.options
-        paint = console.Paint(console.use_colour(sys.stdout, options.colour))
+        paint = console.Paint(console.use_colour(sys.stdout))
         render = connection_renderer(options.output, paint, Clock(options.time_format, self.origin))
         return ConnectionLines(
             render,
@@ -125,7 +128,6 @@ class DecodeJob:
             stream=sys.stdout,
             time_format=options.time_format,
             show_secrets=options.show_secrets,
-            colour=options.colour,
         )
 
     def _tests(self) -> list[select.Test]:
@@ -133,7 +135,8 @@ class DecodeJob:
         options = self.options
         tests = select.tests(options.commands, options.connections, options.topics)
         if options.time_range:
-            tests.append(select.by_time(options.time_range, self.origin))
+            local = options.time_format == "local"
+            tests.append(select.by_time(options.time_range, self.origin, local=local))
         if options.first_error:
             tests.append(select.is_wrong)
         if self.expression is not None:
@@ -261,6 +264,7 @@ class DecodeJob:
             self._note_origin(events[0].time_ns if events else None)
             self.summary.add(events)
             chosen = self._chosen(events)
+            self.summary.totals["chosen"] += len(chosen)
             if left >= 0:
                 chosen = chosen[:left]
                 left -= len(chosen)
@@ -272,7 +276,7 @@ class DecodeJob:
             if left == 0:
                 return
 
-    def _list(self, decoder: Decoder, batches: Iterable[list[Event]], listing: ConnectionLines) -> None:
+    def _list(self, decoder: Decoder, batches: Iterable[list[Event]], listing: "ConnectionLines") -> None:
         """Show connections as they end, and in the end, or when we are stopped, those that are still open."""
         try:
             for events in batches:
@@ -297,6 +301,7 @@ class DecodeJob:
                 self.summary.add(counted)
                 counted.clear()
             chosen = self._chosen(events)
+            self.summary.totals["chosen"] += len(chosen)
             return b"".join(show(chosen))
 
         sharing = Sharing(decoder, other, render, None if other.is_twin else self.out.write)
@@ -323,11 +328,10 @@ class DecodeJob:
         """The events of all sources; what is wrong with a source is said, and sets the exit code."""
         if self.options.interface:
             yield from self._live_batches(decoder, self.options.interface)
-        coloured = console.use_colour(sys.stderr, self.options.colour)
         sources = Sources(
             self.sources,
             self.stack,
-            bar=coloured and not sys.stdout.isatty(),
+            bar=console.is_terminal(sys.stderr) and not sys.stdout.isatty(),
             flush=self.out.flush,
             sizes=self.sizes,
         )
@@ -352,25 +356,44 @@ class DecodeJob:
 
     # -- after
 
+    @property
+    def _compares_nothing(self) -> bool:
+        """Whether --filter could not be decided for anything."""
+        return self.expression is not None and self.expression.failed == self.expression.tried > 0
+
+    def _say_that_nothing_matched(self) -> None:
+        options = self.options
+        chosen_by = {
+            "--command": options.commands,
+            "--connection": options.connections,
+            "--topic": options.topics,
+            "--time-range": options.time_range,
+            "--filter": options.expression,
+        }
+        flags = ", ".join(flag for flag, value in chosen_by.items() if value)
+        if flags and not options.first_error:
+            frames = self.summary.frames + self.summary.totals["partial"]
+            said = f"{flags}: none of {frames} frames matched"
+            if self._compares_nothing:
+                said += "; none has what the expression compares (text with a number?)"
+            console.complain(said)
+
     def _report(self) -> None:
-        paint = console.Paint(console.use_colour(sys.stderr, self.options.colour))
+        paint = console.Paint(console.use_colour(sys.stderr))
         if self.code == console.EXIT_SOURCE and self.summary.is_empty():
             return
         if self.live is not None:
             self.summary.dropped_packets = self.live.dropped
         for line in self.summary.lines(paint):
             sys.stderr.write(line + "\n")
-        if (
-            self.expression is not None
-            and self.twin is None
-            and self.expression.failed == self.expression.tried > 0
-        ):
-            what = "frame" if self.listing is None else "connection"
-            console.complain(f"--filter: no {what} has what the expression compares (text with a number?)")
         if self.listing is not None and not self.summary.packets:
             console.complain(
                 "--connections: the source has no packets, only frames; nothing tells how they came"
             )
+        if self.render is not None and not self.summary.totals["chosen"]:
+            self._say_that_nothing_matched()
+        elif self.listing is not None and self._compares_nothing:
+            console.complain("--filter: no connection has what the expression compares (text with a number?)")
         if self.writer is not None and not self.summary.packets:
             console.complain("--write: the source has no packets, only frames; nothing was written")
         elif self.writer is not None and self.writer.lost:

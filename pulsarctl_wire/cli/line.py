@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError
 
 from pulsarctl_wire.cli.console import Origin, Paint, clean, human_bytes, human_time
 from pulsarctl_wire.record import redacted
@@ -22,6 +23,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MarkerType,
     MessageMetadata,
     Schema,
+    SingleMessageMetadata,
 )
 
 Column = tuple[str, Callable[[Any], str] | None, object]
@@ -69,6 +71,7 @@ _STYLES: Final = {
     "magenta": ("CLOSE_PRODUCER", "CLOSE_CONSUMER", "TOPIC_MIGRATED", "REACHED_END_OF_TOPIC"),
 }
 _PREVIEW: Final = 32
+_LARGEST_METADATA: Final = 4096  # bytes of a message in a batch, for its preview
 _CONTROLS: Final = {code: None for code in range(32) if chr(code) not in "\t\n\r"}
 _MOST_COMMANDS: Final = 1_000  # that are remembered, unknown ones included
 _LONGEST: Final = 300
@@ -99,7 +102,9 @@ class Clock:
 
     def _format(self, time_ns: int) -> str:
         if self._form == "relative":
-            return f"{(time_ns - (self._origin.time_ns or 0)) / 1e9:.6f}"
+            after = (time_ns - (self._origin.time_ns or 0)) // 1000
+            seconds, rest = divmod(abs(after), 1_000_000)
+            return f"{'-' if after < 0 else ''}{seconds}.{rest:06d}"
         second, rest = divmod(time_ns, 1_000_000_000)
         if self._form == "epoch":
             return f"{second}.{rest:09d}"
@@ -238,10 +243,9 @@ class LineRenderer:
     # -- the entry
 
     def _entry(self, frame: Frame, metadata: MessageMetadata, parts: list[str]) -> None:
-        plain = True
-        if metadata.HasField("num_messages_in_batch"):
+        plain, batched = True, metadata.HasField("num_messages_in_batch")
+        if batched:
             parts.append(f" batch={metadata.num_messages_in_batch}")
-            plain = False
         if metadata.num_chunks_from_msg > 1:
             parts.append(f" chunk={metadata.chunk_id + 1}/{metadata.num_chunks_from_msg}")
             plain = False
@@ -260,7 +264,13 @@ class LineRenderer:
         if metadata.null_value:
             parts.append(" null")
         elif plain and not frame.partial:
-            parts.append(f" {_preview(frame.raw[frame.payload_at : frame.payload_at + _PREVIEW + 1])}")
+            at, end = frame.payload_at, len(frame.raw)
+            if batched:
+                at, end = _first_of_batch(frame.raw, at)
+            if at >= 0:
+                parts.append(f" {_preview(frame.raw[at : min(at + _PREVIEW + 1, end)])}")
+            if batched and end < len(frame.raw):
+                parts.append(" …")
 
 
 def _shower(field: Any, show_secrets: bool) -> Callable[[Any], str]:
@@ -312,6 +322,19 @@ _MESSAGES: Final[dict[str, Callable[[Any], str]]] = {
     "AuthData": lambda data: clean(as_text(data.auth_method_name)),
     "Subscription": lambda value: f"{clean(as_text(value.topic))}/{clean(as_text(value.subscription))}",
 }
+
+
+def _first_of_batch(raw: bytes, at: int) -> tuple[int, int]:
+    """Where the payload of the first message of the batch at `at` begins and ends; begins at -1: unknown."""
+    start = at + 4
+    size = int.from_bytes(raw[at:start], "big")
+    try:
+        single = SingleMessageMetadata.FromString(raw[start : start + min(size, _LARGEST_METADATA)])
+    except DecodeError:
+        return -1, len(raw)
+    end = start + size + single.payload_size
+    known = not single.null_value and start + size <= end <= len(raw)
+    return (start + size if known else -1), end
 
 
 def _preview(payload: bytes) -> str:

@@ -25,7 +25,7 @@ from rich.live import Live as Drawn
 from rich.table import Table
 from rich.text import Text
 
-from pulsarctl_wire.cli.console import clean, human_bytes, human_time, use_colour
+from pulsarctl_wire.cli.console import clean, human_bytes, human_time, rich_console
 from pulsarctl_wire.stats.snapshot import Backlog, ConnectionRow, Snapshot, Times, TopicRow, Traffic
 
 _PLAIN_WIDTH: Final = 160
@@ -50,20 +50,11 @@ class LiveTable:
         snapshot: Callable[[int], Snapshot],
         stack: ExitStack,
         *,
-        colour: bool = True,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self._snapshot = snapshot
         self._clock = clock
-        self._console = Console(
-            file=sys.stderr,
-            force_terminal=sys.stderr.isatty(),  # whatever FORCE_COLOR says
-            color_system="standard" if use_colour(sys.stderr, colour) else None,
-            highlight=False,
-            markup=False,
-            emoji=False,
-            legacy_windows=False,
-        )
+        self._console = rich_console(sys.stderr)
         self._drawn: Drawn | None = None
         stack.callback(self._end)
         if self._console.is_terminal and not self._console.is_dumb_terminal:
@@ -105,6 +96,7 @@ def text_of(shown: RenderableType, width: int, color_system: str | None = None) 
         width=width,
         force_terminal=color_system is not None,
         color_system=color_system,  # type: ignore[arg-type]
+        no_color=False,
         legacy_windows=False,
     )
     with console.capture() as capture:

@@ -59,7 +59,7 @@ async def lookup(
 ) -> None:
     """Find the broker that serves a topic, and show every hop on the way."""
     name = topic_name(topic)
-    paint = console.Paint(console.use_colour(sys.stdout, session.colour))
+    paint = console.Paint(console.use_colour(sys.stdout))
     async with session.client() as client:
         hop = None
         async for hop in client.hops(name):

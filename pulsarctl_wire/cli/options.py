@@ -20,7 +20,15 @@ MAX_FRAME_SIZE: Final[Any] = typer.Option(
 OUTPUT: Final[Any] = typer.Option("-o", "--output", help="Form of the output.")
 JOBS: Final[Any] = typer.Option("-j", "--jobs", min=1, max=2, help="Processes for large files.")
 PAYLOAD: Final[Any] = typer.Option("--payload", help="Keep the payload of each frame, as it was on the wire.")
-NO_COLOR: Final[Any] = typer.Option("--no-color", help="No colours (NO_COLOR does the same).")
+
+
+def _widen(wide: bool) -> None:
+    console.screen.wide = wide
+
+
+WIDE: Final[Any] = typer.Option(
+    "--wide", callback=_widen, help="Do not cut lines at the width of the terminal."
+)
 CONF: Final[Any] = typer.Option(
     "--conf", metavar="KEY=VALUE", help="A setting of Spark, as in spark.driver.memory=8g."
 )

@@ -51,7 +51,7 @@ async def ping(
         async def connect() -> Link:
             return await (client.service() if name is None else client.link(await client.lookup(name)))
 
-        report = Report(output, colour=session.colour)
+        report = Report(output)
         link = await connect()
         if output is Output.text:
             server = console.clean(link.server)
@@ -80,12 +80,12 @@ async def ping(
 class Report:
     """Says each round trip, and at the end what they come to. `losses` counts PINGs without PONG."""
 
-    def __init__(self, output: Output, *, colour: bool) -> None:
+    def __init__(self, output: Output) -> None:
         from pulsarctl_wire.stats.latencies import Latencies
 
         self.losses = 0
         self._output = output
-        self._paint = console.Paint(console.use_colour(sys.stdout, colour))
+        self._paint = console.Paint(console.use_colour(sys.stdout))
         self._latencies = Latencies()
         self._least = 0
 

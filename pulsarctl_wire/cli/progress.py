@@ -1,6 +1,7 @@
 """Reading a source under watch: what is ready is shown before each wait, and a bar shows how far it is."""
 
 import io
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -47,7 +48,6 @@ class Progress:
 
     def __init__(self, source: Source, stack: ExitStack) -> None:
         from rich import progress
-        from rich.console import Console
 
         columns = (
             progress.TextColumn("{task.description}", markup=False),
@@ -56,7 +56,9 @@ class Progress:
             progress.TimeRemainingColumn(),
         )
         self._bar = stack.enter_context(
-            progress.Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+            progress.Progress(
+                *columns, console=console.rich_console(sys.stderr), transient=True, auto_refresh=False
+            )
         )
         self._task = self._bar.add_task(console.clean(source.name), total=source.size)
         self._next = 0.0

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pulsarctl_wire.cli import console, proxy_ctl
+from pulsarctl_wire.cli import completion, console, proxy_ctl
+from pulsarctl_wire.cli.command import Group
 from pulsarctl_wire.cli.decode import Output, TimeFormat
 from pulsarctl_wire.cli.options import (
-    NO_COLOR,
     ROTATE_FILES,
     ROTATE_SIZE,
     ROTATE_TIME,
+    WIDE,
     host_port,
     option,
     rotation,
@@ -50,7 +51,7 @@ TAP, WATCH, FAULTS = "The tap", "Records and counters", "Faults"
 LISTEN: Final = "127.0.0.1:6649"
 _FILES: Final = 65_536
 
-app = typer.Typer(help="Stand between clients and a cluster: forward, show, and disturb what passes.")
+app = typer.Typer(cls=Group, help="Stand between clients and a cluster, show and disturb what passes.")
 app.add_typer(proxy_ctl.app, name="ctl")
 app.command("faults")(proxy_ctl.faults)
 
@@ -189,7 +190,7 @@ def proxy(
     ] = None,
     command: Annotated[
         list[str] | None,
-        option(TAP, "--command", metavar="NAME", help="Commands such as SEND,MESSAGE or 'LOOKUP*'."),
+        option(TAP, "--command", metavar="NAME", help="As in decode.", autocompletion=completion.commands),
     ] = None,
     topic: Annotated[
         list[str] | None,
@@ -211,7 +212,7 @@ def proxy(
     show_secrets: Annotated[
         bool, option(TAP, "--show-secrets", help="Leave credentials in the tap and the record.")
     ] = False,
-    no_color: Annotated[bool, NO_COLOR] = False,
+    wide: Annotated[bool, WIDE] = False,
     record: Annotated[
         str | None, option(WATCH, "--record", "-w", metavar="FILE", help="Write what passes as pcapng.")
     ] = None,
@@ -230,6 +231,7 @@ def proxy(
             "--fault",
             metavar="FAULT",
             help="Such as 'drop command=SEND_RECEIPT nth=1'; pwire proxy faults lists them.",
+            autocompletion=completion.faults,
         ),
     ] = None,
     scenario: Annotated[
@@ -410,7 +412,6 @@ def _options(given: dict[str, Any]) -> Options:
         schema=given["schema"],
         time_format=given["time_format"].value,
         show_secrets=given["show_secrets"],
-        colour=not given["no_color"],
         record=given["record"],
         rotation=turns,
         stats=given["stats"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli import completion, console
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,12 @@ def list_(control: Annotated[str | None, SOCKET] = None, port: Annotated[int | N
 
 @app.command("add")
 def add(
-    fault: Annotated[list[str], typer.Argument(metavar="FAULT", help="As of --fault: drop command=PONG.")],
+    fault: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FAULT", help="As of --fault: drop command=PONG.", autocompletion=completion.faults
+        ),
+    ],
     control: Annotated[str | None, SOCKET] = None,
     port: Annotated[int | None, PORT] = None,
 ) -> None:

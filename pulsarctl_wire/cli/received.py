@@ -111,7 +111,7 @@ Show = Callable[[Delivery, Message, "Schema | None"], bytes]
 """What makes a message's output, line end included."""
 
 
-def shower(form: str, template: str | None, *, colour: bool, hexadecimal: bool) -> Show:
+def shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
     """How messages are shown: by `template` if there is one, else as `form` (text, line, json, none).
 
     Raises SettingsError for a template with tokens nobody knows.
@@ -124,7 +124,7 @@ def shower(form: str, template: str | None, *, colour: bool, hexadecimal: bool) 
         return lambda delivery, message, schema: b""
     safe = sys.stdout.isatty()
     if form == "line":
-        return _Lines(console.Paint(console.use_colour(sys.stdout, colour)), hexadecimal)
+        return _Lines(console.Paint(console.use_colour(sys.stdout)), hexadecimal)
     if hexadecimal:
         return lambda delivery, message, schema: (message.payload or b"").hex().encode() + b"\n"
 

@@ -1,6 +1,6 @@
 """Events as bytes for the output: which of the renderers, and how it is set up."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO
 
 from pulsarctl_wire.cli import console
@@ -33,14 +33,13 @@ def renderer(
     stream: TextIO,
     time_format: str = "utc",
     show_secrets: bool = False,
-    colour: bool = True,
 ) -> Render:
     """What shows events as `output` says (line, tree, json, hex), in colour if `stream` takes it."""
     if output == "json":
         from pulsarctl_wire.cli.jsonl import json_line
 
         return lambda events: (json_line(recorder(event)) for event in events)
-    paint = console.Paint(console.use_colour(stream, colour))
+    paint = console.Paint(console.use_colour(stream))
     line = LineRenderer(paint, time_format=time_format, origin=origin, show_secrets=show_secrets)
     render: Callable[[Event], str] = line
     if output == "tree":
@@ -51,4 +50,14 @@ def renderer(
         from pulsarctl_wire.cli.hexview import HexRenderer
 
         render = HexRenderer(line, paint, show_secrets=show_secrets)
-    return lambda events: (f"{render(event)}\n".encode("utf-8", "backslashreplace") for event in events)
+    cuts = output == "line" and console.terminal_width(stream) is not None
+
+    def show(events: list[Event]) -> Iterator[bytes]:
+        width = console.terminal_width(stream) if cuts else None  # it may have changed
+        for event in events:
+            text = render(event)
+            if width is not None:
+                text = console.cut_line(text, width)
+            yield f"{text}\n".encode("utf-8", "backslashreplace")
+
+    return show

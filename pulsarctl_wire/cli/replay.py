@@ -104,7 +104,7 @@ async def replay(
     settings = session.settings()
     options = Options(_speed(speed), settings.timeout if answer_timeout is None else answer_timeout)
     names = _names(rename or [], suffix)
-    report = Report(output, colour=session.colour)
+    report = Report(output)
     wanted = by_connection(connection) if connection else None
     with ExitStack() as stack:
         aside = Aside(stack)
@@ -298,9 +298,9 @@ class Report:
     In text what follows from another difference is not told by itself, but counted for that one.
     """
 
-    def __init__(self, output: Output, *, colour: bool) -> None:
+    def __init__(self, output: Output) -> None:
         self._output = output
-        self._paint = console.Paint(console.use_colour(sys.stdout, colour))
+        self._paint = console.Paint(console.use_colour(sys.stdout))
         self._heads: dict[int, str] = {}  # of differences by their numbers, the latest ones
         self._consequences: dict[int, Counter[str]] = {}  # by the number of what they follow from
 

@@ -1,10 +1,10 @@
 """`pwire report`: answers to the usual questions, from a frames table by Spark."""
 
 import csv
-import difflib
+import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from enum import Enum
@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.options import CONF, OUTPUT, settings_of
+from pulsarctl_wire.errors import how_to_install
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.spark.reports import Options, Report, Tables
+    from pulsarctl_wire.spark.reports import Report
+    from pulsarctl_wire.spark.reports.base import Options, Tables
     from pulsarctl_wire.spark.reports.overview import Overview
 
 ROWS: Final = 20
 """Rows of a table on the terminal, where `--top` says nothing else."""
-_MISSING: Final = "Spark is not installed: pip install 'pulsarctl-wire[spark]'"
+_GAP: Final = 2
+_LEAST: Final = 20
+"""Cells that a column of texts keeps on a terminal, if it has as many."""
 _UNITS: Final = {"us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 
 
@@ -41,7 +45,10 @@ def report(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="Which report; without one they are listed.", show_default=False
+            metavar="[NAME]",
+            help="Which report; without one they are listed.",
+            show_default=False,
+            autocompletion=completion.reports,
         ),
     ] = None,
     tables: Annotated[
@@ -74,21 +81,22 @@ def report(
     """Answer a question about captured traffic: latencies, throughput, errors, journeys of messages."""
     width = _nanoseconds(bucket)
     settings = settings_of(conf)
-    with spark_errors():
-        from pulsarctl_wire.spark.reports import REPORTS, Options, about
+    from pulsarctl_wire.spark.reports import REPORTS
 
-        if name is None:
-            _list(REPORTS.values())
-            return
-        found = REPORTS.get(name)
-        if found is None:
-            near = difflib.get_close_matches(name, REPORTS, 1, 0.5)
-            hint = f"; did you mean {near[0]}?" if near else ";"
-            console.fail(
-                f"report {name}: no such report{hint} they are: {', '.join(REPORTS)}", console.EXIT_USAGE
-            )
-        if not tables:
-            console.fail(f"report {name}: name a TABLE, as pwire table writes it", console.EXIT_USAGE)
+    if name is None:
+        for each in REPORTS.values():
+            sys.stdout.write(f"{each.name:16} {each.about}\n")
+        return
+    found = REPORTS.get(name)
+    if found is None:
+        hint = f"; its name comes first: pwire report summary {name}" if os.path.exists(name) else ""
+        hint = hint or console.meant(name, REPORTS) or f"; they are: {', '.join(REPORTS)}"
+        console.fail(f"report {name}: no such report{hint}", console.EXIT_USAGE)
+    if not tables:
+        console.fail(f"report {name}: name a TABLE, as pwire table writes it", console.EXIT_USAGE)
+    with spark_errors():
+        from pulsarctl_wire.spark.reports.base import Options, about
+
         options = Options(width, top)
         with loaded(tables, master, settings) as (_, opened):
             chosen = about(opened, topic) if topic else opened
@@ -110,9 +118,9 @@ def _nanoseconds(text: str | None) -> int | None:
 def spark_errors() -> Iterator[None]:
     """Whatever may go wrong with Spark, tables or output ends the command with one line."""
     try:
-        from pulsarctl_wire.spark import page, reports  # noqa: F401
+        from pulsarctl_wire.spark.reports import overview  # noqa: F401
     except ImportError:
-        console.fail(_MISSING, console.EXIT_USAGE)
+        console.fail(f"Spark is not installed: {how_to_install('spark')}", console.EXIT_USAGE)
     from pulsarctl_wire.spark.session import SparkError
 
     with console.errors_said():
@@ -132,11 +140,6 @@ def loaded(paths: Sequence[str], master: str, conf: Mapping[str, str]) -> Iterat
     found = find(paths)
     with session(master, settings(found) | dict(conf)) as spark:
         yield spark, load(spark, found)
-
-
-def _list(reports: Iterable["Report"]) -> None:
-    for each in reports:
-        sys.stdout.write(f"{each.name:16} {each.about}\n")
 
 
 def _show(
@@ -238,26 +241,33 @@ def print_overview(overview: "Overview") -> None:
 def print_table(
     title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, more: bool = False
 ) -> None:
-    """Rows for people, cut to the width of the terminal; columns without a value are left out."""
-    from rich.console import Console
+    """Rows for people, nothing cut; columns without a value are left out.
+
+    On a terminal texts are wrapped to fit, and what does not fit even so is wider than the terminal.
+    """
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    terminal = Console(soft_wrap=False)
-    if not sys.stdout.isatty():
-        terminal = Console(width=10_000, color_system=None)
+    used = [name for name in columns if any(row.get(name) is not None for row in rows)] or list(columns)
+    numbers = {name for name in used if any(isinstance(row.get(name), int | float) for row in rows)}
+    headings = [name.removesuffix("_ns").replace("_", " ") for name in used]
+    texts = [[console.clean(shown(name, row.get(name))) for name in used] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(headings, *texts, strict=True)]
+    room = console.terminal_width(sys.stdout)
+    if room is not None:
+        names = [at for at, name in enumerate(used) if name not in numbers]
+        console.narrow(widths, names, sum(widths) + _GAP * (len(widths) - 1) - room, _LEAST)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    for name, heading, width in zip(used, headings, widths, strict=True):
+        side: Any = "right" if name in numbers else "left"
+        table.add_column(Text(heading), justify=side, overflow="fold", width=width)
+    for row in texts:
+        table.add_row(*map(Text, row))
+    width = max(sum(widths) + _GAP * len(widths), 80)
+    terminal = console.rich_console(sys.stdout, width=width, soft_wrap=True)
     if title:
         terminal.print(Text(f"\n{title}", style="bold"))
-    used = [name for name in columns if any(row.get(name) is not None for row in rows)] or list(columns)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in used:
-        number = any(isinstance(row.get(name), int | float) for row in rows)
-        heading = name.removesuffix("_ns").replace("_", " ")
-        table.add_column(
-            Text(heading), justify="right" if number else "left", overflow="ellipsis", no_wrap=True
-        )
-    for row in rows:
-        table.add_row(*(Text(console.clean(shown(name, row.get(name)))) for name in used))
     terminal.print(table)
     if more:
         terminal.print(Text("… and more: --top N shows as many, -o json all of them", style="dim"))

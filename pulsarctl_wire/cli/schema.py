@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.command import Command
 from pulsarctl_wire.cli.lookup import TOPIC, Output, say
 from pulsarctl_wire.cli.options import OUTPUT
 from pulsarctl_wire.cli.session import Session, topic_name, verb
@@ -163,5 +164,5 @@ def _pretty(definition: Any) -> str:
     return definition if isinstance(definition, str) else json.dumps(definition, indent=2, ensure_ascii=False)
 
 
-app.command("get")(verb(get))
-app.command("put")(verb(put))
+app.command("get", cls=Command)(verb(get))
+app.command("put", cls=Command)(verb(put))

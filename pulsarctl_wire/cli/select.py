@@ -1,6 +1,6 @@
 """Which events to show: by command, topic, connection, time, expression, or the first that is wrong."""
 
-import difflib
+import math
 import re
 import warnings
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from pulsarctl_wire.cli.console import Origin
+from pulsarctl_wire.cli.console import Origin, meant
 from pulsarctl_wire.errors import FilterError
 from pulsarctl_wire.record import RECORD_NAMES, Record
 from pulsarctl_wire.wire.commands import FAILED, NAMES, NUMBERS, commands_like
@@ -28,9 +28,8 @@ def by_command(names: list[str]) -> Test:
     for pattern in patterns:
         found = commands_like(pattern)
         if not found:
-            near = difflib.get_close_matches(pattern, NUMBERS, 3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(NAMES.values())}"
-            raise FilterError(f"--command {pattern}: no such command; {hint}")
+            hint = meant(pattern, NUMBERS) or f"; one of {', '.join(NAMES.values())}"
+            raise FilterError(f"--command {pattern}: no such command{hint}")
         numbers |= found
     return lambda event: isinstance(event, Frame) and event.type in numbers
 
@@ -69,46 +68,85 @@ def by_connection(wanted: list[str]) -> Test:
     )
 
 
-def by_time(text: str, origin: Origin) -> Test:
-    """Events in the range "FROM..TO" (either may be left out).
+def by_time(text: str, origin: Origin, *, local: bool = False) -> Test:
+    """Events in the range "FROM..TO" (either may be left out), both included.
 
-    Each is a time of ISO 8601 (UTC unless it says otherwise), seconds since the epoch, or +SECONDS
-    after `origin`.
+    Each is a time in any of the forms that pwire prints, or of ISO 8601. What names no zone is UTC, or the
+    `local` time; docs/cli.md has the rest. Digits below the microsecond count only where they are given.
     """
     start, dots, stop = text.partition("..")
     if not dots:
         raise FilterError(
             f"--time-range {text}: give FROM..TO, as in 2026-11-20T10:00..2026-11-20T10:05 or +1..+2.5"
         )
-    bounds = [_moment(start), _moment(stop)]
+    zone = None if local else timezone.utc
+    start_of, end_of = _moment(start.strip(), zone), _moment(stop.strip(), zone)
+    finest = 0 if re.search(r"\.\d{7,}|\d{17}", stop) else 999
+    known: list[tuple[float, float]] = []
 
     def test(event: Event) -> bool:
         if event.time_ns is None:
             return False
-        first = origin.time_ns or 0
-        low, high = (None if bound is None else bound[1] + (first if bound[0] else 0) for bound in bounds)
-        return (low is None or event.time_ns >= low) and (high is None or event.time_ns <= high)
+        if not known:
+            first = origin.time_ns or 0
+            low = -math.inf if start_of is None else start_of(first)
+            high = math.inf if end_of is None else end_of(first) + finest
+            known.append((low, high + _DAY if high < low and _TIME_OF_DAY.fullmatch(stop.strip()) else high))
+        low, high = known[0]
+        return low <= event.time_ns <= high
 
     return test
 
 
-def _moment(text: str) -> tuple[bool, int] | None:
-    """(whether it is relative, ns), of one end of a range."""
-    text = text.strip()
+_DAY: Final = 86_400 * 10**9
+_TIME_OF_DAY: Final = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?")
+_RECENT: Final = 10**8
+"""Seconds since 1970 from which a number is a date; smaller ones count from the first event."""
+
+
+def _moment(text: str, zone: timezone | None) -> Callable[[int], int] | None:
+    """One end of a range: what gives its time (ns since 1970), given that of the first event."""
     if not text:
         return None
+    if match := re.fullmatch(r"([+-]?)(\d{1,19})(?:\.(\d{1,9}))?", text):
+        sign, seconds, fraction = match.groups()
+        after = _nanoseconds(int(seconds), fraction)
+        if not sign and len(seconds) > 16:  # time_ns of the JSON output
+            return lambda first: after // 10**9
+        if sign or after < _RECENT * 10**9:
+            return lambda first: first + (-after if sign == "-" else after)
+        return lambda first: after
+    if match := _TIME_OF_DAY.fullmatch(text):
+        hour, minute, second = (int(part or 0) for part in match.groups()[:3])
+        if hour < 24 and minute < 60 and second < 60:
+            return lambda first: _near(first, (hour, minute, second), _nanoseconds(0, match[4]), zone)
     try:
-        if re.fullmatch(r"\+?\d+(\.\d+)?", text):
-            whole, _, fraction = text.lstrip("+").partition(".")
-            return text[0] == "+", int(whole) * 1_000_000_000 + int(f"{fraction:0<9}"[:9])
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError as error:
+        finer = re.search(r"(?<=:\d\d)\.(\d{1,9})", text)
+        whole = text.replace(finer[0], "", 1) if finer else text
+        moment = datetime.fromisoformat(whole.replace("Z", "+00:00"))
+        if moment.tzinfo is None and zone is not None:
+            moment = moment.replace(tzinfo=zone)
+        exact = _nanoseconds(int(moment.timestamp()), finer and finer[1])
+    except (ValueError, OverflowError, OSError) as error:
         raise FilterError(
-            f"--time-range: {text} is no time; use ISO 8601, epoch seconds or +seconds"
+            f"--time-range: {text} is no time; use one as pwire prints it, ISO 8601, or +seconds"
         ) from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    return False, int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
+    return lambda first: exact
+
+
+def _nanoseconds(seconds: int, fraction: str | None) -> int:
+    return seconds * 10**9 + int(f"{fraction or '':0<9}")
+
+
+def _near(first: int, time: tuple[int, int, int], rest: int, zone: timezone | None) -> int:
+    """The time of day on the day of the first event; on the next one if that is more than 12 hours before."""
+    hour, minute, second = time
+    try:
+        day = datetime.fromtimestamp(first // 10**9, zone)
+        same = int(day.replace(hour=hour, minute=minute, second=second).timestamp()) * 10**9 + rest
+    except (ValueError, OverflowError, OSError):  # a capture without a calendar
+        same = first // _DAY * _DAY + _nanoseconds((hour * 60 + minute) * 60 + second, None) + rest
+    return same + _DAY if same < first - _DAY // 2 else same
 
 
 def is_wrong(event: Event) -> bool:
@@ -161,13 +199,13 @@ class Rule:
         try:
             self._rule = rule_engine.Rule(text, context=context)
         except self._error as error:
-            raise FilterError(f"{flag} {text}: {_explain(error)}; see {names_in} for the fields") from error
+            hint = _meant_equal(text) or f"; see {names_in} for the fields"
+            raise FilterError(f"{flag} {text}: {_explain(error)}{hint}") from error
         own = set(re.findall(r"\bfor\s+(\w+)\s+in\b", text))  # of [m for m in messages]
         unknown = set(context.symbols) - names - set(context.builtins) - own
         if unknown:
-            near = difflib.get_close_matches(min(unknown), names, 1)
-            hint = f"did you mean {near[0]}?" if near else f"{names_in} lists the fields"
-            raise FilterError(f"{flag} {text}: there is no field {min(unknown)}; {hint}")
+            hint = _meant_text(min(unknown), text, names) or f"; {names_in} lists the fields"
+            raise FilterError(f"{flag} {text}: there is no field {min(unknown)}{hint}")
         self.tried = 0
         self.failed = 0
         """Records on which the expression made no sense (an order between a text and a number)."""
@@ -205,6 +243,22 @@ class Expression(Rule):
 
 def _resolve(thing: Any, name: str) -> Any:
     return thing.get(name) if isinstance(thing, dict) else None
+
+
+def _meant_equal(text: str) -> str:
+    """The hint where `=` stands alone: "; did you mean …?", or nothing."""
+    quoted = r"\"[^\"]*\"|'[^']*'"
+    better = re.sub(rf"({quoted}|[=!<>]=+|=~+)|=", lambda found: found[1] or "==", text)
+    return f"; did you mean {better}?" if better != text else ""
+
+
+def _meant_text(word: str, text: str, names: frozenset[str]) -> str:
+    """The hint about a word that is no field: a command, a text without quotes, or a field."""
+    if word.upper() in NUMBERS and "command" in names and text.strip() == word:
+        return f"; did you mean command == '{word.upper()}'?"
+    if word.upper() in NUMBERS or re.search(rf"[=!<>~]\s*{re.escape(word)}\b", text):
+        return f"; did you mean '{word}'? Texts are quoted"
+    return meant(word, names)
 
 
 def _explain(error: Exception) -> str:

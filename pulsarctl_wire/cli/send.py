@@ -213,7 +213,6 @@ class Talk:
             console.Origin(),
             stream=sys.stdout,
             show_secrets=show_secrets,
-            colour=session.colour,
         )
         self._tap: Tap | None = session.tap()
         self._show_sent = show_sent

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import NO_COLOR, option
+from pulsarctl_wire.cli.options import WIDE, option
 
 if TYPE_CHECKING:
     from pulsarctl_wire.cli.trace import Recording, Taps, Trace
@@ -121,7 +121,7 @@ def _shared(
         option(SEEN, "--record", metavar="FILE", help="Write the session as a pcapng capture."),
     ] = None,
     show_secrets: Annotated[bool, option(SEEN, "--show-secrets", help="Leave credentials in both.")] = False,
-    no_color: Annotated[bool, NO_COLOR] = False,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None: ...
 
 
@@ -144,7 +144,6 @@ class Session:
 
     def __init__(self, options: dict[str, Any], stack: ExitStack) -> None:
         self.options = options
-        self.colour = not options["no_color"]
         self._recording: Recording | None = None
         self._stack = stack
 
@@ -171,7 +170,7 @@ class Session:
         taps: list[Trace | Recording] = []
         if options["trace"] or options["trace_form"]:
             form = (options["trace_form"] or TraceForm.line).value
-            taps.append(Trace(form, colour=self.colour, show_secrets=options["show_secrets"]))
+            taps.append(Trace(form, show_secrets=options["show_secrets"]))
         if options["record"]:
             self._recording = Recording(options["record"], self._stack, show_secrets=options["show_secrets"])
             taps.append(self._recording)

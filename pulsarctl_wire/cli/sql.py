@@ -1,5 +1,6 @@
 """`pwire sql`: any question about captured traffic, in SQL."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -38,6 +39,9 @@ def sql(
         console.fail('sql: TABLE... "select … from frames"', console.EXIT_USAGE)
     if output == Output.html:
         console.fail("sql: -o is table, json or csv", console.EXIT_USAGE)
+    if os.path.exists(query):
+        said = f"sql: {query} is a file; the query comes last: TABLE... 'select … from frames'"
+        console.fail(said, console.EXIT_USAGE)
     settings = settings_of(conf)
     with spark_errors(), loaded(paths, master, settings) as (spark, tables):
         tables.frames.createOrReplaceTempView("frames")

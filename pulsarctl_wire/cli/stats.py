@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import JOBS, MAX_FRAME_SIZE, NO_COLOR, OUTPUT
+from pulsarctl_wire.cli import completion, console
+from pulsarctl_wire.cli.options import JOBS, MAX_FRAME_SIZE, OUTPUT
 
 if TYPE_CHECKING:
     from pulsarctl_wire.capture.sources import Decoder
@@ -57,6 +57,7 @@ def stats(
             metavar="WHAT",
             help=f"What to count by: {', '.join(KINDS)}; several with commas.",
             show_default="all that occur",
+            autocompletion=completion.kinds,
         ),
     ] = None,
     top: Annotated[
@@ -64,7 +65,6 @@ def stats(
     ] = 10,
     jobs: Annotated[int, JOBS] = 2,
     max_frame_size: Annotated[int | None, MAX_FRAME_SIZE] = None,
-    no_color: Annotated[bool, NO_COLOR] = False,
 ) -> None:
     """Count what a capture holds, by command, topic, producer, ...: messages, bytes, latencies, errors."""
     if not sources:
@@ -74,10 +74,9 @@ def stats(
     kinds = [kind.strip().lower() for each in by or [] for kind in each.split(",")]
     for kind in kinds:
         if kind not in KINDS:
-            console.fail(f"--by {kind}: no such thing; it is one of {', '.join(KINDS)}", console.EXIT_USAGE)
-    options = Options(
-        sources, output.value, list(dict.fromkeys(kinds)), top, jobs, max_frame_size, not no_color
-    )
+            hint = console.meant(kind, KINDS) or f"; it is one of {', '.join(KINDS)}"
+            console.fail(f"--by {kind}: no such thing{hint}", console.EXIT_USAGE)
+    options = Options(sources, output.value, list(dict.fromkeys(kinds)), top, jobs, max_frame_size)
     with console.errors_said(), ExitStack() as stack:
         code = StatsJob(options, stack).run()
     raise SystemExit(code)
@@ -93,7 +92,6 @@ class Options:
     top: int
     jobs: int
     max_frame_size: int | None
-    colour: bool
 
 
 class StatsJob:
@@ -224,8 +222,9 @@ class StatsJob:
         """The events of all sources; what is wrong with a source is said, and sets the exit code."""
         from pulsarctl_wire.cli.reading import Sources
 
-        bar = console.use_colour(sys.stderr, self.options.colour)
-        sources = Sources(self.options.sources, self.stack, bar=bar, sizes=self.sizes)
+        sources = Sources(
+            self.options.sources, self.stack, bar=console.is_terminal(sys.stderr), sizes=self.sizes
+        )
         try:
             yield from sources.read(decoder, say=self.twin is None or not self.twin.is_twin)
         finally:
@@ -247,7 +246,7 @@ class StatsJob:
             from pulsarctl_wire.cli.stats_page import page
 
             sizes = {kind: sum(1 for key in self.stats.rows[kind] if key) for kind in kinds}
-            shown = page(total, tables, sizes, colour=self.options.colour)
+            shown = page(total, tables, sizes)
             out = shown.encode("utf-8", "backslashreplace")
         sys.stdout.buffer.write(out)
         sys.stdout.buffer.flush()

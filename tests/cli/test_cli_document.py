@@ -36,10 +36,8 @@ def _options(command: str) -> set[str]:
     found: Any = typer.main.get_command(app)
     for word in command.split():
         found = found.commands[word]
-    return {name for parameter in found.params for name in parameter.opts if name.startswith("-")} - {
-        "--help",
-        "-h",
-    }
+    shown = [parameter for parameter in found.params if not parameter.hidden]
+    return {name for parameter in shown for name in parameter.opts if name.startswith("-")} - {"--help", "-h"}
 
 
 @pytest.mark.parametrize("command", ["decode", "capture", "table", "analyze", "report", "sql"])

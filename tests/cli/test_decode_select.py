@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 import pytest
 from pwire_run import Pcap, decode
 
+from pulsarctl_wire.cli.console import Origin
+from pulsarctl_wire.cli.decode import TimeFormat
+from pulsarctl_wire.cli.select import by_time
 from pulsarctl_wire.wire.commands import NUMBERS, REQUESTS
-from pulsarctl_wire.wire.frame import build_frame
+from pulsarctl_wire.wire.frame import Connection, Gap, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CompressionType, MessageMetadata
 
 
@@ -408,3 +413,109 @@ def test_two_passes_in_lines_and_filters() -> None:
 def test_two_passes_keep_to_the_selection() -> None:
     (record,) = decode("-2", "-o", "json", "--command", "SEND", "-c", "1", "python-simple.pcap").records
     assert record["answer"] == 17
+
+
+# -- times as they are printed
+
+
+@pytest.mark.parametrize("sample", ["nano.pcap", "errors.pcap"])
+@pytest.mark.parametrize("zone", ["UTC", "America/St_Johns"])
+@pytest.mark.parametrize("form", [each.value for each in TimeFormat])
+def test_times_are_taken_as_they_are_printed(
+    sample: str, zone: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        lines = decode("--time", form, sample).lines
+        first, last = lines[len(lines) // 3], lines[-10]
+        span = f"{first.split()[1]}..{last.split()[1]}"
+        times = [line.split()[1] for line in lines]
+        assert decode("--time", form, "--time-range", span, sample).lines == [
+            line
+            for line, at in zip(lines, times, strict=True)
+            if times.index(first.split()[1]) <= times.index(at) <= times.index(last.split()[1])
+        ]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_the_times_of_json_are_taken_too() -> None:
+    everything = decode("-o", "json", "nano.pcap").records
+    span = f"{everything[10]['time_ns']}..{everything[20]['time_ns']}"
+    chosen = decode("-o", "json", "--time-range", span, "nano.pcap").records
+    assert chosen == [each for each in everything if each in chosen]
+    assert {everything[10]["number"], everything[20]["number"]} <= {each["number"] for each in chosen}
+
+
+@pytest.mark.parametrize(
+    ("start", "span", "seconds"),
+    [
+        ("23:59:58", "23:59:59..00:00:01", [1, 2, 3]),  # over midnight
+        ("23:59:58", "00:00:01..", [3, 4, 5]),
+        ("23:59:58", "..00:00:01", [0, 1, 2, 3]),
+        ("10:05:00", "10:00..10:05:02", [0, 1, 2]),
+        ("10:05:00", "10:05:04..", [4, 5]),
+        ("10:05:00", "10:00..10:04", []),
+        ("10:05:00", "-1..2", [0, 1, 2]),
+        ("10:05:00", "1..1.000000", [1]),
+        ("10:05:00", "2026-11-20 10:05:03..", [3, 4, 5]),
+    ],
+)
+def test_times_of_day_are_near_the_first_event(start: str, span: str, seconds: list[int]) -> None:
+    first = int(datetime.fromisoformat(f"2026-11-20T{start}+00:00").timestamp())
+    origin = Origin()
+    test = by_time(span, origin)
+    origin.time_ns = first * 10**9
+    chosen = [
+        second for second in range(6) if test(Gap(1, Connection(0), True, time_ns=(first + second) * 10**9))
+    ]
+    assert chosen == seconds
+
+
+# -- what is told about a selection that is wrong, or that nothing matches
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--topic", "order"], "--topic: none of 50 frames matched"),
+        (
+            ["--command", "NEW_TXN", "--time-range", "..+1"],
+            "--command, --time-range: none of 50 frames matched",
+        ),
+        (["--filter", "number > 100"], "--filter: none of 50 frames matched"),
+    ],
+)
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_selection_that_nothing_matches_says_how_much_it_looked_at(
+    args: list[str], said: str, jobs: str
+) -> None:
+    run = decode("--jobs", jobs, *args, "python-simple.pcap")
+    assert run.code == 0
+    assert run.complaints == [f"pwire: {said}"]
+    assert decode("-q", *args, "python-simple.pcap").complaints == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ('command = "SEND"', 'did you mean command == "SEND"?'),
+        ("command=='SEND' and topic='a=b'", "did you mean command=='SEND' and topic=='a=b'?"),
+        ("SEND", "did you mean command == 'SEND'?"),
+        ("send", "did you mean command == 'SEND'?"),
+        ("command == SEND", "did you mean 'SEND'?"),
+        ("topic == orders", "did you mean 'orders'?"),
+        ("comand == 'SEND'", "did you mean command?"),
+        ("Command == 'SEND'", "did you mean command?"),
+        ("zzz > 3", "docs/json.md lists the fields"),
+        ("number >= >= 3", "see docs/json.md for the fields"),
+    ],
+)
+def test_an_expression_that_is_wrong_gets_a_hint(expression: str, said: str) -> None:
+    run = decode("--filter", expression, "python-simple.pcap")
+    assert run.code == 2
+    (line,) = run.err.splitlines()
+    assert line.startswith(f"pwire: --filter {expression}: ")
+    assert said in line

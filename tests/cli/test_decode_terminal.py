@@ -213,6 +213,31 @@ def test_a_preview_ends_between_characters() -> None:
         assert text[:8] in run.lines[0]
 
 
+@pytest.mark.parametrize(
+    ("single", "payload", "shown"),
+    [
+        (SingleMessageMetadata(payload_size=5), b"first", 'batch=2 "first" … '),
+        (SingleMessageMetadata(payload_size=0, null_value=True), b"", "batch=2 … "),
+        (SingleMessageMetadata(payload_size=-9), b"first", "batch=2 "),
+        (SingleMessageMetadata(payload_size=2**31 - 1), b"first", "batch=2 "),
+        (None, b"\xff\xff\xff\xff", "batch=2 "),
+        (None, b"", "batch=2 "),
+    ],
+)
+def test_a_batch_is_shown_by_its_first_message(
+    single: SingleMessageMetadata | None, payload: bytes, shown: str
+) -> None:
+    base = BaseCommand(type=BaseCommand.SEND)
+    base.send.producer_id = base.send.sequence_id = 0
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=2)
+    if single is not None:
+        head = single.SerializeToString()
+        payload = len(head).to_bytes(4, "big") + head + payload + b"\0\0\0\2\x18\x01x"
+    (line,) = decode("-", stdin=build_frame(base, metadata, payload)).lines
+    assert shown in line
+    assert ('"' in line) == ('"' in shown)
+
+
 def test_a_tree_leaves_nothing_out() -> None:
     """A value is not cut at the width of the terminal."""
     long = "word " * 60 + "end"

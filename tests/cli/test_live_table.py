@@ -179,7 +179,8 @@ def test_without_a_terminal_nothing_is_shown_before_the_end(
         table = LiveTable(live.snapshot, stack, clock=lambda: START + 5 * SECOND)
         table.refresh(START)
         assert err.getvalue() == ""
-    shown = err.getvalue()
+    assert ("\x1b[" in err.getvalue()) == (forced == "FORCE_COLOR")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", err.getvalue())
     assert shown.startswith("00:00:05  40 open of 40 connections, 40 producers")
     assert "\x1b" not in shown
     assert f"public/default/{LONG}19 " in shown

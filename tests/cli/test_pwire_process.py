@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from pwire_run import SAMPLES, Pcap, decode
+from rich.cells import cell_len
 
 from pulsarctl_wire import __version__
 from pulsarctl_wire.cli.console import EXIT_DAMAGED, EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_PIPE
@@ -191,10 +192,50 @@ def test_an_empty_no_color_is_none() -> None:
     assert b"\x1b[1;31mcrc=BAD" in written
 
 
+@pytest.mark.parametrize(
+    ("args", "environment", "coloured"),
+    [
+        ([], {}, False),
+        (["--color", "always"], {}, True),
+        (["--color", "always"], {"NO_COLOR": "1"}, True),
+        (["--color", "auto"], {"FORCE_COLOR": "1"}, True),
+        (["--color", "never"], {"FORCE_COLOR": "1"}, False),
+        (["--no-color"], {"FORCE_COLOR": "1"}, False),
+        ([], {"FORCE_COLOR": "1"}, True),
+        ([], {"FORCE_COLOR": ""}, False),
+        ([], {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+@pytest.mark.parametrize("command", ["decode", "stats"])
+def test_colours_in_a_pipe(
+    command: str, args: list[str], environment: dict[str, str], coloured: bool
+) -> None:
+    ran = _run(command, *args, SAMPLES / "corrupt-in-transit.pcap", **environment)
+    assert ("\x1b[" in ran.stdout) == coloured
+    if command == "decode":
+        assert ("\x1b[" in ran.stderr) == coloured
+
+
+def test_lines_on_a_terminal_are_as_long_as_it_is_wide() -> None:
+    sample = SAMPLES / "java-keyshared.pcap"
+    written = _on_a_terminal("decode", sample, COLUMNS="80")
+    text = re.sub(rb"\x1b\[[0-9;]*m", b"", written).decode()
+    lines = text[: text.index(" packets, ")].splitlines()[:-1]
+    whole = decode(sample).lines
+    assert len(lines) == len(whole)
+    assert max(map(cell_len, lines)) == 80
+    assert all(
+        line == all_of_it or (line[-1] == "…" and all_of_it.startswith(line[:-1]))
+        for line, all_of_it in zip(lines, whole, strict=True)
+    )
+    wide = _on_a_terminal("decode", "--wide", "--no-color", sample, COLUMNS="80").decode()
+    assert wide.splitlines()[: len(whole)] == whole
+
+
 def test_colours_do_not_change_the_text() -> None:
     sample = SAMPLES / "corrupt-in-transit.pcap"
     for form in ("line", "tree", "hex"):
-        written = _on_a_terminal("decode", "-o", form, sample)
+        written = _on_a_terminal("decode", "-o", form, "--wide", sample)
         plain = re.sub(rb"\x1b\[[0-9;]*m", b"", written).decode()
         piped = _run("decode", "-o", form, sample)
         texts = (plain, piped.stdout + piped.stderr)

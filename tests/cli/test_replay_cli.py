@@ -273,7 +273,7 @@ def test_what_follows_from_a_difference_is_counted_for_it(capsys: pytest.Capture
     totals = Totals()
     totals.exchanges, totals.differ, totals.unanswered, totals.consequences = 5, 1, 1, 3
     for output in (Output.text, Output.json):
-        report = Report(output, colour=False)
+        report = Report(output)
         for each in found:
             report.difference(each)
         report.close(totals)

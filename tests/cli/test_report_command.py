@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from pwire_run import SAMPLES, pwire
+from rich.cells import cell_len
 
-pytest.importorskip("pyspark", reason="pyspark is not installed")
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.report import print_table
+from pulsarctl_wire.errors import how_to_install
+
+needs_spark = pytest.mark.skipif(find_spec("pyspark") is None, reason="pyspark is not installed")
 
 
-def test_without_a_name_the_reports_are_listed() -> None:
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("pulsarctl_wire.spark")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_reports_are_listed_and_looked_up_without_spark() -> None:
     run = pwire("report")
     assert run.code == 0
     assert [line.split()[0] for line in run.lines][:3] == ["summary", "publish-latency", "request-latency"]
+    assert "did you mean summary?" in pwire("report", "summry", "x").err
+    assert "they are: summary, " in pwire("report", "qqq", "x").err
 
 
+@needs_spark
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -37,6 +55,13 @@ def test_without_a_name_the_reports_are_listed() -> None:
             "is a capture, no table: pwire table file://",
         ),
         (["report", "errors", str(SAMPLES)], 3, "no frames table in there"),
+        (["report", str(SAMPLES / "nano.pcap")], 2, f"pwire report summary {SAMPLES / 'nano.pcap'}"),
+        (
+            ["report", "errors", str(SAMPLES / "nano.pcap")],
+            3,
+            "is a capture, no table: pwire table ",
+        ),
+        (["sql", "select 1", str(SAMPLES / "nano.pcap")], 2, "the query comes last"),
         (["sql", "select 1"], 2, "TABLE"),
         (["sql", "x", "select 1", "-o", "html"], 2, "table, json or csv"),
     ],
@@ -49,6 +74,7 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments: list[str], code: int
     assert said in line
 
 
+@needs_spark
 def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -61,11 +87,36 @@ def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
     assert "version 99" in run.err
 
 
-def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("pulsarctl_wire.spark")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "pyspark", None)
-    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+@pytest.mark.usefixtures("without_spark")
+def test_without_the_extra_it_is_named() -> None:
     run = pwire("report", "errors", "x.parquet")
     assert run.code == 2
-    assert run.err == "pwire: Spark is not installed: pip install 'pulsarctl-wire[spark]'\n"
+    assert run.err == f"pwire: Spark is not installed: {how_to_install('spark')}\n"
+
+
+# -- tables
+
+LONG = "persistent://public/default/" + "orders-of-日本-" * 12
+ROWS = [
+    {"topic": LONG, "bytes": 1_000_000, "share": 0.5, "error": "TopicNotFound", "count": 1_234_567},
+    {"topic": "short", "bytes": 1, "share": 0.5, "error": "x" * 90, "count": 1},
+]
+
+
+@pytest.mark.parametrize("width", [None, 30, 80, 120, 400])
+def test_no_value_of_a_table_is_cut(
+    width: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "terminal_width", lambda stream: width)
+    print_table("", ROWS, list(ROWS[0]))
+    lines = capsys.readouterr().out.splitlines()
+    assert "…" not in "".join(lines)
+    starts = [lines[0].index(name) for name in ("topic", "error")]
+    topics = "".join(line.split("  ")[0].strip() for line in lines[1:])
+    assert topics == LONG.removeprefix("persistent://") + "short"
+    assert starts[0] == 0
+    assert "".join(lines).count("x") == 90
+    if width is None:
+        assert len(lines) == 3
+    elif width >= 80:
+        assert max(map(cell_len, lines)) <= width

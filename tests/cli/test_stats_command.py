@@ -154,6 +154,16 @@ def test_tables_fit_the_terminal(terminal: Any, width: int, name: str) -> None:
         assert any("p99" in line for line in tables)
 
 
+@pytest.mark.parametrize("width", [40, 80])
+def test_names_are_wrapped_and_never_cut(terminal: Any, width: int) -> None:
+    text = terminal(width, "--by", "topic", "errors.pcap").out.decode()
+    rows = text.partition("by topic")[2].splitlines()[2:]
+    assert "…" not in text
+    names = "".join(row[: row.find("  ")].strip() if "  " in row else row for row in rows)
+    assert "public/default/__change_events" in names
+    assert "public/default/errors-locked" in names
+
+
 def test_a_wider_terminal_shows_more(terminal: Any) -> None:
     def titles(width: int) -> set[str]:
         text = terminal(width, "--by", "topic", "errors.pcap").out.decode()

@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pulsarctl_wire.spark.reports import Tables
+    from pulsarctl_wire.spark.reports.base import Tables
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 CAPTURES = ("java-simple", "java-nack-dlq", "errors", "corrupt-in-transit", "snaplen96")
@@ -31,8 +31,8 @@ CORRUPT = "persistent://public/default/crc1-369"
 
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
-    from pulsarctl_wire.spark.reports import Tables, find, load
-    from pulsarctl_wire.spark.reports.load import settings
+    from pulsarctl_wire.spark.reports.base import Tables
+    from pulsarctl_wire.spark.reports.load import find, load, settings
 
     folder = tmp_path_factory.mktemp("tables")
     code = "import sys; from pulsarctl_wire.cli import main; sys.argv[0] = 'pwire'; main()"
@@ -56,7 +56,8 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def make(tables: Tables) -> Make:
-    from pulsarctl_wire.spark.reports import REPORTS, Options, about
+    from pulsarctl_wire.spark.reports import REPORTS
+    from pulsarctl_wire.spark.reports.base import Options, about
 
     def rows(name: str, topic: str | None = None, **options: Any) -> Rows:
         chosen = about(tables, topic) if topic else tables

@@ -4,58 +4,50 @@
     load.py      tables from files                         traffic.py   what was said
     pairing.py   requests with their answers               journeys.py  messages from producer to consumer
 
-None of them runs anything: the caller collects, prints or writes what it gets. docs/reports.md says what the
-columns are.
+To list them needs no Spark: the module of a report is imported when it is made. None of them runs anything:
+the caller collects, prints or writes what it gets. docs/reports.md says what the columns are.
 """
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pyspark.sql import DataFrame
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-from pulsarctl_wire.spark.reports.base import Options, Tables, about
-from pulsarctl_wire.spark.reports.journeys import backlog, delivery, journey
-from pulsarctl_wire.spark.reports.latency import publish_latency, request_latency, slowest
-from pulsarctl_wire.spark.reports.load import find, load
-from pulsarctl_wire.spark.reports.totals import summary
-from pulsarctl_wire.spark.reports.traffic import (
-    checksums,
-    connections,
-    errors,
-    gaps,
-    hot_keys,
-    throughput,
-    topics,
-)
-
-__all__ = ["REPORTS", "Options", "Report", "Tables", "about", "find", "load"]
+    from pulsarctl_wire.spark.reports.base import Options, Tables
 
 
 class Report(NamedTuple):
-    """A report: what it is called, what it answers in one line, and the function that makes it."""
+    """A report: what it is called, what it answers in one line, and the module that has its function."""
 
     name: str
     about: str
-    make: Callable[[Tables, Options], DataFrame]
+    module: str
+
+    def make(self, tables: "Tables", options: "Options") -> "DataFrame":
+        """The report as a DataFrame; imports pyspark."""
+        module: Any = import_module(f"{__name__}.{self.module}")
+        made: DataFrame = getattr(module, self.name.replace("-", "_"))(tables, options)
+        return made
 
 
 REPORTS: Final = {
     report.name: report
     for report in (
-        Report("summary", "totals, and with --html a page with plots of everything below", summary),
-        Report("publish-latency", "SEND to SEND_RECEIPT by topic and producer", publish_latency),
-        Report("request-latency", "request to answer by command", request_latency),
-        Report("slowest", "the requests and publishes that took longest", slowest),
-        Report("throughput", "frames, bytes and messages of each topic, by second", throughput),
-        Report("topics", "topics by bytes", topics),
-        Report("hot-keys", "the keys that most messages have, by hash", hot_keys),
-        Report("connections", "who was connected, how long, how it ended", connections),
-        Report("journey", "each message from SEND to ACK, by subscription", journey),
-        Report("delivery", "times to delivery and ACK by topic and subscription", delivery),
-        Report("backlog", "unacknowledged entries and permits of subscriptions, by second", backlog),
-        Report("errors", "errors by code, topic and client", errors),
-        Report("checksums", "frames whose checksum is wrong", checksums),
-        Report("gaps", "bytes that were not captured or are no frames", gaps),
+        Report("summary", "totals, and with --html a page with plots of everything below", "totals"),
+        Report("publish-latency", "SEND to SEND_RECEIPT by topic and producer", "latency"),
+        Report("request-latency", "request to answer by command", "latency"),
+        Report("slowest", "the requests and publishes that took longest", "latency"),
+        Report("throughput", "frames, bytes and messages of each topic, by second", "traffic"),
+        Report("topics", "topics by bytes", "traffic"),
+        Report("hot-keys", "the keys that most messages have, by hash", "traffic"),
+        Report("connections", "who was connected, how long, how it ended", "traffic"),
+        Report("journey", "each message from SEND to ACK, by subscription", "journeys"),
+        Report("delivery", "times to delivery and ACK by topic and subscription", "journeys"),
+        Report("backlog", "unacknowledged entries and permits of subscriptions, by second", "journeys"),
+        Report("errors", "errors by code, topic and client", "traffic"),
+        Report("checksums", "frames whose checksum is wrong", "traffic"),
+        Report("gaps", "bytes that were not captured or are no frames", "traffic"),
     )
 }
 """Name -> report, in the order in which they are listed."""

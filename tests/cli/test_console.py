@@ -1,0 +1,87 @@
+"""Text on the screen: where lines are cut, and which name was probably meant."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pwire_run import pwire
+from rich.cells import cell_len
+
+from pulsarctl_wire.cli import console
+
+TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cf", "Cs", "Mn", "Me"]), max_size=40)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+@given(st.lists(st.tuples(TEXTS, st.booleans()), max_size=6), st.integers(2, 90))
+def test_a_line_is_cut_at_cells(parts: list[tuple[str, bool]], width: int) -> None:
+    paint = console.Paint(True)
+    line = "".join(paint("red", text) if red else text for text, red in parts)
+    shown = console.cut_line(line, width)
+    assert cell_len(_plain(shown)) <= width
+    if cell_len(_plain(line)) <= width:
+        assert shown == line
+    else:
+        assert _plain(shown).endswith("…")
+        assert cell_len(_plain(shown)) == width
+        assert _plain(line).startswith(_plain(shown)[:-1].rstrip())
+
+
+def test_a_cut_line_ends_its_colours() -> None:
+    assert console.cut_line(console.Paint(True)("red", "x" * 90), 10) == f"\x1b[1;31m{'x' * 9}…\x1b[0m"
+    assert console.cut_line("日本語のテキスト", 9) == "日本語の…"
+    assert console.cut_line("日本語のテキスト", 8) == "日本語 …"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            "decode --colr always x",
+            "decode: no such option --colr; did you mean --color?",
+        ),
+        ("decod x", "no such command decod; did you mean decode?"),
+        (
+            "decode -o lin x",
+            "decode: -o / --output: lin is not one of line, tree, json, hex",
+        ),
+        (
+            "decode --color blue x",
+            "decode: --color: blue is none of always, auto, never",
+        ),
+        ("decode -c 0 x", "decode: -c / --count: 0 is not in the range x>=1"),
+        ("decode -c many x", "decode: -c / --count: many is no number"),
+        ("decode -o", "decode: option -o requires an argument"),
+        ("decode --quiet=3 x", "decode: option --quiet does not take a value"),
+        ("table x", "table: missing option --out"),
+        ("lookup", "lookup: missing argument TOPIC"),
+        ("schema gett", "schema: no such command gett; did you mean get?"),
+        ("proxy --lisen :0", "proxy: no such option --lisen; did you mean --listen?"),
+        ("proxy ctl remove x", "proxy ctl remove: NUMBER: x is no number"),
+        ("-x", "no such option -x"),
+    ],
+)
+def test_a_wrong_command_line_is_told_in_one_line(arguments: str, said: str) -> None:
+    run = pwire(*arguments.split(" "))
+    assert run.code == console.EXIT_USAGE
+    assert run.out == b""
+    assert run.err.startswith(f"pwire: {said} (pwire ")
+    assert run.err.endswith(" --help)\n")
+
+
+def test_without_a_command_they_are_listed() -> None:
+    run = pwire()
+    assert run.code == console.EXIT_USAGE
+    assert "decode" in run.out.decode() + run.err
+
+
+def test_an_option_cannot_act_on_the_terminal() -> None:
+    run = pwire("decode", "--\x1b[31m", "x")
+    assert "\x1b" not in run.err
+    assert "no such option --" in run.err
