@@ -24,6 +24,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
+from pulsarctl_wire.wire.varint import read_varint
 
 MAX_MESSAGES: Final = 65_536
 """Messages of a batch that are opened: six bytes can claim to be one."""
@@ -176,12 +177,7 @@ def _snappy(data: bytes, size: int) -> bytes:
     if data.startswith(_SNAPPY_FRAMING):
         whole = bytearray(size)
         return bytes(whole[: cramjam.snappy.decompress_into(data, whole)])
-    said = shift = 0
-    for byte in data[:5]:
-        said |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
+    said, _ = read_varint(data, 0, min(len(data), 5))
     if said != size:
         raise PayloadError(f"SNAPPY payload of {said} bytes where uncompressed_size says {size}")
     return bytes(cramjam.snappy.decompress_raw(data))
