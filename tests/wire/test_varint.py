@@ -81,7 +81,7 @@ def test_it_breaks_wherever_protobuf_does(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("digits", "start", "problem"),
     [
-        ("0802 2a ac02 00", 2, "says 300 bytes, 1 are left"),
+        ("0802 2a ac02 00", 2, "says 300 bytes, 1 byte is left"),
         ("0802 0f", 2, "wire type 7 does not exist"),
         ("0802 0e", 2, "wire type 6 does not exist"),
         ("0802 80", 2, "the tag: a varint that does not end, 1 byte is left"),
