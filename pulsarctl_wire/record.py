@@ -4,7 +4,6 @@ A record is a dict of JSON values; its names are fixed. Everything in it is deri
 alone, so that a record can be made of any frame, wherever it came from.
 """
 
-import re
 from base64 import b64decode
 from typing import Any, Final
 
@@ -14,10 +13,12 @@ from google.protobuf.message import Message as ProtoMessage
 from pulsarctl_wire.views import Content, show, show_plain
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
 from pulsarctl_wire.wire.commands import BODIES
+from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import Walker, as_base64, as_text
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.payload import Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import MarkerType, Schema
+from pulsarctl_wire.wire.redaction import shown
 
 Record = dict[str, Any]
 
@@ -31,14 +32,16 @@ RECORD_NAMES: Final = frozenset(
 )
 """The names that records have at their top."""
 
-_TOKEN: Final = re.compile(rb"eyJ[\w-]{4,}[\w.-]*|(?i:authorization:)[^\r\n]+")
-_TOKEN_PART: Final = re.compile(rb"[A-Za-z0-9_.-]{8,}")
 _MARKER_PAYLOADS: Final[dict[int, type[ProtoMessage]]] = {
     MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST: proto.ReplicatedSubscriptionsSnapshotRequest,
     MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_RESPONSE: proto.ReplicatedSubscriptionsSnapshotResponse,
     MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT: proto.ReplicatedSubscriptionsSnapshot,
     MarkerType.REPLICATED_SUBSCRIPTION_UPDATE: proto.ReplicatedSubscriptionsUpdate,
 }
+
+
+HIDDEN: Final = "credentials may be in any field of this command: its texts are hidden"
+"""The note of a frame whose command may carry credentials and has anything odd in it."""
 
 
 class Recorder:
@@ -52,6 +55,7 @@ class Recorder:
         self, *, show_secrets: bool = False, schema: Schema | None = None, answers: bool = False
     ) -> None:
         self._walk = Walker(show_secrets=show_secrets)
+        self._hide = Walker(hide_all=True)
         self._show_secrets = show_secrets
         self._schema = schema
         self._answers = answers
@@ -64,8 +68,8 @@ class Recorder:
         if isinstance(event, Gap):
             record["gap"] = event.size
         elif isinstance(event, Malformed):
-            raw, reason = (event.raw, event.reason) if self._show_secrets else redacted(event)
-            record |= {"malformed": reason, "size": event.size, "bytes": as_base64(raw)}
+            raw = shown(event, self._show_secrets)
+            record |= {"malformed": event.reason, "size": event.size, "bytes": as_base64(raw)}
         return record
 
     def frame(self, frame: Frame) -> Record:
@@ -112,7 +116,9 @@ class Recorder:
         if base is None:
             return None
         present = base.ListFields()
-        if len(present) == 2 and present[1][0].number == frame.type:
+        plain = len(present) == 2 and present[1][0].number == frame.type
+        walk = self._walk if plain and frame.type not in WITH_SECRETS else self._walk_of(frame, notes)
+        if plain:
             body = present[1][1]
         else:
             body = frame.body
@@ -123,8 +129,19 @@ class Recorder:
                 notes.append(f"{frame.command} without its sub-message")
             notes += [f"the command also carries the sub-message {name}" for name in names]
             if body is None:
-                return self._walk(base)
-        return self._walk(body)
+                body = base
+        values = walk(body)
+        if walk is self._hide:
+            notes += walk.odd
+            walk.odd.clear()
+        return values
+
+    def _walk_of(self, frame: Frame, notes: list[str]) -> Walker:
+        """What makes values of a command that may carry credentials."""
+        if self._show_secrets or not is_doubtful(frame):
+            return self._walk
+        notes.append(HIDDEN)
+        return self._hide
 
     def _messages(self, frame: Frame, walked: Record, notes: list[str]) -> list[Record]:
         entry = open_entry(frame)
@@ -189,23 +206,6 @@ class Recorder:
                 notes.append("the marker's payload does not parse")
                 value["payload"] = payload.hex()
         return value
-
-
-def without_tokens(data: bytes) -> bytes:
-    """`data` with what looks like a credential (a JWT, an Authorization header) starred out, as long."""
-    return _TOKEN.sub(lambda match: b"*" * len(match[0]), data)
-
-
-def redacted(event: Malformed) -> tuple[bytes, str]:
-    """Bytes and reason of a malformed stretch without credentials.
-
-    What a client sent may be the rest of a frame that began with its token: there every long word goes,
-    unless the stretch is known to be another protocol.
-    """
-    raw = without_tokens(event.raw)
-    if event.to_broker and not event.protocol:
-        raw = _TOKEN_PART.sub(lambda match: b"*" * len(match[0]), raw)
-    return raw, without_tokens(event.reason.encode()).decode()
 
 
 def _place(event: Event) -> Record:

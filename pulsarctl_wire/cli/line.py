@@ -12,8 +12,8 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from pulsarctl_wire.cli.console import Origin, Paint, clean, human_bytes, human_time
-from pulsarctl_wire.record import redacted
 from pulsarctl_wire.wire.commands import BODIES, command_name
+from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import SECRETS, as_text
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -23,6 +23,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     Schema,
 )
+from pulsarctl_wire.wire.redaction import event_spans, hex_digits
 
 Column = tuple[str, Callable[[Any], str] | None, object]
 """(label, how a value is shown or None if it is not, the value that is not worth showing)."""
@@ -69,6 +70,7 @@ _STYLES: Final = {
     "magenta": ("CLOSE_PRODUCER", "CLOSE_CONSUMER", "TOPIC_MIGRATED", "REACHED_END_OF_TOPIC"),
 }
 _PREVIEW: Final = 32
+_BYTES: Final = 16  # of a malformed stretch that are shown
 _CONTROLS: Final = {code: None for code in range(32) if chr(code) not in "\t\n\r"}
 _MOST_COMMANDS: Final = 1_000  # that are remembered, unknown ones included
 _LONGEST: Final = 300
@@ -153,7 +155,10 @@ class LineRenderer:
             parts.append(f" sub={clean(event.subscription)}")
         body = BODIES.get(number)
         if body is not None and event.base is not None:
-            self._fields(getattr(event.base, body), parts)
+            if number in WITH_SECRETS and not self._show_secrets and is_doubtful(event):
+                parts.append(" [redacted]")
+            else:
+                self._fields(getattr(event.base, body), parts)
         metadata = event.metadata
         if metadata is not None:
             self._entry(event, metadata, parts)
@@ -183,9 +188,11 @@ class LineRenderer:
         if isinstance(event, Gap):
             return f"{where}{self._paint('red', 'GAP')} {event.size} bytes were not captured"
         assert isinstance(event, Malformed)
-        raw, reason = (event.raw, event.reason) if self._show_secrets else redacted(event)
-        shown = f"{raw[:16].hex(' ')}{'…' if event.size > 16 else ''}"
-        return f"{where}{self._paint('red', 'MALFORMED')} {clean(reason)} | {event.size} bytes: {shown}"
+        digits = hex_digits(event.raw[:_BYTES], [] if self._show_secrets else event_spans(event))
+        return (
+            f"{where}{self._paint('red', 'MALFORMED')} {clean(event.reason)} | "
+            f"{event.size} bytes: {digits}{'…' if event.size > _BYTES else ''}"
+        )
 
     def _command(self, frame: Frame) -> str:
         name = frame.command

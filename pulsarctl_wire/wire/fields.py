@@ -25,6 +25,9 @@ SECRETS: Final = frozenset(
 )
 """Full names of the fields that hold credentials."""
 
+METHODS: Final = {"auth_data": "auth_method_name", "original_auth_data": "original_auth_method"}
+"""Fields that hold credentials, and the field beside each that says of which kind they are."""
+
 REFRESH: Final = b"PulsarAuthRefresh"
 """What AUTH_CHALLENGE carries when the broker asks for fresh credentials: no secret."""
 
@@ -59,16 +62,24 @@ def _redacted(value: str | bytes) -> str:
     return as_text(data) if data == REFRESH or not data else f"[redacted: {len(data)} bytes]"
 
 
+def _hidden(value: Any) -> str:
+    """What stands for a field that the schema does not have, of a message that may hold credentials."""
+    return f"[redacted: {len(value)} bytes]" if isinstance(value, bytes) else "[redacted]"
+
+
 class Walker:
     """Turns messages into dicts of plain values; redacts secrets unless `show_secrets`.
+
+    With `hide_all` it redacts all texts and bytes, and what the schema does not know.
 
     `odd` collects what is wrong with the messages walked: required fields that are missing, fields that
     the schema does not have. Take it and clear it.
     """
 
-    def __init__(self, *, show_secrets: bool = False) -> None:
+    def __init__(self, *, show_secrets: bool = False, hide_all: bool = False) -> None:
         self.odd: list[str] = []
         self._show_secrets = show_secrets
+        self._hide_all = hide_all
         self._plans: dict[Any, tuple[Plan, frozenset[str]]] = {}
 
     def __call__(self, message: ProtoMessage) -> dict[str, Any]:
@@ -86,7 +97,7 @@ class Walker:
             self.odd.append(f"{message.DESCRIPTOR.name} lacks {missing}")
         if len(UnknownFieldSet(message)):  # type: ignore[no-untyped-call, unused-ignore]
             for number, data in unknown_fields(message):
-                _add_unknown(values, number, data)
+                _add_unknown(values, number, _hidden(data) if self._hide_all else data)
                 note = f"{message.DESCRIPTOR.name} has the unknown field {number}"
                 if note not in self.odd[-1:]:
                     self.odd.append(note)
@@ -99,7 +110,8 @@ class Walker:
         return plan, required
 
     def _convert(self, field: Any) -> Convert | None:
-        if field.full_name in SECRETS and not self._show_secrets:
+        free = self._hide_all and field.type in (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_STRING)
+        if free or (field.full_name in SECRETS and not self._show_secrets):
             return _redacted
         if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
             return self
@@ -117,7 +129,7 @@ def _add_unknown(values: dict[str, Any], number: int, data: Any) -> None:
     value: Any = data
     if isinstance(data, bytes):
         value = as_base64(data)
-    elif not isinstance(data, int):  # a group: fields inside
+    elif not isinstance(data, int | str):  # a group: fields inside
         value = {}
         for each in data:
             _add_unknown(value, each.field_number, each.data)

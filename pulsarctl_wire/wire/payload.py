@@ -24,7 +24,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from pulsarctl_wire.wire.varint import read_varint
+from pulsarctl_wire.wire.varint import breaks, read_varint
 
 MAX_MESSAGES: Final = 65_536
 """Messages of a batch that are opened: six bytes can claim to be one."""
@@ -104,12 +104,15 @@ def _batch(payload: bytes, count: int, ack_set: Any, notes: list[str]) -> list[M
     while at < end and len(messages) < min(count, MAX_MESSAGES):
         start = at + 4
         stop = start + (_u32_at(payload, at)[0] if start <= end else 0)
+        if start > end or stop > end:
+            size = "is cut" if start > end else f"says {stop - start} bytes, {end - start} are left"
+            notes.append(f"message {len(messages)} of the batch: the size of its metadata {size}")
+            return messages
         try:
-            if start > end or stop > end:
-                raise DecodeError("it runs beyond the payload")
             single = SingleMessageMetadata.FromString(payload[start:stop])
         except DecodeError as error:
-            notes.append(f"message {len(messages)} of the batch: its metadata does not parse: {error}")
+            why = breaks(payload, start, stop, SingleMessageMetadata.DESCRIPTOR) or error
+            notes.append(f"message {len(messages)} of the batch: its metadata does not parse: {why}")
             return messages
         at = stop + max(single.payload_size, 0)
         if at > end:

@@ -26,8 +26,10 @@ from google.protobuf.message import DecodeError
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire import foreign, resync
+from pulsarctl_wire.wire.broken import what_breaks
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
 from pulsarctl_wire.wire.frame import (
+    KEPT_FRAME,
     MAX_FRAME_SIZE,
     Connection,
     Event,
@@ -38,9 +40,6 @@ from pulsarctl_wire.wire.frame import (
     unknown_type,
 )
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-
-KEPT_FRAME: Final = 64 * 1024 * 1024
-"""Bytes of the largest frame kept whole, however large frames are said to be."""
 
 _UNCHECKED: Final = 65_536  # bytes of a frame that is waited for before its command is parsed
 _MOST_PACKETS: Final = 65_536  # that a malformed stretch names
@@ -63,6 +62,8 @@ _parse_command: Final = BaseCommand.FromString
 _CONNECT: Final = BaseCommand.CONNECT
 
 _UNPARSEABLE: Final = "the command does not parse as BaseCommand"
+_BEGAN_INSIDE: Final = "the capture began inside a frame"
+_AFTER_GAP: Final = "no frame begins here after a gap"
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -110,7 +111,7 @@ class FrameStream:
         self._mark_lost("", 0)
         self._fresh = True
         if not from_start:
-            self._lose("the capture began inside a frame", 0, resume_at=0)
+            self._lose(_BEGAN_INSIDE, 0, resume_at=0)
 
     # -- what goes in
 
@@ -154,7 +155,7 @@ class FrameStream:
         if frame_end >= self._offset:
             self._skip = frame_end - self._offset
         else:
-            self._lose("no frame begins here after a gap", self._offset, resume_at=self._offset)
+            self._lose(_AFTER_GAP, self._offset, resume_at=self._offset)
         return events
 
     def close(self) -> list[Event]:
@@ -436,9 +437,11 @@ class FrameStream:
         self._searching = False
         if not self._lost_size:
             return
+        head = bytes(self._lost_head)
+        joined = self._lost_reason in (_BEGAN_INSIDE, _AFTER_GAP)
         lost = Malformed(
-            self._lost_reason,
-            bytes(self._lost_head),
+            self._lost_reason if self.protocol or joined else self._lost_reason + what_breaks(head),
+            head,
             self._lost_size,
             self.connection,
             self.to_broker,

@@ -1,14 +1,14 @@
 """Protobuf's wire format, field by field: the one walker for all who need to know where fields lie.
 
     field    tag = number << 3 | wire type (a varint), then by wire type:
-    0 varint   1 eight bytes   2 size (a varint), bytes   3 fields up to a tag 4 of the same number   5 four bytes
+    0 varint  1 eight bytes  2 size (a varint), bytes  3 fields up to a tag 4 of the same number  5 four bytes
 
 Every encoding that any parser accepts is read: varints longer than necessary (up to ten bytes), fields in any
 order and any number of times, groups. Source: https://protobuf.dev/programming-guides/encoding/.
 """
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 VARINT, FIXED_64, SIZED, GROUP, END_OF_GROUP, FIXED_32 = range(6)
 """Wire types."""
@@ -45,7 +45,7 @@ class Field(NamedTuple):
 
 
 def read_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
-    """The varint at `data[at:stop]`, modulo 2^64, and the offset behind it; that is `at` if it does not end."""
+    """The varint at `data[at:stop]`, modulo 2^64, and the offset behind it; `at` if it does not end."""
     value = shift = 0
     for index in range(at, min(at + _LONGEST, stop)):
         byte = data[index]
@@ -57,7 +57,7 @@ def read_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
 
 
 def fields(data: bytes, at: int, stop: int) -> Iterator[Field]:
-    """The fields of the message at `data[at:stop]`, those inside of groups too, up to the first broken one."""
+    """The fields of the message at `data[at:stop]`, those in groups too, up to the first broken one."""
     groups: list[int] = []
     while at < stop:
         start = at
@@ -81,6 +81,29 @@ def fields(data: bytes, at: int, stop: int) -> Iterator[Field]:
         at = end
     if groups:
         yield Field(groups[-1], GROUP, stop, stop, stop, 0, len(groups) - 1, "the group does not end")
+
+
+def breaks(data: bytes, at: int, stop: int, message: Any, prefix: str = "") -> str:
+    """Which field breaks the `message` (a descriptor) at `data[at:stop]`, why and where; "" if none."""
+    for field in fields(data, at, stop):
+        known = None if field.depth else message.fields_by_number.get(field.number)
+        message_like = known is not None and known.message_type is not None and field.wire == SIZED
+        if known is not None and message_like and not field.problem:
+            deep = prefix.count(".") >= MOST_GROUPS
+            inside = f"{prefix}{known.name}."
+            problem = "" if deep else breaks(data, field.at, field.stop, known.message_type, inside)
+            if problem:
+                return problem
+        if field.problem:
+            return f"{field_name(field, known, prefix)} {field.problem} (offset {field.start})".lstrip()
+    return ""
+
+
+def field_name(field: Field, known: Any, prefix: str = "") -> str:
+    """How a field is called: by its path and number, or its number where the schema does not have it."""
+    if known is not None:
+        return f"{prefix}{known.name} (field {field.number})"
+    return f"{prefix}field {field.number}" if field.number else prefix.rstrip(".")
 
 
 def _value(data: bytes, at: int, stop: int, wire: int) -> tuple[int, int, int, str]:
