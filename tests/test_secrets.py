@@ -47,7 +47,7 @@ class Showing:
         self.recorder = Recorder(show_secrets=show_secrets)
         self.line = LineRenderer(Paint(False), show_secrets=show_secrets, origin=Origin())
         self.hex = HexRenderer(self.line, Paint(False), show_secrets=show_secrets)
-        self.tree = TreeRenderer(self.line, self.recorder, colour=False)
+        self.tree = TreeRenderer(self.line, self.recorder, colour=False, show_secrets=show_secrets)
 
     def __call__(self, events: list[Event], *, tree: bool) -> Outputs:
         return Outputs(
@@ -69,7 +69,8 @@ def decoded(data: bytes, to_broker: bool) -> list[Event]:
 
 def recorded(source: Random, data: bytes) -> bytes:
     redacted = Redacted()
-    at, shown = 0, []
+    at = 0
+    shown: list[bytes] = []
     while at < len(data):
         size = source.choice((1, 7, 40, len(data)))
         shown += redacted.feed(data[at : at + size])

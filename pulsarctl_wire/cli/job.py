@@ -71,6 +71,7 @@ class DecodeJob:
         self.expression = (
             None if options.expression is None else select.Expression(options.expression, recorder)
         )
+        self.first_error = select.FirstError(recorder) if options.first_error else None
         self.tests = self._tests()
         self.render = None if options.quiet else self._renderer(recorder)
         self.writer = None if options.write is None else self._writer(options.write)
@@ -99,10 +100,10 @@ class DecodeJob:
         tests = select.tests(options.commands, options.connections, options.topics)
         if options.time_range:
             tests.append(select.by_time(options.time_range, self.origin))
-        if options.first_error:
-            tests.append(select.is_wrong)
         if self.expression is not None:
             tests.append(self.expression)
+        if self.first_error is not None:
+            tests.append(self.first_error)
         return tests
 
     def _writer(self, path: str) -> EventWriter:
@@ -211,6 +212,8 @@ class DecodeJob:
                 chosen = chosen[:left]
                 left -= len(chosen)
             if self.render is not None and chosen:
+                if self.first_error is not None and self.options.output != "json":
+                    self.out.write(f"{console.clean(self.first_error.what(chosen[0]))} | ".encode())
                 self.out.write(self.render(chosen))
             if self.writer is not None:
                 for event in chosen:
@@ -288,6 +291,9 @@ class DecodeJob:
             and self.expression.failed == self.expression.tried > 0
         ):
             console.complain("--filter: no frame has what the expression compares (text with a number?)")
+        if self.first_error is not None and not self.first_error.passed:
+            looked_at = self.first_error.looked_at
+            console.complain(f"nothing wrong in {looked_at} frame{'' if looked_at == 1 else 's'}")
         if self.writer is not None and not self.summary.packets:
             console.complain("--write: the source has no packets, only frames; nothing was written")
         elif self.writer is not None and self.writer.lost:

@@ -5,13 +5,14 @@
 """
 
 from codecs import utf_8_decode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from pulsarctl_wire.cli.console import Origin, Paint, clean, human_bytes, human_time
+from pulsarctl_wire.record import notes_of
 from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import SECRETS, as_text
@@ -124,8 +125,10 @@ class LineRenderer:
         time_format: str = "utc",
         origin: Origin | None = None,
         show_secrets: bool = False,
+        notes: Callable[[Frame], Sequence[str]] = notes_of,
     ) -> None:
         self._paint = paint
+        self._notes = notes
         self._clock = Clock(time_format, origin or Origin())
         self._show_secrets = show_secrets
         self._plans: dict[Descriptor, Plan] = {}
@@ -166,9 +169,6 @@ class LineRenderer:
         parts.append(f" {size} B" if size < 1000 else f" {human_bytes(size)}")
         if event.checksum is not None:
             parts.append(self._checksums[event.checksum])
-            if event.checksum == "invalid":
-                found = event.parts
-                parts.append(f"({found.stored:08x}, bytes have {found.computed:08x})")
         if event.latency_ns is not None:
             parts.append(f" {human_time(event.latency_ns)}")
         if event.request is not None:
@@ -177,8 +177,9 @@ class LineRenderer:
             parts.append(f" answered by #{event.answer}")
         if event.partial:
             parts.append(self._paint("red", " PARTIAL"))
-        if event.notes:
-            parts += [self._paint("yellow", f" ! {clean(note)}") for note in event.notes]
+        notes = self._notes(event)
+        if notes:
+            parts += [self._paint("yellow", f" ! {clean(note)}") for note in notes]
         return "".join(parts)
 
     def _damage(self, event: Event) -> str:

@@ -10,10 +10,14 @@ from rich.tree import Tree
 from pulsarctl_wire.cli.console import clean, human_time
 from pulsarctl_wire.cli.line import LineRenderer
 from pulsarctl_wire.record import Record, Recorder
-from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.annotate import annotated
+from pulsarctl_wire.wire.frame import Event, Frame, Malformed
+from pulsarctl_wire.wire.redaction import event_spans, hex_digits
 
 _SHOWN: Final = 2_000
 """Characters of a value that are shown; JSON has them all."""
+
+_DIGITS: Final = 16  # bytes of each part of a malformed stretch that are shown
 
 _WIDTH: Final = 100_000
 """Columns: the terminal may wrap lines, the tree does not."""
@@ -34,8 +38,11 @@ _PLAIN: Final = {
 class TreeRenderer:
     """Renders events as trees, headed by their lines."""
 
-    def __init__(self, line: LineRenderer, recorder: Recorder, *, colour: bool) -> None:
+    def __init__(
+        self, line: LineRenderer, recorder: Recorder, *, colour: bool, show_secrets: bool = False
+    ) -> None:
         self._line = line
+        self._show_secrets = show_secrets
         self._recorder = recorder
         self._console = Console(
             file=StringIO(),
@@ -58,11 +65,26 @@ class TreeRenderer:
         tree.add(Text(f"{where}, {span}, offset {event.offset}", style="dim"))
         if isinstance(event, Frame):
             self._frame(tree, record)
+        elif isinstance(event, Malformed):
+            self._broken(tree, event, record)
         else:
             self._values(tree, {key: value for key, value in record.items() if key not in _PLAIN})
         with self._console.capture() as captured:
             self._console.print(tree, soft_wrap=True)
         return captured.get().rstrip("\n")
+
+    def _broken(self, tree: Tree, event: Malformed, record: Record) -> None:
+        """What is no frame: why, and its bytes as `-o hex` has them."""
+        self._values(tree, {name: record[name] for name in ("malformed", "size")})
+        hidden = [] if self._show_secrets else event_spans(event)
+        digits = hex_digits(event.raw, hidden).split()
+        branch = tree.add(Text("bytes", style="blue"))
+        for part in annotated(event, hidden):
+            first = " ".join(digits[part.start : min(part.stop, part.start + _DIGITS)])
+            more = f" … ({part.stop - part.start} bytes)" if part.stop - part.start > _DIGITS else ""
+            branch.add(
+                Text.assemble((f"{part.start:08x} ", "dim"), f"{first}{more} ", (clean(part.label), "cyan"))
+            )
 
     def _frame(self, tree: Tree, record: Record) -> None:
         self._values(tree.add(Text(record["command"], style="bold")), record["fields"] or {})

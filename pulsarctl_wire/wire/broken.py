@@ -12,9 +12,9 @@ from typing import Final, Literal, NamedTuple
 
 from pulsarctl_wire.wire.commands import NAMES, PAYLOAD_TYPES, command_name
 from pulsarctl_wire.wire.credentials import Span, command_type, is_type, names_credentials
-from pulsarctl_wire.wire.frame import KEPT_FRAME
+from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_FRAME_SIZE, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-from pulsarctl_wire.wire.resync import begins_command
+from pulsarctl_wire.wire.resync import LARGEST_COMMAND, begins_command
 from pulsarctl_wire.wire.varint import SIZED, Field, breaks, fields
 
 
@@ -58,6 +58,12 @@ def _right_order(raw: bytes) -> Meant | None:
     return Meant(number, 8, max(end, 8), max(stop, 8), "big", wrong)
 
 
+def is_little_endian(raw: bytes, at: int) -> bool:
+    """Whether the sizes at `raw[at:]`, far too large as they are, make sense in the other order."""
+    total, size = _sizes(raw[at : at + 8], "little")
+    return _sizes(raw[at : at + 8], "big")[1] > LARGEST_COMMAND and 2 <= size <= total - 4 < MAX_FRAME_SIZE
+
+
 def _little_endian(raw: bytes) -> Meant | None:
     total, size = _sizes(raw, "little")
     if not 2 <= size <= total - 4 < KEPT_FRAME or not begins_command(raw, 8, None):
@@ -97,7 +103,8 @@ def what_breaks(raw: bytes) -> str:
         return ""
     why = head.wrong
     secret = any(names_credentials(field) for field in fields(raw, head.command, head.end))
-    if not why and not secret and head.end < len(raw):  # else it may go on behind what is kept
+    whole = head.end < len(raw) or len(raw) < Malformed.KEPT  # else the command may go on behind what is kept
+    if not why and not secret and whole:
         why = breaks(raw, head.command, head.end, BaseCommand.DESCRIPTOR)
     if why or secret:
         return f": {command_name(head.type)}{', ' if why else ''}{why}"

@@ -61,6 +61,13 @@ def find_secrets(data: bytes, start: int, stop: int) -> Found:
     return Found([(first.stop if is_type(first) else start, stop)], False)
 
 
+def _is_text(data: bytes) -> bool:
+    try:
+        return min(data.decode(), default=" ") >= " "  # no control characters
+    except UnicodeDecodeError:
+        return False
+
+
 def wire_type(field: Any) -> int:
     """The wire type of a field by its descriptor; packed ones of repeated numbers aside."""
     return _WIRES.get(field.type, VARINT)
@@ -103,7 +110,11 @@ class _Walk:
             if place in self._seen:
                 return False  # a parser takes the last one; who sends two means something else
             self._seen[place] = field
-            if known.full_name in SECRETS and self._data[field.at : field.stop] not in (b"", REFRESH):
+            value = self._data[field.at : field.stop]
+            if known.full_name not in SECRETS:
+                if known.type == FieldDescriptor.TYPE_STRING and not _is_text(value):
+                    return False  # a wrong size, maybe: other fields are in it
+            elif value not in (b"", REFRESH):
                 self.spans.append((field.at, field.stop))
         return True
 

@@ -95,7 +95,7 @@ class Walker:
         if not required <= values.keys():
             missing = ", ".join(sorted(name for name in required if name not in values))
             self.odd.append(f"{message.DESCRIPTOR.name} lacks {missing}")
-        if len(UnknownFieldSet(message)):  # type: ignore[no-untyped-call, unused-ignore]
+        if has_unknown(message):
             for number, data in unknown_fields(message):
                 _add_unknown(values, number, _hidden(data) if self._hide_all else data)
                 note = f"{message.DESCRIPTOR.name} has the unknown field {number}"
@@ -152,6 +152,11 @@ def messages_in(descriptor: Any) -> set[Any]:
             found.add(each)
             waiting += [field.message_type for field in each.fields]
     return found
+
+
+def has_unknown(message: Any) -> bool:
+    """Whether a message has fields that its schema does not have, in itself."""
+    return len(UnknownFieldSet(message)) > 0  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def unknown_fields(message: ProtoMessage) -> list[tuple[int, Any]]:

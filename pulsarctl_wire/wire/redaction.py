@@ -157,7 +157,8 @@ class Redacted:
         if self._stream is not None:
             return self._released(self._stream.close(), self._stream)
         held, self._held = self._held, b""
-        return masked(held, broken_spans(held))
+        sizes = 0 if self._fresh or len(held) < 8 else 8  # those of a cut frame
+        return masked(held, [(max(start, sizes), stop) for start, stop in broken_spans(held)])
 
     def _begins(self, data: bytes) -> bool:
         """Find out what begins with `data`; whether that can be told yet."""

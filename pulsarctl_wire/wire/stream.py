@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire import foreign, resync
-from pulsarctl_wire.wire.broken import what_breaks
+from pulsarctl_wire.wire.broken import is_little_endian, what_breaks
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
 from pulsarctl_wire.wire.frame import (
     KEPT_FRAME,
@@ -327,7 +327,7 @@ class FrameStream:
             return at
         if len(data) - at < 8 + resync.COMMAND_HEAD:
             self._need = 8 + resync.COMMAND_HEAD
-        elif not resync.begins_command(data, at + 8, self._direction()):
+        elif not self._begins_command(data, at):
             self._refuse(f"TOTAL_SIZE {total} is over the limit of {self.limit} bytes", at, 0)
         elif total + 4 <= KEPT_FRAME:
             self._approved = total
@@ -347,6 +347,11 @@ class FrameStream:
         self._cut(data[at : at + shown], at, events)
         self._skip = total + 4 - shown
         return at + shown
+
+    def _begins_command(self, data: bytes, at: int) -> bool:
+        """Whether the sizes at `data[at:]`, which are over the limit, may be those of a large frame."""
+        known = resync.begins_command(data, at + 8, self._direction())
+        return known and not is_little_endian(data, at)
 
     def _direction(self) -> bool | None:
         return self.to_broker if self.certain else None
@@ -529,7 +534,7 @@ class FrameStream:
         total, size = _header_at(data, at)
         fits = 2 <= size <= total - 4
         if total + 4 > self.limit and total != self._approved:
-            fits = fits and resync.begins_command(data, at + 8, self._direction())
+            fits = fits and self._begins_command(data, at)
         return fits and (len(data) - at < 8 + size or _parses(data[at + 8 : at + 8 + size]))
 
     def _cut(self, raw: bytes, at: int, events: list[Event]) -> int:
