@@ -53,9 +53,17 @@ def _right_order(raw: bytes) -> Meant | None:
     if total < size + 4:
         hint = "; it leaves out the 4 bytes of COMMAND_SIZE" if total == size else ""
         wrong = f"COMMAND_SIZE {size} needs a TOTAL_SIZE of {size + 4} at least, and that is {total}{hint}"
-    end = min(8 + size, 4 + total, len(raw))
+    end = min(8 + size, len(raw))
+    if total < size + 4 and not _is_complete(raw, end, number):
+        end = min(end, max(4 + total, 8))
     stop = min(4 + total, len(raw)) if number in PAYLOAD_TYPES else end
-    return Meant(number, 8, max(end, 8), max(stop, 8), "big", wrong)
+    return Meant(number, 8, end, max(stop, end), "big", wrong)
+
+
+def _is_complete(raw: bytes, end: int, number: int) -> bool:
+    """Whether the command at `raw[8:end]` is just its type and a whole sub-message."""
+    numbers = [0 if field.problem else field.number for field in fields(raw, 8, end)]
+    return sorted(numbers) == [1, number]
 
 
 def is_little_endian(raw: bytes, at: int) -> bool:

@@ -6,7 +6,7 @@ schema does not have are shown as `unknown_field_N`. Secrets are replaced by the
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -163,15 +163,3 @@ def unknown_fields(message: ProtoMessage) -> list[tuple[int, Any]]:
     """The (number, value) of the fields of `message` that its schema does not have."""
     unknown: Any = UnknownFieldSet(message)
     return [(each.field_number, each.data) for each in unknown] if len(unknown) else []
-
-
-def secret_values(message: ProtoMessage) -> Iterator[bytes]:
-    """The bytes of all credentials that `message` carries, however deep."""
-    for field, value in message.ListFields():
-        if field.full_name in SECRETS:
-            data = value if isinstance(value, bytes) else value.encode()
-            if data and data != REFRESH:
-                yield data
-        elif field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
-            for item in [value] if isinstance(value, ProtoMessage) else value:
-                yield from secret_values(item)
