@@ -125,7 +125,7 @@ class LineRenderer:
         time_format: str = "utc",
         origin: Origin | None = None,
         show_secrets: bool = False,
-        notes: Callable[[Frame], Sequence[str]] = notes_of,
+        notes: Callable[[Frame, Any, Any], Sequence[str]] = notes_of,
     ) -> None:
         self._paint = paint
         self._notes = notes
@@ -156,12 +156,13 @@ class LineRenderer:
         ]
         if event.subscription is not None:
             parts.append(f" sub={clean(event.subscription)}")
-        body = BODIES.get(number)
-        if body is not None and event.base is not None:
-            if number in WITH_SECRETS and not self._show_secrets and is_doubtful(event):
-                parts.append(" [redacted]")
-            else:
-                self._fields(getattr(event.base, body), parts)
+        name = BODIES.get(number)
+        body = None if name is None or event.base is None else getattr(event.base, name)
+        present = () if body is None else body.ListFields()
+        if number in WITH_SECRETS and not self._show_secrets and body is not None and is_doubtful(event):
+            parts.append(" [redacted]")
+        elif body is not None:
+            self._fields(body.DESCRIPTOR, present, parts)
         metadata = event.metadata
         if metadata is not None:
             self._entry(event, metadata, parts)
@@ -177,7 +178,7 @@ class LineRenderer:
             parts.append(f" answered by #{event.answer}")
         if event.partial:
             parts.append(self._paint("red", " PARTIAL"))
-        notes = self._notes(event)
+        notes = self._notes(event, body, present)
         if notes:
             parts += [self._paint("yellow", f" ! {clean(note)}") for note in notes]
         return "".join(parts)
@@ -215,9 +216,9 @@ class LineRenderer:
 
     # -- fields of the command
 
-    def _fields(self, body: Any, parts: list[str]) -> None:
-        plan = self._plans.get(body.DESCRIPTOR) or self._plan(body.DESCRIPTOR)
-        for field, value in body.ListFields():
+    def _fields(self, descriptor: Any, present: Any, parts: list[str]) -> None:
+        plan = self._plans.get(descriptor) or self._plan(descriptor)
+        for field, value in present:
             label, show, boring = plan[field]
             if show is not None and (boring is None or value != boring):
                 parts.append(f" {label}{show(value)}")

@@ -40,7 +40,7 @@ def renderer(
 
         return lambda events: b"".join([json_line(recorder(event)) for event in events])
     paint = console.Paint(console.use_colour(stream, colour))
-    notes = recorder.notes if output == "hex" else notes_of
+    notes = (lambda frame, *_: recorder.notes(frame)) if output == "hex" else notes_of
     line = LineRenderer(paint, time_format=time_format, origin=origin, show_secrets=show_secrets, notes=notes)
     render: Callable[[Event], str] = line
     if output == "tree":
