@@ -322,13 +322,13 @@ class FrameStream:
             if went >= 0:
                 return went
         if size + 4 > total or size < 2:
-            problem = f"TOTAL_SIZE {total} and COMMAND_SIZE {size} do not fit together"
-            self._refuse(problem, at, at + 4 + total)
+            # no numbers here: these bytes may be a part of credentials
+            self._refuse("TOTAL_SIZE and COMMAND_SIZE do not fit together", at, at + 4 + total)
             return at
         if len(data) - at < 8 + resync.COMMAND_HEAD:
             self._need = 8 + resync.COMMAND_HEAD
         elif not self._begins_command(data, at):
-            self._refuse(f"TOTAL_SIZE {total} is over the limit of {self.limit} bytes", at, 0)
+            self._refuse(f"TOTAL_SIZE is over the limit of {self.limit} bytes", at, 0)
         elif total + 4 <= KEPT_FRAME:
             self._approved = total
         else:
