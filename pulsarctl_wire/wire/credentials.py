@@ -51,10 +51,12 @@ class Found(NamedTuple):
 def find_secrets(data: bytes, start: int, stop: int) -> Found:
     """The credentials of the BaseCommand at `data[start:stop]`: all behind its type where it is odd."""
     top = list(fields(data, start, stop))
-    if not any(names_credentials(field) for field in top):
+    number = command_type(data, start, stop)
+    others = {field.number for field in top if not field.depth} - {1}
+    lacks_body = number in BODIES and bool(others) and number not in others  # a damaged type and tag, maybe
+    if not lacks_body and not any(names_credentials(field) for field in top):
         return Found([])
     walk = _Walk(data)
-    number = command_type(data, start, stop)
     if walk.message(start, stop, BaseCommand.DESCRIPTOR, ()) and walk.fits({1, number}):
         return Found(walk.spans)
     first = top[0]

@@ -97,6 +97,7 @@ def test_all_of_an_odd_command(connect: bytes) -> None:
         (CONNECT + sized(3, VERSION), 2),
         (CONNECT + tag(2, 3) + VERSION + tag(2, 4), 2),
         (sized(100, b"secret") + CONNECT, 0),
+        (b"\x08\x09" + sized(485, VERSION + sized(3, b"secret")), 2),  # MESSAGE without its sub-message
     ],
 )
 def test_whatever_the_type_says(data: bytes, shown: int) -> None:
