@@ -4,8 +4,8 @@ A record is a dict of JSON values; its names are fixed. Everything in it is deri
 alone, so that a record can be made of any frame, wherever it came from.
 """
 
-import re
 from base64 import b64decode
+from collections.abc import Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -14,11 +14,14 @@ from google.protobuf.message import Message as ProtoMessage
 from pulsarctl_wire.views import MAX_FRAME_VALUES, Content, Room, show, show_plain
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
 from pulsarctl_wire.wire.commands import BODIES
+from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.ending import PULSAR, Contents, Ending
-from pulsarctl_wire.wire.fields import Walker, as_base64, as_text
+from pulsarctl_wire.wire.fields import Walker, as_base64, as_text, has_unknown
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.payload import Budget, Message, open_entry
-from pulsarctl_wire.wire.PulsarApi_pb2 import MarkerType, Schema
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MarkerType, MessageMetadata, Schema
+from pulsarctl_wire.wire.redaction import shown
+from pulsarctl_wire.wire.varint import SIZED
 
 Record = dict[str, Any]
 
@@ -53,14 +56,16 @@ CONNECTION_NAMES: Final = frozenset(
 )
 """The names that records of connections have."""
 
-_TOKEN: Final = re.compile(rb"eyJ[\w-]{4,}[\w.-]*|(?i:authorization:)[^\r\n]+")
-_TOKEN_PART: Final = re.compile(rb"[A-Za-z0-9_.-]{8,}")
 _MARKER_PAYLOADS: Final[dict[int, type[ProtoMessage]]] = {
     MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST: proto.ReplicatedSubscriptionsSnapshotRequest,
     MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_RESPONSE: proto.ReplicatedSubscriptionsSnapshotResponse,
     MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT: proto.ReplicatedSubscriptionsSnapshot,
     MarkerType.REPLICATED_SUBSCRIPTION_UPDATE: proto.ReplicatedSubscriptionsUpdate,
 }
+
+
+HIDDEN: Final = "credentials may be in any field of this command: its texts are hidden"
+"""The note of a frame whose command may carry credentials and has anything odd in it."""
 
 
 class Recorder:
@@ -81,6 +86,7 @@ class Recorder:
     ) -> None:
         self.budget = budget or Budget()
         self._walk = Walker(show_secrets=show_secrets)
+        self._hide = Walker(hide_all=True)
         self._show_secrets = show_secrets
         self._schema = schema
         self._answers = answers
@@ -93,8 +99,8 @@ class Recorder:
         if isinstance(event, Gap):
             record["gap"] = event.size
         elif isinstance(event, Malformed):
-            raw, reason = (event.raw, event.reason) if self._show_secrets else redacted(event)
-            record |= {"malformed": reason, "size": event.size, "bytes": as_base64(raw)}
+            raw = shown(event, self._show_secrets)
+            record |= {"malformed": event.reason, "size": event.size, "bytes": as_base64(raw)}
         return record
 
     def frame(self, frame: Frame) -> Record:
@@ -136,12 +142,24 @@ class Recorder:
             record["answer"] = frame.answer
         return record
 
+    def notes(self, frame: Frame) -> Sequence[str]:
+        """The notes that the frame's record has; quicker than the record where there are none."""
+        metadata, base = frame.metadata, frame.base
+        shown = metadata is not None and (self._schema or frame.schema or metadata.HasField("marker_type"))
+        if shown or _is_odd(frame) or (base is not None and not base.IsInitialized()):
+            notes: list[str] = self.frame(frame)["notes"]
+            return notes
+        self.budget.read(len(frame.raw))
+        return [*frame.notes, *open_entry(frame, self.budget).notes]
+
     def _fields(self, frame: Frame, notes: list[str]) -> Record | None:
         base = frame.base
         if base is None:
             return None
         present = base.ListFields()
-        if len(present) == 2 and present[1][0].number == frame.type:
+        plain = len(present) == 2 and present[1][0].number == frame.type
+        walk = self._walk if plain and frame.type not in WITH_SECRETS else self._walk_of(frame, notes)
+        if plain:
             body = present[1][1]
         else:
             body = frame.body
@@ -152,8 +170,18 @@ class Recorder:
                 notes.append(f"{frame.command} without its sub-message")
             notes += [f"the command also carries the sub-message {name}" for name in names]
             if body is None:
-                return self._walk(base)
-        return self._walk(body)
+                body = base
+        values = walk(body)
+        if walk is self._hide:
+            notes += walk.take_odd()
+        return values
+
+    def _walk_of(self, frame: Frame, notes: list[str]) -> Walker:
+        """What makes values of a command that may carry credentials."""
+        if self._show_secrets or not is_doubtful(frame):
+            return self._walk
+        notes.append(HIDDEN)
+        return self._hide
 
     def _messages(self, frame: Frame, walked: Record, notes: list[str]) -> list[Record]:
         budget = self.budget
@@ -274,21 +302,75 @@ def connection_record(ending: Ending) -> Record:
     }
 
 
-def without_tokens(data: bytes) -> bytes:
-    """`data` with what looks like a credential (a JWT, an Authorization header) starred out, as long."""
-    return _TOKEN.sub(lambda match: b"*" * len(match[0]), data)
+def notes_of(frame: Frame, body: Any = None, present: Sequence[Any] = ()) -> Sequence[str]:
+    """The notes of a frame's record, but for those on what its entry holds: that is not opened for them.
 
-
-def redacted(event: Malformed) -> tuple[bytes, str]:
-    """Bytes and reason of a malformed stretch without credentials.
-
-    What a client sent may be the rest of a frame that began with its token: there every long word goes,
-    unless the stretch is known to be another protocol.
+    Quick where there is nothing to note, if given the command's sub-message and its ListFields().
     """
-    raw = without_tokens(event.raw)
-    if event.to_broker and not event.protocol:
-        raw = _TOKEN_PART.sub(lambda match: b"*" * len(match[0]), raw)
-    return raw, without_tokens(event.reason.encode()).decode()
+    if body is not None and _is_ordinary(frame, body, present):
+        return frame.notes
+    return _recorder.frame(frame)["notes"] if _is_odd(frame) else frame.notes
+
+
+_recorder: Final = Recorder()
+_REQUIRED: Final = {
+    number: [field.name for field in getattr(BaseCommand(), name).DESCRIPTOR.fields if field.is_required]
+    for number, name in BODIES.items()
+}
+"""Type number -> the fields that its command needs."""
+_REQUIRED_OF_ENTRY: Final = [field.name for field in MessageMetadata.DESCRIPTOR.fields if field.is_required]
+
+
+def _ordinary() -> dict[int, tuple[int, int, Any]]:
+    found = {}
+    for number, names in _REQUIRED.items():
+        needed = getattr(BaseCommand(), BODIES[number]).DESCRIPTOR.fields[: len(names)]
+        if (
+            needed
+            and number < 16
+            and number not in WITH_SECRETS
+            and [field.name for field in needed] == names
+        ):
+            found[number] = number << 3 | SIZED, len(needed), needed[-1]
+    return found
+
+
+_ORDINARY: Final = _ordinary()
+"""Type number -> tag of its sub-message, how many fields that needs (its first ones), the last of them."""
+
+
+def _is_ordinary(frame: Frame, body: Any, present: Sequence[Any]) -> bool:
+    """Whether a frame surely has nothing to note: a quick test that frequent commands pass."""
+    ordinary = _ORDINARY.get(frame.type)
+    raw = frame.raw
+    if ordinary is None or frame.checksum == "invalid" or len(raw) < 12:
+        return False
+    tag, count, last = ordinary
+    if raw[10] != tag or raw[7] - raw[11] != 4 or raw[6] or raw[11] > 127:
+        return False  # there is more than a type and a sub-message
+    if len(present) < count or present[count - 1][0] is not last or has_unknown(body):
+        return False
+    metadata = frame.metadata
+    return metadata is None or not (has_unknown(metadata) or _lacks(metadata, _REQUIRED_OF_ENTRY))
+
+
+def _is_odd(frame: Frame) -> bool:
+    """Whether there is more to note of a frame than it has notes."""
+    base, metadata = frame.base, frame.metadata
+    if base is None or frame.partial:
+        return False
+    body = getattr(base, BODIES.get(frame.type, "type"))
+    if frame.checksum == "invalid" or frame.type not in BODIES or has_unknown(base) or has_unknown(body):
+        return True
+    if metadata is not None and (has_unknown(metadata) or _lacks(metadata, _REQUIRED_OF_ENTRY)):
+        return True
+    if frame.type in WITH_SECRETS and is_doubtful(frame):
+        return True
+    return _lacks(body, _REQUIRED[frame.type]) or not base.HasField(BODIES[frame.type])  # type: ignore[arg-type]
+
+
+def _lacks(message: Any, names: list[str]) -> bool:
+    return not all(map(message.HasField, names))
 
 
 def _place(event: Event) -> Record:

@@ -10,7 +10,7 @@ from pulsarctl_wire.capture.packets import Dissector
 from pulsarctl_wire.cli.console import Paint
 from pulsarctl_wire.cli.hexview import HexRenderer
 from pulsarctl_wire.cli.line import LineRenderer
-from pulsarctl_wire.cli.select import is_wrong
+from pulsarctl_wire.cli.select import FirstError
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.frame import Connection, build_frame
@@ -80,6 +80,7 @@ def test_mutated_frames_are_values(seed: int) -> None:
     source = random.Random(seed)
     frames = list(every_command())
     recorder, secretive = Recorder(show_secrets=True), Recorder()
+    is_wrong = FirstError(recorder)
     line = LineRenderer(Paint(False))
     views = (line, HexRenderer(line, Paint(False)))
     connection = Connection(0, "10.0.0.1:1", "10.0.0.2:6650")

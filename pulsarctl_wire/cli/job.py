@@ -87,6 +87,7 @@ class DecodeJob:
         self.expression = (
             None if options.expression is None else self._expression(options.expression, recorder)
         )
+        self.first_error = select.FirstError(recorder) if options.first_error else None
         self.tests = self._tests()
         frames_shown = not (options.quiet or options.list_connections)
         self.render = self._renderer(recorder) if frames_shown else None
@@ -137,10 +138,10 @@ class DecodeJob:
         if options.time_range:
             local = options.time_format == "local"
             tests.append(select.by_time(options.time_range, self.origin, local=local))
-        if options.first_error:
-            tests.append(select.is_wrong)
         if self.expression is not None:
             tests.append(self.expression)
+        if self.first_error is not None:
+            tests.append(self.first_error)
         return tests
 
     def _writer(self, path: str) -> EventWriter:
@@ -269,6 +270,8 @@ class DecodeJob:
                 chosen = chosen[:left]
                 left -= len(chosen)
             if self.render is not None and chosen:
+                if self.first_error is not None and self.options.output != "json":
+                    self.out.write(f"{console.clean(self.first_error.what(chosen[0]))} | ".encode())
                 self.out.writelines(self.render(chosen))
             if self.writer is not None:
                 for event in chosen:
@@ -390,7 +393,9 @@ class DecodeJob:
             console.complain(
                 "--connections: the source has no packets, only frames; nothing tells how they came"
             )
-        if self.render is not None and not self.summary.totals["chosen"]:
+        if self.first_error is not None and not self.first_error.passed:
+            console.complain(f"nothing wrong in {console.count_of(self.first_error.looked_at, 'frame')}")
+        elif self.render is not None and not self.summary.totals["chosen"]:
             self._say_that_nothing_matched()
         elif self.listing is not None and self._compares_nothing:
             console.complain("--filter: no connection has what the expression compares (text with a number?)")

@@ -5,7 +5,7 @@
 """
 
 from codecs import utf_8_decode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -13,8 +13,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from pulsarctl_wire.cli.console import Origin, Paint, clean, human_bytes, human_time
-from pulsarctl_wire.record import redacted
+from pulsarctl_wire.record import notes_of
 from pulsarctl_wire.wire.commands import BODIES, command_name
+from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import SECRETS, as_text
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -25,6 +26,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     Schema,
     SingleMessageMetadata,
 )
+from pulsarctl_wire.wire.redaction import event_spans, hex_digits
 
 Column = tuple[str, Callable[[Any], str] | None, object]
 """(label, how a value is shown or None if it is not, the value that is not worth showing)."""
@@ -72,6 +74,7 @@ _STYLES: Final = {
 }
 _PREVIEW: Final = 32
 _LARGEST_METADATA: Final = 4096  # bytes of a message in a batch, for its preview
+_BYTES: Final = 16  # of a malformed stretch that are shown
 _CONTROLS: Final = {code: None for code in range(32) if chr(code) not in "\t\n\r"}
 _MOST_COMMANDS: Final = 1_000  # that are remembered, unknown ones included
 _LONGEST: Final = 300
@@ -127,8 +130,10 @@ class LineRenderer:
         time_format: str = "utc",
         origin: Origin | None = None,
         show_secrets: bool = False,
+        notes: Callable[[Frame, Any, Any], Sequence[str]] = notes_of,
     ) -> None:
         self._paint = paint
+        self._notes = notes
         self._clock = Clock(time_format, origin or Origin())
         self._show_secrets = show_secrets
         self._plans: dict[Descriptor, Plan] = {}
@@ -156,9 +161,13 @@ class LineRenderer:
         ]
         if event.subscription is not None:
             parts.append(f" sub={clean(event.subscription)}")
-        body = BODIES.get(number)
-        if body is not None and event.base is not None:
-            self._fields(getattr(event.base, body), parts)
+        name = BODIES.get(number)
+        body = None if name is None or event.base is None else getattr(event.base, name)
+        present = () if body is None else body.ListFields()
+        if number in WITH_SECRETS and not self._show_secrets and body is not None and is_doubtful(event):
+            parts.append(" [redacted]")
+        elif body is not None:
+            self._fields(body.DESCRIPTOR, present, parts)
         metadata = event.metadata
         if metadata is not None:
             self._entry(event, metadata, parts)
@@ -166,9 +175,6 @@ class LineRenderer:
         parts.append(f" {size} B" if size < 1000 else f" {human_bytes(size)}")
         if event.checksum is not None:
             parts.append(self._checksums[event.checksum])
-            if event.checksum == "invalid":
-                found = event.parts
-                parts.append(f"({found.stored:08x}, bytes have {found.computed:08x})")
         if event.latency_ns is not None:
             parts.append(f" {human_time(event.latency_ns)}")
         if event.request is not None:
@@ -177,8 +183,9 @@ class LineRenderer:
             parts.append(f" answered by #{event.answer}")
         if event.partial:
             parts.append(self._paint("red", " PARTIAL"))
-        if event.notes:
-            parts += [self._paint("yellow", f" ! {clean(note)}") for note in event.notes]
+        notes = self._notes(event, body, present)
+        if notes:
+            parts += [self._paint("yellow", f" ! {clean(note)}") for note in notes]
         return "".join(parts)
 
     def _damage(self, event: Event) -> str:
@@ -188,9 +195,11 @@ class LineRenderer:
         if isinstance(event, Gap):
             return f"{where}{self._paint('red', 'GAP')} {event.size} bytes were not captured"
         assert isinstance(event, Malformed)
-        raw, reason = (event.raw, event.reason) if self._show_secrets else redacted(event)
-        shown = f"{raw[:16].hex(' ')}{'…' if event.size > 16 else ''}"
-        return f"{where}{self._paint('red', 'MALFORMED')} {clean(reason)} | {event.size} bytes: {shown}"
+        digits = hex_digits(event.raw[:_BYTES], [] if self._show_secrets else event_spans(event))
+        return (
+            f"{where}{self._paint('red', 'MALFORMED')} {clean(event.reason)} | "
+            f"{event.size} bytes: {digits}{'…' if event.size > _BYTES else ''}"
+        )
 
     def _command(self, frame: Frame) -> str:
         name = frame.command
@@ -212,9 +221,9 @@ class LineRenderer:
 
     # -- fields of the command
 
-    def _fields(self, body: Any, parts: list[str]) -> None:
-        plan = self._plans.get(body.DESCRIPTOR) or self._plan(body.DESCRIPTOR)
-        for field, value in body.ListFields():
+    def _fields(self, descriptor: Any, present: Any, parts: list[str]) -> None:
+        plan = self._plans.get(descriptor) or self._plan(descriptor)
+        for field, value in present:
             label, show, boring = plan[field]
             if show is not None and (boring is None or value != boring):
                 parts.append(f" {label}{show(value)}")

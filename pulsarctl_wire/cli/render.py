@@ -6,7 +6,7 @@ from typing import Any, TextIO
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.line import LineRenderer
 from pulsarctl_wire.errors import FilterError
-from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.record import Recorder, notes_of
 from pulsarctl_wire.wire.frame import Event
 
 Render = Callable[[list[Event]], Iterable[bytes]]
@@ -40,12 +40,13 @@ def renderer(
 
         return lambda events: (json_line(recorder(event)) for event in events)
     paint = console.Paint(console.use_colour(stream))
-    line = LineRenderer(paint, time_format=time_format, origin=origin, show_secrets=show_secrets)
+    notes = (lambda frame, *_: recorder.notes(frame)) if output == "hex" else notes_of
+    line = LineRenderer(paint, time_format=time_format, origin=origin, show_secrets=show_secrets, notes=notes)
     render: Callable[[Event], str] = line
     if output == "tree":
         from pulsarctl_wire.cli.tree import TreeRenderer
 
-        render = TreeRenderer(line, recorder, paint)
+        render = TreeRenderer(line, recorder, paint, show_secrets=show_secrets)
     elif output == "hex":
         from pulsarctl_wire.cli.hexview import HexRenderer
 

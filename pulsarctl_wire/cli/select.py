@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from pulsarctl_wire.cli.console import Origin, meant
 from pulsarctl_wire.errors import FilterError
-from pulsarctl_wire.record import RECORD_NAMES, Record
+from pulsarctl_wire.record import RECORD_NAMES, Record, Recorder
 from pulsarctl_wire.wire.commands import FAILED, NAMES, NUMBERS, commands_like
-from pulsarctl_wire.wire.frame import Event, Frame, Gap
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.names import full_topic, without_partition
-from pulsarctl_wire.wire.payload import open_entry
 
 Test = Callable[[Event], bool]
 
@@ -149,26 +149,45 @@ def _near(first: int, time: tuple[int, int, int], rest: int, zone: timezone | No
     return same + _DAY if same < first - _DAY // 2 else same
 
 
-def is_wrong(event: Event) -> bool:
-    """Whether something is wrong: damage, a bad checksum, an error from the broker, anything noted as odd."""
-    if not isinstance(event, Frame):
-        return not isinstance(event, Gap) or event.size > 0
-    if event.checksum == "invalid" or event.partial or event.notes or event.type in _ERRORS:
-        return True
-    if event.metadata is not None and open_entry(event).notes:
-        return True
-    body: Any = event.body
+class FirstError:
+    """The test for things that are wrong: damage, an error from the broker, whatever a frame's notes tell.
+
+    `looked_at` counts the frames that were tested, `passed` the events that something is wrong with.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.looked_at = self.passed = 0
+        self._recorder = recorder
+
+    def __call__(self, event: Event) -> bool:
+        """Whether something is wrong with `event`."""
+        wrong = bool(self.what(event))
+        self.looked_at += isinstance(event, Frame)
+        self.passed += wrong
+        return wrong
+
+    def what(self, event: Event) -> str:
+        """What is wrong with `event`; "" if nothing."""
+        if isinstance(event, Gap):
+            return f"{event.size} bytes were not captured" if event.size else ""
+        if isinstance(event, Malformed):
+            return event.reason
+        return _refusal(event) or next(iter(self._recorder.notes(event)), "")
+
+
+def _refusal(frame: Frame) -> str:
+    """The error that a frame tells of: its name, and what the broker says; "" if none."""
+    body: Any = frame.body
     if body is None:
-        return True
-    return any(
-        field.name in ("error", "error_code", "validation_error")
-        or (
-            field.name == "response"
-            and getattr(field.enum_type, "name", "")
-            and value == FAILED.get(event.type)
-        )
-        for field, value in body.ListFields()
-    )
+        return ""
+    for field, value in body.ListFields():
+        says_so = field.name == "response" and field.enum_type is not None
+        failed = says_so and value == FAILED.get(frame.type)
+        if failed or field.name in ("error", "error_code", "validation_error"):
+            name = field.enum_type.values_by_number[value].name
+            message = as_text(getattr(body, "message", ""))
+            return f"{name}: {message}" if message else name
+    return frame.command if frame.type in _ERRORS else ""
 
 
 def tests(commands: list[str], connections: list[str], topics: list[str]) -> list[Test]:

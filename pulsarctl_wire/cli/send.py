@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pulsarctl_wire.wire.json_command import Expect, Wait
 
 WHEN = "When it ends"
-_NAMED: Final = 5  # requests without answer that are named
+_NAMED: Final = 5  # requests without answer, and things that are wrong, that are named
+_MOST_WRONG: Final = 1_000  # that are counted
 
 
 async def send(
@@ -185,6 +186,7 @@ def _lost(link: Link, talk: Talk) -> int:
         link.send(b"")
     except LinkClosed as error:
         console.complain(str(error))
+    talk.blame()
     # where it refused something first, that is why
     return console.EXIT_REFUSED if talk.refused else console.EXIT_UNREACHABLE
 
@@ -207,9 +209,11 @@ class Talk:
         self.refused = False
         self.failed: OSError | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._recorder = Recorder(show_secrets=show_secrets)
+        self._wrong: list[str] = []  # of what was sent
         self._render = renderer(
             output.value,
-            Recorder(show_secrets=show_secrets),
+            self._recorder,
             console.Origin(),
             stream=sys.stdout,
             show_secrets=show_secrets,
@@ -280,12 +284,23 @@ class Talk:
     def _take(self, event: Event) -> None:
         from pulsarctl_wire.wire.frame import Frame
 
+        if event.to_broker and len(self._wrong) < _MOST_WRONG:
+            self._wrong += self._what_is_wrong(event)
         if not isinstance(event, Frame):
             self._unanswerable |= event.to_broker
         elif event.to_broker:
             self._went(event)
         else:
             self._arrived(event)
+
+    def _what_is_wrong(self, event: Event) -> Iterator[str]:
+        from pulsarctl_wire.wire.frame import Frame, Malformed
+
+        if isinstance(event, Frame):
+            for note in self._recorder.notes(event):
+                yield f"sent: {event.command} (#{event.number}): {note}"
+        elif isinstance(event, Malformed):
+            yield f"sent: {event.size} bytes that are no frame: {event.reason}"
 
     def _went(self, frame: Frame) -> None:
         """Remember what was sent until it is answered."""
@@ -364,6 +379,16 @@ class Talk:
             names = ", ".join(f"{name} (#{number})" for number, name in waiting[:_NAMED])
             more = f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
             console.complain(f"no answer to {names}{more}: nothing came for {idle:g} s (--idle)")
+        if self.refused or waiting:
+            self._passed(self._streams[True].close(), True)  # nothing more is sent
+            self.blame()
         if self.refused:
             return console.EXIT_REFUSED
         return console.EXIT_UNANSWERED if waiting else 0
+
+    def blame(self) -> None:
+        """Say what is wrong with the frames that were sent."""
+        for text in self._wrong[:_NAMED]:
+            console.complain(text)
+        if len(self._wrong) > _NAMED:
+            console.complain(f"and {len(self._wrong) - _NAMED} more of what was sent is wrong")

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from pulsarctl_wire.capture.recording import SessionWriter
@@ -10,7 +11,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.render import renderer
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire.frame import Connection, Event
-from pulsarctl_wire.wire.redaction import without_secrets
+from pulsarctl_wire.wire.redaction import Redacted
 from pulsarctl_wire.wire.session import Knowledge, Session
 from pulsarctl_wire.wire.stream import FrameStream
 
@@ -85,7 +86,7 @@ class Trace:
 
 
 class Recording:
-    """Writes what links carry to a pcapng file. Credentials are starred out unless `show_secrets`.
+    """Writes what links carry to a pcapng file. Credentials are masked by stars unless `show_secrets`.
 
     `failed` tells that the file could not be written to its end.
     """
@@ -102,19 +103,27 @@ class Recording:
         self._stream = stream
         self._writer = SessionWriter(stream)
         self._show_secrets = show_secrets
+        self._redacted: dict[tuple[int, bool], Redacted] = {}
 
     def opened(self, connection: Connection, time_ns: int) -> None:
         """A connection was made."""
+        if not self._show_secrets:
+            for to_broker in (False, True):
+                self._redacted[connection.index, to_broker] = Redacted()
         self._write(lambda: self._writer.opened(connection, time_ns))
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
-        """Write `data`."""
-        if to_broker and not self._show_secrets:  # these are whole frames; a broker's come in any pieces
-            data = without_secrets(data)
-        self._write(lambda: self._writer.carried(connection, to_broker, data, time_ns))
+        """Write `data`; what may hold credentials when it is whole."""
+        redacted = self._redacted.get((connection.index, to_broker))
+        for part in (data,) if redacted is None else redacted.feed(data):
+            self._write(partial(self._writer.carried, connection, to_broker, part, time_ns))
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         """It ended."""
+        for to_broker in (False, True):
+            redacted = self._redacted.pop((connection.index, to_broker), None)
+            if redacted is not None and redacted.held:
+                self._write(partial(self._writer.carried, connection, to_broker, redacted.end(), time_ns))
         self._write(lambda: self._writer.closed(connection, time_ns, by_broker))
 
     def _write(self, write: Callable[[], None]) -> None:

@@ -8,10 +8,14 @@ from typing import Any, Final
 from pulsarctl_wire.cli.console import Paint, clean, human_time
 from pulsarctl_wire.cli.line import LineRenderer
 from pulsarctl_wire.record import Record, Recorder
-from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.annotate import annotated
+from pulsarctl_wire.wire.frame import Event, Frame, Malformed
+from pulsarctl_wire.wire.redaction import event_spans, hex_digits
 
 _SHOWN: Final = 2_000
 """Characters of a value that are shown; JSON has them all."""
+
+_DIGITS: Final = 16  # bytes of each part of a malformed stretch that are shown
 
 _PLAIN: Final = {
     "command",
@@ -45,8 +49,11 @@ class _Branch:
 class TreeRenderer:
     """Renders events as trees, headed by their lines."""
 
-    def __init__(self, line: LineRenderer, recorder: Recorder, paint: Paint) -> None:
+    def __init__(
+        self, line: LineRenderer, recorder: Recorder, paint: Paint, *, show_secrets: bool = False
+    ) -> None:
         self._line = line
+        self._show_secrets = show_secrets
         self._recorder = recorder
         self._paint = paint
 
@@ -60,6 +67,8 @@ class TreeRenderer:
         tree.add(self._paint("dim", f"{where}, {span}, offset {event.offset}"))
         if isinstance(event, Frame):
             self._frame(tree, record)
+        elif isinstance(event, Malformed):
+            self._broken(tree, event, record)
         else:
             self._values(tree, {key: value for key, value in record.items() if key not in _PLAIN})
         lines = [tree.text]
@@ -74,6 +83,20 @@ class TreeRenderer:
             lines.append(paint("dim", f"{guides}{'└── ' if last else '├── '}") + branch.text)
             if branch.below:
                 self._draw(branch, f"{guides}{'    ' if last else '│   '}", lines)
+
+    def _broken(self, tree: _Branch, event: Malformed, record: Record) -> None:
+        """What is no frame: why, and its bytes as `-o hex` has them."""
+        paint = self._paint
+        self._values(tree, {name: record[name] for name in ("malformed", "size")})
+        hidden = [] if self._show_secrets else event_spans(event)
+        digits = hex_digits(event.raw, hidden).split()
+        branch = tree.add(paint("blue", "bytes"))
+        for part in annotated(event, hidden):
+            first = " ".join(digits[part.start : min(part.stop, part.start + _DIGITS)])
+            more = f" … ({part.stop - part.start} bytes)" if part.stop - part.start > _DIGITS else ""
+            branch.add(
+                f"{paint('dim', f'{part.start:08x} ')}{first}{more} {paint('cyan', clean(part.label))}"
+            )
 
     def _frame(self, tree: _Branch, record: Record) -> None:
         paint = self._paint

@@ -32,14 +32,22 @@ from pulsarctl_wire.wire.commands import (
     command_name,
 )
 from pulsarctl_wire.wire.fields import REFRESH, as_text
-from pulsarctl_wire.wire.frame import FRAME_PADDING, MAX_MESSAGE_SIZE, Connection, Event, Frame, build_frame
+from pulsarctl_wire.wire.frame import (
+    FRAME_PADDING,
+    KEPT_FRAME,
+    MAX_MESSAGE_SIZE,
+    Connection,
+    Event,
+    Frame,
+    build_frame,
+)
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     FeatureFlags,
 )
 from pulsarctl_wire.wire.server_errors import MEANINGS, error_name
 from pulsarctl_wire.wire.session import NO_REQUEST
-from pulsarctl_wire.wire.stream import KEPT_FRAME, FrameStream
+from pulsarctl_wire.wire.stream import FrameStream
 
 PROTOCOL_VERSION: Final = 21
 """What CONNECT says: the newest version of the protocol, as the Java client 4.0 has it."""

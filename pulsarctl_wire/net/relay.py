@@ -28,10 +28,10 @@ from pulsarctl_wire.net.routing import Route
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.telling import Telling, Watcher
 from pulsarctl_wire.wire.addresses import CARRIERS
-from pulsarctl_wire.wire.frame import Connection, Frame, with_command
+from pulsarctl_wire.wire.frame import KEPT_FRAME, Connection, Frame, with_command
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.session import Knowledge, Session
-from pulsarctl_wire.wire.stream import KEPT_FRAME, FrameStream
+from pulsarctl_wire.wire.stream import FrameStream
 from pulsarctl_wire.wire.walk import HEAD, FrameWalk
 
 CHUNK: Final = 256 * 1024

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS
-from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.fields import METHODS, as_text
 from pulsarctl_wire.wire.frame import Frame, build_frame, with_command
 from pulsarctl_wire.wire.names import (
     check_namespace,
@@ -44,9 +44,6 @@ _TOPICS: Final = frozenset(
 )
 _SUBSCRIPTIONS: Final = frozenset({"subscription", "initial_subscription_name"})
 _PRODUCERS: Final = frozenset({"producer_name", "producerName"})
-_METHODS: Final = {"auth_data": "auth_method_name", "original_auth_data": "original_auth_method"}
-"""Credentials, and what says of which kind they are."""
-
 _REGEX: Final = re.compile(r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|[^]\\])*\]?|.", re.DOTALL)
 """Pieces of a regular expression: quoted text, an escaped character, a class of characters, any other one."""
 
@@ -235,9 +232,9 @@ class Remap:
             elif name == "schema_version":
                 key = "version", without_partition(topic or ""), value
                 message.schema_version = self._given.get(key, value)
-            elif name in _METHODS and redacted(value):
+            elif name in METHODS and redacted(value):
                 message.ClearField(name)
-                message.ClearField(_METHODS[name])
+                message.ClearField(METHODS[name])
                 self.left_out += name == "original_auth_data"
         if _in_transaction(message):
             place = message.txnid_most_bits, message.txnid_least_bits

@@ -21,6 +21,7 @@ from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.table.columns import Codes, Columns, Records, signed
 from pulsarctl_wire.table.schema import FRAMES, GAPS, ROWS
 from pulsarctl_wire.wire.commands import BODIES, ERROR_FIELDS, NUMBERS, command_name
+from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import Walker, as_base64, as_text
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -80,6 +81,7 @@ class TableBuilder:
         self._sources = sources
         self._payloads: list[bytes | None] | None = [] if payload else None
         self._walk = Walker()
+        self._hide = Walker(hide_all=True)
         self._common = Records(
             **{"half": "i8", "place": "i8", "time": "i8", "start": "i8", "offset": "i8", "total": "i8"},
             **{"size": "i8", "type": "i4", "topic": "i4", "subscription": "i4", "partial": "i1"},
@@ -266,10 +268,11 @@ class TableBuilder:
             code = getattr(body, field)
             self._keep(row, "error", _ERRORS.get(code, str(code)))
         if number not in _WITHOUT_JSON:
-            text = orjson.dumps(self._walk(body)).decode()
+            walk = self._hide if number in WITH_SECRETS and is_doubtful(frame) else self._walk
+            text = orjson.dumps(walk(body)).decode()
             self._keep(row, "command_json", text)
             self._bytes += len(text)
-            self._walk.take_odd()
+            walk.take_odd()
 
     def _keep(self, row: int, name: str, value: Any) -> None:
         self._sparse.setdefault(name, []).append((row, value))

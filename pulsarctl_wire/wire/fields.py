@@ -6,7 +6,7 @@ schema does not have are shown as `unknown_field_N`. Secrets are replaced by the
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -24,6 +24,9 @@ SECRETS: Final = frozenset(
     )
 )
 """Full names of the fields that hold credentials."""
+
+METHODS: Final = {"auth_data": "auth_method_name", "original_auth_data": "original_auth_method"}
+"""Fields that hold credentials, and the field beside each that says of which kind they are."""
 
 REFRESH: Final = b"PulsarAuthRefresh"
 """What AUTH_CHALLENGE carries when the broker asks for fresh credentials: no secret."""
@@ -66,18 +69,26 @@ MAX_ODD: Final = 1_000
 """Oddities of a frame that are told one by one."""
 
 
+def _hidden(value: Any) -> str:
+    """What stands for a field that the schema does not have, of a message that may hold credentials."""
+    return f"[redacted: {len(value)} bytes]" if isinstance(value, bytes) else "[redacted]"
+
+
 class Walker:
     """Turns messages into dicts of plain values; redacts secrets unless `show_secrets`.
+
+    With `hide_all` it redacts all texts and bytes, and what the schema does not know.
 
     `odd` collects what is wrong with the messages walked: required fields that are missing, fields that
     the schema does not have, items left out because there are more than `MAX_ITEMS`. Take it by `take_odd`
     once a frame.
     """
 
-    def __init__(self, *, show_secrets: bool = False) -> None:
+    def __init__(self, *, show_secrets: bool = False, hide_all: bool = False) -> None:
         self.odd: list[str] = []
         self._room = MAX_ITEMS
         self._show_secrets = show_secrets
+        self._hide_all = hide_all
         self._plans: dict[Any, tuple[Plan, frozenset[str]]] = {}
 
     def __call__(self, message: ProtoMessage) -> dict[str, Any]:
@@ -94,9 +105,9 @@ class Walker:
         if not required <= values.keys():
             missing = ", ".join(sorted(name for name in required if name not in values))
             self._note(f"{message.DESCRIPTOR.name} lacks {missing}")
-        if len(UnknownFieldSet(message)):  # type: ignore[no-untyped-call, unused-ignore]
+        if has_unknown(message):
             for number, data in self._bounded(unknown_fields(message)):
-                _add_unknown(values, number, data)
+                _add_unknown(values, number, _hidden(data) if self._hide_all else data)
                 self._note(f"{message.DESCRIPTOR.name} has the unknown field {number}")
         return values
 
@@ -128,7 +139,8 @@ class Walker:
         return plan, required
 
     def _convert(self, field: Any) -> Convert | None:
-        if field.full_name in SECRETS and not self._show_secrets:
+        free = self._hide_all and field.type in (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_STRING)
+        if free or (field.full_name in SECRETS and not self._show_secrets):
             return _redacted
         if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
             return self
@@ -146,7 +158,7 @@ def _add_unknown(values: dict[str, Any], number: int, data: Any) -> None:
     value: Any = data
     if isinstance(data, bytes):
         value = as_base64(data)
-    elif not isinstance(data, int):  # a group: fields inside
+    elif not isinstance(data, int | str):  # a group: fields inside
         value = {}
         for each in data:
             _add_unknown(value, each.field_number, each.data)
@@ -171,19 +183,12 @@ def messages_in(descriptor: Any) -> set[Any]:
     return found
 
 
+def has_unknown(message: Any) -> bool:
+    """Whether a message has fields that its schema does not have, in itself."""
+    return len(UnknownFieldSet(message)) > 0  # type: ignore[no-untyped-call, unused-ignore]
+
+
 def unknown_fields(message: ProtoMessage) -> list[tuple[int, Any]]:
     """The (number, value) of the fields of `message` that its schema does not have."""
     unknown: Any = UnknownFieldSet(message)
     return [(each.field_number, each.data) for each in unknown] if len(unknown) else []
-
-
-def secret_values(message: ProtoMessage) -> Iterator[bytes]:
-    """The bytes of all credentials that `message` carries, however deep."""
-    for field, value in message.ListFields():
-        if field.full_name in SECRETS:
-            data = value if isinstance(value, bytes) else value.encode()
-            if data and data != REFRESH:
-                yield data
-        elif field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
-            for item in [value] if isinstance(value, ProtoMessage) else value:
-                yield from secret_values(item)

@@ -12,6 +12,9 @@ _SIGNATURES: Final = (
     (re.compile(rb"SSH-"), "SSH"),
 )
 
+QUERY: Final = re.compile(rb"\?\S*|(?<=//)[^\s/@]*@")
+"""What may hold credentials in the first line of a request."""
+
 ENOUGH: Final = 16
 """Bytes that suffice to recognise every protocol."""
 
@@ -22,13 +25,16 @@ _TLS_RECORDS: Final = {20: "change cipher spec", 21: "alert", 22: "handshake", 2
 
 
 def recognise(head: bytes) -> tuple[str, str]:
-    """The protocol that begins with `head` and a few words on what it begins with; ("", "") if none."""
+    """The protocol that begins with `head` and a few words on what it begins with; ("", "") if none.
+
+    Of an HTTP request the query is left out: it may hold credentials.
+    """
     for signature, name in _SIGNATURES:
         if signature.match(head):
             if name == "TLS":
                 return name, f"TLS {_TLS_RECORDS[head[0]]} record"
-            line = head[:80].split(b"\n")[0].rstrip(b"\r").decode("latin-1")
-            return name, f"{name}: {line}"
+            line = QUERY.sub(b"", head.split(b"\n")[0].rstrip(b"\r"))[:80]
+            return name, f"{name}: {line.decode('latin-1')}"
     return "", ""
 
 

@@ -27,6 +27,7 @@ from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.fields import unknown_fields
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata, Schema
+from pulsarctl_wire.wire.varint import breaks
 
 MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
 """Bytes a broker accepts in a message unless CONNECTED.max_message_size says otherwise."""
@@ -40,8 +41,13 @@ MAX_FRAME_SIZE: Final = MAX_MESSAGE_SIZE + FRAME_PADDING
 MAX_PARSED: Final = MAX_FRAME_SIZE
 """Bytes of the largest command or metadata that is parsed: parsed it may take 30 times as much memory."""
 
+KEPT_FRAME: Final = 64 * 1024 * 1024
+"""Bytes of the largest frame kept whole, however large frames are said to be."""
+
 MAGIC_CHECKSUM: Final = b"\x0e\x01"
 MAGIC_BROKER_ENTRY: Final = b"\x0e\x02"
+
+_MOST_GUESSED: Final = 65_536  # bytes of metadata whose size may be little-endian
 
 _U32: Final = struct.Struct(">I")
 _u32_at: Final = _U32.unpack_from
@@ -370,7 +376,7 @@ def read_entry(frame: Frame, at: int) -> None:
         if problem:
             return
     if problem:
-        frame.note(problem)
+        frame.note(problem + entry_hint(raw, at))
         return
     frame.payload_at = payload_at
     if payload_at - start > MAX_PARSED:
@@ -379,7 +385,24 @@ def read_entry(frame: Frame, at: int) -> None:
     try:
         frame.metadata = _parse_metadata(raw[start:payload_at])
     except DecodeError:
-        frame.note("the metadata does not parse as MessageMetadata")
+        why = breaks(raw, start, payload_at, MessageMetadata.DESCRIPTOR)
+        frame.note(f"the metadata does not parse as MessageMetadata: {why}".rstrip(": "))
+
+
+def entry_hint(raw: bytes, at: int) -> str:
+    """What is likely wrong with an entry at `raw[at:]` whose parts cannot be located; "" if unknown."""
+    if raw[at : at + 2] == MAGIC_CHECKSUM:
+        at += 6
+    if len(raw) - at < 8:
+        return ""
+    little = int.from_bytes(raw[at : at + 4], "little")
+    if crc32c(memoryview(raw)[at + 4 :]) == _u32_at(raw, at)[0]:
+        return "; a CRC32-C is there, the magic 0e01 before it is missing"
+    start, stop = at + 4, at + 4 + little
+    fits = stop <= len(raw) and little <= _MOST_GUESSED
+    if fits and not breaks(raw, start, stop, MessageMetadata.DESCRIPTOR):
+        return f"; METADATA_SIZE is little-endian ({little}), Pulsar's sizes are big-endian"
+    return ""
 
 
 def unknown_type(base: BaseCommand) -> int | None:

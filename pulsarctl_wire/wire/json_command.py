@@ -48,6 +48,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
+from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_64, GROUP, VARINT, sized, tag, varint
 
 Values = dict[str, Any]
 
@@ -75,7 +76,6 @@ _UNKNOWN_FIELD: Final = re.compile(r"unknown_field_([0-9]{1,9})")
 _REDACTED: Final = re.compile(r"\[redacted: [0-9]+ bytes\]")
 _ALL_ONES: Final = 2**64 - 1
 _LARGEST_FIELD: Final = 2**29 - 1
-_VARINT, _FIXED_64, _SIZED, _GROUP, _END_OF_GROUP = 0, 1, 2, 3, 4  # wire types
 _RANGES: Final = {
     FieldDescriptor.TYPE_UINT64: (-1, _ALL_ONES),  # -1 is how records show all ones
     FieldDescriptor.TYPE_INT64: (-(2**63), 2**63 - 1),
@@ -356,18 +356,18 @@ def _field(field: Any, value: Any, where: str) -> bytes:
     if kind == FieldDescriptor.TYPE_MESSAGE:
         if not isinstance(value, dict):
             raise ValueError(f"{where} is {_shown(value)}; an object is wanted")
-        return _sized(field.number, encode(field.message_type, value, where))
+        return sized(field.number, encode(field.message_type, value, where))
     if kind in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
         if field.full_name in SECRETS and isinstance(value, str):
             if _REDACTED.fullmatch(value):
                 raise ValueError(f"{where} is redacted; decode with --show-secrets, or write it there")
             if value == REFRESH.decode():
-                return _sized(field.number, REFRESH)
+                return sized(field.number, REFRESH)
         is_text = kind == FieldDescriptor.TYPE_STRING
-        return _sized(field.number, _text(value, where) if is_text else _base64(value, where))
+        return sized(field.number, _text(value, where) if is_text else _base64(value, where))
     if kind == FieldDescriptor.TYPE_DOUBLE:
-        return _key(field.number, _FIXED_64) + _double(value, where)
-    return _key(field.number, _VARINT) + _varint(_integer(field, value, where))
+        return tag(field.number, FIXED_64) + _double(value, where)
+    return tag(field.number, VARINT) + varint(_integer(field, value, where))
 
 
 def _integer(field: Any, value: Any, where: str) -> int:
@@ -420,7 +420,7 @@ def _unknown(number: int, value: Any, where: str) -> bytes:
     if isinstance(value, list):
         return b"".join(_unknown(number, each, where) for each in value)
     if isinstance(value, str):
-        return _sized(number, _base64(value, where))
+        return sized(number, _base64(value, where))
     if isinstance(value, dict):
         inside = []
         for name, each in value.items():
@@ -428,29 +428,10 @@ def _unknown(number: int, value: Any, where: str) -> bytes:
             if inner is None:
                 raise ValueError(f"{where}.{name}: in an unknown field the names are unknown_field_N")
             inside.append(_unknown(inner, each, f"{where}.{name}"))
-        return b"".join((_key(number, _GROUP), *inside, _key(number, _END_OF_GROUP)))
+        return b"".join((tag(number, GROUP), *inside, tag(number, END_OF_GROUP)))
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value <= _ALL_ONES:
         raise ValueError(f"{where} is {_shown(value)}; an integer of 64 bits, base64 or an object is wanted")
-    return _key(number, _VARINT) + _varint(value)
-
-
-def _key(number: int, wire_type: int) -> bytes:
-    return _varint(number << 3 | wire_type)
-
-
-def _sized(number: int, data: bytes) -> bytes:
-    return b"".join((_key(number, _SIZED), _varint(len(data)), data))
-
-
-def _varint(value: int) -> bytes:
-    """An integer of 64 bits as protobuf writes it; a negative one as its two's complement."""
-    value &= _ALL_ONES
-    digits = bytearray()
-    while value > 0x7F:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    digits.append(value)
-    return bytes(digits)
+    return tag(number, VARINT) + varint(value)
 
 
 # -- values

@@ -25,6 +25,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
+from pulsarctl_wire.wire.varint import breaks, read_varint
 
 MAX_MESSAGES: Final = 65_536
 """Messages of a batch that are opened: six bytes can claim to be one."""
@@ -185,14 +186,18 @@ def _batch(
         index = len(messages)
         start = at + 4
         stop = start + (_u32_at(payload, at)[0] if start <= end else 0)
+        if start > end or stop > end:
+            size = "is cut" if start > end else f"says {stop - start} bytes, {end - start} are left"
+            notes.append(f"message {index} of the batch: the size of its metadata {size}")
+            return messages
+        if stop - start > MAX_METADATA:
+            notes.append(f"message {index} of the batch: metadata of {stop - start} bytes is not parsed")
+            return messages
         try:
-            if start > end or stop > end:
-                raise DecodeError("it runs beyond the payload")
-            if stop - start > MAX_METADATA:
-                raise DecodeError(f"it has {stop - start} bytes")
             single = SingleMessageMetadata.FromString(payload[start:stop])
         except DecodeError as error:
-            notes.append(f"message {index} of the batch: its metadata does not parse: {error}")
+            why = breaks(payload, start, stop, SingleMessageMetadata.DESCRIPTOR) or error
+            notes.append(f"message {index} of the batch: its metadata does not parse: {why}")
             return messages
         if budget is not None and not budget.spend(_cost(single, stop - start)):
             notes.append(budget.refuse(f"{index} of {count} messages opened"))
@@ -274,12 +279,7 @@ def _snappy(data: bytes, size: int) -> bytes:
     if data.startswith(_SNAPPY_FRAMING):
         whole = bytearray(size)
         return bytes(whole[: cramjam.snappy.decompress_into(data, whole)])
-    said = shift = 0
-    for byte in data[:5]:
-        said |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
+    said, _ = read_varint(data, 0, min(len(data), 5))
     if said != size:
         raise PayloadError(f"SNAPPY payload of {said} bytes where uncompressed_size says {size}")
     whole = bytearray(size)  # ours, for cramjam panics where it cannot have the memory

@@ -1,42 +1,136 @@
-"""Bytes of the protocol with the credentials in them starred out, as long as they were.
+"""Bytes of the protocol without credentials: masked by stars, as long as they were.
 
-Which commands may carry some is found in the schema: those with a field of `SECRETS`, at any depth.
+Of a frame these are the fields that `credentials.py` finds. Of bytes that are no intact frame only those are
+shown that surely belong to a command without credentials (`broken.py`).
 """
 
+import re
+import struct
 from collections.abc import Iterator
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from pulsarctl_wire.wire.commands import BODIES
-from pulsarctl_wire.wire.fields import SECRETS, messages_in, secret_values
-from pulsarctl_wire.wire.frame import Connection, Event, Frame
+from pulsarctl_wire.wire.broken import broken_spans
+from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
+from pulsarctl_wire.wire.credentials import WITH_SECRETS, Span, command_type, find_secrets
+from pulsarctl_wire.wire.foreign import ENOUGH, QUERY, proxy_header, recognise
+from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_FRAME_SIZE, Connection, Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-from pulsarctl_wire.wire.stream import KEPT_FRAME, FrameStream
-from pulsarctl_wire.wire.walk import FrameWalk
+from pulsarctl_wire.wire.resync import COMMAND_HEADS
+from pulsarctl_wire.wire.stream import FrameStream
 
-WITH_SECRETS: Final[frozenset[int]] = frozenset(
-    number
-    for number, body in BODIES.items()
-    for message in messages_in(BaseCommand.DESCRIPTOR.fields_by_name[body].message_type)
-    if any(field.full_name in SECRETS for field in message.fields)
+_HEADER: Final = re.compile(rb"[A-Za-z0-9-]{1,40}:[ \t]*")
+_HARMLESS_HEADERS: Final = frozenset(
+    {
+        *(b"host", b"content-type", b"content-length", b"content-encoding", b"transfer-encoding"),
+        *(b"user-agent", b"server", b"date", b"upgrade", b"connection", b"accept", b"accept-encoding"),
+    }
 )
-"""Type numbers of the commands that may carry credentials."""
 
-_HEADS: Final = {bytes([8, number]) for number in WITH_SECRETS}
+# -- events
+
+
+def event_spans(event: Event) -> list[Span]:
+    """The spans of an event's `raw` that only `--show-secrets` shows."""
+    if isinstance(event, Gap):
+        return []
+    if isinstance(event, Frame):
+        return frame_spans(event)
+    if event.protocol:
+        return list(_http_spans(event.raw)) if event.protocol == "HTTP" else []
+    if proxy_header(event.raw)[0] == event.size == len(event.raw):
+        return []
+    return broken_spans(event.raw)
+
+
+def frame_spans(frame: Frame) -> list[Span]:
+    """The spans of a frame's bytes that are credentials, or may be some."""
+    raw = frame.raw
+    if frame.base is None:  # cut; its sizes are its own all the same
+        return [(max(start, 8), stop) for start, stop in broken_spans(raw) if stop > 8]
+    return _intact_spans(raw, min(8 + frame.command_size, len(raw)), frame.type)
+
+
+def _intact_spans(raw: bytes, end: int, number: int) -> list[Span]:
+    """The spans of a frame whose command of type `number` ends at `end`."""
+    spans = find_secrets(raw, 8, end).spans
+    if end < len(raw) and (spans or number not in PAYLOAD_TYPES):
+        spans = [*spans, (end, len(raw))]  # who knows what stands there
+    return spans
+
+
+def _http_spans(raw: bytes) -> Iterator[Span]:
+    """Of HTTP the query of the request, values of headers that are not known to be harmless, and bodies."""
+    at = 0
+    for number, line in enumerate(raw.splitlines(keepends=True)):
+        stop, text = at + len(line), line.rstrip(b"\r\n")
+        if not number:
+            yield from ((at + found.start(), at + found.end()) for found in QUERY.finditer(text))
+        elif not text:
+            break
+        else:
+            header = _HEADER.match(text)
+            if header is None or header[0].split(b":")[0].lower() not in _HARMLESS_HEADERS:
+                yield at + (header.end() if header else 0), at + len(text)
+        at = stop
+    if at < len(raw):
+        yield at, len(raw)
+
+
+_FIRST: Final = bytes([KEPT_FRAME >> 24])  # the largest first byte of a frame
+_HEAD: Final = 14  # bytes of a frame that tell whether it is plain
+_PLAIN: Final = {
+    head: (len(head), number in PAYLOAD_TYPES)
+    for head, number in COMMAND_HEADS.items()
+    if number not in WITH_SECRETS
+}
+"""What commands without credentials begin with -> its size, and whether a payload follows the command."""
+
+_sizes_at: Final = struct.Struct(">II").unpack_from
+
+
+def masked(data: bytes, spans: list[Span], mask: bytes = b"*") -> bytes:
+    """`data` with stars, or another `mask` of one byte, in place of `spans`."""
+    if not spans:
+        return data
+    made = bytearray(data)
+    for start, stop in spans:
+        start, stop = max(start, 0), min(stop, len(made))
+        made[start:stop] = mask * (stop - start)
+    return bytes(made)
+
+
+def hex_digits(data: bytes, spans: list[Span]) -> str:
+    """`data` in hexadecimal digits, with xx for the bytes of `spans`."""
+    digits = data.hex(" ").split()
+    for start, stop in spans:
+        start, stop = max(start, 0), min(stop, len(digits))
+        digits[start:stop] = ["xx"] * (stop - start)
+    return " ".join(digits)
+
+
+def shown(event: Frame | Malformed, show_secrets: bool = False) -> bytes:
+    """The bytes of a frame or a malformed stretch as they may be shown."""
+    return event.raw if show_secrets else masked(event.raw, event_spans(event))
+
+
+# -- streams
 
 
 class Redacted:
     """One direction of a connection, redacted: what may hold credentials waits until it is whole.
 
-    It waits no longer than the decoder does, and what the decoder finds where bytes were damaged is redacted
-    as well.
+    Frames are followed by their sizes as long as these make sense. From where they do not, bytes wait no
+    longer than the decoder lets them, and are masked but for the intact frames that it finds.
     """
 
     def __init__(self) -> None:
-        self._walk = FrameWalk(WITH_SECRETS)
         self._held = b""
-        self._stream: FrameStream | None = None  # where no walk goes on
+        self._left = 0  # bytes to come of a frame, or of a PROXY header, that is let through
+        self._fresh = True  # nothing is known yet of what is spoken here
+        self._protocol = ""  # another one than Pulsar's
+        self._stream: FrameStream | None = None  # where sizes made no sense
         self._at = 0  # in that, the offset of what is held
 
     @property
@@ -47,75 +141,109 @@ class Redacted:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The next bytes, as they may be shown."""
         if self._stream is not None:
-            yield self._search(self._stream, data)
-            return
-        whole = self._held + data
-        self._held = b""
-        at = 0
-        while at < len(whole):
-            start = at + self._walk.left
-            stop = self._walk.walk(whole, at)
-            if self._walk.lost:
-                yield whole[at:start]
-                self._stream = FrameStream(Connection(0), True, from_start=False)
-                self._stream.certain = False
-                yield self._search(self._stream, whole[start:])
-                return
-            if stop > at:
-                yield whole[at:stop]
-            at = stop + self._walk.size(whole, stop)
-            if not stop < at <= len(whole):
-                self._held = whole[stop:]
-                return
-            yield without_secrets(whole[stop:at])
+            self._held += data
+            yield self._released(self._stream.feed(data), self._stream)
+        elif self._protocol:
+            yield b"*" * len(data) if self._protocol == "HTTP" else data
+        else:
+            data, self._held = self._held + data, b""
+            if self._fresh and not self._begins(data):
+                self._held = data
+            else:
+                yield from self._frames(data)
 
     def end(self) -> bytes:
         """What still waits, for no more will come."""
         if self._stream is not None:
-            self._redact(self._stream.close())
+            return self._released(self._stream.close(), self._stream)
         held, self._held = self._held, b""
-        return held if self._stream is not None else without_secrets(held)
+        sizes = 0 if self._fresh or len(held) < 8 else 8  # those of a cut frame
+        return masked(held, [(max(start, sizes), stop) for start, stop in broken_spans(held)])
 
-    def _search(self, stream: FrameStream, data: bytes) -> bytes:
-        self._held += data
-        self._redact(stream.feed(data))
-        free = stream.position - self._at
-        data, self._held = self._held[:free], self._held[free:]
-        self._at += free
-        return data
+    def _begins(self, data: bytes) -> bool:
+        """Find out what begins with `data`; whether that can be told yet."""
+        header, known = proxy_header(data)
+        if header and not known:
+            return False  # there is more to it
+        if header or data[:1] <= _FIRST:
+            self._left = header
+        elif len(data) >= ENOUGH:
+            self._protocol, _ = recognise(data)
+        else:
+            return False
+        self._fresh = False
+        return True
 
-    def _redact(self, events: list[Event]) -> None:
-        """Star out what is held of frames that carry credentials."""
+    def _frames(self, data: bytes) -> Iterator[bytes]:
+        """Go from header to header; look into the frames that are not surely without credentials."""
+        if self._protocol:
+            yield masked(data, list(_http_spans(data)) if self._protocol == "HTTP" else [])
+            return
+        done, at, end = 0, self._left, len(data)
+        while end - at >= 8:
+            total, size = _sizes_at(data, at)
+            stop = at + 4 + total
+            if size < 2 or size + 4 > total or total > KEPT_FRAME:
+                yield data[done:at]
+                yield self._lose(data[at:])
+                return
+            if _is_plain(data, at, total, size):
+                at = stop
+                continue
+            if stop > end and (total <= MAX_FRAME_SIZE or end - at < _HEAD):
+                break
+            if total > MAX_FRAME_SIZE:
+                yield data[done:at]
+                yield self._lose(data[at:])
+                return
+            yield data[done:at]
+            yield _whole(data[at:stop], size)
+            done = at = stop
+        self._left = max(at - end, 0)
+        self._held = data[at:]
+        yield data[done:at]
+
+    def _lose(self, data: bytes) -> bytes:
+        """No frame begins with `data`: leave it to the decoder to find the next one."""
+        self._stream = FrameStream(Connection(0), True, from_start=False)
+        self._stream.certain = False
+        self._held = data
+        return self._released(self._stream.feed(data), self._stream)
+
+    def _released(self, events: list[Event], stream: FrameStream) -> bytes:
+        """What the decoder has done with, masked but for the frames in it."""
+        size = stream.position - self._at
+        made = bytearray(b"*" * size)
         for frame in events:
-            if isinstance(frame, Frame) and frame.raw[8:10] in _HEADS:
+            if isinstance(frame, Frame):
                 start = frame.offset - self._at
-                stop = start + len(frame.raw)
-                self._held = self._held[:start] + without_secrets(frame.raw) + self._held[stop:]
+                made[start : start + len(frame.raw)] = shown(frame)
+        self._at += size
+        self._held = self._held[size:]
+        return bytes(made)
 
 
-def without_secrets(data: bytes) -> bytes:
-    """Frames as they are sent, credentials in them starred out, as long as they were; other bytes as is."""
-    at = 0
-    while len(data) - at >= 8:
-        size, command = int.from_bytes(data[at : at + 4], "big"), int.from_bytes(data[at + 4 : at + 8], "big")
-        if command < KEPT_FRAME and data[at + 8 : at + 10] in _HEADS:
-            data = _starred(data, at + 8, min(at + 8 + command, len(data)))
-        at += 4 + size
-    return data
+def _is_plain(data: bytes, at: int, total: int, size: int) -> bool:
+    """Whether the frame at `data[at:]` has no credentials for sure, by its head alone.
+
+    That is a command which may carry none, written as protobuf writes it: its type, its sub-message of just
+    the size that is left, nothing behind that.
+    """
+    head = _PLAIN.get(data[at + 8 : at + 11]) or _PLAIN.get(data[at + 8 : at + 12])
+    if head is None or (total > size + 4 and not head[1]):
+        return False
+    at, left = at + 8 + head[0], size - head[0] - 1
+    if left < 128:
+        return left >= 0 and data[at] == left if at < len(data) else False
+    left -= 1
+    return data[at : at + 2] == bytes((left & 0x7F | 0x80, left >> 7)) if left < 16_384 else False
 
 
-def _starred(data: bytes, start: int, end: int) -> bytes:
-    """`data` whose command from `start` to `end` carries credentials, without them."""
+def _whole(raw: bytes, size: int) -> bytes:
+    """A whole frame by its sizes, as it may be shown; its command of `size` bytes may be anything."""
+    number = command_type(raw, 8, 8 + size)
     try:
-        base = BaseCommand.FromString(data[start:end])
-        known = BaseCommand.FromString(data[start:end])
-        known.DiscardUnknownFields()
+        BaseCommand.FromString(raw[8 : 8 + size])
     except DecodeError:
-        known = None
-    # ByteSize would raise where a required field is missing
-    if known is None or known.SerializePartialToString() != base.SerializePartialToString():
-        # who knows what is what: all of it goes
-        return data[: start + 2] + b"*" * (end - start - 2) + data[end:]
-    for secret in secret_values(base):
-        data = data.replace(secret, b"*" * len(secret))
-    return data
+        number = None
+    return masked(raw, broken_spans(raw) if number is None else _intact_spans(raw, 8 + size, number))

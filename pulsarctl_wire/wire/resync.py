@@ -42,13 +42,13 @@ def _head(number: int) -> bytes:
     return base.SerializePartialToString()[:-1]  # without the length of the empty sub-message
 
 
-_HEADS: Final = {_head(number): number for number in BODIES}
-"""What a command begins with: the field `type`, then the tag of its sub-message."""
+COMMAND_HEADS: Final = {_head(number): number for number in BODIES}
+"""What a command begins with -> its type: the field `type`, then the tag of its sub-message."""
 
 
 def begins_command(data: bytes, at: int, to_broker: bool | None) -> bool:
     """Whether the bytes at `data[at:]` are the head of a known command that may go this way."""
-    number = _HEADS.get(data[at : at + 3], _HEADS.get(data[at : at + 4]))
+    number = COMMAND_HEADS.get(data[at : at + 3], COMMAND_HEADS.get(data[at : at + 4]))
     return number is not None and (to_broker is None or TO_BROKER.get(number, to_broker) is to_broker)
 
 

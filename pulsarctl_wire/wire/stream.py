@@ -26,8 +26,10 @@ from google.protobuf.message import DecodeError
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire import foreign, resync
+from pulsarctl_wire.wire.broken import is_little_endian, what_breaks
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
 from pulsarctl_wire.wire.frame import (
+    KEPT_FRAME,
     MAX_FRAME_SIZE,
     MAX_PARSED,
     Connection,
@@ -39,9 +41,6 @@ from pulsarctl_wire.wire.frame import (
     unknown_type,
 )
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-
-KEPT_FRAME: Final = 64 * 1024 * 1024
-"""Bytes of the largest frame kept whole, however large frames are said to be."""
 
 _UNCHECKED: Final = 65_536  # bytes of a frame that is waited for before its command is parsed
 _MOST_PACKETS: Final = 65_536  # that a malformed stretch names
@@ -64,6 +63,8 @@ _parse_command: Final = BaseCommand.FromString
 _CONNECT: Final = BaseCommand.CONNECT
 
 _UNPARSEABLE: Final = "the command does not parse as BaseCommand"
+_BEGAN_INSIDE: Final = "the capture began inside a frame"
+_AFTER_GAP: Final = "no frame begins here after a gap"
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -111,7 +112,7 @@ class FrameStream:
         self._mark_lost("", 0)
         self._fresh = True
         if not from_start:
-            self._lose("the capture began inside a frame", 0, resume_at=0)
+            self._lose(_BEGAN_INSIDE, 0, resume_at=0)
 
     # -- what goes in
 
@@ -155,7 +156,7 @@ class FrameStream:
         if frame_end >= self._offset:
             self._skip = frame_end - self._offset
         else:
-            self._lose("no frame begins here after a gap", self._offset, resume_at=self._offset)
+            self._lose(_AFTER_GAP, self._offset, resume_at=self._offset)
         return events
 
     def close(self) -> list[Event]:
@@ -328,16 +329,16 @@ class FrameStream:
             if went >= 0:
                 return went
         if size + 4 > total or size < 2:
-            problem = f"TOTAL_SIZE {total} and COMMAND_SIZE {size} do not fit together"
-            self._refuse(problem, at, at + 4 + total)
+            # no numbers here: these bytes may be a part of credentials
+            self._refuse("TOTAL_SIZE and COMMAND_SIZE do not fit together", at, at + 4 + total)
             return at
         if size > MAX_PARSED:
             problem = f"COMMAND_SIZE {size}: more than {MAX_PARSED} are not parsed"
             self._refuse(problem, at, at + 4 + total)
         elif len(data) - at < 8 + resync.COMMAND_HEAD:
             self._need = 8 + resync.COMMAND_HEAD
-        elif not resync.begins_command(data, at + 8, self._direction()):
-            self._refuse(f"TOTAL_SIZE {total} is over the limit of {self.limit} bytes", at, 0)
+        elif not self._begins_command(data, at):
+            self._refuse(f"TOTAL_SIZE is over the limit of {self.limit} bytes", at, 0)
         elif total + 4 <= KEPT_FRAME:
             self._approved = total
         else:
@@ -356,6 +357,11 @@ class FrameStream:
         self._cut(data[at : at + shown], at, events)
         self._skip = total + 4 - shown
         return at + shown
+
+    def _begins_command(self, data: bytes, at: int) -> bool:
+        """Whether the sizes at `data[at:]`, which are over the limit, may be those of a large frame."""
+        known = resync.begins_command(data, at + 8, self._direction())
+        return known and not is_little_endian(data, at)
 
     def _direction(self) -> bool | None:
         return self.to_broker if self.certain else None
@@ -446,9 +452,11 @@ class FrameStream:
         self._searching = False
         if not self._lost_size:
             return
+        head = bytes(self._lost_head)
+        joined = self._lost_reason in (_BEGAN_INSIDE, _AFTER_GAP)
         lost = Malformed(
-            self._lost_reason,
-            bytes(self._lost_head),
+            self._lost_reason if self.protocol or joined else self._lost_reason + what_breaks(head),
+            head,
             self._lost_size,
             self.connection,
             self.to_broker,
@@ -536,7 +544,7 @@ class FrameStream:
         total, size = _header_at(data, at)
         fits = 2 <= size <= total - 4
         if total + 4 > self.limit and total != self._approved:
-            fits = fits and resync.begins_command(data, at + 8, self._direction())
+            fits = fits and self._begins_command(data, at)
         return fits and (len(data) - at < 8 + size or _parses(data[at + 8 : at + 8 + size]))
 
     def _cut(self, raw: bytes, at: int, events: list[Event]) -> int:

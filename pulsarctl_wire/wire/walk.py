@@ -17,8 +17,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from pulsarctl_wire.wire.foreign import proxy_header
-from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE
-from pulsarctl_wire.wire.stream import KEPT_FRAME
+from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_FRAME_SIZE
 
 HEAD: Final = 10
 """Bytes that tell a frame's size and its command; no frame is smaller."""

@@ -15,7 +15,7 @@ import pytest
 from pwire_run import SAMPLES, Pcap, decode
 
 from pulsarctl_wire import read_frames
-from pulsarctl_wire.wire.fields import secret_values
+from pulsarctl_wire.wire.credentials import find_secrets
 from pulsarctl_wire.wire.frame import build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
@@ -34,10 +34,9 @@ _HEAD = re.compile(r"bytes: ((?:[0-9a-f]{2} ?)+)")
 def _tokens() -> frozenset[bytes]:
     """The tokens in auth-token.pcap; throw-away ones."""
     return frozenset(
-        secret
+        frame.raw[start:stop]
         for frame in read_frames(SAMPLES / "auth-token.pcap")
-        if frame.base is not None
-        for secret in secret_values(frame.base)
+        for start, stop in find_secrets(frame.raw, 8, 8 + frame.command_size).spans
     )
 
 

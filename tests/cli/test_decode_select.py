@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import time
 from collections import Counter
 from datetime import datetime
@@ -206,12 +207,21 @@ def test_count_reads_no_further() -> None:
 @pytest.mark.parametrize(
     ("sample", "said"),
     [
-        ("errors.pcap", r" 17 \S+ 0 ← ERROR .* ConsumerBusy "),
-        ("auth-token.pcap", r" 42 \S+ 2 ← ERROR .* AuthenticationError "),
-        ("corrupt-in-transit.pcap", r" 19 \S+ 3 → SEND .* crc=BAD"),
-        ("chunks-out-of-order.pcap", r" 19 \S+ 1 → SEND .* chunk=3/3 .* without chunk 1"),
-        ("snaplen96.pcap", r" 1 \S+ 0 → .* PARTIAL"),
-        ("http-client-on-binary-port.pcap", r" - \S+ 0 → MALFORMED not Pulsar: HTTP: GET"),
+        ("errors.pcap", r"^ConsumerBusy: .* \| +17 \S+ 0 ← ERROR .* ConsumerBusy "),
+        ("auth-token.pcap", r"^AuthenticationError: .* \| +42 \S+ 2 ← ERROR "),
+        (
+            "corrupt-in-transit.pcap",
+            r"^CRC32-C is 2bc7eb98, the bytes have 3b992cf7 \| +19 \S+ 3 → SEND .* crc=BAD",
+        ),
+        (
+            "chunks-out-of-order.pcap",
+            r"^.*without chunk 1.* \| +19 \S+ 1 → SEND .* chunk=3/3 .* without chunk 1",
+        ),
+        ("snaplen96.pcap", r"^cut: 30 of 45 bytes \| +1 \S+ 0 → .* PARTIAL"),
+        (
+            "http-client-on-binary-port.pcap",
+            r"^not Pulsar: HTTP: GET /admin.* \| +- \S+ 0 → MALFORMED not Pulsar: HTTP: GET",
+        ),
     ],
 )
 def test_the_first_error(sample: str, said: str) -> None:
@@ -232,7 +242,27 @@ def test_the_first_error(sample: str, said: str) -> None:
     ],
 )
 def test_nothing_is_wrong(sample: str) -> None:
-    assert decode("--first-error", sample).lines == []
+    run = decode("--first-error", sample)
+    assert run.code == 0
+    assert run.lines == []
+    (said,) = run.complaints
+    assert re.fullmatch(r"pwire: nothing wrong in [0-9]+ frames", said)
+
+
+def test_nothing_is_wrong_in_what_was_looked_at() -> None:
+    run = decode("--first-error", "--command", "LOOKUP", "errors.pcap")
+    looked_at = len(decode("--command", "LOOKUP", "errors.pcap").lines)
+    assert run.complaints == [f"pwire: nothing wrong in {looked_at} frames"]
+
+
+def test_what_lacks_a_field_is_wrong() -> None:
+    base = BaseCommand(type=BaseCommand.LOOKUP)
+    base.lookupTopic.topic = "t"
+    command = base.SerializePartialToString()
+    frame = struct.pack(">II", 4 + len(command), len(command)) + command
+    run = decode("--first-error", "-", stdin=frame)
+    assert run.lines[0].startswith("CommandLookupTopic lacks request_id | ")
+    assert run.lines[0].endswith(" ! CommandLookupTopic lacks request_id")
 
 
 def test_a_hole_is_wrong() -> None:

@@ -37,11 +37,11 @@ from strategies import frames_to_broker, names
 from pulsarctl_wire.errors import SettingsError, Unreachable
 from pulsarctl_wire.net import pairs, replay
 from pulsarctl_wire.net.differences import differences
-from pulsarctl_wire.net.remap import _METHODS, Names, Remap
+from pulsarctl_wire.net.remap import Names, Remap
 from pulsarctl_wire.net.replay import Difference, Ended, Options, Replay, Totals
 from pulsarctl_wire.net.settings import Auth, Settings, parse_url
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS
-from pulsarctl_wire.wire.fields import SECRETS
+from pulsarctl_wire.wire.fields import METHODS, SECRETS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from pulsarctl_wire.wire.session import Knowledge, Session
@@ -491,7 +491,7 @@ async def test_those_that_a_proxy_passed_on_are_left_out_too(auth: Auth | None) 
 
 def test_whatever_may_be_redacted_can_be_left_out() -> None:
     secrets = {name.rpartition(".")[2] for name in SECRETS}
-    assert secrets == _METHODS.keys()
+    assert secrets == METHODS.keys()
 
 
 @awaited

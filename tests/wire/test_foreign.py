@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.wire.foreign import ENOUGH, proxy_header, recognise
-from pulsarctl_wire.wire.frame import Connection, Frame, Malformed
-from pulsarctl_wire.wire.stream import KEPT_FRAME, FrameStream
+from pulsarctl_wire.wire.frame import KEPT_FRAME, Connection, Frame, Malformed
+from pulsarctl_wire.wire.stream import FrameStream
 
 NOTHING: Final = ("", "")
 PING: Final = bytes.fromhex("00000009000000050812920100")

@@ -144,7 +144,11 @@ def test_a_type_the_schema_does_not_have_keeps_its_number() -> None:
         (b"", "no metadata behind the command"),
         (b"\x00\x00\x00\x09abc", "metadata of 9 bytes runs beyond the frame"),
         (b"\x0e\x02\xff\xff\xff\xff", "broker entry metadata of 4294967295 bytes runs beyond the frame"),
-        (b"\x00\x00\x00\x02\x0a\xff", "the metadata does not parse as MessageMetadata"),
+        (
+            b"\x00\x00\x00\x02\x0a\xff",
+            "the metadata does not parse as MessageMetadata: producer_name (field 1) "
+            "the size: a varint that does not end, 1 byte is left (offset 20)",
+        ),
     ],
 )
 def test_a_broken_entry_is_noted(entry: bytes, note: str) -> None:

@@ -9,10 +9,9 @@ from strategies import cuts, frames_to_broker, message_frames
 
 from pulsarctl_wire.wire import walk
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.frame import build_frame
+from pulsarctl_wire.wire.frame import KEPT_FRAME, build_frame
 from pulsarctl_wire.wire.proxy_header import build_header
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-from pulsarctl_wire.wire.stream import KEPT_FRAME
 from pulsarctl_wire.wire.walk import HEAD, LARGEST, FrameWalk
 
 PING = build_frame(build_command("PING"))

@@ -1,0 +1,145 @@
+"""What bytes that are no frame were meant to be: their sizes and their command, as far as these can be read.
+
+A frame that does not parse mostly has the right head, or one that is wrong in a way clients often get wrong:
+
+    TOTAL_SIZE COMMAND_SIZE command    the right one; maybe the sizes do not fit, or the command breaks
+    the same in little-endian order
+    SIZE command                       one of the sizes is missing
+    command                            both are
+"""
+
+from typing import Final, Literal, NamedTuple
+
+from pulsarctl_wire.wire.commands import NAMES, PAYLOAD_TYPES, command_name
+from pulsarctl_wire.wire.credentials import Span, command_type, is_type, names_credentials
+from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_FRAME_SIZE, Malformed
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+from pulsarctl_wire.wire.resync import LARGEST_COMMAND, begins_command
+from pulsarctl_wire.wire.varint import SIZED, Field, breaks, fields
+
+
+class Meant(NamedTuple):
+    """The frame that bytes were meant to be, as offsets in them.
+
+    type      number of its command
+    command   where that begins
+    end       where it ends, by its size or where the bytes end
+    stop      where the frame ends, likewise
+    order     of the bytes of its sizes, "big" or "little"
+    wrong     what is wrong with its head, "" if nothing
+    """
+
+    type: int
+    command: int
+    end: int
+    stop: int
+    order: Literal["big", "little"] = "big"
+    wrong: str = ""
+
+
+def meant(raw: bytes) -> Meant | None:
+    """The frame that `raw` was meant to be; None where no command of the schema can be recognised."""
+    return _right_order(raw) or _little_endian(raw) or _sizes_missing(raw)
+
+
+def _right_order(raw: bytes) -> Meant | None:
+    total, size = _sizes(raw, "big")
+    if len(raw) < 10 or not 2 <= size <= KEPT_FRAME or total > KEPT_FRAME:
+        return None
+    number = command_type(raw, 8, min(8 + size, len(raw)))
+    if number not in NAMES:
+        return None
+    wrong = ""
+    if total < size + 4:
+        hint = "; it leaves out the 4 bytes of COMMAND_SIZE" if total == size else ""
+        wrong = f"COMMAND_SIZE {size} needs a TOTAL_SIZE of {size + 4} at least, and that is {total}{hint}"
+    end = min(8 + size, len(raw))
+    if total < size + 4 and not _is_complete(raw, end, number):
+        end = min(end, max(4 + total, 8))
+    stop = min(4 + total, len(raw)) if number in PAYLOAD_TYPES else end
+    return Meant(number, 8, end, max(stop, end), "big", wrong)
+
+
+def _is_complete(raw: bytes, end: int, number: int) -> bool:
+    """Whether the command at `raw[8:end]` is just its type and a whole sub-message."""
+    numbers = [0 if field.problem else field.number for field in fields(raw, 8, end)]
+    return sorted(numbers) == [1, number]
+
+
+def is_little_endian(raw: bytes, at: int) -> bool:
+    """Whether the sizes at `raw[at:]`, far too large as they are, make sense in the other order."""
+    total, size = _sizes(raw[at : at + 8], "little")
+    return _sizes(raw[at : at + 8], "big")[1] > LARGEST_COMMAND and 2 <= size <= total - 4 < MAX_FRAME_SIZE
+
+
+def _little_endian(raw: bytes) -> Meant | None:
+    total, size = _sizes(raw, "little")
+    if not 2 <= size <= total - 4 < KEPT_FRAME or not begins_command(raw, 8, None):
+        return None
+    end, stop = min(8 + size, len(raw)), min(4 + total, len(raw))
+    number = next(fields(raw, 8, len(raw))).value
+    return Meant(number, 8, end, stop if number in PAYLOAD_TYPES else end, "little", _LITTLE)
+
+
+def _sizes_missing(raw: bytes) -> Meant | None:
+    for at, wrong in _MISSING:
+        if begins_command(raw, at, None):
+            parts = list(fields(raw, at, len(raw)))
+            if len(parts) > 1 and parts[1].wire == SIZED and parts[1].number == parts[0].value:
+                return Meant(parts[0].value, at, parts[1].stop, parts[1].stop, "big", wrong)
+    return None
+
+
+_LITTLE: Final = "the sizes are little-endian; Pulsar's are big-endian"
+_MISSING: Final = (
+    (4, "one size before the command; TOTAL_SIZE and COMMAND_SIZE are expected there"),
+    (0, "TOTAL_SIZE and COMMAND_SIZE are missing before the command"),
+)
+
+
+def _sizes(raw: bytes, order: Literal["big", "little"]) -> tuple[int, int]:
+    return int.from_bytes(raw[:4], order), int.from_bytes(raw[4:8], order)
+
+
+def what_breaks(raw: bytes) -> str:
+    """What is wrong with the frame that `raw` was meant to be, as the end of a sentence; "" if nobody knows.
+
+    Of commands that may carry credentials nothing is said that follows from their bytes.
+    """
+    head = meant(raw)
+    if head is None:
+        return ""
+    why = head.wrong
+    secret = any(names_credentials(field) for field in fields(raw, head.command, head.end))
+    whole = head.end < len(raw) or len(raw) < Malformed.KEPT  # else the command may go on behind what is kept
+    if not why and not secret and whole:
+        why = breaks(raw, head.command, head.end, BaseCommand.DESCRIPTOR)
+    if why or secret:
+        return f": {command_name(head.type)}{', ' if why else ''}{why}"
+    return ""
+
+
+def broken_spans(raw: bytes) -> list[Span]:
+    """The spans of bytes that are no intact frame, without those that surely belong to a harmless command."""
+    head = meant(raw)
+    if head is None:
+        return [(0, len(raw))]
+    top = list(fields(raw, head.command, head.end))
+    if any(names_credentials(field) for field in top):
+        visible = top[0].stop if is_type(top[0]) else head.command
+    else:
+        visible = _harmless_until(top, head)
+    return [(visible, len(raw))] if visible < len(raw) else []
+
+
+def _harmless_until(top: list[Field], head: Meant) -> int:
+    """Where the bytes end that surely belong to a harmless command: its type, its own sub-message."""
+    whole = False
+    for field in top:
+        own = field.number == head.type and field.wire == SIZED and not field.depth
+        if own and field.at > field.start and field.problem:
+            return head.stop
+        if field.problem or not (own or is_type(field)):
+            return field.start
+        whole |= own
+    return head.stop if whole else head.end

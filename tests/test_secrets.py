@@ -1,0 +1,162 @@
+"""Credentials in frames of every encoding, damaged and cut ones too: none is in any output or recording."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from credential_frames import BINARY, TEXT, case
+
+from pulsarctl_wire.cli.console import Origin, Paint
+from pulsarctl_wire.cli.hexview import HexRenderer
+from pulsarctl_wire.cli.jsonl import json_line
+from pulsarctl_wire.cli.line import LineRenderer
+from pulsarctl_wire.cli.tree import TreeRenderer
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.wire.frame import Connection, Event
+from pulsarctl_wire.wire.redaction import Redacted
+from pulsarctl_wire.wire.session import Knowledge, Session
+from pulsarctl_wire.wire.stream import FrameStream
+
+PIECE = 8
+"""Bytes of a credential that must not be seen in a row."""
+
+_ALPHABETS = [re.compile(b"[%s]{%d}" % (re.escape(letters), PIECE)) for letters in (TEXT, BINARY)]
+_HEX_ROW = re.compile(r"^  [0-9a-f]{8}  ((?:(?:[0-9a-f]{2}|xx) )+)", re.MULTILINE)
+_HEX_WORD = re.compile(r"(?:[0-9a-f]{2} ?){8,}")
+_ESCAPE = re.compile(rb"\\\\?x([0-9a-f]{2})")
+_BASE64 = re.compile(rb'"([A-Za-z0-9+/]{8,}={0,2})"')
+
+
+class Outputs(NamedTuple):
+    line: str
+    json: bytes
+    hex: str
+    tree: str
+
+
+class Showing:
+    """All forms of output."""
+
+    def __init__(self, *, show_secrets: bool = False) -> None:
+        self.recorder = Recorder(show_secrets=show_secrets)
+        self.line = LineRenderer(Paint(False), show_secrets=show_secrets, origin=Origin())
+        self.hex = HexRenderer(self.line, Paint(False), show_secrets=show_secrets)
+        self.tree = TreeRenderer(self.line, self.recorder, Paint(False), show_secrets=show_secrets)
+
+    def __call__(self, events: list[Event], *, tree: bool) -> Outputs:
+        return Outputs(
+            "\n".join(map(self.line, events)),
+            b"".join(json_line(self.recorder(event)) for event in events),
+            "\n".join(map(self.hex, events)),
+            "\n".join(map(self.tree, events)) if tree else "",
+        )
+
+
+def decoded(data: bytes, to_broker: bool) -> list[Event]:
+    connection = Connection(0, "c:1", "s:2")
+    streams = FrameStream(connection, False), FrameStream(connection, True)
+    session = Session(connection, Knowledge(), streams)
+    events = [*streams[to_broker].feed(data), *streams[to_broker].close()]
+    session.track(events)
+    return events
+
+
+def recorded(source: Random, data: bytes) -> bytes:
+    redacted = Redacted()
+    at = 0
+    shown: list[bytes] = []
+    while at < len(data):
+        size = source.choice((1, 7, 40, len(data)))
+        shown += redacted.feed(data[at : at + size])
+        at += size
+    shown.append(redacted.end())
+    return b"".join(shown)
+
+
+def _seen(outputs: Outputs) -> Iterator[bytes]:
+    """All bytes that a reader sees: as they are, unescaped, as base64, as hexadecimal digits."""
+    for text in (outputs.line, outputs.tree):
+        raw = text.encode()
+        yield raw
+        if b"\\x" in raw:
+            yield _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), raw)
+        for word in _HEX_WORD.findall(text):
+            yield bytes.fromhex(word)
+    yield outputs.json
+    if b"\\x" in outputs.json:
+        yield _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), outputs.json)
+    for found in _BASE64.findall(outputs.json):
+        with suppress(ValueError):
+            yield base64.b64decode(found, validate=True)
+    yield outputs.hex.encode()
+    yield bytes.fromhex("".join(row.replace("xx", "2a") for row in _HEX_ROW.findall(outputs.hex)))
+
+
+def _pieces(secrets: list[bytes]) -> set[bytes]:
+    return {
+        each[at : at + PIECE]
+        for each in secrets
+        if len(each) >= 16 and len(set(each)) > 12  # others are written in the alphabets
+        for at in range(len(each) - PIECE + 1)
+    }
+
+
+def leaks(seen: Iterator[bytes], secrets: list[bytes]) -> list[bytes]:
+    """The pieces of credentials in what is seen."""
+    pieces = _pieces(secrets)
+    found = []
+    for data in seen:
+        found += [match[0] for letters in _ALPHABETS for match in letters.finditer(data)]
+        if pieces:
+            found += [
+                data[at : at + PIECE]
+                for at in range(len(data) - PIECE + 1)
+                if data[at : at + PIECE] in pieces
+            ]
+    return found
+
+
+def check(seed: int, count: int, tree_share: float) -> None:
+    source = Random(seed)
+    show = Showing()
+    for number in range(count):
+        one = case(source)
+        events = decoded(one.data, one.to_broker)
+        outputs = show(events, tree=source.random() < tree_share)
+        record = recorded(source, one.data)
+        assert len(record) == len(one.data)
+        for name, seen in (("outputs", _seen(outputs)), ("recording", iter([record]))):
+            found = leaks(seen, one.secrets)
+            assert not found, (name, seed, number, found[:3], one.data.hex(), events)
+
+
+def test_the_search_sees_what_is_shown() -> None:
+    source = Random(1)
+    show = Showing(show_secrets=True)
+    shown = 0
+    for _ in range(200):
+        one = case(source)
+        events = decoded(one.data, one.to_broker)
+        for form in Outputs._fields:
+            empty: dict[str, Any] = {"line": "", "json": b"", "hex": "", "tree": ""}
+            outputs = show(events, tree=True)
+            only = Outputs(**(empty | {form: getattr(outputs, form)}))
+            shown += bool(leaks(_seen(only), one.secrets))
+    assert shown > 200
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_secret_of_mutated_frames(seed: int) -> None:
+    check(seed, 2_000, 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_no_secret_of_a_hundred_thousand_mutated_frames(seed: int) -> None:
+    check(seed, 10_000, 0.05)
