@@ -4,12 +4,14 @@ A record is a dict of JSON values; its names are fixed. Everything in it is deri
 alone, so that a record can be made of any frame, wherever it came from.
 """
 
+import struct
 from base64 import b64decode
 from collections.abc import Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtoMessage
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pulsarctl_wire.views import MAX_FRAME_VALUES, Content, Room, show, show_plain
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
@@ -90,6 +92,9 @@ class Recorder:
         self._show_secrets = show_secrets
         self._schema = schema
         self._answers = answers
+        # of the frame that is shown: bytes of payloads that still may be, values that still may be built
+        self._left = self._most = 0
+        self._room: Room | None = None
 
     def __call__(self, event: Event) -> Record:
         """The record of `event`."""
@@ -132,7 +137,8 @@ class Recorder:
             "partial": frame.partial,
             "notes": notes,
         }
-        notes += self._walk.take_odd()
+        if self._walk.is_used:
+            notes += self._walk.take_odd()
         if frame.checksum == "invalid":
             parts = frame.parts
             notes.append(f"CRC32-C is {parts.stored:08x}, the bytes have {parts.computed:08x}")
@@ -189,18 +195,21 @@ class Recorder:
         entry = open_entry(frame, budget)
         if entry.notes:
             notes += entry.notes
-        most = min(MAX_FRAME_VALUES, budget.left // VALUE_COST)
-        showing = _Showing(frame, notes, Room(most))
+        self._left, self._room = MAX_SHOWN, None
         records = [
-            self._message(showing, message, walked if message.index is None else self._walk(message.metadata))
+            self._message(
+                frame, message, walked if message.index is None else self._walk(message.metadata), notes
+            )
             for message in entry.messages
         ]
-        budget.left -= (most - showing.room.values) * VALUE_COST
-        if showing.left < 0:
+        room: Room | None = self._room
+        if room is not None:
+            budget.left -= (self._most - room.values) * VALUE_COST
+        if self._left < 0:
             notes.append(f"payloads are not shown beyond {MAX_SHOWN} bytes of a frame")
         return records
 
-    def _message(self, showing: "_Showing", message: Message, walked: Record) -> Record:
+    def _message(self, frame: Frame, message: Message, walked: Record, notes: list[str]) -> Record:
         payload = message.payload
         properties = walked.get("properties")
         record: Record = {
@@ -221,13 +230,12 @@ class Recorder:
         if walked.get("null_value"):
             record["null_value"] = True
         elif payload is not None:
-            showing.left -= len(payload)
-            if showing.left >= 0:
-                record["payload"] = self._payload(showing, message.metadata, payload)
+            self._left -= len(payload)
+            if self._left >= 0:
+                record["payload"] = self._payload(frame, message.metadata, payload, notes)
         return record
 
-    def _payload(self, showing: "_Showing", metadata: Any, payload: bytes) -> Record:
-        frame, notes = showing.frame, showing.notes
+    def _payload(self, frame: Frame, metadata: Any, payload: bytes, notes: list[str]) -> Record:
         entry = frame.metadata
         assert entry is not None  # it has messages
         if entry.encryption_param or entry.encryption_keys:
@@ -239,7 +247,10 @@ class Recorder:
         if schema is None:
             view, value = show_plain(payload)
             return {"view": view, "value": value}
-        shown = show(Content(payload, schema, key_bytes(metadata), showing.room))
+        if self._room is None:
+            self._most = min(MAX_FRAME_VALUES, self.budget.left // VALUE_COST)
+            self._room = Room(self._most)
+        shown = show(Content(payload, schema, key_bytes(metadata), self._room))
         if shown.note:
             notes.append(shown.note)
         return {"view": shown.view, "value": shown.value}
@@ -255,18 +266,6 @@ class Recorder:
                 notes.append("the marker's payload does not parse")
                 value["payload"] = payload.hex()
         return value
-
-
-class _Showing:
-    """What the messages of one frame share while they are shown: `left` are the bytes that still may be."""
-
-    __slots__ = ("frame", "left", "notes", "room")
-
-    def __init__(self, frame: Frame, notes: list[str], room: Room) -> None:
-        self.frame = frame
-        self.left = MAX_SHOWN
-        self.notes = notes
-        self.room = room
 
 
 def connection_record(ending: Ending) -> Record:
@@ -302,13 +301,8 @@ def connection_record(ending: Ending) -> Record:
     }
 
 
-def notes_of(frame: Frame, body: Any = None, present: Sequence[Any] = ()) -> Sequence[str]:
-    """The notes of a frame's record, but for those on what its entry holds: that is not opened for them.
-
-    Quick where there is nothing to note, if given the command's sub-message and its ListFields().
-    """
-    if body is not None and _is_ordinary(frame, body, present):
-        return frame.notes
+def notes_of(frame: Frame) -> Sequence[str]:
+    """The notes of a frame's record, but for those on what its entry holds: that is not opened for them."""
     return _recorder.frame(frame)["notes"] if _is_odd(frame) else frame.notes
 
 
@@ -321,7 +315,7 @@ _REQUIRED: Final = {
 _REQUIRED_OF_ENTRY: Final = [field.name for field in MessageMetadata.DESCRIPTOR.fields if field.is_required]
 
 
-def _ordinary() -> dict[int, tuple[int, int, Any]]:
+def _ordinary() -> dict[int, tuple[bytes, int, Any]]:
     found = {}
     for number, names in _REQUIRED.items():
         needed = getattr(BaseCommand(), BODIES[number]).DESCRIPTOR.fields[: len(names)]
@@ -331,27 +325,32 @@ def _ordinary() -> dict[int, tuple[int, int, Any]]:
             and number not in WITH_SECRETS
             and [field.name for field in needed] == names
         ):
-            found[number] = number << 3 | SIZED, len(needed), needed[-1]
+            found[number] = bytes((8, number, number << 3 | SIZED)), len(needed), needed[-1]
     return found
 
 
 _ORDINARY: Final = _ordinary()
-"""Type number -> tag of its sub-message, how many fields that needs (its first ones), the last of them."""
+"""Type number -> type and tag of its sub-message, how many fields that needs (its first ones), the last."""
+
+_head_at: Final = struct.Struct(">I3sB").unpack_from
 
 
-def _is_ordinary(frame: Frame, body: Any, present: Sequence[Any]) -> bool:
-    """Whether a frame surely has nothing to note: a quick test that frequent commands pass."""
+def is_ordinary(frame: Frame, body: Any, present: Sequence[Any]) -> bool:
+    """Whether a frame surely has no notes but its own: a quick test that frequent commands pass.
+
+    `body` is the command's sub-message, `present` its ListFields().
+    """
     ordinary = _ORDINARY.get(frame.type)
-    raw = frame.raw
-    if ordinary is None or frame.checksum == "invalid" or len(raw) < 12:
+    if ordinary is None or frame.checksum == "invalid" or len(frame.raw) < 12:
         return False
-    tag, count, last = ordinary
-    if raw[10] != tag or raw[7] - raw[11] != 4 or raw[6] or raw[11] > 127:
+    size, head, length = _head_at(frame.raw, 4)
+    if head != ordinary[0] or size != length + 4 or length > 127:
         return False  # there is more than a type and a sub-message
-    if len(present) < count or present[count - 1][0] is not last or has_unknown(body):
+    count = ordinary[1]
+    if len(present) < count or present[count - 1][0] is not ordinary[2] or len(UnknownFieldSet(body)):
         return False
     metadata = frame.metadata
-    return metadata is None or not (has_unknown(metadata) or _lacks(metadata, _REQUIRED_OF_ENTRY))
+    return metadata is None or (metadata.IsInitialized() and not len(UnknownFieldSet(metadata)))
 
 
 def _is_odd(frame: Frame) -> bool:

@@ -13,7 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from pulsarctl_wire.cli.console import Origin, Paint, clean, human_bytes, human_time
-from pulsarctl_wire.record import notes_of
+from pulsarctl_wire.record import is_ordinary, notes_of
 from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import SECRETS, as_text
@@ -130,7 +130,7 @@ class LineRenderer:
         time_format: str = "utc",
         origin: Origin | None = None,
         show_secrets: bool = False,
-        notes: Callable[[Frame, Any, Any], Sequence[str]] = notes_of,
+        notes: Callable[[Frame], Sequence[str]] | None = None,
     ) -> None:
         self._paint = paint
         self._notes = notes
@@ -183,7 +183,10 @@ class LineRenderer:
             parts.append(f" answered by #{event.answer}")
         if event.partial:
             parts.append(self._paint("red", " PARTIAL"))
-        notes = self._notes(event, body, present)
+        if self._notes is None and body is not None and is_ordinary(event, body, present):
+            notes = event.notes
+        else:
+            notes = (self._notes or notes_of)(event)
         if notes:
             parts += [self._paint("yellow", f" ! {clean(note)}") for note in notes]
         return "".join(parts)

@@ -6,7 +6,7 @@ from typing import Any, TextIO
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.line import LineRenderer
 from pulsarctl_wire.errors import FilterError
-from pulsarctl_wire.record import Recorder, notes_of
+from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire.frame import Event
 
 Render = Callable[[list[Event]], Iterable[bytes]]
@@ -40,7 +40,7 @@ def renderer(
 
         return lambda events: (json_line(recorder(event)) for event in events)
     paint = console.Paint(console.use_colour(stream))
-    notes = (lambda frame, *_: recorder.notes(frame)) if output == "hex" else notes_of
+    notes = recorder.notes if output == "hex" else None
     line = LineRenderer(paint, time_format=time_format, origin=origin, show_secrets=show_secrets, notes=notes)
     render: Callable[[Event], str] = line
     if output == "tree":

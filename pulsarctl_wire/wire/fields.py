@@ -105,11 +105,16 @@ class Walker:
         if not required <= values.keys():
             missing = ", ".join(sorted(name for name in required if name not in values))
             self._note(f"{message.DESCRIPTOR.name} lacks {missing}")
-        if has_unknown(message):
+        if len(UnknownFieldSet(message)):  # type: ignore[no-untyped-call, unused-ignore]
             for number, data in self._bounded(unknown_fields(message)):
                 _add_unknown(values, number, _hidden(data) if self._hide_all else data)
                 self._note(f"{message.DESCRIPTOR.name} has the unknown field {number}")
         return values
+
+    @property
+    def is_used(self) -> bool:
+        """Whether `take_odd` has anything to do."""
+        return bool(self.odd) or self._room != MAX_ITEMS
 
     def take_odd(self) -> list[str]:
         """What was odd since the last call; the next frame begins."""
