@@ -6,6 +6,7 @@ The labels are plain text. They have no values of bytes that are hidden: those a
 import re
 import struct
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -16,6 +17,9 @@ from pulsarctl_wire.wire.credentials import Span, wire_type
 from pulsarctl_wire.wire.frame import Frame, Malformed, entry_hint, locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata
 from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_64, GROUP, SIZED, VARINT, Field, fields
+
+MOST_PARTS: Final = 20_000
+"""Parts of a frame that are annotated."""
 
 _MOST_DEPTH: Final = 16
 """Messages inside each other that are taken apart."""
@@ -32,9 +36,13 @@ class Part(NamedTuple):
 def annotated(event: Frame | Malformed, hidden: list[Span]) -> Iterator[Part]:
     """The parts of an event's `raw`, in order and without holes; `hidden` are the bytes not to be shown."""
     walk = _Annotating(event.raw, hidden)
-    if isinstance(event, Frame):
-        return walk.frame(event)
-    return walk.broken(event)
+    parts = walk.frame(event) if isinstance(event, Frame) else walk.broken(event)
+    at = 0
+    for part in islice(parts, MOST_PARTS):
+        yield part
+        at = part.stop
+    if at < len(event.raw):
+        yield Part(at, len(event.raw), f"{len(event.raw) - at} bytes after {MOST_PARTS} parts")
 
 
 class _Annotating:

@@ -6,6 +6,8 @@ does not know, or says things that do not fit together, nobody knows what is wha
 type counts as credentials.
 """
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -26,6 +28,9 @@ WITH_SECRETS: Final[frozenset[int]] = frozenset(
     if any(field.full_name in SECRETS for field in message.fields)
 )
 """Type numbers of the commands that may carry credentials."""
+
+MOST_FIELDS: Final = 1_000
+"""Fields of a BaseCommand that are looked at: it has two. With more it is odd."""
 
 _MOST_DEPTH: Final = 100  # messages inside each other, as protobuf has it
 _WITHOUT_DATA: Final = (b"", b"none", b"tls")
@@ -50,8 +55,10 @@ class Found(NamedTuple):
 
 def find_secrets(data: bytes, start: int, stop: int) -> Found:
     """The credentials of the BaseCommand at `data[start:stop]`: all behind its type where it is odd."""
-    top = list(fields(data, start, stop))
-    number = command_type(data, start, stop)
+    top = list(islice(fields(data, start, stop), MOST_FIELDS + 1))
+    if len(top) > MOST_FIELDS:
+        return Found([_behind_type(top[0], start, stop)], False)
+    number = _type_in(top)
     others = {field.number for field in top if not field.depth} - {1}
     lacks_body = number in BODIES and bool(others) and number not in others  # a damaged type and tag, maybe
     if not lacks_body and not any(names_credentials(field) for field in top):
@@ -59,8 +66,11 @@ def find_secrets(data: bytes, start: int, stop: int) -> Found:
     walk = _Walk(data)
     if walk.message(start, stop, BaseCommand.DESCRIPTOR, ()) and walk.fits({1, number}):
         return Found(walk.spans)
-    first = top[0]
-    return Found([(first.stop if is_type(first) else start, stop)], False)
+    return Found([_behind_type(top[0], start, stop)], False)
+
+
+def _behind_type(first: Field, start: int, stop: int) -> Span:
+    return first.stop if is_type(first) else start, stop
 
 
 def _is_text(data: bytes) -> bool:
@@ -145,8 +155,12 @@ def is_doubtful(frame: Frame) -> bool:
 
 def command_type(data: bytes, at: int, stop: int) -> int | None:
     """The type that the command at `data[at:stop]` names, in any encoding; None where none can be read."""
+    return _type_in(fields(data, at, stop))
+
+
+def _type_in(found: Iterable[Field]) -> int | None:
     number = None
-    for field in fields(data, at, stop):
+    for field in found:
         if is_type(field):
             number = field.value & 0xFFFFFFFF
     return number

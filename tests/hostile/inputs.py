@@ -114,6 +114,12 @@ def _varint(value: int) -> bytes:
     return bytes((*digits, value))
 
 
+def credentials(piece: bytes) -> bytes:
+    """AUTH_RESPONSE whose sub-message comes in many pieces, which protobuf merges."""
+    inside = b"\x08\x25" + (b"\xaa\x02" + _varint(len(piece)) + piece) * (SIZE // (len(piece) + 3) - 10)
+    return (4 + len(inside)).to_bytes(4, "big") + len(inside).to_bytes(4, "big") + inside
+
+
 def properties() -> bytes:
     """SEND whose metadata has half a million properties without key and value."""
     metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
@@ -228,6 +234,8 @@ INPUTS: Final[dict[str, Callable[[], bytes]]] = {
     **{f"items of {body}.{field}": partial(of_items, body, field) for body, field in REPEATED},
     "unknown fields": unknown_fields,
     "properties": properties,
+    "credentials": lambda: credentials(b"\x12\x06\x12\x04abcd"),
+    "empty credentials": lambda: credentials(b""),
     "batches of zeros": lambda: opening(bytes(64 * MIB), batch=65_536),
     "batches of metadata": lambda: opening(of_metadata(b"\x0a\x00"), batch=65_536),
     "batches of unknown fields": lambda: opening(of_metadata(b"\xc0\x3e\x00"), batch=65_536),
