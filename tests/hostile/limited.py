@@ -165,9 +165,11 @@ def _end_of(errors: IO[bytes]) -> tuple[str, int]:
 
 
 if __name__ == "__main__":
-    import pulsarctl_wire.cli.job
-    import pulsarctl_wire.cli.stats
-    import pulsarctl_wire.cli.table_job  # noqa: F401 (each run finds them imported)
+    import importlib
+
+    for name in ("job", "hexview", "jsonl", "stats", "stats_page", "table_job", "tree"):
+        importlib.import_module(f"pulsarctl_wire.cli.{name}")  # what each run finds imported
+    import rule_engine  # noqa: F401
 
     for line in sys.stdin:
         seconds, *runs = json.loads(line)

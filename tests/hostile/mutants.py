@@ -7,7 +7,11 @@ import gzip
 import io
 import os
 import shlex
+import shutil
 import struct
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -18,7 +22,7 @@ from typing import Final, NamedTuple, TypeVar
 import zstandard
 from crc32c import crc32c
 from inputs import SIZE, START_NS
-from limited import FORMS, Run, Runs
+from limited import FORMS, Run, Runs, limited
 
 from pulsarctl_wire.capture.files import RawPacket, is_capture, read_packets
 from pulsarctl_wire.capture.packets import Dissector
@@ -37,6 +41,9 @@ FOLDERS: Final = [
 KINDS: Final = (".pcap", ".pcapng", ".bin", ".hex", ".gz", ".zst")
 WEIGHT: Final = 20
 """How many times as often as a hostile file, which may take seconds, a sample is changed."""
+
+MANY: Final = 25
+"""Mutants that a process reads."""
 
 BYTES: Final = (0, 1, 0x7F, 0x80, 0xFE, 0xFF)
 NUMBERS: Final = (0, 1, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 5 * 2**20, 2**63 - 1, 2**64 - 1)
@@ -414,3 +421,25 @@ def try_some(pwire: Runs, seed: int, numbers: range, folder: Path) -> list[Find]
         finds += [Find(*each, run) for each, run in zip(tried, runs, strict=False) if run.broken()]
         numbers = numbers[len(runs) :]
     return finds
+
+
+def explore(seed: int, seconds: float, folder: Path) -> int:
+    """Try mutants for so long; print and keep those that break a promise. Gives how many these are."""
+    end = time.monotonic() + seconds
+    first = found = 0
+    with limited() as pwire, tempfile.TemporaryDirectory() as scratch:
+        while time.monotonic() < end:
+            finds = try_some(pwire, seed, range(first, first + MANY), Path(scratch))
+            first, found = first + MANY, found + len(finds)
+            for find in finds:
+                shutil.copy(find.arguments[-1], folder)
+                (folder / f"{seed}-{find.number}.txt").write_text(f"{find}\n")
+                print(f"{folder}/{seed}-{find.number}: {find}", flush=True)  # noqa: T201
+            for path in Path(scratch).iterdir():
+                path.unlink()
+    print(f"seed {seed}: {first} mutants, {found} finds", flush=True)  # noqa: T201
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(explore(int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])) > 0)
