@@ -1,6 +1,11 @@
 """Mutants: captures changed at random, in their bytes, their packets, and the frames that they carry.
 
 make(7, 3)    mutant 3 of seed 7: what it was made from, and the bytes of a file of at most 1 MB
+
+python mutants.py SEED SECONDS FOLDER    tries mutants of that seed, prints those that break a promise and
+                                         leaves them in FOLDER; exit code 1 if there are any
+
+PWIRE_CAPTURES may name more folders of captures to change (separated as in PATH).
 """
 
 import gzip
@@ -432,9 +437,10 @@ def explore(seed: int, seconds: float, folder: Path) -> int:
             finds = try_some(pwire, seed, range(first, first + MANY), Path(scratch))
             first, found = first + MANY, found + len(finds)
             for find in finds:
-                shutil.copy(find.arguments[-1], folder)
-                (folder / f"{seed}-{find.number}.txt").write_text(f"{find}\n")
-                print(f"{folder}/{seed}-{find.number}: {find}", flush=True)  # noqa: T201
+                kept = Path(shutil.copy(find.arguments[-1], folder))
+                told = find._replace(arguments=arguments(seed, find.number, kept))
+                kept.with_suffix(".txt").write_text(f"{told}\n")
+                print(told, flush=True)  # noqa: T201
             for path in Path(scratch).iterdir():
                 path.unlink()
     print(f"seed {seed}: {first} mutants, {found} finds", flush=True)  # noqa: T201
