@@ -1,67 +1,176 @@
-"""Runs `pwire` many times in processes that may use only so much memory and time, each a fork of one that has
-imported it all: a start costs milliseconds.
+"""Runs `pwire` in processes with limits on memory and time, each a fork of one that has imported it all: a
+start costs milliseconds. A process makes one run, or many in a row.
 
-    python limited.py    a JSON list a line on stdin: CPU seconds, then arguments; an object a line on stdout
+    python limited.py    a JSON list a line on stdin: CPU seconds of a run, then the arguments of each run;
+                         a list of `Run`s a line on stdout, which ends with the one that ended the process
 """
 
+import gc
 import json
 import os
 import resource
+import signal
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final, NamedTuple
+
+SECONDS: Final = 10
+"""CPU time of a run. The promise is 5 s; machines differ."""
+
+MEMORY: Final = 400
+"""MiB that may be resident."""
+
+ENDS: Final = (0, 3, 4)
+"""Exit codes: done, no source that pwire reads, a damaged one."""
+
+FORMS: Final = {
+    "line": ["decode", "-o", "line"],
+    "tree": ["decode", "-o", "tree"],
+    "json": ["decode", "-o", "json"],
+    "hex": ["decode", "-o", "hex"],
+    "first error": ["decode", "--first-error"],
+    "stats": ["stats"],
+    "table": ["table", "--out"],
+}
+
+_PATIENCE: Final = 20
+"""How many times its CPU time a process of runs may last."""
 
 
-def run(seconds: int, arguments: list[str]) -> dict[str, object]:
-    """What became of `pwire ARGUMENTS`: exit code (negative: the signal), CPU seconds, MiB, stderr's end."""
-    with tempfile.TemporaryFile() as errors:
+class Run(NamedTuple):
+    """What became of a run: exit code (negative: the signal), CPU seconds, the process's MiB up to then,
+    the end of stderr and its size in bytes."""
+
+    code: int
+    seconds: float
+    mib: float
+    stderr: str
+    stderr_size: int
+
+    def broken(self, seconds: int = SECONDS) -> str:
+        """Which promise does not hold, that of so many CPU seconds among them; "" if all do."""
+        if "Traceback" in self.stderr:
+            return "a traceback"
+        if self.code not in ENDS:
+            return f"exit code {self.code}"
+        if self.mib >= MEMORY:
+            return f"{self.mib:.0f} MiB"
+        if self.seconds >= seconds:
+            return f"{self.seconds:.1f} s"
+        return f"{self.stderr_size} bytes on stderr" if self.stderr_size >= 10_000 else ""
+
+
+class Runs:
+    """Has `pwire` run in limited processes."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def __call__(self, *runs: list[str], seconds: int = SECONDS) -> list[Run]:
+        """What became of each run with these arguments, up to the one that ended the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([seconds, *runs]) + "\n")
+        self._process.stdin.flush()
+        return [Run(*each) for each in json.loads(self._process.stdout.readline())]
+
+
+@contextmanager
+def limited() -> Iterator[Runs]:
+    """The one who forks them."""
+    with subprocess.Popen(
+        [sys.executable, Path(__file__)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        yield Runs(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def _fork(seconds: int, runs: list[list[str]]) -> list[Run]:
+    with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile("w+") as told:
         child = os.fork()
         if not child:
-            _be_pwire(seconds, arguments, errors.fileno())
+            try:
+                _be_pwire(seconds, runs, errors, told)
+            finally:
+                os._exit(1)
         _, status, usage = os.wait4(child, 0)
-        size = errors.seek(0, os.SEEK_END)
-        errors.seek(max(size - 2000, 0))
-        return {
-            "code": os.waitstatus_to_exitcode(status),
-            "seconds": usage.ru_utime + usage.ru_stime,
-            "mib": usage.ru_maxrss / 1024,
-            "stderr": errors.read().decode("utf-8", "replace"),
-            "stderr_size": size,
-        }
+        told.seek(0)
+        done = [Run(*json.loads(line)) for line in told]
+        if len(done) < len(runs):
+            used = usage.ru_utime + usage.ru_stime - sum(run.seconds for run in done)
+            code = os.waitstatus_to_exitcode(status)
+            done.append(Run(code, used, usage.ru_maxrss / 1024, *_end_of(errors)))
+        return done
 
 
-def _be_pwire(seconds: int, arguments: list[str], errors: int) -> None:
-    code = 1
+def _be_pwire(seconds: int, runs: list[list[str]], errors: IO[bytes], told: IO[str]) -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number, descriptor in enumerate((nothing, nothing, errors.fileno())):
+        os.dup2(descriptor, number)
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for arguments in runs:
+        before = _used()
+        resource.setrlimit(resource.RLIMIT_CPU, (int(before) + 1 + seconds, resource.RLIM_INFINITY))
+        signal.alarm(seconds * _PATIENCE)
+        errors.seek(0)
+        errors.truncate()
+        gc.unfreeze()  # a run may keep what is there from being collected
+        code = _one(arguments)
+        mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        told.write(json.dumps(Run(code, _used() - before, mib, *_end_of(errors))) + "\n")
+        told.flush()
+    os._exit(0)
+
+
+def _one(arguments: list[str]) -> int:
+    from pulsarctl_wire.cli import main
+
+    sys.argv = ["pwire", *arguments]
+    code = 0
     try:
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for number, descriptor in enumerate((nothing, nothing, errors)):
-            os.dup2(descriptor, number)
-        sys.stdout = os.fdopen(1, "w", encoding="utf-8")
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8")
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        from pulsarctl_wire.cli import main
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        import traceback
 
-        sys.argv = ["pwire", *arguments]
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BaseException:
-            import traceback
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
 
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
+
+def _used() -> float:
+    """CPU seconds of this process so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _end_of(errors: IO[bytes]) -> tuple[str, int]:
+    size = errors.seek(0, os.SEEK_END)
+    errors.seek(max(size - 2000, 0))
+    return errors.read().decode("utf-8", "replace"), size
 
 
 if __name__ == "__main__":
-    import pulsarctl_wire.cli.job
-    import pulsarctl_wire.cli.stats
-    import pulsarctl_wire.cli.table_job  # noqa: F401 (each run finds them imported)
+    import importlib
+
+    for name in ("job", "hexview", "jsonl", "stats", "stats_page", "table_job", "tree"):
+        importlib.import_module(f"pulsarctl_wire.cli.{name}")  # what each run finds imported
+    import rule_engine  # noqa: F401
 
     for line in sys.stdin:
-        seconds, *arguments = json.loads(line)
-        print(json.dumps(run(seconds, arguments)), flush=True)  # noqa: T201
+        seconds, *runs = json.loads(line)
+        print(json.dumps(_fork(seconds, runs)), flush=True)  # noqa: T201

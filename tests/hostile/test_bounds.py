@@ -1,72 +1,21 @@
 """Whatever a file of up to 1 MB holds, each form of output takes less than 400 MiB and a few seconds."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from inputs import INPUTS
-
-SECONDS: Final = 10
-"""CPU time of a run. The promise is 5 s; machines differ."""
-
-MEMORY: Final = 400
-"""MiB that may be resident."""
+from limited import FORMS, SECONDS, Runs, limited
 
 HERE: Final = Path(__file__).parent
 LONG: Final = "hex-40MB.txt.gz"
 KINDS: Final = (".pcapng", ".bin", ".hex", ".gz", ".zst")
 FILES: Final = sorted(path for path in HERE.iterdir() if path.suffix in KINDS and path.name != LONG)
-FORMS: Final = {
-    "line": ["decode", "-o", "line"],
-    "tree": ["decode", "-o", "tree"],
-    "json": ["decode", "-o", "json"],
-    "hex": ["decode", "-o", "hex"],
-    "first error": ["decode", "--first-error"],
-    "stats": ["stats"],
-    "table": ["table", "--out"],
-}
-ENDS: Final = (0, 3, 4)
-"""Exit codes: done, no source that pwire reads, a damaged one."""
-
 QUICK: Final = (
     *("batches of zeros", "batches of unknown fields", "DEL", "C1", "64 MiB each", "wide records"),
     *("unknown fields", "items of ack.message_id", "chunks"),
 )
-
-
-class Runs:
-    """Runs `pwire` in limited processes."""
-
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self._process = process
-
-    def __call__(self, arguments: list[str], seconds: int) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([seconds, *arguments]) + "\n")
-        self._process.stdin.flush()
-        result: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return result
-
-
-@contextmanager
-def limited() -> Iterator[Runs]:
-    with subprocess.Popen(
-        [sys.executable, HERE / "limited.py"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as process:
-        yield Runs(process)
-        assert process.stdin is not None
-        process.stdin.close()
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +27,8 @@ def pwire() -> Iterator[Runs]:
 def check(pwire: Runs, source: Path, form: str, tmp_path: Path, seconds: int = SECONDS) -> None:
     """One run holds what is promised."""
     out = [str(tmp_path / "table.parquet")] if form == "table" else []
-    result = pwire([*FORMS[form], *out, str(source)], seconds)
-    told = f"{form} of {source.name}: {result}"
-    assert "Traceback" not in result["stderr"], told
-    assert result["code"] in ENDS, told
-    assert result["mib"] < MEMORY, told
-    assert result["stderr_size"] < 10_000, told
+    (result,) = pwire([*FORMS[form], *out, str(source)], seconds=seconds)
+    assert not result.broken(seconds), f"{form} of {source.name}: {result}"
 
 
 @pytest.mark.parametrize("form", FORMS)
