@@ -30,7 +30,7 @@ WITH_SECRETS: Final[frozenset[int]] = frozenset(
 """Type numbers of the commands that may carry credentials."""
 
 MOST_FIELDS: Final = 1_000
-"""Fields of a BaseCommand that are looked at: it has two. With more it is odd."""
+"""Fields of a command that are looked at for credentials; one with more is odd."""
 
 _MOST_DEPTH: Final = 100  # messages inside each other, as protobuf has it
 _WITHOUT_DATA: Final = (b"", b"none", b"tls")
@@ -98,6 +98,7 @@ class _Walk:
     def __init__(self, data: bytes) -> None:
         self.spans: list[Span] = []
         self._data = data
+        self._left = MOST_FIELDS
         self._seen: dict[tuple[int, ...], Field] = {}
         """What occurs once at most, by its path of field numbers."""
         self._owners: dict[tuple[int, ...], Any] = {}
@@ -110,7 +111,8 @@ class _Walk:
         self._owners[path] = descriptor
         for field in fields(self._data, at, stop):
             known = descriptor.fields_by_number.get(field.number)
-            if known is None or field.problem or field.wire != wire_type(known):
+            self._left -= 1
+            if self._left < 0 or known is None or field.problem or field.wire != wire_type(known):
                 return False
             if known.enum_type is not None and field.value not in known.enum_type.values_by_number:
                 return False
