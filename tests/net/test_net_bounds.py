@@ -448,3 +448,18 @@ async def test_checksum_errors_without_end() -> None:
         assert fates.stored == [0]
         assert len(broker.peers) == 2
         assert len(broker.seen("SEND")) == 3
+
+
+@awaited
+async def test_acknowledged_entries_that_are_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that were acknowledged longest ago nothing is known any more: they are delivered again."""
+    monkeypatch.setattr(consumer, "REMEMBERED", 2)
+    entries = [entry(each) for each in range(3)]
+    async with ScriptedBroker() as broker, broker.client() as client:
+        broker.once("FLOW", deliver(*entries, *entries))
+        async with subscribed(client) as subscription:
+            for delivery in await take(subscription, 3):
+                delivery.consumer.ack(delivery)
+            assert (await take_one(subscription)).id == (LEDGER, 0)
+            await heard_all(broker)
+            assert len(delivery.consumer._acked) == 2
