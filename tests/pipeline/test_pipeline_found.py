@@ -342,6 +342,8 @@ def test_packets_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp
 
     monkeypatch.setattr(decode._SplitDecoder, "_keep", noting)
     noise = [Tcp(client=("10.0.0.1", port)) for port in (1_000, 1_001)]
-    parts = [[tcp.send(True, b"\x16\x03\x01" + bytes(997)) for tcp in noise for _ in range(9)] for _ in range(2)]
+    parts = [
+        [tcp.send(True, b"\x16\x03\x01" + bytes(997)) for tcp in noise for _ in range(9)] for _ in range(2)
+    ]
     check(tmp_path, *parts)
     assert given_up
