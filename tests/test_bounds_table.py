@@ -162,7 +162,10 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "the end of a file in which its last packet is looked for": (
         "test_bounds_table.py::test_a_last_packet_that_is_too_large_to_be_found",
     ),
-    "packets a split keeps": ("pipeline/test_pipeline_found.py::test_packets_that_a_split_does_not_keep",),
+    "connections a split keeps; their packets": (
+        "pipeline/test_pipeline_found.py::test_connections_that_a_split_does_not_keep",
+        "pipeline/test_pipeline_found.py::test_packets_that_a_split_does_not_keep",
+    ),
     "files that a batch of `--follow` takes": (
         "spark/test_follow_state.py::test_a_batch_takes_up_so_many_files",
     ),
@@ -216,6 +219,7 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "acknowledgements that wait to be confirmed": (
         "net/test_net_bounds.py::test_acknowledgements_that_are_not_confirmed",
     ),
+    "producers of dead letters and retries": ("net/test_net_bounds.py::test_producers_of_dead_letters",),
     "messages of a batch acknowledged in a transaction": (
         "net/test_net_bounds.py::test_a_batch_that_claims_too_much_is_not_acknowledged_in_a_transaction",
     ),

@@ -347,3 +347,22 @@ def test_packets_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp
     ]
     check(tmp_path, *parts)
     assert given_up
+
+
+def test_connections_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Beyond the bound they are read again when it is stitched, those without any frame too."""
+    monkeypatch.setattr(decode, "MOST_SURE", 3)
+    sure: list[int] = []
+    edges = decode._SplitDecoder.edges
+
+    def noting(self: decode._SplitDecoder) -> list[decode.Edge]:
+        sure.append(len(self._sure))
+        assert sum(edge.packets is not None for edge in self._edges) <= 3 < len(self._edges)
+        return edges(self)
+
+    monkeypatch.setattr(decode._SplitDecoder, "edges", noting)
+    tcps = [Tcp(client=("10.0.0.1", 1_000 + number)) for number in range(8)]
+    parts = [[segment for tcp in tcps for segment in tcp.handshake()]]
+    parts += [[segment for tcp in tcps[::2] for segment in tcp.say(conversation())] for _ in range(2)]
+    check(tmp_path, *parts)
+    assert sure == [3, 3, 3]
