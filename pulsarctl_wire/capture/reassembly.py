@@ -128,6 +128,7 @@ _ELSEWHERE.other = _ELSEWHERE
 _FORGOTTEN: Final = Tcp(
     (b"", b""), Session(_ELSEWHERE.stream.connection, Knowledge()), _ELSEWHERE, False, Life(None, 0)
 )
+"""Stands for the connection of halves that were forgotten."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -1168,15 +1168,20 @@ def test_ended_connections_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_forgotten_connections_are_freed_at_once() -> None:
     """By reference counting: `decode` collects garbage so seldom that cycles would fill the memory."""
+
+    def halves() -> int:
+        return sum(isinstance(each, Half) for each in gc.get_objects())
+
     into = reassembler()
     gc.collect()
     gc.disable()
     try:
+        before = halves()
         for client in range(reassembly.LINGER + 500):
             tcp = Tcp(client=("10.0.0.1", 1000 + client))
             for segment in [*tcp.handshake(), tcp.send(True, PING), *tcp.goodbye()]:
                 into.add(segment, None, client + 1)
-        left = sum(isinstance(each, Half) for each in gc.get_objects())
+        left = halves() - before
     finally:
         gc.enable()
     assert left <= 2 * (reassembly.LINGER + 2)
