@@ -124,6 +124,11 @@ class Tcp:
 
 _ELSEWHERE: Final = Half(FrameStream(Connection(-1), True))
 """Stands for the halves of connections that another process follows."""
+_ELSEWHERE.other = _ELSEWHERE
+_FORGOTTEN: Final = Tcp(
+    (b"", b""), Session(_ELSEWHERE.stream.connection, Knowledge()), _ELSEWHERE, False, Life(None, 0)
+)
+"""Stands for the connection of halves that were forgotten."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -448,6 +453,9 @@ class Reassembler:
             half = self._halves.get(key)
             if half is not None and half.tcp is tcp:
                 del self._halves[key]
+        # no cycles are left: the memory is free at once, not when it is collected some time
+        tcp.half.tcp = tcp.half.other.tcp = _FORGOTTEN
+        tcp.half.other.other = _ELSEWHERE
 
     def _known(self) -> list[Tcp]:
         return list(dict.fromkeys(half.tcp for half in self._halves.values() if half is not _ELSEWHERE))

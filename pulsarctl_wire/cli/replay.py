@@ -309,7 +309,8 @@ class Report:
         from pulsarctl_wire.wire.session import bound
 
         frame = found.recorded or found.replayed
-        if self._output is Output.text and found.cause in self._heads:
+        counted = found.cause in self._consequences or len(self._consequences) < _MOST_HEADS
+        if self._output is Output.text and found.cause in self._heads and counted:
             what = f"{frame.command if frame else 'connection'} {_KINDS[found.kind]}"
             self._consequences.setdefault(found.cause, Counter())[what] += 1
             return

@@ -9,6 +9,7 @@ from pulsarctl_wire.cli.console import Paint, count_of, human_bytes
 from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.ending import WithoutData, without_data_in_words
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.numbers import Numbers
 
 _KINDS: Final = 1_000
 """Types of commands that are counted each; unknown ones beyond are counted together."""
@@ -37,7 +38,8 @@ class Summary:
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self.without_data = WithoutData()
-        self._seen: set[int] = set()
+        self._with_frames = 0  # connections
+        self._seen = Numbers()
 
     def add(self, events: list[Event]) -> None:
         """Count `events`. All frames pass here, so that it does little for each."""
@@ -50,7 +52,7 @@ class Summary:
                 continue
             if event.connection.index != index:
                 index = event.connection.index
-                self._seen.add(index)
+                self._with_frames += self._seen.add(index)
             if event.partial:
                 totals["partial"] += 1
                 continue
@@ -100,7 +102,7 @@ class Summary:
         self.protocols.update(other.protocols)
         self.totals.update(other.totals)
         self._span([other.first_ns, other.last_ns])
-        self._seen |= {-1 - index for index in other._seen}  # it may have numbered them for itself
+        self._with_frames += other._with_frames
         self.connections += other.connections
         self.other_traffic.update(other.other_traffic)
         self.without_data.merge(other.without_data)
@@ -120,13 +122,13 @@ class Summary:
         span = ""
         if self.first_ns is not None and self.last_ns is not None and self.commands:
             span = f" in {(self.last_ns - self.first_ns) / 1e9:.3f} s"
-        others = self.connections - len(self._seen)
+        others = self.connections - self._with_frames
         other = f" (and {others} without Pulsar frames{_named(self.other_traffic)})" if others else ""
         packets = f"{count_of(self.packets, 'packet')}, " if self.packets else ""
         frames = self.frames
         yield paint(
             "bold",
-            f"{packets}{count_of(len(self._seen), 'connection')}{other}, "
+            f"{packets}{count_of(self._with_frames, 'connection')}{other}, "
             f"{count_of(frames, 'frame')}{span}, {human_bytes(totals['bytes'])}",
         )
         if self.commands:

@@ -33,6 +33,8 @@ PATIENCE: Final = 64
 """Packets of a connection for which an idle half of it is waited for."""
 MOST_KEPT: Final = 8 * 1024 * 1024
 """Bytes of packets of one connection that are kept; beyond that the split is read again for it."""
+MOST_SURE: Final = 16_384
+"""Connections of a split whose state is kept; beyond that it is read again for the others."""
 _ALL_KEPT: Final = 64 * 1024 * 1024  # of all connections
 KINDS: Final = ("frames", "gaps")
 _PACKET_COST: Final = 256
@@ -63,7 +65,7 @@ files are read side by side.
 """
 
 
-@dataclass
+@dataclass(slots=True)
 class Edge:
     """What a split tells of a connection in it.
 
@@ -221,7 +223,7 @@ class _SplitDecoder:
         self._base = _base(split)
         self._is_merged = bool(split.input.sides)
         self._edges: list[Edge] = []
-        self._tcps: list[Tcp] = []
+        self._sure: dict[int, Tcp] = {}  # connections that have their footing, by the index of their edge
         self._given_up: set[bytes] = set()
         self._kept = 0
         self._broken: set[tuple[int, bool]] = set()  # halves whose first bytes were no frame
@@ -263,7 +265,6 @@ class _SplitDecoder:
             tcp.mark = Edge(len(self._edges), _pair(key), turn)
             tcp.session.connection.index = tcp.mark.index
             self._edges.append(tcp.mark)
-            self._tcps.append(tcp)
         self._gathered += [event for event in events if self._edges[event.connection.index].guess is not None]
         if tcp is not None and tcp.mark.guess is None:
             self._keep(tcp, packet)
@@ -273,7 +274,8 @@ class _SplitDecoder:
         cost = len(packet[3][4]) + _PACKET_COST
         edge.kept += cost
         self._kept += cost
-        if edge.packets is None or edge.kept > MOST_KEPT or self._kept > _ALL_KEPT:
+        too_many = len(self._sure) >= MOST_SURE or edge.kept > MOST_KEPT or self._kept > _ALL_KEPT
+        if edge.packets is None or too_many:
             self._kept -= edge.kept
             edge.packets = None
             self._given_up.add(edge.pair)
@@ -283,6 +285,7 @@ class _SplitDecoder:
         edge.sure = packet[0] + 1
         if edge.guess is not None:
             assert isinstance(tcp.session, TopicSession)
+            self._sure[edge.index] = tcp
             tcp.session.forget()  # who knows the past has seen the same frames, and none that are none
 
     def _flush(self, *, last: bool = False) -> None:
@@ -313,14 +316,14 @@ class _SplitDecoder:
 
     def edges(self) -> list[Edge]:
         """The edges, in the order in which their connections were opened."""
-        for edge, tcp in zip(self._edges, self._tcps, strict=True):
-            if edge.guess is not None:
-                edge.state = hand_over(tcp)
-                assert isinstance(tcp.session, TopicSession)
-                edge.guessed = tcp.session.guessed
-                edge.doubtful = self._is_doubtful(edge, tcp)
-                edge.largest = max(edge.largest, *(half.stream.awaited for half in halves_of(tcp)))
-                edge.in_step = all(half.stream.step is not None for half in halves_of(tcp))
+        for index, tcp in self._sure.items():
+            edge = self._edges[index]
+            edge.state = hand_over(tcp)
+            assert isinstance(tcp.session, TopicSession)
+            edge.guessed = tcp.session.guessed
+            edge.doubtful = self._is_doubtful(edge, tcp)
+            edge.largest = max(edge.largest, *(half.stream.awaited for half in halves_of(tcp)))
+            edge.in_step = all(half.stream.step is not None for half in halves_of(tcp))
         return self._edges
 
     def _is_doubtful(self, edge: Edge, tcp: Tcp) -> bool:

@@ -14,6 +14,7 @@ from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.ending import PULSAR, Ending, WithoutData
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.numbers import Numbers
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 from pulsarctl_wire.wire.session import bound
 
@@ -77,7 +78,7 @@ class Stats:
         self._cells: dict[Key, Cell] = {}
         self._cells_size = 0
         self._pending = 0
-        self._seen = bytearray()
+        self._seen = Numbers()
         self._names: dict[tuple[Connection, int], Any] = {}
         self._opening: dict[tuple[Connection, int], int] = {}
 
@@ -257,7 +258,7 @@ class Stats:
         keys = [rows[by].key if by in rows else None for by in _BY[1:]]
         cell = Cell([self.total, *rows.values()], (frame.type == _RECEIPT, answered.key, *keys))
         cell.sent, cell.is_error, cell.partial = frame.type == _SEND, "error" in rows, frame.partial
-        self._see(frame.connection.index)
+        self.connections += self._seen.add(frame.connection.index)
         return cell
 
     def _row_keys(self, key: Key, frame: Frame) -> dict[str, Key]:
@@ -280,14 +281,6 @@ class Stats:
             address = connection.client.rpartition(":")[0]
             keys["error"] = error.name if error else str(key[6]), request, topic, address
         return keys
-
-    def _see(self, index: int) -> None:
-        """There are frames on connection number `index`."""
-        if index >= 8 * len(self._seen):
-            self._seen.extend(bytes(index // 8 + 64 - len(self._seen)))
-        if not self._seen[index // 8] & 1 << index % 8:
-            self._seen[index // 8] |= 1 << index % 8
-            self.connections += 1
 
     def _producer_of(self, key: Key, frame: Frame) -> str | None:
         """The name of the producer that a frame comes from or goes to, as far as it is known."""

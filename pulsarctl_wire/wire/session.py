@@ -38,6 +38,7 @@ MAX_PENDING: Final = 65_536
 """Unanswered requests, producers or consumers that a session remembers."""
 _QUEUE: Final = 1_024  # sends of one id that wait; the chunks of a message share one
 _SEARCHED: Final = 2_048
+_PINGS: Final = 64  # of a direction that wait
 MAX_KEPT: Final = 32 * 1024 * 1024
 """Bytes of schemas that are remembered, and of requests whose answers complete them."""
 _KEEPING: Final = 4_096  # bytes of keeping a message, its key included, beside its own
@@ -208,7 +209,7 @@ class Session:
         self._asked: dict[tuple[str, int], Asked] = {}
         self._handshake: Asked | None = None
         self._challenge: Asked | None = None
-        self._pings: tuple[deque[Asked], deque[Asked]] = (deque(maxlen=64), deque(maxlen=64))
+        self._pings: dict[bool, deque[Asked]] = {}  # by direction
 
     def track(self, events: list[Event]) -> None:
         """Number the frames among `events` and tell them what is known of their session."""
@@ -502,10 +503,11 @@ class Session:
                 frame.topic, frame.subscription = known
 
     def _ping(self, frame: Frame) -> None:
-        self._pings[frame.to_broker].append(Asked(frame.number, frame.time_ns, frame.type, None))
+        asked = self._pings.setdefault(frame.to_broker, deque(maxlen=_PINGS))
+        asked.append(Asked(frame.number, frame.time_ns, frame.type, None))
 
     def _pong(self, frame: Frame) -> None:
-        asked = self._pings[not frame.to_broker]
+        asked = self._pings.get(not frame.to_broker)
         if asked:
             self._answered(frame, asked.popleft())
 

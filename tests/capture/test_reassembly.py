@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 from collections.abc import Callable, Iterable
@@ -35,7 +36,7 @@ from segments import (
 
 from pulsarctl_wire.capture import reassembly
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment
-from pulsarctl_wire.capture.reassembly import Reassembler
+from pulsarctl_wire.capture.reassembly import Half, Reassembler
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.session import Knowledge
 
@@ -1163,6 +1164,27 @@ def test_ended_connections_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> Non
         assert len(into._ended) <= 20
     assert raws(events) == [PING] * 300
     assert closed(into) == []
+
+
+def test_forgotten_connections_are_freed_at_once() -> None:
+    """By reference counting: `decode` collects garbage so seldom that cycles would fill the memory."""
+
+    def halves() -> int:
+        return sum(isinstance(each, Half) for each in gc.get_objects())
+
+    into = reassembler()
+    gc.collect()
+    gc.disable()
+    try:
+        before = halves()
+        for client in range(reassembly.LINGER + 500):
+            tcp = Tcp(client=("10.0.0.1", 1000 + client))
+            for segment in [*tcp.handshake(), tcp.send(True, PING), *tcp.goodbye()]:
+                into.add(segment, None, client + 1)
+        left = halves() - before
+    finally:
+        gc.enable()
+    assert left <= 2 * (reassembly.LINGER + 2)
 
 
 def test_one_port_used_again_and_again_is_one_connection_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

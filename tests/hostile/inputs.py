@@ -6,13 +6,16 @@ INPUTS["batches of zeros"]()    the bytes of a file
 import io
 import json
 import random
+import struct
 import zlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
+import segments
 import zstandard
 
+from pulsarctl_wire.capture.packets import SYN
 from pulsarctl_wire.capture.recording import SessionWriter
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Connection
@@ -218,6 +221,17 @@ def connections() -> bytes:
     return file.getvalue()
 
 
+def unanswered(count: int) -> bytes:
+    """So many SYNs, each of a connection of its own that nobody answers: 70 bytes each."""
+    packets = [segments.pcap_header()]
+    for number in range(count):
+        client, server = b"\x0a" + number.to_bytes(3, "big"), b"\x0b\0\0\x01"
+        key = client + server + struct.pack(">HH", 40_000, 6650)
+        data = segments.ethernet((key, number, 0, SYN, b"", 0))
+        packets.append(segments.pcap_record((START_NS + number, segments.ETHERNET, data, len(data))))
+    return b"".join(packets)
+
+
 def broken(number: int) -> bytes:
     """A SEND with a wrong checksum and metadata that does not parse."""
     body = MAGIC_CHECKSUM + bytes(4) + b"\x00\x00\x00\x04" + b"\xff\xff\xff\xff" + b"payload"
@@ -259,6 +273,7 @@ INPUTS: Final[dict[str, Callable[[], bytes]]] = {
     "chunks": lambda: many(chunks),
     "broken entries": lambda: many(broken),
     "connections": connections,
+    "SYNs": lambda: unanswered(SIZE // 71),
     "pings": lambda: repeat(frame(command("ping"))),
     "noise": lambda: random.Random(5).randbytes(SIZE),
     "heads": lambda: repeat(b"\x00\x00\x00\x20\x00\x00\x00\x10\x08"),

@@ -32,6 +32,7 @@ FORMS: Final = {
     "tree": ["decode", "-o", "tree"],
     "json": ["decode", "-o", "json"],
     "hex": ["decode", "-o", "hex"],
+    "connections": ["decode", "--connections", "--jobs", "1"],
     "first error": ["decode", "--first-error"],
     "stats": ["stats"],
     "table": ["table", "--out"],

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from inputs import INPUTS
+from inputs import INPUTS, unanswered
 from limited import FORMS, SECONDS, Runs, limited
 
 HERE: Final = Path(__file__).parent
@@ -40,6 +40,15 @@ def test_files_that_broke_promises(source: Path, form: str, pwire: Runs, tmp_pat
 @pytest.mark.slow
 def test_a_long_hex_dump(pwire: Runs, tmp_path: Path) -> None:
     check(pwire, HERE / LONG, "line", tmp_path, seconds=120)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["line", "connections", "stats", "table"])
+def test_more_connections_than_are_followed(form: str, pwire: Runs, tmp_path: Path) -> None:
+    """21 MB of them: no memory is left with those that were forgotten."""
+    source = tmp_path / "input"
+    source.write_bytes(unanswered(300_000))
+    check(pwire, source, form, tmp_path, seconds=120)
 
 
 @pytest.mark.parametrize("form", ["tree", "json"])

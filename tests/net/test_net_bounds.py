@@ -36,7 +36,7 @@ from net.scripted import (
 )
 
 from pulsarctl_wire.errors import LinkClosed, LocalProtocolError, Unreachable
-from pulsarctl_wire.net import acks, consumer, inbox, schemas, watch
+from pulsarctl_wire.net import acks, consumer, dead_letters, inbox, schemas, watch
 from pulsarctl_wire.net import client as client_module
 from pulsarctl_wire.net import link as link_module
 from pulsarctl_wire.net import subscription as subscription_module
@@ -448,3 +448,37 @@ async def test_checksum_errors_without_end() -> None:
         assert fates.stored == [0]
         assert len(broker.peers) == 2
         assert len(broker.seen("SEND")) == 3
+
+
+@awaited
+async def test_acknowledged_entries_that_are_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that were acknowledged longest ago nothing is known any more: they are delivered again."""
+    monkeypatch.setattr(consumer, "REMEMBERED", 2)
+    entries = [entry(each) for each in range(3)]
+    async with ScriptedBroker() as broker, broker.client() as client:
+        broker.once("FLOW", deliver(*entries, *entries))
+        async with subscribed(client) as subscription:
+            for delivery in await take(subscription, 3):
+                delivery.consumer.ack(delivery)
+            assert (await take_one(subscription)).id == (LEDGER, 0)
+            await heard_all(broker)
+            assert len(delivery.consumer._acked) == 2
+
+
+@awaited
+async def test_producers_of_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer for each version of a schema; the one that was opened first is closed for another."""
+    monkeypatch.setattr(dead_letters, "_MOST_PUBLISHERS", 2)
+    entries = [entry(each, schema_version=bytes((each,))) for each in range(1, 5)]
+    async with ScriptedBroker() as broker, broker.client() as client:
+        schema = {"name": "s", "schema_data": b"", "type": 1}
+        broker.always("GET_SCHEMA", answer("GET_SCHEMA_RESPONSE", schema=schema))
+        broker.once("FLOW", deliver(*entries))
+        letters = dead_letters.DeadLetters(client, TOPIC, "s", limit=0)
+        async with subscribed(client, **SHARED) as subscription:
+            for delivery in await take(subscription, 4):
+                await letters.bury(delivery, delivery.messages[0])
+                assert len(letters._publishers) <= 2
+            await broker.saw("CLOSE_PRODUCER", 2)
+            await letters.close()
+        assert letters.buried == 4

@@ -265,3 +265,11 @@ async def test_questions_do_not_wait_for_each_other() -> None:
             assert isinstance(found, bytes)
             broker.peers[0].send(found)
         assert await asking == [0, 1, 2]
+
+
+@awaited
+async def test_more_partitions_than_there_can_be() -> None:
+    async with ScriptedBroker() as broker, broker.client() as client:
+        broker.always("PARTITIONED_METADATA", answer("PARTITIONED_METADATA_RESPONSE", partitions=100_001))
+        with pytest.raises(Unreachable, match="100001 partitions, more than 100000 cannot be"):
+            await client.partitions(TOPIC)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pipeline.comparing import alone, first_difference, together_in_memory
 from segments import (
     PING,
@@ -22,6 +23,8 @@ from segments import (
 
 from pulsarctl_wire.capture.packets import ACK, SYN, Segment
 from pulsarctl_wire.capture.reassembly import LINGER
+from pulsarctl_wire.capture.reassembly import Tcp as Connection
+from pulsarctl_wire.pipeline import decode
 from pulsarctl_wire.pipeline.progress import Options
 
 
@@ -324,3 +327,42 @@ def test_an_answer_that_comes_before_its_request(tmp_path: Path) -> None:
             tcp.send(True, build("SEEK", consumer_id=2, request_id=5, message_publish_time=1)),
         ],
     )
+
+
+def test_packets_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of connections that never stand on sure footing: they are read again when it is stitched."""
+    monkeypatch.setattr(decode, "MOST_KEPT", 3_000)
+    given_up: list[bytes] = []
+    keep = decode._SplitDecoder._keep
+
+    def noting(self: decode._SplitDecoder, tcp: Connection, packet: decode.Kept) -> None:
+        keep(self, tcp, packet)
+        assert tcp.mark.packets is None or tcp.mark.kept <= 3_000
+        given_up.extend(self._given_up)
+
+    monkeypatch.setattr(decode._SplitDecoder, "_keep", noting)
+    noise = [Tcp(client=("10.0.0.1", port)) for port in (1_000, 1_001)]
+    parts = [
+        [tcp.send(True, b"\x16\x03\x01" + bytes(997)) for tcp in noise for _ in range(9)] for _ in range(2)
+    ]
+    check(tmp_path, *parts)
+    assert given_up
+
+
+def test_connections_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Beyond the bound they are read again when it is stitched, those without any frame too."""
+    monkeypatch.setattr(decode, "MOST_SURE", 3)
+    sure: list[int] = []
+    edges = decode._SplitDecoder.edges
+
+    def noting(self: decode._SplitDecoder) -> list[decode.Edge]:
+        sure.append(len(self._sure))
+        assert sum(edge.packets is not None for edge in self._edges) <= 3 < len(self._edges)
+        return edges(self)
+
+    monkeypatch.setattr(decode._SplitDecoder, "edges", noting)
+    tcps = [Tcp(client=("10.0.0.1", 1_000 + number)) for number in range(8)]
+    parts = [[segment for tcp in tcps for segment in tcp.handshake()]]
+    parts += [[segment for tcp in tcps[::2] for segment in tcp.say(conversation())] for _ in range(2)]
+    check(tmp_path, *parts)
+    assert sure == [3, 3, 3]
