@@ -189,13 +189,12 @@ class Recorder:
         entry = open_entry(frame, budget)
         if entry.notes:
             notes += entry.notes
-        most = min(MAX_FRAME_VALUES, budget.left // VALUE_COST)
-        showing = _Showing(frame, notes, Room(most))
+        showing = _Showing(frame, notes, room_of(budget))
         records = [
             self._message(showing, message, walked if message.index is None else self._walk(message.metadata))
             for message in entry.messages
         ]
-        budget.left -= (most - showing.room.values) * VALUE_COST
+        pay(budget, showing.room)
         if showing.left < 0:
             notes.append(f"payloads are not shown beyond {MAX_SHOWN} bytes of a frame")
         return records
@@ -255,6 +254,16 @@ class Recorder:
                 notes.append("the marker's payload does not parse")
                 value["payload"] = payload.hex()
         return value
+
+
+def room_of(budget: Budget) -> Room:
+    """How many values may be built of the payloads of a frame, as long as `budget` can pay for them."""
+    return Room(min(MAX_FRAME_VALUES, budget.left // VALUE_COST))
+
+
+def pay(budget: Budget, room: Room) -> None:
+    """Take from `budget` what was built in `room`."""
+    budget.left -= (room.most - room.values) * VALUE_COST
 
 
 class _Showing:

@@ -7,8 +7,12 @@ imported it all: a start costs milliseconds.
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
+
+PATIENCE = 120
+"""Seconds after which a run that waits for something is ended."""
 
 
 def run(seconds: int, arguments: list[str]) -> dict[str, object]:
@@ -39,6 +43,7 @@ def _be_pwire(seconds: int, arguments: list[str], errors: int) -> None:
         sys.stderr = os.fdopen(2, "w", encoding="utf-8")
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.alarm(PATIENCE)
         from pulsarctl_wire.cli import main
 
         sys.argv = ["pwire", *arguments]
@@ -58,7 +63,9 @@ def _be_pwire(seconds: int, arguments: list[str], errors: int) -> None:
 
 
 if __name__ == "__main__":
+    import pulsarctl_wire.cli.consuming
     import pulsarctl_wire.cli.job
+    import pulsarctl_wire.cli.send
     import pulsarctl_wire.cli.stats
     import pulsarctl_wire.cli.table_job  # noqa: F401 (each run finds them imported)
 
