@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -79,9 +79,14 @@ def check(pwire: Runs, source: Path, form: str, tmp_path: Path, seconds: int = S
     """One run holds what is promised."""
     out = [str(tmp_path / "table.parquet")] if form == "table" else []
     result = pwire([*FORMS[form], *out, str(source)], seconds)
-    told = f"{form} of {source.name}: {result}"
+    holds(result, ENDS, f"{form} of {source.name}")
+
+
+def holds(result: dict[str, Any], ends: Container[int], what: str) -> None:
+    """A run took no more than it may, and ended with one of the exit codes `ends`."""
+    told = f"{what}: {result}"
     assert "Traceback" not in result["stderr"], told
-    assert result["code"] in ENDS, told
+    assert result["code"] in ends, told
     assert result["mib"] < MEMORY, told
     assert result["stderr_size"] < 10_000, told
 
