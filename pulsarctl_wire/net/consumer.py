@@ -302,11 +302,13 @@ class Consumer(Resident):
         """Open the entry of a delivery that is to be taken; False if nothing of it is to be consumed."""
         where, metadata = delivery.id, delivery.frame.metadata
         assert metadata is not None  # else it would not wait
+        refused = self.budget.unopened
         entry = open_entry(delivery.frame, self.budget)
+        refused = self.budget.unopened - refused
         if not entry.messages or any(message.payload is None for message in entry.messages):
             self._held -= delivery.size
             text = "; ".join(entry.notes)
-            if entry.corrupt or not entry.messages:
+            if entry.corrupt or not (entry.messages or refused):
                 compressed = metadata.compression and not metadata.encryption_keys
                 why = CommandAck.DecompressionError if compressed else CommandAck.BatchDeSerializeError
                 self._corrupt(delivery.ids, why, text)
@@ -314,8 +316,10 @@ class Consumer(Resident):
                 self.leave(delivery, text)
                 self._permit()
             return False
-        for note in entry.notes:
-            self.note(where, note)
+        if refused:
+            self.leave(delivery, "; ".join(entry.notes))
+        else:
+            self._note_all(where, entry.notes)
         messages = [message for message in entry.messages if not message.skipped]
         left = self._partly.get(where)
         if left is not None:
@@ -328,16 +332,20 @@ class Consumer(Resident):
         delivery.messages = messages
         whole = len(messages) == len(entry.messages)
         delivery.left = (1 << len(messages)) - 1 if whole else sum(1 << (it.index or 0) for it in messages)
-        if len(entry.messages) == MAX_MESSAGES < metadata.num_messages_in_batch:
+        if refused or len(entry.messages) == MAX_MESSAGES < metadata.num_messages_in_batch:
             delivery.left |= _REST
             self._unopened = self._unopened or where
         return True
 
     def leave(self, delivery: Delivery, why: str) -> None:
-        """Say and count that an entry could not be opened or shown. It is never acknowledged."""
+        """Say and count that an entry could not be opened or shown to its end. It is never acknowledged."""
         self.counts["unopened"] += 1
         self._unopened = self._unopened or delivery.id
         self.note(delivery.id, f"left unopened and unacknowledged: {why}", "entries left unopened")
+
+    def _note_all(self, where: tuple[int, int], notes: Sequence[str]) -> None:
+        for note in notes:
+            self.note(where, note)
 
     def note(self, where: tuple[int, int], text: str, kind: str = "notes on entries") -> None:
         """Warn of something about the entry with this id."""
@@ -360,8 +368,7 @@ class Consumer(Resident):
         metadata = frame.metadata
         assert metadata is not None
         ids = self._inbox.chunks.add(frame, metadata, self.id << 32 | self.generation, where)
-        for note in frame.notes:
-            self.note(where, note)
+        self._note_all(where, frame.notes)
         if not ids:
             self._permit()
         return ids

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import scripted
-from scripted import LEDGER, PATIENCE, ScriptedBroker, build, silence
+from net import scripted
+from net.scripted import LEDGER, PATIENCE, ScriptedBroker, build, silence
 
 from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.errors import CaptureError
@@ -53,10 +53,10 @@ def raw_of(source: Path, events: list[Event]) -> bytes:
 def schema_of(events: list[Event]) -> Schema | None:
     """The schema of the file's messages, if there is one."""
     for event in events:
-        if isinstance(event, Frame):
-            for body in (event.body, getattr(event.body, "getSchemaResponse", None)):
-                if body is not None and "schema" in body.DESCRIPTOR.fields_by_name and body.HasField("schema"):
-                    return body.schema  # type: ignore[no-any-return]
+        body = event.body if isinstance(event, Frame) else None
+        if body is not None and "schema" in body.DESCRIPTOR.fields_by_name and body.HasField("schema"):
+            schema: Schema = body.schema
+            return schema
     return None
 
 

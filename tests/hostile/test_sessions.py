@@ -1,5 +1,6 @@
 """Whatever a broker sends, `consume`, `send` and `proxy` take less than 400 MiB and a few seconds."""
 
+import os
 import resource
 import signal
 import socket
@@ -12,7 +13,7 @@ from typing import Final
 import pytest
 from inputs import INPUTS
 from peer import Peer, events_of, raw_of
-from proxied import LINUX, Proxied, children
+from cli.proxied import LINUX, Proxied, children
 from test_bounds import FILES, MEMORY, SECONDS, Runs, holds, limited
 
 CONSUME: Final = ["consume", "t", "-s", "s", "-n", "0", "--idle", "1", "--no-reconnect", "--timeout", "5"]
@@ -126,20 +127,20 @@ def limit() -> None:
 def check_proxy(sources: list[Path], tmp_path: Path) -> None:
     """A proxy carries all of it both ways, shows it, records it, and ends as it should."""
     args = ("--tap", "-o", "line", "--record", tmp_path / "seen.pcapng")
-    with (tmp_path / "shown").open("wb") as shown:
-        with Proxied(*args, stdout=shown.fileno(), preexec=limit) as proxy:
-            (keeper,) = children(proxy.process.pid)
-            watcher = proxy.watcher
-            peaks = Peaks([proxy.process.pid, keeper, watcher])
-            peaks.start()
-            for source in sources:
-                raw = raw_of(source, events_of(source))
-                with proxy.connect() as client, proxy.accept() as broker:
-                    play(client, broker, raw)
-                    play(broker, client, raw)
-            assert proxy.watcher == watcher, proxy.said
-            assert proxy.stop(signal.SIGTERM) == 0, proxy.said
-            peaks.end()
+    nothing = Path(os.devnull).open("wb")  # noqa: SIM115
+    with nothing, Proxied(*args, stdout=nothing.fileno(), preexec=limit) as proxy:
+        (keeper,) = children(proxy.process.pid)
+        watcher = proxy.watcher
+        peaks = Peaks([proxy.process.pid, keeper, watcher])
+        peaks.start()
+        for source in sources:
+            raw = raw_of(source, events_of(source))
+            with proxy.connect() as client, proxy.accept() as broker:
+                play(client, broker, raw)
+                play(broker, client, raw)
+        assert proxy.watcher == watcher, proxy.said
+        assert proxy.stop(signal.SIGTERM) == 0, proxy.said
+        peaks.end()
     assert "Traceback" not in proxy.err.text
     assert "the watcher has ended" not in proxy.err.text
     assert len(proxy.err.data) < 10_000
