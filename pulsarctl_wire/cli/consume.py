@@ -219,7 +219,6 @@ async def consume(
     from pulsarctl_wire.net.consumer import ConsumerOptions
     from pulsarctl_wire.net.dead_letters import DeadLetters
     from pulsarctl_wire.net.subscription import Subscription
-    from pulsarctl_wire.wire.payload import Budget
     from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
     with_letters = max_redeliver is not None or dead_letter_topic is not None or retry
@@ -241,7 +240,7 @@ async def consume(
         batch_index_ack=batch_index_ack,
         nack_delay=nack_delay,
         ack_timeout=ack_timeout,
-        payload_ratio=ratio or Budget.RATIO,
+        payload_ratio=ratio,
     )
     view = View(
         "none" if hide_content else output.value,
@@ -331,7 +330,6 @@ async def read(
     from pulsarctl_wire.cli.last import starts_of_last
     from pulsarctl_wire.net.consumer import EARLIEST, LATEST, ConsumerOptions, reader_name
     from pulsarctl_wire.net.subscription import Subscription
-    from pulsarctl_wire.wire.payload import Budget
     from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
     last = parse_last(start)
@@ -349,7 +347,7 @@ async def read(
         rollback=back,
         read_compacted=read_compacted,
         create_topic=False,
-        payload_ratio=ratio or Budget.RATIO,
+        payload_ratio=ratio,
     )
     view = View(
         "none" if hide_content else output.value,

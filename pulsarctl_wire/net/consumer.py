@@ -48,8 +48,8 @@ class ConsumerOptions:
     """How to subscribe. Times in seconds.
 
     `start` is where a subscription that is not durable begins, `inclusive` whether with that very message;
-    `rollback` seconds back in time from now, instead. `queue_size` counts messages. `payload_ratio` is how many
-    bytes are opened for each byte that comes, as in `Budget`.
+    `rollback` seconds back in time from now, instead. `queue_size` counts messages. `payload_ratio` is the
+    `ratio` of the `Budget` that bounds what is opened.
     """
 
     subscription: str
@@ -70,7 +70,7 @@ class ConsumerOptions:
     batch_index_ack: bool = False
     nack_delay: float = 60.0
     ack_timeout: float = 0.0
-    payload_ratio: int = Budget.RATIO
+    payload_ratio: int | None = None
 
     @property
     def is_shared(self) -> bool:

@@ -46,7 +46,7 @@ class Subscription:
         self._pattern = pattern
         self._extra = list(extra_topics)
         self._starts = starts
-        self.inbox = Inbox(self.consumers, Budget(options.payload_ratio))
+        self.inbox = Inbox(self.consumers, Budget(options.payload_ratio or Budget.RATIO))
         self._event = asyncio.Event()
         self._watch: TopicWatch | None = None
         self._opening: set[asyncio.Task[None]] = set()

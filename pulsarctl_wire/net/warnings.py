@@ -19,7 +19,7 @@ class Warnings:
         self._counts: Counter[str] = Counter()
 
     def __call__(self, text: str, kind: str = "") -> None:
-        """Warn of `text`. What a peer can bring about as often as it likes has a `kind`, a phrase that names it."""
+        """Warn of `text`. What a peer can bring about at will has a `kind`, a phrase that names it."""
         if kind:
             self._counts[kind] += 1
         if self._counts[kind] <= SAID:

@@ -238,7 +238,8 @@ async def test_consume_does_not_say_so_for_nothing(comes: bool) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v is Linux's")
 @pytest.mark.parametrize(
-    ("form", "limit", "opens"), [("text", 150, False), ("json", 600, False), ("text", 600, True)]
+    ("form", "limit", "opens"),
+    [("text", 150, False), ("json", 350, False), ("json", 600, True), ("text", 600, True)],
 )
 @awaited
 async def test_consume_with_too_little_memory(form: str, limit: int, opens: bool) -> None:
