@@ -14,9 +14,9 @@ from http.client import HTTPResponse
 from typing import Any, cast
 
 import pytest
-from cli.proxied import until
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from proxied import until
 from segments import conversation, send
 
 from pulsarctl_wire import __version__

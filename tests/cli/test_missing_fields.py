@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.proxied import HOST, PATIENCE, Proxied, decode, frames, receive, run
+from proxied import HOST, PATIENCE, Proxied, decode, frames, receive, run
 
 from pulsarctl_wire.wire.commands import BODIES, NAMES, PAYLOAD_TYPES
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand

@@ -17,7 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from cli.proxied import HOST, MAIN, PATIENCE, PWIRE, TIMED, Heard, Proxied, environment, receive, run, until
+from proxied import HOST, MAIN, PATIENCE, PWIRE, TIMED, Heard, Proxied, environment, receive, run, until
 from pwire_run import Run, pwire
 from segments import PING, build, conversation, receipt, send
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.proxied import LINUX, TIMED, Heard, Proxied, Session, children, decode, frames, receive, until
 from jsonschema import Draft202012Validator
+from proxied import LINUX, TIMED, Heard, Proxied, Session, children, decode, frames, receive, until
 from segments import PING, PONG, Turn, build, conversation, receipt, send
 from test_decode_terminal import EVIL
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from cli.proxied import PATIENCE, PWIRE
+from proxied import PATIENCE, PWIRE
 from pwire_run import pwire
 
 from pulsarctl_wire.capture.recording import SessionWriter

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from cli.proxied import LINUX, Proxied, children
 from inputs import INPUTS
 from peer import Peer, events_of, raw_of
+from proxied import LINUX, Proxied, children
 from test_bounds import FILES, MEMORY, SECONDS, Runs, holds, limited
 
 CONSUME: Final = ["consume", "t", "-s", "s", "-n", "0", "--idle", "1", "--no-reconnect", "--timeout", "5"]
