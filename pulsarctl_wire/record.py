@@ -93,7 +93,7 @@ class Recorder:
         self._schema = schema
         self._answers = answers
         # of the frame that is shown: bytes of payloads that still may be, values that still may be built
-        self._left = self._most = 0
+        self._left = 0
         self._room: Room | None = None
 
     def __call__(self, event: Event) -> Record:
@@ -204,7 +204,7 @@ class Recorder:
         ]
         room: Room | None = self._room
         if room is not None:
-            budget.left -= (self._most - room.values) * VALUE_COST
+            pay(budget, room)
         if self._left < 0:
             notes.append(f"payloads are not shown beyond {MAX_SHOWN} bytes of a frame")
         return records
@@ -248,8 +248,7 @@ class Recorder:
             view, value = show_plain(payload)
             return {"view": view, "value": value}
         if self._room is None:
-            self._most = min(MAX_FRAME_VALUES, self.budget.left // VALUE_COST)
-            self._room = Room(self._most)
+            self._room = room_of(self.budget)
         shown = show(Content(payload, schema, key_bytes(metadata), self._room))
         if shown.note:
             notes.append(shown.note)
@@ -266,6 +265,16 @@ class Recorder:
                 notes.append("the marker's payload does not parse")
                 value["payload"] = payload.hex()
         return value
+
+
+def room_of(budget: Budget) -> Room:
+    """How many values may be built of the payloads of a frame, as long as `budget` can pay for them."""
+    return Room(min(MAX_FRAME_VALUES, budget.left // VALUE_COST))
+
+
+def pay(budget: Budget, room: Room) -> None:
+    """Take from `budget` what was built in `room`."""
+    budget.left -= (room.most - room.values) * VALUE_COST
 
 
 def connection_record(ending: Ending) -> Record:

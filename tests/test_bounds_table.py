@@ -109,6 +109,9 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "test_record.py::test_a_budget_grows_with_what_is_read",
         "test_record.py::test_messages_cost_of_the_budget",
     ),
+    "the same of a subscription": ("net/test_net_bounds.py::test_more_than_the_budget_opens",),
+    "a payload that `consume` shows by its view": ("cli/test_session_verbs.py::test_consume_cuts_no_value",),
+    "warnings of one kind in a session": ("net/test_warnings.py::test_repeated_warnings_are_counted",),
     "messages of a batch": (
         "wire/test_payload.py::test_a_batch_of_nothings_is_bounded",
         "test_bounds_table.py::test_metadata_of_a_batch_that_is_too_large",

@@ -10,7 +10,7 @@ import typer
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.lookup import TOPIC, checked_pattern
-from pulsarctl_wire.cli.options import option
+from pulsarctl_wire.cli.options import option, payload_ratio
 from pulsarctl_wire.cli.session import Session, topic_name
 
 SUB, SHOW, END, FLOW, FAIL = (
@@ -105,6 +105,7 @@ SCHEMA = option(
     help="Decode by this schema; auto asks the broker for each message's own, bytes decodes nothing.",
 )
 HIDE = option(SHOW, "--hide-content", help="Print no messages, only how many there were.")
+PAYLOAD_RATIO = payload_ratio(SHOW)
 QUEUE = option(
     FLOW,
     "-q",
@@ -173,6 +174,7 @@ async def consume(
     hexadecimal: Annotated[bool, HEX] = False,
     schema: Annotated[str, SCHEMA] = "auto",
     hide_content: Annotated[bool, HIDE] = False,
+    ratio: Annotated[int | None, PAYLOAD_RATIO] = None,
     queue_size: Annotated[int, QUEUE] = 1000,
     rate: Annotated[float | None, RATE] = None,
     ack: Annotated[Ack, option(FLOW, "--ack", help="How to acknowledge.")] = Ack.individual,
@@ -238,6 +240,7 @@ async def consume(
         batch_index_ack=batch_index_ack,
         nack_delay=nack_delay,
         ack_timeout=ack_timeout,
+        payload_ratio=ratio,
     )
     view = View(
         "none" if hide_content else output.value,
@@ -314,6 +317,7 @@ async def read(
     hexadecimal: Annotated[bool, HEX] = False,
     schema: Annotated[str, SCHEMA] = "auto",
     hide_content: Annotated[bool, HIDE] = False,
+    ratio: Annotated[int | None, PAYLOAD_RATIO] = None,
     queue_size: Annotated[int, QUEUE] = 1000,
     rate: Annotated[float | None, RATE] = None,
     read_compacted: Annotated[
@@ -343,6 +347,7 @@ async def read(
         rollback=back,
         read_compacted=read_compacted,
         create_topic=False,
+        payload_ratio=ratio,
     )
     view = View(
         "none" if hide_content else output.value,

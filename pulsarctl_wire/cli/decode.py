@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.options import DEFAULT_BUFFER, WIDE, size_of
+from pulsarctl_wire.cli.options import DEFAULT_BUFFER, WIDE, payload_ratio, size_of
 
 
 class Output(str, Enum):
@@ -170,17 +170,7 @@ def decode(
             rich_help_panel=READ,
         ),
     ] = None,
-    payload_ratio: Annotated[
-        int | None,
-        typer.Option(
-            "--payload-ratio",
-            metavar="N",
-            min=1,
-            show_default="1024",
-            help="Bytes of payloads and messages opened for each byte read, beyond the first 160 MiB.",
-            rich_help_panel=SHOW,
-        ),
-    ] = None,
+    ratio: Annotated[int | None, payload_ratio(SHOW)] = None,
     write: Annotated[
         str | None,
         typer.Option(
@@ -262,7 +252,7 @@ def decode(
         time_format=time_format.value,
         show_secrets=show_secrets,
         jobs=jobs,
-        payload_ratio=payload_ratio,
+        payload_ratio=ratio,
     )
     with console.errors_said(), ExitStack() as stack:
         code = DecodeJob(options, stack).run()

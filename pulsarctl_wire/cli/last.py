@@ -15,6 +15,7 @@ from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.net.client import each_of
 from pulsarctl_wire.net.consumer import EARLIEST, LATEST, ConsumerOptions, reader_name
 from pulsarctl_wire.net.subscription import Subscription
+from pulsarctl_wire.net.warnings import Warnings
 from pulsarctl_wire.wire.names import partition_index, partition_name
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ async def starts_of_last(client: Client, topics: list[str], count: int) -> dict[
             raise SettingsError(f"--from -{count}: {topic} keeps no messages")
         partitions = await client.partitions(topic, create=False) if partition_index(topic) < 0 else 0
         names += [partition_name(topic, index) for index in range(partitions)] or [topic]
-    warn, client.warn = client.warn, lambda text: None  # what is odd is said when it is shown
+    warn, client.warn = client.warn, Warnings(lambda text: None)  # what is odd is said when it is shown
     try:
         starts = await each_of(names, lambda each: start_of_last(client, each, count))
     finally:

@@ -64,6 +64,18 @@ def option(panel: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, rich_help_panel=panel, **more)
 
 
+def payload_ratio(panel: str) -> Any:
+    """The option --payload-ratio: the `ratio` of a `wire.payload.Budget`."""
+    return option(
+        panel,
+        "--payload-ratio",
+        metavar="N",
+        min=1,
+        show_default="1024",
+        help="Bytes of payloads and messages opened for each byte read, beyond the first 160 MiB.",
+    )
+
+
 def host_port(flag: str, text: str) -> tuple[str, int]:
     """The host and port of HOST:PORT, [IPV6]:PORT, or a port alone (then on the loopback address)."""
     host, _, digits = text.rpartition(":")

@@ -7,6 +7,7 @@
 Text goes to a pipe as it is; what a terminal might act on is escaped there.
 """
 
+import mmap
 import re
 import struct
 import sys
@@ -18,9 +19,9 @@ from pulsarctl_wire.cli.jsonl import json_line
 from pulsarctl_wire.cli.line import Clock
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.net.inbox import Delivery
-from pulsarctl_wire.record import Record, key_bytes
+from pulsarctl_wire.record import MAX_SHOWN, Record, key_bytes, pay, room_of
 from pulsarctl_wire.views import Content, Shown, show, show_plain
-from pulsarctl_wire.views.content import Json
+from pulsarctl_wire.views.content import CUT, Json
 from pulsarctl_wire.wire.fields import as_base64, as_text
 from pulsarctl_wire.wire.names import id_text
 from pulsarctl_wire.wire.payload import Message
@@ -36,6 +37,7 @@ NAMES: Final = frozenset(
 """The names of a message's record."""
 
 _SOME: Final = 64  # bytes of a payload that is no text, in a line
+_LONGEST: Final = 64 * 1024  # bytes of one that is text, in a line
 _LARGE: Final = 1024 * 1024  # bytes of a payload
 _GROWS: Final = 16  # bytes that JSON of a byte may take on the way: \u0000, in a buffer that doubles
 _SIZE: Final = struct.Struct(">i").pack
@@ -83,15 +85,27 @@ def _payload(delivery: Delivery, message: Message, schema: Schema | None, payloa
         return {"encrypted": keys, "view": "encrypted", "payload_base64": as_base64(payload)}
     if message.metadata.null_value:
         return {"view": "null", "payload": None}
-    value: Json
-    if schema is None:
-        view, value = show_plain(payload)
-    else:
-        shown = show(Content(payload, schema, key_bytes(message.metadata)))
-        view, value = shown.view, _as_taken(shown)
-    if view == "hex":
+    shown = _shown(delivery, message, schema, payload)
+    if shown is None or shown.view == "hex":
         return {"view": "hex", "payload_base64": as_base64(payload)}
-    return {"view": view, "payload": value}
+    return {"view": shown.view, "payload": _as_taken(shown)}
+
+
+def _shown(delivery: Delivery, message: Message, schema: Schema | None, payload: bytes) -> Shown | None:
+    """A payload by its view; None if only a part of it would be shown."""
+    if len(payload) > MAX_SHOWN:
+        return None
+    if schema is None:
+        return Shown(*show_plain(payload))
+    consumer = delivery.consumer
+    room = room_of(consumer.budget)
+    shown = show(Content(payload, schema, key_bytes(message.metadata), room))
+    pay(consumer.budget, room)
+    if shown.note is None:
+        return shown
+    whole = CUT not in shown.note
+    consumer.note(delivery.id, shown.note if whole else f"{shown.note} The bytes are shown instead.")
+    return shown if whole else None
 
 
 def _as_taken(shown: Shown) -> Json:
@@ -141,8 +155,15 @@ def shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
 
 def _json(record: Record) -> bytes:
     """`record` as a line of JSON. Raises MemoryError for want of memory, where orjson ends the process."""
-    if record["size"] > _LARGE:
-        bytearray(_GROWS * record["size"])
+    size = record["size"]
+    if size > MAX_SHOWN and "payload_base64" in record:
+        head = json_line({**record, "payload_base64": ""})  # the last of the names
+        return b"".join((head[:-3], record["payload_base64"].encode(), head[-3:]))
+    if size > _LARGE:
+        try:
+            mmap.mmap(-1, _GROWS * size).close()  # asks for memory, but touches none
+        except OSError:
+            raise MemoryError from None
     return json_line(record)
 
 
@@ -183,7 +204,10 @@ class _Lines:
         elif record["view"] in ("hex", "encrypted"):
             parts.append(f"0x{payload[:_SOME].hex()}{'…' if len(payload) > _SOME else ''}")
         else:
-            parts.append(clean(_text(record).decode("utf-8", "backslashreplace")))
+            text = _text(record)
+            parts.append(clean(text[:_LONGEST].decode("utf-8", "backslashreplace")))
+            if len(text) > _LONGEST:
+                parts[-1] += f"… ({len(payload)} bytes)"
         return (" ".join(parts) + "\n").encode()
 
 

@@ -29,6 +29,7 @@ from pulsarctl_wire.errors import (
 )
 from pulsarctl_wire.net.link import Link, Tap
 from pulsarctl_wire.net.settings import Address, Settings, parse_url
+from pulsarctl_wire.net.warnings import Warnings
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame
@@ -105,14 +106,14 @@ class Hop:
 class Client:
     """The links of one session with a cluster; an async context manager that closes them.
 
-    `warn` is told in one line of everything odd that did not end the session.
+    `warn` is told in one line of everything odd that did not end the session, of each kind a few times.
     """
 
     def __init__(
         self, settings: Settings, *, tap: Tap | None = None, warn: Callable[[str], None] | None = None
     ) -> None:
         self.settings = settings
-        self.warn: Callable[[str], None] = warn or (lambda text: None)
+        self.warn = Warnings(warn or (lambda text: None))
         self.ids = count(1)
         """Ids of producers, consumers and watchers: one counter, so that traces are easy to read."""
         self._tap = tap
@@ -133,6 +134,7 @@ class Client:
         """Close all links."""
         links, self._links = list(self._links.values()), {}
         await asyncio.gather(*(link.close() for link in links))
+        self.warn.close()
 
     # -- links
 

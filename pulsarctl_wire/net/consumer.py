@@ -27,7 +27,7 @@ from pulsarctl_wire.net.resident import Resident
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.names import partition_index
-from pulsarctl_wire.wire.payload import MAX_MESSAGES, Message, open_entry
+from pulsarctl_wire.wire.payload import MAX_MESSAGES, Budget, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandAck, CommandSubscribe, Schema
 
 REMEMBERED: Final = 65_536
@@ -48,7 +48,8 @@ class ConsumerOptions:
     """How to subscribe. Times in seconds.
 
     `start` is where a subscription that is not durable begins, `inclusive` whether with that very message;
-    `rollback` seconds back in time from now, instead. `queue_size` counts messages.
+    `rollback` seconds back in time from now, instead. `queue_size` counts messages. `payload_ratio` is the
+    `ratio` of the `Budget` that bounds what is opened.
     """
 
     subscription: str
@@ -69,6 +70,7 @@ class ConsumerOptions:
     batch_index_ack: bool = False
     nack_delay: float = 60.0
     ack_timeout: float = 0.0
+    payload_ratio: int | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -128,6 +130,11 @@ class Consumer(Resident):
         self._outstanding: OrderedDict[tuple[int, int], float] = OrderedDict()
         self._clock: asyncio.TimerHandle | None = None
         self._last: Position | None = None
+
+    @property
+    def budget(self) -> Budget:
+        """What bounds how much is opened and shown."""
+        return self._inbox.budget
 
     # -- opening
 
@@ -247,6 +254,7 @@ class Consumer(Resident):
     def _message(self, frame: Frame) -> None:
         body, size = frame.body, permits_of(frame)
         self._balance -= size
+        self.budget.read(len(frame.raw))
         self._pause = FIRST_PAUSE
         where = (body.message_id.ledgerId, body.message_id.entryId)
         metadata = frame.metadata
@@ -278,7 +286,8 @@ class Consumer(Resident):
         beyond = f", {-self._balance} of them more than were asked for" if self._balance < 0 else ""
         self._client.warn(
             f"{self.topic}: {self._inbox.bytes} bytes of messages wait{beyond}: what comes now is let go, "
-            "unacknowledged; it is asked for again when they are taken"
+            "unacknowledged; it is asked for again when they are taken",
+            "messages let go",
         )
 
     def resume(self) -> None:
@@ -293,11 +302,13 @@ class Consumer(Resident):
         """Open the entry of a delivery that is to be taken; False if nothing of it is to be consumed."""
         where, metadata = delivery.id, delivery.frame.metadata
         assert metadata is not None  # else it would not wait
-        entry = open_entry(delivery.frame)
+        refused = self.budget.unopened
+        entry = open_entry(delivery.frame, self.budget)
+        refused = self.budget.unopened - refused
         if not entry.messages or any(message.payload is None for message in entry.messages):
             self._held -= delivery.size
             text = "; ".join(entry.notes)
-            if entry.corrupt or not entry.messages:
+            if entry.corrupt or not (entry.messages or refused):
                 compressed = metadata.compression and not metadata.encryption_keys
                 why = CommandAck.DecompressionError if compressed else CommandAck.BatchDeSerializeError
                 self._corrupt(delivery.ids, why, text)
@@ -305,8 +316,10 @@ class Consumer(Resident):
                 self.leave(delivery, text)
                 self._permit()
             return False
-        for note in entry.notes:
-            self._client.warn(f"{self.topic} {where[0]}:{where[1]}: {note}")
+        if refused:
+            self.leave(delivery, "; ".join(entry.notes))
+        else:
+            self._note_all(where, entry.notes)
         messages = [message for message in entry.messages if not message.skipped]
         left = self._partly.get(where)
         if left is not None:
@@ -319,17 +332,24 @@ class Consumer(Resident):
         delivery.messages = messages
         whole = len(messages) == len(entry.messages)
         delivery.left = (1 << len(messages)) - 1 if whole else sum(1 << (it.index or 0) for it in messages)
-        if len(entry.messages) == MAX_MESSAGES < metadata.num_messages_in_batch:
+        if refused or len(entry.messages) == MAX_MESSAGES < metadata.num_messages_in_batch:
             delivery.left |= _REST
             self._unopened = self._unopened or where
         return True
 
     def leave(self, delivery: Delivery, why: str) -> None:
-        """Say and count that an entry could not be opened or shown. It is never acknowledged."""
+        """Say and count that an entry could not be opened or shown to its end. It is never acknowledged."""
         self.counts["unopened"] += 1
         self._unopened = self._unopened or delivery.id
-        ledger, entry = delivery.id
-        self._client.warn(f"{self.topic} {ledger}:{entry}: left unopened and unacknowledged: {why}")
+        self.note(delivery.id, f"left unopened and unacknowledged: {why}", "entries left unopened")
+
+    def _note_all(self, where: tuple[int, int], notes: Sequence[str]) -> None:
+        for note in notes:
+            self.note(where, note)
+
+    def note(self, where: tuple[int, int], text: str, kind: str = "notes on entries") -> None:
+        """Warn of something about the entry with this id."""
+        self._client.warn(f"{self.topic} {where[0]}:{where[1]}: {text}", kind)
 
     def _from_start(self, where: tuple[int, int], messages: list[Message]) -> list[Message]:
         """What is not before the place where a reader begins, or goes on: the broker sends whole entries."""
@@ -348,20 +368,16 @@ class Consumer(Resident):
         metadata = frame.metadata
         assert metadata is not None
         ids = self._inbox.chunks.add(frame, metadata, self.id << 32 | self.generation, where)
-        for note in frame.notes:
-            self._client.warn(f"{self.topic} {where[0]}:{where[1]}: {note}")
+        self._note_all(where, frame.notes)
         if not ids:
             self._permit()
         return ids
 
     def _corrupt(self, ids: list[tuple[int, int]], why: int, text: str = "") -> None:
-        where = ids[-1]
         name = CommandAck.ValidationError.Name(why)  # type: ignore[arg-type]
         self.counts["corrupt"] += 1
         more = f" ({text})" if text else ""
-        self._client.warn(
-            f"{self.topic} {where[0]}:{where[1]}: corrupt, acknowledged with validation_error {name}{more}"
-        )
+        self.note(ids[-1], f"corrupt, acknowledged with validation_error {name}{more}", "corrupt entries")
         self._remember(ids)
         command = build_command(
             "ACK",

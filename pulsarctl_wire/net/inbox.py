@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.net.acks import Position
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.payload import ChunkJoiner, Message
+from pulsarctl_wire.wire.payload import Budget, ChunkJoiner, Message
 
 if TYPE_CHECKING:
     from pulsarctl_wire.net.consumer import Consumer
@@ -86,10 +86,14 @@ class Delivery:
 
 
 class Inbox:
-    """The deliveries of all `consumers` that wait, in order, and the `chunks` that wait for more."""
+    """The deliveries of all `consumers` that wait, in order, and the `chunks` that wait for more.
 
-    def __init__(self, consumers: Sized) -> None:
+    `budget` bounds what is opened of all that comes.
+    """
+
+    def __init__(self, consumers: Sized, budget: Budget) -> None:
         self.bytes = 0
+        self.budget = budget
         self.chunks = ChunkJoiner()
         self._consumers = consumers
         self._queue: deque[Delivery] = deque()

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 from pulsarctl_wire import __version__
 from pulsarctl_wire.errors import BrokerError, LinkClosed, Unanswered, Unreachable, WireError
 from pulsarctl_wire.net.settings import Address, Settings
+from pulsarctl_wire.net.warnings import Warnings
 from pulsarctl_wire.wire.commands import (
     ANSWERS,
     BODIES,
@@ -130,7 +131,7 @@ class Link(asyncio.Protocol):
         self.server_version = 0
         self.max_message_size = MAX_MESSAGE_SIZE
         self.features = FeatureFlags()
-        self.warn: Callable[[str], None] = lambda text: None
+        self.warn = Warnings(lambda text: None)
         self.observe: Callable[[Event], None] | None = None
         loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = loop.create_future()
@@ -161,7 +162,7 @@ class Link(asyncio.Protocol):
         index: int = 0,
         proxy_to: str = "",
         tap: Tap | None = None,
-        warn: Callable[[str], None] | None = None,
+        warn: Warnings | None = None,
         handshake: bool = True,
     ) -> "Link":
         """Connect to `address`, by TLS if the service URL asks for it, and shake hands.
@@ -379,7 +380,7 @@ class Link(asyncio.Protocol):
             )
             return
         for note in event.notes:
-            self.warn(f"{self.address}: {event.command}: {note}")
+            self.warn(f"{self.address}: {event.command}: {note}", "notes on frames")
         key = _OWNER_FIELDS.get(event.type)
         if key is not None:
             owner = self._owners.get((key, getattr(event.body, key, -1)))
@@ -401,7 +402,7 @@ class Link(asyncio.Protocol):
         if frame.type == _PRODUCER_SUCCESS and not body.producer_ready:
             if asked.timer is not None:
                 asked.timer.cancel()
-            self.warn("waiting for exclusive access: another producer has the topic")
+            self.warn("waiting for exclusive access: another producer has the topic", "waiting for access")
             return
         if not asked.answer.done():
             asked.answer.set_result(frame)
@@ -414,7 +415,7 @@ class Link(asyncio.Protocol):
         except BrokerError as error:
             if greeting is None:
                 self._parting = str(error)
-                self.warn(f"{self.address}: {error}")
+                self.warn(f"{self.address}: {error}", "errors without a request")
                 return
             if not greeting.done():
                 greeting.set_exception(error)
@@ -441,7 +442,8 @@ class Link(asyncio.Protocol):
             if owner is not None:
                 owner.received(frame)
         elif kind not in BODIES:
-            self.warn(f"{self.address}: {frame.command}, a command nobody knows, was passed over")
+            text = f"{self.address}: {frame.command}, a command nobody knows, was passed over"
+            self.warn(text, "commands nobody knows")
 
     def pause_writing(self) -> None:
         """asyncio: the socket takes no more for now."""

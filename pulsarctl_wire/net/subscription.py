@@ -14,6 +14,7 @@ from pulsarctl_wire.net.consumer import Consumer, ConsumerOptions
 from pulsarctl_wire.net.inbox import Delivery, Inbox
 from pulsarctl_wire.net.watch import TopicWatch
 from pulsarctl_wire.wire.names import namespace_of, partition_name, without_partition
+from pulsarctl_wire.wire.payload import Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
 MOST: Final = 10_000
@@ -45,7 +46,7 @@ class Subscription:
         self._pattern = pattern
         self._extra = list(extra_topics)
         self._starts = starts
-        self.inbox = Inbox(self.consumers)
+        self.inbox = Inbox(self.consumers, Budget(options.payload_ratio or Budget.RATIO))
         self._event = asyncio.Event()
         self._watch: TopicWatch | None = None
         self._opening: set[asyncio.Task[None]] = set()

@@ -30,12 +30,12 @@ Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | Non
 
 
 class Room:
-    """How many values may still be built from payloads that share it: those of one frame."""
+    """How many values may still be built from payloads that share it: those of one frame; `most` at first."""
 
-    __slots__ = ("values",)
+    __slots__ = ("most", "values")
 
     def __init__(self, values: int = MAX_FRAME_VALUES) -> None:
-        self.values = values
+        self.most = self.values = values
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,13 @@ class View(Protocol):
         """Show ``content``; raises ValueError (or what a hostile payload provokes) if it cannot."""
 
 
+CUT = "Cut after"
+"""What the note of a payload begins with that was not read to its end."""
+
+
 def cut(left: int) -> str | None:
     """The note of a payload that had ``left`` values to go; None if it was read to its end."""
-    return f"Cut after {MAX_VALUES} values, or {MAX_FRAME_VALUES} of its frame." if left < 0 else None
+    return f"{CUT} {MAX_VALUES} values, or {MAX_FRAME_VALUES} of its frame." if left < 0 else None
 
 
 def name_cost(name: str) -> int:

@@ -7,7 +7,9 @@ import inspect
 import json
 import resource
 import sys
+from base64 import b64decode
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -37,6 +39,7 @@ from pulsarctl_wire.cli.last import start_of_last
 from pulsarctl_wire.cli.session import Session, _shared
 from pulsarctl_wire.net.acks import Position
 from pulsarctl_wire.net.consumer import LATEST
+from pulsarctl_wire.record import MAX_SHOWN
 from pulsarctl_wire.wire.fields import signed
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.payload import MAX_PAYLOAD
@@ -238,7 +241,8 @@ async def test_consume_does_not_say_so_for_nothing(comes: bool) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v is Linux's")
 @pytest.mark.parametrize(
-    ("form", "limit", "opens"), [("text", 150, False), ("json", 600, False), ("text", 600, True)]
+    ("form", "limit", "opens"),
+    [("text", 150, False), ("json", 350, False), ("json", 600, True), ("text", 600, True)],
 )
 @awaited
 async def test_consume_with_too_little_memory(form: str, limit: int, opens: bool) -> None:
@@ -255,6 +259,26 @@ async def test_consume_with_too_little_memory(form: str, limit: int, opens: bool
             line for line in done.err if "7:0: left unopened and unacknowledged: too little memory" in line
         ]
         assert len(left) == (not opens)
+
+
+@awaited
+async def test_consume_cuts_no_value(tmp_path: Path) -> None:
+    """A payload that makes too many values is shown whole, as its bytes, and so is one that is too large."""
+    schema = tmp_path / "nulls.avsc"
+    schema.write_text('{"type": "array", "items": "null"}')
+    nulls = bytes((0x80, 0xB5, 0x18, 0))  # a block of 200,000, and the end
+    large = zstandard.ZstdCompressor().compress(bytes(MAX_SHOWN + 1))
+    codec: dict[str, Any] = {"compression": CompressionType.ZSTD, "uncompressed_size": MAX_SHOWN + 1}
+    async with ScriptedBroker() as broker:
+        broker.once("FLOW", deliver(entry(0, nulls), entry(1, large, **codec)))
+        options = ["-n", 2, "-o", "json", "--schema", f"avro:{schema}"]
+        done = await pwire("consume", "t", "-s", "s", *options, url=broker.url)
+        assert done.code == 0
+        shown = [json.loads(line) for line in done.out]
+        assert [each["view"] for each in shown] == ["hex", "hex"]
+        assert [b64decode(each["payload_base64"]) for each in shown] == [nulls, bytes(MAX_SHOWN + 1)]
+        assert sum("The bytes are shown instead" in line for line in done.err) == 1
+        assert acked(broker) == [(LEDGER, 0), (LEDGER, 1)]
 
 
 # ---- read --from -N ----

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, NamedTuple
@@ -52,11 +52,11 @@ class Run(NamedTuple):
     stderr: str
     stderr_size: int
 
-    def broken(self, seconds: int = SECONDS) -> str:
-        """Which promise does not hold, that of so many CPU seconds among them; "" if all do."""
+    def broken(self, seconds: int = SECONDS, ends: Container[int] = ENDS) -> str:
+        """Which promise does not hold, those of CPU seconds and exit codes among them; "" if all do."""
         if "Traceback" in self.stderr:
             return "a traceback"
-        if self.code not in ENDS:
+        if self.code not in ends:
             return f"exit code {self.code}"
         if self.mib >= MEMORY:
             return f"{self.mib:.0f} MiB"
@@ -168,7 +168,7 @@ def _end_of(errors: IO[bytes]) -> tuple[str, int]:
 if __name__ == "__main__":
     import importlib
 
-    for name in ("job", "hexview", "jsonl", "stats", "stats_page", "table_job", "tree"):
+    for name in ("consuming", "job", "send", "hexview", "jsonl", "stats", "stats_page", "table_job", "tree"):
         importlib.import_module(f"pulsarctl_wire.cli.{name}")  # what each run finds imported
     import rule_engine  # noqa: F401
 

@@ -165,6 +165,10 @@ class Peer(asyncio.Protocol):
         """Send frames, all in one piece."""
         self._transport.write(b"".join(frames))
 
+    def finish(self) -> None:
+        """Send nothing more, but read what comes."""
+        self._transport.write_eof()
+
     def close(self) -> None:
         """Close without a word, behind what was sent."""
         self._transport.close()

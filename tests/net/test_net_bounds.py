@@ -24,6 +24,7 @@ from net.scripted import (
     connect_to,
     deliver,
     entry,
+    frame_of,
     payloads,
     places,
     producing,
@@ -43,8 +44,9 @@ from pulsarctl_wire.net import subscription as subscription_module
 from pulsarctl_wire.net.consumer import ConsumerOptions
 from pulsarctl_wire.net.subscription import Subscription
 from pulsarctl_wire.net.transaction import _ack_ids
+from pulsarctl_wire.net.warnings import SAID
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.payload import MAX_MESSAGES, MAX_PAYLOAD
+from pulsarctl_wire.wire.payload import MAX_MESSAGES, MAX_PAYLOAD, MESSAGE_COST, Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandLookupTopicResponse,
     CommandSubscribe,
@@ -219,6 +221,67 @@ async def test_a_batch_of_more_than_is_opened(how: str) -> None:
                     delivery.consumer.ack_cumulatively(delivery, delivery.messages[-1])
         assert acked(broker) == ([(LEDGER, 1)] if how == "individual" else [])
         assert broker.warnings(f"{MAX_MESSAGES} messages in a batch that says {count}")
+
+
+@awaited
+async def test_more_than_the_budget_opens() -> None:
+    """What a few bytes ask for beyond it is said, counted and not acknowledged; the rest is."""
+    async with ScriptedBroker() as broker, broker.client() as client:
+        entries = [zipped(number, MAX_PAYLOAD) for number in range(4)]
+        broker.once("FLOW", deliver(*entries, entry(4, b"e")))
+        async with subscribed(client) as subscription:
+            deliveries = await take(subscription, 3)
+            for delivery in deliveries:
+                delivery.consumer.ack(delivery)
+            assert [delivery.id[1] for delivery in deliveries] == [0, 1, 4]
+            assert subscription.counts == {"unopened": 2}
+        assert acked(broker) == [(LEDGER, 0), (LEDGER, 1), (LEDGER, 4)]
+        assert broker.warnings("left unopened and unacknowledged: 67108864 bytes left compressed") == 2
+
+
+@pytest.mark.parametrize("opened", [0, 3])
+@pytest.mark.parametrize("how", ["individual", "cumulative"])
+@awaited
+async def test_a_batch_that_the_budget_ends_within(how: str, opened: int) -> None:
+    """What is not opened of it is not acknowledged, and it is not taken for corrupt."""
+    count = 10
+    async with ScriptedBroker() as broker, broker.client() as client:
+        batch = (b"\0\0\0\2" + b"\x18\0") * count
+        broker.once("FLOW", deliver(entry(0, batch, num_messages_in_batch=count), entry(1)))
+        async with subscribed(client) as subscription:
+            subscription.inbox.budget.left = opened * MESSAGE_COST
+            for delivery in await take(subscription, 1 + bool(opened)):
+                assert len(delivery.messages) == (opened if delivery.id[1] == 0 else 1)
+                if how == "individual":
+                    delivery.consumer.ack(delivery)
+                else:
+                    delivery.consumer.ack_cumulatively(delivery, delivery.messages[-1])
+            assert subscription.counts == {"unopened": 1}
+        assert acked(broker) == ([(LEDGER, 1)] if how == "individual" else [])
+        assert not broker.warnings("corrupt")
+        assert broker.warnings(f"{opened} of {count} messages opened")
+
+
+@awaited
+async def test_the_ratio_of_the_budget() -> None:
+    async with ScriptedBroker() as broker, broker.client() as client:
+        broker.once("FLOW", deliver(entry(0, bytes(Budget.FREE)), entry(1, bytes(1000))))
+        async with subscribed(client, payload_ratio=7) as subscription:
+            await take(subscription, 2)
+            grown = subscription.inbox.budget.left - Budget.START
+            assert 7 * 1000 < grown < 7 * 1400
+
+
+@awaited
+async def test_warnings_of_a_session_are_folded() -> None:
+    async with ScriptedBroker() as broker:
+        async with broker.client() as client:
+            link = await client.service()
+            broker.peers[0].send(frame_of(b"\x08\xe7\x07") * 100)
+            await heard_all(broker)
+            assert link.is_open
+            assert broker.warnings("a command nobody knows") == SAID
+        assert broker.said[-1] == "commands nobody knows: 90 more times"
 
 
 # ---- Acknowledging ----

@@ -1,0 +1,160 @@
+"""Whatever a broker sends, `consume`, `send` and `proxy` take less than 400 MiB and a few seconds."""
+
+import os
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+from inputs import INPUTS
+from limited import MEMORY, Runs, limited
+from peer import Peer, events_of, raw_of
+from proxied import LINUX, Proxied, children
+from test_bounds import FILES
+
+CONSUME: Final = ["consume", "t", "-s", "s", "-n", "0", "--idle", "1", "--no-reconnect", "--timeout", "5"]
+VERBS: Final = {
+    "consume line": [*CONSUME, "-o", "line"],
+    "consume json": [*CONSUME, "-o", "json"],
+    "consume hex": [*CONSUME, "--hex"],
+    "send": ["send", "-o", "tree", "--idle", "1", "--timeout", "5"],
+}
+ENDS: Final = (0, 6, 7, 8)
+"""Exit codes: done, the connection was lost, the broker refused, it did not answer."""
+
+PLAYED: Final = [path for path in FILES if path.name not in ("gzip-twice.gz", "interfaces.pcapng.zst")]
+"""Those that hold frames, or might."""
+
+QUICK: Final = ("batches of zeros", "64 MiB each", "wide records")
+
+
+@pytest.fixture(scope="module")
+def pwire() -> Iterator[Runs]:
+    with limited() as runs:
+        yield runs
+
+
+def check(pwire: Runs, source: Path, verb: str, tmp_path: Path) -> None:
+    """One run holds what is promised."""
+    script = tmp_path / "script"
+    script.write_text('{"type": "PING", "ping": {}}\n')
+    more = [str(script)] if verb == "send" else []
+    with Peer(source) as peer:
+        (result,) = pwire([*VERBS[verb], *more, "--url", peer.url])
+    assert not result.broken(ends=ENDS), f"{verb} of {source.name}: {result}"
+
+
+@pytest.mark.parametrize("verb", ["consume line", "consume json", "send"])
+@pytest.mark.parametrize("source", PLAYED, ids=lambda path: path.name)
+def test_files_that_broke_promises(source: Path, verb: str, pwire: Runs, tmp_path: Path) -> None:
+    check(pwire, source, verb, tmp_path)
+
+
+@pytest.mark.parametrize("verb", ["consume json"])
+@pytest.mark.parametrize("name", QUICK)
+def test_the_worst_inputs(name: str, verb: str, pwire: Runs, tmp_path: Path) -> None:
+    check(pwire, written(name, tmp_path), verb, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("name", [name for name in INPUTS if not name.startswith("items of")])
+def test_inputs(name: str, verb: str, pwire: Runs, tmp_path: Path) -> None:
+    check(pwire, written(name, tmp_path), verb, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in INPUTS if name.startswith("items of")])
+def test_commands_of_many_items(name: str, pwire: Runs, tmp_path: Path) -> None:
+    check(pwire, written(name, tmp_path), "consume line", tmp_path)
+
+
+def written(name: str, tmp_path: Path) -> Path:
+    """The file of one of `INPUTS`."""
+    source = tmp_path / "input"
+    source.write_bytes(INPUTS[name]())
+    return source
+
+
+# -- a proxy between a client and a broker that both play the file
+
+
+def play(source: socket.socket, target: socket.socket, raw: bytes) -> None:
+    """Send it all, and read what comes of it until the end; the proxy may reset the connection."""
+
+    def send() -> None:
+        with suppress(OSError):
+            source.sendall(raw)
+            source.shutdown(socket.SHUT_WR)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    with suppress(OSError):
+        while target.recv(1 << 20):
+            pass
+    sender.join()
+
+
+class Peaks(threading.Thread):
+    """Looks at how much processes have had resident, until they end: `mib` is the most of each."""
+
+    def __init__(self, pids: list[int]) -> None:
+        super().__init__(daemon=True)
+        self.mib = dict.fromkeys(pids, 0.0)
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(0.02):
+            for pid in self.mib:
+                with suppress(OSError):
+                    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                        if line.startswith("VmHWM:"):
+                            self.mib[pid] = int(line.split()[1]) / 1024
+
+    def end(self) -> None:
+        self._over.set()
+        self.join()
+
+
+def limit() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+
+
+def check_proxy(sources: list[Path], tmp_path: Path) -> None:
+    """A proxy carries all of it both ways, shows it, records it, and ends as it should."""
+    args = ("--tap", "-o", "line", "--record", tmp_path / "seen.pcapng")
+    nothing = Path(os.devnull).open("wb")  # noqa: SIM115
+    with nothing, Proxied(*args, stdout=nothing.fileno(), preexec=limit) as proxy:
+        (keeper,) = children(proxy.process.pid)
+        watcher = proxy.watcher
+        peaks = Peaks([proxy.process.pid, keeper, watcher])
+        peaks.start()
+        for source in sources:
+            raw = raw_of(source, events_of(source))
+            with proxy.connect() as client, proxy.accept() as broker:
+                play(client, broker, raw)
+                play(broker, client, raw)
+        assert proxy.watcher == watcher, proxy.said
+        assert proxy.stop(signal.SIGTERM) == 0, proxy.said
+        peaks.end()
+    assert "Traceback" not in proxy.err.text
+    assert "the watcher has ended" not in proxy.err.text
+    assert len(proxy.err.data) < 10_000
+    assert max(peaks.mib.values()) < MEMORY, peaks.mib
+
+
+@pytest.mark.skipif(not LINUX, reason="looks into /proc")
+def test_a_proxy_between_files_that_broke_promises(tmp_path: Path) -> None:
+    check_proxy(PLAYED, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LINUX, reason="looks into /proc")
+@pytest.mark.parametrize("name", [name for name in INPUTS if not name.startswith("items of")])
+def test_a_proxy_between_inputs(name: str, tmp_path: Path) -> None:
+    check_proxy([written(name, tmp_path)], tmp_path)
