@@ -195,19 +195,23 @@ class Recorder:
         entry = open_entry(frame, budget)
         if entry.notes:
             notes += entry.notes
-        self._left, self._room = MAX_SHOWN, None
+        self._left = MAX_SHOWN
         records = [
             self._message(
                 frame, message, walked if message.index is None else self._walk(message.metadata), notes
             )
             for message in entry.messages
         ]
-        room: Room | None = self._room
-        if room is not None:
-            pay(budget, room)
+        self._settle()
         if self._left < 0:
             notes.append(f"payloads are not shown beyond {MAX_SHOWN} bytes of a frame")
         return records
+
+    def _settle(self) -> None:
+        """Pay for what was built of a frame."""
+        if self._room is not None:
+            pay(self.budget, self._room)
+            self._room = None
 
     def _message(self, frame: Frame, message: Message, walked: Record, notes: list[str]) -> Record:
         payload = message.payload
