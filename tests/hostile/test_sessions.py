@@ -15,7 +15,7 @@ from inputs import INPUTS
 from limited import MEMORY, Runs, limited
 from peer import Peer, events_of, raw_of
 from proxied import LINUX, Proxied, children
-from test_bounds import FILES
+from test_bounds import FILES, slow
 
 CONSUME: Final = ["consume", "t", "-s", "s", "-n", "0", "--idle", "1", "--no-reconnect", "--timeout", "5"]
 VERBS: Final = {
@@ -29,8 +29,6 @@ ENDS: Final = (0, 6, 7, 8)
 
 PLAYED: Final = [path for path in FILES if path.name not in ("gzip-twice.gz", "interfaces.pcapng.zst")]
 """Those that hold frames, or might."""
-
-QUICK: Final = ("batches of zeros", "64 MiB each", "wide records")
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +47,10 @@ def check(pwire: Runs, source: Path, verb: str, tmp_path: Path) -> None:
     assert not result.broken(ends=ENDS), f"{verb} of {source.name}: {result}"
 
 
-@pytest.mark.parametrize("verb", ["consume line", "consume json", "send"])
+@pytest.mark.parametrize("verb", [slow("consume line"), "consume json", slow("send")])
 @pytest.mark.parametrize("source", PLAYED, ids=lambda path: path.name)
 def test_files_that_broke_promises(source: Path, verb: str, pwire: Runs, tmp_path: Path) -> None:
     check(pwire, source, verb, tmp_path)
-
-
-@pytest.mark.parametrize("verb", ["consume json"])
-@pytest.mark.parametrize("name", QUICK)
-def test_the_worst_inputs(name: str, verb: str, pwire: Runs, tmp_path: Path) -> None:
-    check(pwire, written(name, tmp_path), verb, tmp_path)
 
 
 @pytest.mark.slow
