@@ -1,7 +1,7 @@
 """The process that watches a proxy: the tap, the recording, the counters, and all that is said meanwhile.
 
     Ring.records ── Follower (trace.py): events ── tests ── renderer ── Printer ── stdout
-                 ├─ RotatingWriter: the bytes themselves, credentials starred out
+                 ├─ RotatingWriter: the bytes themselves, credentials masked
                  ├─ Live: the table, metrics
                  └─ notes ── Printer ── stderr
 

@@ -43,7 +43,7 @@ MOST_DELAYED: Final = 4 * 1024 * 1024
 MOST_ANSWERS: Final = 1_000
 """Answers in a broker's place that may wait for the end of a frame; beyond that no requests are read."""
 
-# whole in what is told of them, so that credentials can be starred out, and what a session lives by
+# whole in what is told of them, so that credentials can be masked, and what a session lives by
 _LOOKED_AT: Final = (
     frozenset(CARRIERS),
     frozenset((BaseCommand.CONNECT, BaseCommand.AUTH_RESPONSE, BaseCommand.PRODUCER, BaseCommand.SUBSCRIBE)),
