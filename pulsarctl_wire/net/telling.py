@@ -54,10 +54,13 @@ class Telling:
         if watcher is None:
             return
         frames, torn = walk.frames, walk.left > 0
-        left = len(data) if self._tail else walk.left
-        whole = self._tail + data if self._tail else data
+        left, whole, begun = walk.left, data, 0
+        if self._tail:  # of a frame that is not counted yet
+            whole, begun = self._tail + data, 1
+            left = (walk.size(whole, 0) or len(whole)) - len(self._tail)
         self._tail = whole[walk.walk(whole, 0) :]
         if self._behind:
+            frames += begun
             skip = min(left, len(data))
             if skip == len(data) or not self._tell_missed(watcher, skip, frames, now):
                 self._missed += len(data)

@@ -312,6 +312,19 @@ def test_what_a_new_watcher_is_told_begins_with_a_frame(raws: list[bytes], drawn
     assert watcher.lost[True] == [begin - cut, int(begin != cut)]
 
 
+def test_a_new_watcher_misses_one_frame_though_its_head_was_cut() -> None:
+    """Found by `.ci/explore`: all that came with the rest of that frame was missed too."""
+    frame = bytes.fromhex("00000009 00000005 08 12 920100")
+    telling = Telling(Seen(), Connection(0), True)
+    telling.carried(frame[:1], 7)
+    telling._watcher = watcher = Seen()
+    telling.anew()
+    telling.carried(frame[1:] + frame + frame, 7)
+    telling.finish()
+    assert bytes(watcher.bytes[True]) == frame + frame
+    assert watcher.lost[True] == [len(frame) - 1, 1]
+
+
 def test_a_watcher_that_wants_no_bytes_is_not_told_of_any() -> None:
     watcher = Seen()
     watcher.wants_bytes = False
