@@ -37,6 +37,17 @@ RECORD_NAMES: Final = frozenset(
 )
 """The names that records have at their top."""
 
+MESSAGE_NAMES: Final = frozenset(
+    (
+        *("index", "key", "properties", "event_time", "size", "payload", "sequence_id"),
+        *("ordering_key", "already_acked", "null_value"),
+    )
+)
+"""The names that messages in records have."""
+
+PAYLOAD_NAMES: Final = frozenset(("view", "value", "keys"))
+"""The names that payloads of messages have."""
+
 MAX_SHOWN: Final = 16 * 1024 * 1024
 """Bytes of payloads that are shown of one frame."""
 

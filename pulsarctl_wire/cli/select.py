@@ -10,15 +10,19 @@ from typing import Any, Final
 
 from pulsarctl_wire.cli.console import Origin, meant
 from pulsarctl_wire.errors import FilterError
-from pulsarctl_wire.record import RECORD_NAMES, Record, Recorder
+from pulsarctl_wire.record import MESSAGE_NAMES, PAYLOAD_NAMES, RECORD_NAMES, Record, Recorder
 from pulsarctl_wire.wire.commands import FAILED, NAMES, NUMBERS, commands_like
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.names import full_topic, without_partition
+from pulsarctl_wire.wire.payload import MESSAGE_COST, Budget
 
 Test = Callable[[Event], bool]
 
 _ERRORS: Final = {NUMBERS["ERROR"], NUMBERS["SEND_ERROR"]}
+
+_WHOLE_COST: Final = 16 * MESSAGE_COST
+"""What a message that an expression looks through as a whole costs of a `Budget`."""
 
 
 def by_command(names: list[str]) -> Test:
@@ -214,12 +218,13 @@ class Rule:
         # it frowns on dots into mappings, which is what records are made of
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="rule_engine")
         self._error = rule_engine.errors.EngineError
-        context = rule_engine.Context(resolver=_resolve, default_value=None)
         try:
-            self._rule = rule_engine.Rule(text, context=context)
+            self._rule = self._parsed(text)
         except self._error as error:
-            hint = _meant_equal(text) or f"; see {names_in} for the fields"
-            raise FilterError(f"{flag} {text}: {_explain(error)}{hint}") from error
+            suggestion = getattr(error, "suggestion", None)
+            hint = f"; did you mean {suggestion}?" if suggestion else f"; see {names_in} for the fields"
+            raise FilterError(f"{flag} {text}: {_explain(error)}{_meant_equal(text) or hint}") from error
+        context = self._rule.context
         own = set(re.findall(r"\bfor\s+(\w+)\s+in\b", text))  # of [m for m in messages]
         unknown = set(context.symbols) - names - set(context.builtins) - own
         if unknown:
@@ -228,6 +233,11 @@ class Rule:
         self.tried = 0
         self.failed = 0
         """Records on which the expression made no sense (an order between a text and a number)."""
+
+    def _parsed(self, text: str) -> Any:
+        import rule_engine
+
+        return rule_engine.Rule(text, context=rule_engine.Context(resolver=_resolve, default_value=None))
 
     def matches(self, record: Record) -> bool:
         """Whether the expression holds for `record`."""
@@ -242,7 +252,8 @@ class Rule:
 class Expression(Rule):
     """A filter expression over the fields of records (docs/json.md), given by `option`.
 
-    They are those of frames unless `names` says otherwise; `recorder` makes them.
+    They are those of frames unless `names` says otherwise; `recorder` makes them. Messages of a frame that
+    are too many for the `budget` are left out.
     """
 
     def __init__(
@@ -251,13 +262,66 @@ class Expression(Rule):
         recorder: Callable[[Any], Record],
         option: str = "--filter",
         names: frozenset[str] = RECORD_NAMES,
+        *,
+        budget: Budget | None = None,
     ) -> None:
+        self._cost = MESSAGE_COST
         super().__init__(text, names, option, "docs/json.md")
         self._recorder = recorder
+        self._budget = budget or Budget()
+        self._asks_messages = "messages" in self._rule.context.symbols
+
+    def _parsed(self, text: str) -> Any:
+        import rule_engine
+
+        # the engine looks through the whole of every mapping that it meets, but not of objects
+        some = rule_engine.DataType.UNDEFINED
+        payload = rule_engine.DataType.OBJECT(
+            "payload", attributes=dict.fromkeys(PAYLOAD_NAMES, some), accessor=_of_part
+        )
+        attributes = dict.fromkeys(MESSAGE_NAMES, some) | {"payload": payload}
+        message = rule_engine.DataType.OBJECT("message", attributes=attributes, accessor=_of_part)
+        types = {"messages": rule_engine.DataType.ARRAY(message)}
+        context = rule_engine.Context(
+            resolver=_resolve, type_resolver=lambda name: types.get(name, some), default_value=None
+        )
+        try:
+            return rule_engine.Rule(text, context=context)
+        except rule_engine.errors.ObjectAttributeError:
+            raise
+        except rule_engine.errors.EvaluationError:  # an object takes no m["size"]
+            self._cost = _WHOLE_COST
+            return super()._parsed(text)
 
     def __call__(self, event: Any) -> bool:
         """Whether the expression holds for the record of `event`."""
-        return self.matches(self._recorder(event))
+        record = self._recorder(event)
+        if self._asks_messages and record.get("messages"):
+            record["messages"] = self._messages(record["messages"])
+        return self.matches(record)
+
+    def _messages(self, messages: list[Record]) -> list[Any]:
+        budget = self._budget
+        room = max(budget.left // self._cost, 0)
+        if len(messages) > room:
+            budget.unopened += 1
+            messages = messages[:room]
+        budget.left -= len(messages) * self._cost
+        return messages if self._cost == _WHOLE_COST else [_Part(message) for message in messages]
+
+
+class _Part:
+    """A part of a record as an object."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Record) -> None:
+        self.values = values
+
+
+def _of_part(part: _Part | None, name: str) -> Any:
+    value = None if part is None else part.values.get(name)
+    return _Part(value) if name == "payload" and value is not None else value
 
 
 def _resolve(thing: Any, name: str) -> Any:

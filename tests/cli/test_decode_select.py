@@ -14,9 +14,10 @@ from pwire_run import Pcap, decode
 
 from pulsarctl_wire.cli.console import Origin
 from pulsarctl_wire.cli.decode import TimeFormat
-from pulsarctl_wire.cli.select import by_time
+from pulsarctl_wire.cli.select import Expression, by_time
 from pulsarctl_wire.wire.commands import NUMBERS, REQUESTS
 from pulsarctl_wire.wire.frame import Connection, Gap, build_frame
+from pulsarctl_wire.wire.payload import MESSAGE_COST, Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CompressionType, MessageMetadata
 
 
@@ -344,6 +345,10 @@ WITH_DOTS = [
     ("errors.pcap", "fields.message_id.ledgerId == 128", 2),
     ("java-batch-zlib.pcap", 'metadata.compression == "ZLIB"', 8),
     ("java-batch-zlib.pcap", "$any([m.size > 130 for m in messages])", 30),
+    ("python-simple.pcap", '$any([m.key == "customer-1" for m in messages])', 6),
+    ("python-simple.pcap", '$any([m.payload.value =~~ "^order 3" for m in messages])', 2),
+    ("python-simple.pcap", '$any([m.properties.n == "3" for m in messages])', 2),
+    ("python-simple.pcap", 'messages[0].payload.value =~~ "^order 3"', 2),
 ]
 
 
@@ -356,6 +361,14 @@ def test_by_expression(sample: str, expression: str, count: int) -> None:
     assert run.complaints == []
     assert run.code == 0
     assert len(run.records) == count
+
+
+def test_messages_that_are_too_many_for_an_expression_are_counted() -> None:
+    budget = Budget()
+    budget.left = 3 * MESSAGE_COST // 2
+    two_messages = Expression("messages.length == 2", lambda event: {"messages": [{}, {}]}, budget=budget)
+    assert not two_messages(None)
+    assert budget.unopened == 1
 
 
 def test_an_expression_that_never_made_sense_is_told() -> None:
@@ -533,6 +546,7 @@ def test_a_selection_that_nothing_matches_says_how_much_it_looked_at(
     [
         ('command = "SEND"', 'did you mean command == "SEND"?'),
         ("command=='SEND' and topic='a=b'", "did you mean command=='SEND' and topic=='a=b'?"),
+        ("$any([m.sizze > 1 for m in messages])", "did you mean size?"),
         ("SEND", "did you mean command == 'SEND'?"),
         ("send", "did you mean command == 'SEND'?"),
         ("command == SEND", "did you mean 'SEND'?"),

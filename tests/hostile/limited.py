@@ -34,6 +34,7 @@ FORMS: Final = {
     "hex": ["decode", "-o", "hex"],
     "connections": ["decode", "--connections", "--jobs", "1"],
     "first error": ["decode", "--first-error"],
+    "filter": ["decode", "-f", 'topic =~ "x.*" or $any([m.size > 1000000 for m in messages])'],
     "stats": ["stats"],
     "table": ["table", "--out"],
 }

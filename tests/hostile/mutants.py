@@ -385,7 +385,6 @@ def _unknown(source: Random) -> bytes:
 _WAYS: Final = {
     **FORMS,
     "two passes": ["decode", "--two-pass"],
-    "filter": ["decode", "-f", 'topic =~ ".*a.*" or $any([m.size > 100 for m in messages])'],
     "topic": ["decode", "--topic", "*", "-o", "json"],
 }
 
