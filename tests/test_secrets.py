@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
@@ -22,6 +23,7 @@ from pulsarctl_wire.wire.frame import Connection, Event
 from pulsarctl_wire.wire.redaction import Redacted
 from pulsarctl_wire.wire.session import Knowledge, Session
 from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.varint import VARINT, sized, tag, varint
 
 PIECE = 8
 """Bytes of a credential that must not be seen in a row."""
@@ -154,6 +156,18 @@ def test_the_search_sees_what_is_shown() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_no_secret_of_mutated_frames(seed: int) -> None:
     check(seed, 2_000, 0.1)
+
+
+def test_no_secret_where_type_and_tag_are_both_damaged() -> None:
+    """Found by `.ci/explore`: neither the type nor the field is one that the schema has."""
+    secret = b"4rJJP2vtwwxZc7miNHh8N5zXrpwR_TEW1bj"
+    body = sized(1, b"a topic") + tag(2, VARINT) + varint(1) + sized(4, secret)
+    command = sized(1941, body) + tag(1, VARINT) + varint(226492437)
+    data = struct.pack(">II", len(command) + 4, len(command)) + command
+    events = decoded(data, True)
+    assert not leaks(_seen(Showing()(events, tree=True)), [secret])
+    assert not leaks(iter([recorded(Random(1), data)]), [secret])
+    assert leaks(_seen(Showing(show_secrets=True)(events, tree=True)), [secret])
 
 
 @pytest.mark.slow

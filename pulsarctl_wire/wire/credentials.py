@@ -60,7 +60,7 @@ def find_secrets(data: bytes, start: int, stop: int) -> Found:
         return Found([_behind_type(top[0], start, stop)], False)
     number = _type_in(top)
     others = {field.number for field in top if not field.depth} - {1}
-    lacks_body = number in BODIES and bool(others) and number not in others  # a damaged type and tag, maybe
+    lacks_body = bool(others) and number not in others  # a damaged type, tag or both, maybe
     if not lacks_body and not any(names_credentials(field) for field in top):
         return Found([])
     walk = _Walk(data)
