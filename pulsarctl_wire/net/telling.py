@@ -54,11 +54,12 @@ class Telling:
         if watcher is None:
             return
         frames, torn = walk.frames, walk.left > 0
-        left, whole, begun = walk.left, data, 0
-        if self._tail:  # of a frame that is not counted yet
-            whole, begun = self._tail + data, 1
-            left = (walk.size(whole, 0) or len(whole)) - len(self._tail)
+        left, begun, tail = walk.left, 0, self._tail
+        whole = tail + data if tail else data
         self._tail = whole[walk.walk(whole, 0) :]
+        if tail:  # of a frame that was not counted yet
+            size = 0 if walk.lost else walk.size(whole, 0)
+            left, begun = (size - len(tail), 1) if size else (len(data), 0)
         if self._behind:
             frames += begun
             skip = min(left, len(data))

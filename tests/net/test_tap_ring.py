@@ -293,6 +293,19 @@ def test_what_is_carried_and_what_is_missed_is_all(
     assert all(at in boundaries or at >= behind for at in watcher.began_after_a_miss)
 
 
+@pytest.mark.parametrize("cut", [55, 59])
+def test_what_is_missed_before_bytes_that_are_no_frame(cut: int) -> None:
+    frame = bytes.fromhex("00000017 00000008 0806 320408001000 00000007 0a0130 1001 1800")
+    data = frame + frame + bytes(10)
+    watcher = Forgetful([False, True])
+    telling = Telling(watcher, Connection(0), True)
+    for chunk in (data[:1], data[1:cut], data[cut:]):
+        telling.carried(chunk, 7)
+    telling.finish()
+    assert watcher.at == len(data)
+    assert watcher.lost[True] == [len(data) - 1, 2]
+
+
 @given(frames_to_broker, st.data())
 def test_what_a_new_watcher_is_told_begins_with_a_frame(raws: list[bytes], drawn: st.DataObject) -> None:
     """Wherever the one before it was; and what that one saw of the frame that was cut counts as missed."""
