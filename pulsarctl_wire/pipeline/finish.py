@@ -19,7 +19,7 @@ from pulsarctl_wire.pipeline.stitch import Mend, Stitched
 from pulsarctl_wire.table import FRAMES, GAPS, writer
 from pulsarctl_wire.table.columns import number_array, text_array
 from pulsarctl_wire.wire.commands import ANSWERS, NUMBERS, REQUESTS
-from pulsarctl_wire.wire.session import Asked
+from pulsarctl_wire.wire.session import FIELDS, Asked
 from pulsarctl_wire.wire.topics import about
 
 _SCHEMAS: Final = dict(zip(KINDS, (FRAMES, GAPS), strict=True))
@@ -141,17 +141,20 @@ def _replaced(batch: Any, name: str, column: Any) -> Any:
 def _with_topics(batch: Any, local: Any, mends: dict[int, Mend]) -> Any:
     """Fill in topics and subscriptions by what was known before the split."""
     knowing = [index for index, mend in mends.items() if any(mend.tables)]
-    unknown = np.flatnonzero(
-        batch.column("topic").is_null().to_numpy(zero_copy_only=False) & np.isin(local, knowing)
-    )
-    if not len(unknown):
+    known = np.isin(local, knowing)
+    if not known.any():
         return batch
+    types = _types(batch)
+    unnamed = batch.column("topic").is_null().to_numpy(zero_copy_only=False)
+    unknown = np.flatnonzero(known & unnamed & ~np.isin(types, _NAMING))
     owners, codes = _owners(batch, local, unknown)
     found = [
         about(mends[index].tables, (kind == _CONSUMER, number & _UNSIGNED)) if kind else (None, None)
         for index, kind, number in owners
     ]
-    _tell_answers(batch, local, unknown, mends, codes, found)
+    _tell_answers(batch, np.where(known, types, -1), local, unknown, mends, codes, found)
+    if not len(unknown):
+        return batch
     for name, position in (("topic", 0), ("subscription", 1)):
         column = batch.column(name)
         texts = dict.fromkeys([*column.dictionary.to_pylist(), *(each[position] for each in found)])
@@ -172,33 +175,55 @@ _NEITHER, _CONSUMER, _PRODUCER = 0, 1, 2
 _UNSIGNED: Final = 2**64 - 1
 _MIGRATED: Final = NUMBERS["TOPIC_MIGRATED"]
 _ANSWERS: Final = {*ANSWERS, _MIGRATED}
-_ASKED_BY: Final = ["request_id", "to_broker", "command_json"]
+_NAMING: Final = [number for number in REQUESTS if "topic" in FIELDS[number]]
+"""Requests that name their topic themselves, be it an empty name."""
+
+_UNNUMBERED: Final = [number for number, how in REQUESTS.items() if how.key != "request_id"]
+_ASKED_BY: Final = ["request_id", "to_broker", "command_json", "topic", "subscription"]
+
+
+def _types(batch: Any) -> Any:
+    """The type number of each row's command; -1 for an unknown one."""
+    commands = batch.column("command")
+    numbers = [NUMBERS.get(name, -1) for name in commands.dictionary.to_pylist()]
+    return np.array(numbers)[commands.indices.to_numpy()]
 
 
 def _tell_answers(
-    batch: Any, local: Any, unknown: Any, mends: dict[int, Mend], codes: Any, found: list[_Topic]
+    batch: Any,
+    types: Any,
+    local: Any,
+    unknown: Any,
+    mends: dict[int, Mend],
+    codes: Any,
+    found: list[_Topic],
 ) -> None:
-    """Give answers the topics of their requests, in the order of capture: `found`, and in `codes` which."""
-    commands = batch.column("command")
-    numbers = [NUMBERS.get(name, -1) for name in commands.dictionary.to_pylist()]
-    types = np.array(numbers)[commands.indices.to_numpy()[unknown]]
-    numbered = batch.column("request_id").is_valid().to_numpy(zero_copy_only=False)[unknown]
-    asking = np.isin(types, list(REQUESTS)) & numbered  # most ACKs ask for nothing
+    """Give answers the topics of their requests, in the order of capture: `found`, and in `codes` which.
+
+    Those whose topic is known are followed too: whatever asks under the number of an older request takes
+    its place.
+    """
+    numbered = batch.column("request_id").is_valid().to_numpy(zero_copy_only=False)
+    asking = (np.isin(types, list(REQUESTS)) & numbered) | np.isin(types, _UNNUMBERED)  # most ACKs do not
     concerned = np.flatnonzero(asking | np.isin(types, list(_ANSWERS)))
-    captured = batch.column("packet_offset").to_numpy()[unknown[concerned]]
-    files = batch.column("file").indices.to_numpy()[unknown[concerned]]
+    captured = batch.column("packet_offset").to_numpy()[concerned]
+    files = batch.column("file").indices.to_numpy()[concerned]
     if len(np.unique(files)) > 1:  # read side by side: the times tell
-        times = batch.column("time_ns").fill_null(0).to_numpy()[unknown[concerned]]
+        times = batch.column("time_ns").fill_null(0).to_numpy()[concerned]
         concerned = concerned[np.lexsort((captured, times))]
     else:
         concerned = concerned[np.argsort(captured, kind="stable")]
-    rows = batch.select(_ASKED_BY).take(number_array(unknown[concerned], None, pa.int64())).to_pylist()
+    place = np.full(len(types), -1)
+    place[unknown] = np.arange(len(unknown))
+    rows = batch.select(_ASKED_BY).take(number_array(concerned, None, pa.int64())).to_pylist()
     for at, row in zip(concerned.tolist(), rows, strict=True):
-        mend, number = mends[int(local[unknown[at]])], int(types[at])
+        mend, number, mine = mends[int(local[at])], int(types[at]), int(place[at])
         if asking[at]:
-            _remember(row, number, mend, found[codes[at]])
-        elif (answered := _of_answer(row, number, mend)) is not None:
-            codes[at] = len(found)
+            _remember(
+                row, number, mend, found[codes[mine]] if mine >= 0 else (row["topic"], row["subscription"])
+            )
+        elif (answered := _of_answer(row, number, mend)) is not None and mine >= 0:
+            codes[mine] = len(found)
             found.append(answered)
 
 
@@ -221,9 +246,12 @@ def _owners(batch: Any, local: Any, rows: Any) -> tuple[list[tuple[int, int, int
 
 def _remember(row: dict[str, Any], number: int, mend: Mend, topic: _Topic) -> None:
     """Let the answer of a request know its topic."""
-    if row["to_broker"] and topic[0] is not None:
-        key = REQUESTS[number].family, row["request_id"] & _UNSIGNED
-        mend.tables[2][key] = Asked(0, None, number, *topic)
+    how = REQUESTS[number]
+    key = (
+        row["request_id"] if how.key == "request_id" else json.loads(row["command_json"] or "{}").get(how.key)
+    )
+    if row["to_broker"] and key is not None:
+        mend.tables[2][how.family, key & _UNSIGNED] = Asked(0, None, number, *topic)
 
 
 def _of_answer(row: dict[str, Any], number: int, mend: Mend) -> _Topic | None:

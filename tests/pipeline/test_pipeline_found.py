@@ -329,6 +329,33 @@ def test_an_answer_that_comes_before_its_request(tmp_path: Path) -> None:
     )
 
 
+def test_a_consumer_that_is_opened_again_without_a_topic(tmp_path: Path) -> None:
+    tcp = Tcp()
+    opened = {"subscription": "s", "subType": 0, "consumer_id": 1}
+    again = build("SUBSCRIBE", topic="", request_id=2, **opened)
+    check(
+        tmp_path,
+        [*tcp.handshake(), tcp.send(True, build("SUBSCRIBE", topic="a", request_id=1, **opened))],
+        [*tcp.say([(True, PING), (False, receipt()), (True, again)])],
+    )
+
+
+@pytest.mark.parametrize("topic", [None, "", "b"])
+def test_a_request_under_the_number_of_one_before_the_cut(tmp_path: Path, topic: str | None) -> None:
+    tcp = Tcp()
+    opened = {"subscription": "s", "subType": 0, "consumer_id": 1}
+    if topic is None:
+        again = build("NEW_TXN", request_id=5)
+    else:
+        again = build("SUBSCRIBE", topic=topic, request_id=5, **opened)
+    error = build("ERROR", request_id=5, error=0, message="")
+    check(
+        tmp_path,
+        [*tcp.handshake(), tcp.send(True, build("SUBSCRIBE", topic="a", request_id=5, **opened))],
+        [*tcp.say([(True, PING), (False, receipt()), (True, again), (False, error), (False, error)])],
+    )
+
+
 def test_packets_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of connections that never stand on sure footing: they are read again when it is stitched."""
     monkeypatch.setattr(decode, "MOST_KEPT", 3_000)
