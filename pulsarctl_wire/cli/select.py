@@ -295,10 +295,13 @@ class Expression(Rule):
 
     def __call__(self, event: Any) -> bool:
         """Whether the expression holds for the record of `event`."""
-        record = self._recorder(event)
+        return self.matches(self._recorder(event))
+
+    def matches(self, record: Record) -> bool:
+        """Whether the expression holds for `record`."""
         if self._asks_messages and record.get("messages"):
-            record["messages"] = self._messages(record["messages"])
-        return self.matches(record)
+            record = {**record, "messages": self._messages(record["messages"])}
+        return super().matches(record)
 
     def _messages(self, messages: list[Record]) -> list[Any]:
         budget = self._budget
