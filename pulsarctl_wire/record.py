@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtoMessage
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pulsarctl_wire.views import MAX_FRAME_VALUES, Content, Room, show, show_plain
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
@@ -371,10 +370,15 @@ def is_ordinary(frame: Frame, body: Any, present: Sequence[Any]) -> bool:
     if head != ordinary[0] or size != length + 4 or length > 127:
         return False  # there is more than a type and a sub-message
     count = ordinary[1]
-    if len(present) < count or present[count - 1][0] is not ordinary[2] or len(UnknownFieldSet(body)):
+    if len(present) < count or present[count - 1][0] is not ordinary[2] or has_unknown(body):
         return False
     metadata = frame.metadata
-    return metadata is None or (metadata.IsInitialized() and not len(UnknownFieldSet(metadata)))
+    if metadata is None:
+        return True
+    # IsInitialized takes longer than all of this; a field that is not 0 or empty is there
+    if not metadata.publish_time or not metadata.producer_name:
+        return False
+    return bool(metadata.sequence_id or metadata.HasField("sequence_id")) and not has_unknown(metadata)
 
 
 def _is_odd(frame: Frame) -> bool:

@@ -276,12 +276,14 @@ class LineRenderer:
         if metadata.null_value:
             parts.append(" null")
         elif plain and not frame.partial:
-            at, end = frame.payload_at, len(frame.raw)
-            if batched:
-                at, end = _first_of_batch(frame.raw, at)
+            raw, at = frame.raw, frame.payload_at
+            if not batched:
+                parts.append(f" {_preview(raw[at : at + _PREVIEW + 1])}")
+                return
+            at, end = _first_of_batch(raw, at)
             if at >= 0:
-                parts.append(f" {_preview(frame.raw[at : min(at + _PREVIEW + 1, end)])}")
-            if batched and end < len(frame.raw):
+                parts.append(f" {_preview(raw[at : min(at + _PREVIEW + 1, end)])}")
+            if end < len(raw):
                 parts.append(" …")
 
 
@@ -319,7 +321,10 @@ def _several(texts: list[str]) -> str:
 
 def _message_id(value: Any) -> str:
     ledger, entry, partition = value.ledgerId, value.entryId, value.partition
-    text = f"{_unsigned(ledger)}:{_unsigned(entry)}"
+    if ledger == _ALL_ONES or entry == _ALL_ONES:
+        text = f"{_unsigned(ledger)}:{_unsigned(entry)}"
+    else:
+        text = f"{ledger}:{entry}"
     if partition >= 0:
         text += f":{partition}"
     if value.batch_index >= 0:
@@ -354,6 +359,8 @@ def _preview(payload: bytes) -> str:
         text, _ = utf_8_decode(payload[:_PREVIEW], "strict", False)  # a character may be cut at the end
     except UnicodeDecodeError:
         text = "\0"
-    if not text.isprintable() and text.translate(_CONTROLS) != text:
-        return f"0x{payload[:8].hex()}{'…' if len(payload) > 8 else ''}"
-    return f'"{clean(text)}{"…" if len(payload) > _PREVIEW else ""}"'
+    if not text.isprintable():
+        if text.translate(_CONTROLS) != text:
+            return f"0x{payload[:8].hex()}{'…' if len(payload) > 8 else ''}"
+        text = clean(text)
+    return f'"{text}…"' if len(payload) > _PREVIEW else f'"{text}"'

@@ -10,7 +10,7 @@ from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire.frame import Event
 
 Render = Callable[[list[Event]], Iterable[bytes]]
-"""Gives the output of events in pieces of one event each, so that only one is in memory."""
+"""Gives the output of events in pieces, of one event each where that may be large."""
 
 
 def schema_of(text: str | None) -> Any:
@@ -51,14 +51,19 @@ def renderer(
         from pulsarctl_wire.cli.hexview import HexRenderer
 
         render = HexRenderer(line, paint, show_secrets=show_secrets)
-    cuts = output == "line" and console.terminal_width(stream) is not None
+    if output != "line":
+        return lambda events: (_encoded(render(event)) for event in events)
+    if console.terminal_width(stream) is None:
+        return lambda events: [_encoded("\n".join(map(line, events)))] if events else []
 
-    def show(events: list[Event]) -> Iterator[bytes]:
-        width = console.terminal_width(stream) if cuts else None  # it may have changed
+    def cut(events: list[Event]) -> Iterator[bytes]:
+        width = console.terminal_width(stream)  # it may have changed
         for event in events:
-            text = render(event)
-            if width is not None:
-                text = console.cut_line(text, width)
-            yield f"{text}\n".encode("utf-8", "backslashreplace")
+            text = line(event)
+            yield _encoded(text if width is None else console.cut_line(text, width))
 
-    return show
+    return cut
+
+
+def _encoded(text: str) -> bytes:
+    return f"{text}\n".encode("utf-8", "backslashreplace")

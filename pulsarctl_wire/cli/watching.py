@@ -277,8 +277,8 @@ class Watching:
         for test in self._tests:
             events = list(filter(test, events))
         refused = 0
-        for event, output in zip(events, self._render(events), strict=True):
-            if not self._out.put(output) and self._out.error is None:
+        for event in events:
+            if not self._out.put(b"".join(self._render([event]))) and self._out.error is None:
                 refused += isinstance(event, Frame)
         self._missed += refused
         if self._live is not None:
