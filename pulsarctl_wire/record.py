@@ -4,13 +4,13 @@ A record is a dict of JSON values; its names are fixed. Everything in it is deri
 alone, so that a record can be made of any frame, wherever it came from.
 """
 
-import struct
 from base64 import b64decode
 from collections.abc import Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtoMessage
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pulsarctl_wire.views import MAX_FRAME_VALUES, Content, Room, show, show_plain
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
@@ -355,22 +355,23 @@ def _ordinary() -> dict[int, tuple[bytes, int, Any]]:
 _ORDINARY: Final = _ordinary()
 """Type number -> type and tag of its sub-message, how many fields that needs (its first ones), the last."""
 
-_head_at: Final = struct.Struct(">I3sB").unpack_from
 
-
-def is_ordinary(frame: Frame, body: Any, present: Sequence[Any]) -> bool:
+def is_ordinary(frame: Frame, body: Any, present: list[Any]) -> bool:
     """Whether a frame surely has no notes but its own: a quick test that frequent commands pass.
 
     `body` is the command's sub-message, `present` its ListFields().
     """
-    ordinary = _ORDINARY.get(frame.type)
-    if ordinary is None or frame.checksum == "invalid" or len(frame.raw) < 12:
+    raw = frame.raw
+    if len(raw) < 12 or frame.checksum == "invalid":
         return False
-    size, head, length = _head_at(frame.raw, 4)
-    if head != ordinary[0] or size != length + 4 or length > 127:
+    ordinary = _ORDINARY.get(frame.type)
+    if ordinary is None:
+        return False
+    head, count, last = ordinary
+    length = raw[11]
+    if length > 123 or raw[7] != length + 4 or raw[4:7] != b"\0\0\0" or raw[8:11] != head:
         return False  # there is more than a type and a sub-message
-    count = ordinary[1]
-    if len(present) < count or present[count - 1][0] is not ordinary[2] or has_unknown(body):
+    if len(present) < count or present[count - 1][0] is not last or len(UnknownFieldSet(body)):  # type: ignore[no-untyped-call, unused-ignore]
         return False
     metadata = frame.metadata
     if metadata is None:
@@ -378,7 +379,9 @@ def is_ordinary(frame: Frame, body: Any, present: Sequence[Any]) -> bool:
     # IsInitialized takes longer than all of this; a field that is not 0 or empty is there
     if not metadata.publish_time or not metadata.producer_name:
         return False
-    return bool(metadata.sequence_id or metadata.HasField("sequence_id")) and not has_unknown(metadata)
+    if not metadata.sequence_id and not metadata.HasField("sequence_id"):
+        return False
+    return not len(UnknownFieldSet(metadata))  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _is_odd(frame: Frame) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from pulsarctl_wire.cli.console import Origin, Paint, clean, human_bytes, human_time
@@ -117,7 +117,7 @@ class Clock:
                 self._text = datetime.fromtimestamp(second, self._zone).strftime(self._pattern)
             except (OverflowError, OSError, ValueError):
                 self._text = str(second)
-        return f"{self._text}.{rest // 1000:06d}"
+        return f"{self._text}.{str(rest // 1000).zfill(6)}"
 
 
 class LineRenderer:
@@ -136,11 +136,12 @@ class LineRenderer:
         self._notes = notes
         self._clock = Clock(time_format, origin or Origin())
         self._show_secrets = show_secrets
-        self._plans: dict[Descriptor, Plan] = {}
+        self._plans: dict[int, Plan] = {}
         self._topics: dict[str | None, str] = {None: ""}
         self._commands: dict[int, str] = {}
         self._arrows = (paint("cyan", "←"), paint("yellow", "→"))
-        self._checksums = {
+        self._checksums: dict[str | None, str] = {
+            None: "",
             "valid": " crc=ok",
             "absent": " " + paint("yellow", "crc=none"),
             "invalid": " " + paint("red", "crc=BAD"),
@@ -148,33 +149,32 @@ class LineRenderer:
 
     def __call__(self, event: Event) -> str:
         """The line of `event`."""
-        if event.__class__ is not Frame:
+        if not isinstance(event, Frame):
             return self._damage(event)
         number = event.type
         topic = self._topics.get(event.topic)
         if topic is None:
             topic = self._topic(event.topic)
         command = self._commands.get(number) or self._command(event)
-        parts = [
-            f"{event.number:6} {self._clock(event.time_ns)} {event.connection.index} "
+        parts = [  # compiled, a format such as :6 takes a microsecond
+            f"{str(event.number).rjust(6)} {self._clock(event.time_ns)} {event.connection.index} "
             f"{self._arrows[event.to_broker]} {command}{topic}"
         ]
-        if event.subscription is not None:
-            parts.append(f" sub={clean(event.subscription)}")
+        subscription = event.subscription
+        if subscription is not None:
+            parts.append(f" sub={subscription if subscription.isprintable() else clean(subscription)}")
         name = BODIES.get(number)
         body = None if name is None or event.base is None else getattr(event.base, name)
-        present = () if body is None else body.ListFields()
+        present: list[Any] = [] if body is None else body.ListFields()
         if number in WITH_SECRETS and not self._show_secrets and body is not None and is_doubtful(event):
             parts.append(" [redacted]")
         elif body is not None:
-            self._fields(body.DESCRIPTOR, present, parts)
+            self._fields(number, body, present, parts)
         metadata = event.metadata
         if metadata is not None:
             self._entry(event, metadata, parts)
-        size = len(event.raw)
-        parts.append(f" {size} B" if size < 1000 else f" {human_bytes(size)}")
-        if event.checksum is not None:
-            parts.append(self._checksums[event.checksum])
+        size, checksum = len(event.raw), self._checksums[event.checksum]
+        parts.append(f" {size} B{checksum}" if size < 1000 else f" {human_bytes(size)}{checksum}")
         if event.latency_ns is not None:
             parts.append(f" {human_time(event.latency_ns)}")
         if event.request is not None:
@@ -224,17 +224,14 @@ class LineRenderer:
 
     # -- fields of the command
 
-    def _fields(self, descriptor: Any, present: Any, parts: list[str]) -> None:
-        plan = self._plans.get(descriptor) or self._plan(descriptor)
+    def _fields(self, number: int, body: Any, present: list[Any], parts: list[str]) -> None:
+        plan = self._plans.get(number)
+        if plan is None:
+            plan = self._plans[number] = {field: self._column(field) for field in body.DESCRIPTOR.fields}
         for field, value in present:
             label, show, boring = plan[field]
             if show is not None and (boring is None or value != boring):
                 parts.append(f" {label}{show(value)}")
-
-    def _plan(self, descriptor: Descriptor) -> Plan:
-        plan = {field: self._column(field) for field in descriptor.fields}
-        self._plans[descriptor] = plan
-        return plan
 
     def _column(self, field: FieldDescriptor) -> Column:
         if field.name in _HIDDEN:
