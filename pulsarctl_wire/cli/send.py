@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 WHEN = "When it ends"
 _NAMED: Final = 5  # requests without answer, and things that are wrong, that are named
 _MOST_WRONG: Final = 1_000  # that are counted
+_MOST_KINDS: Final = 1_000  # of commands that come and are not expected
 
 
 async def send(
@@ -323,9 +324,10 @@ class Talk:
     def _arrived(self, frame: Frame) -> None:
         from pulsarctl_wire.errors import BrokerError
         from pulsarctl_wire.net.link import raise_refusal
-        from pulsarctl_wire.wire.commands import NUMBERS
+        from pulsarctl_wire.wire.commands import BODIES, NUMBERS
 
-        self._came[frame.command] += 1
+        if frame.type in BODIES or len(self._came) < _MOST_KINDS:  # of unknown types there may be any number
+            self._came[frame.command] += 1
         try:
             raise_refusal(frame, frame.command)
         except BrokerError:
