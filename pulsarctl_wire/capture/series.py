@@ -60,11 +60,13 @@ class Part(NamedTuple):
 class Turn(NamedTuple):
     """What is read at a time: the file that begins, by its index among those given, and parts of which.
 
-    No `parts`: that file alone, from its beginning to its end.
+    No `parts`: that file alone, from its beginning to its end. `followed`: the file was taken to end where
+    that one begins, at that time (ns).
     """
 
     given: int
     parts: tuple[Part, ...] = ()
+    followed: tuple[str, int] | None = None
 
 
 class Order(NamedTuple):
@@ -158,7 +160,12 @@ def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
             for file in [*going[number], number]
         ]
         if len(parts) > 1 or parts[0].until is not None:
-            turns[number] = Turn(order[number], tuple(parts))
+            turns[number] = turns[number]._replace(parts=tuple(parts))
+        if spans[order[number]].last is None:  # type: ignore[union-attr]
+            same = (each for each in numbers[at + 1 :] if alike[order[each]] == alike[order[number]])
+            if (after := next(same, None)) is not None:
+                followed = names[order[after]], first[order[after]]
+                turns[number] = turns[number]._replace(followed=followed)
     overlaps = [
         (names[order[file]], names[order[number]])
         for number, before in going.items()
@@ -227,18 +234,19 @@ def read_all(
     turns: Sequence[Turn],
     opened: Callable[[int], AbstractContextManager[Source]],
     problem: Callable[[CaptureError], object],
+    note: Callable[[str], object] = lambda text: None,
 ) -> Iterator[list[Event]]:
     """The events of several sources, turn by turn; end with `decoder.finish`.
 
     `opened` opens a source by its index among those given, and may raise CaptureError; `problem` is called
-    with what is wrong with one. Both name it.
+    with what is wrong with one, `note` with what should be known of their order. All name it.
     """
     lanes: dict[int, tuple[Lane, str]] = {}
     with ExitStack() as stack:
         closing = {}
         for number, turn in enumerate(turns):
             try:
-                if not turn.parts:
+                if not turn.parts and turn.followed is None:
                     with opened(turn.given) as source:
                         yield from decoder.read(source)
                     continue
@@ -246,13 +254,17 @@ def read_all(
                 lanes[number] = _begun(closing[number].enter_context(opened(turn.given)), decoder)
             except CaptureError as error:
                 problem(error)
-            parts = [part for part in turn.parts if part.file in lanes]
+            whole = (Part(number, None, None),)
+            parts = [part for part in turn.parts or whole if part.file in lanes]
             chosen = [(lanes[part.file][0], part.since, part.until) for part in parts]
             yield from decoder.read_packets(SideBySide(chosen))
             for part in parts:
                 if part.until is None:
                     ended, name = lanes.pop(part.file)
                     closing.pop(part.file).close()
+                    following, begins = turns[part.file].followed or ("", ended.time)
+                    if ended.time > begins:
+                        note(f"{following} begins before {name} ends: unpack them to have them merged")
                     if ended.error is not None:
                         problem(type(ended.error)(f"{name}: {ended.error}"))
 

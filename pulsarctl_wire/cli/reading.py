@@ -48,10 +48,17 @@ class Sources:
                 self._flush()
                 console.complain(str(error))
 
+        def note(text: str) -> None:
+            if say:
+                self._flush()
+                console.complain(text)
+
         order = arrange(self._paths, spans_of(self._paths, self._sizes))
-        for note in order.notes if say else ():
-            console.complain(note)
-        return read_all(decoder, order.turns, lambda given: self._opened(self._paths[given], say), problem)
+        for text in order.notes:
+            note(text)
+        return read_all(
+            decoder, order.turns, lambda given: self._opened(self._paths[given], say), problem, note
+        )
 
     @contextmanager
     def _opened(self, path: str, bar: bool) -> Iterator[Source]:

@@ -115,6 +115,18 @@ def test_overlapping_files_of_a_series_are_said(tmp_path: Path) -> None:
     assert "side by side" in said
 
 
+@pytest.mark.parametrize("beside", [[], ["hostA.pcap"]], ids=["alone", "beside another"])
+def test_compressed_files_of_a_series_that_overlap_are_said(tmp_path: Path, beside: list[str]) -> None:
+    """Where a compressed file ends is not known before it is read."""
+    first, second, third = pieces("python-simple.pcap", 3)
+    files = {"x-0.pcap.gz": gzip.compress(first + third[24:]), "x-1.pcap.gz": gzip.compress(second)}
+    paths = put(tmp_path, files | dict.fromkeys(beside, first))
+    run = decode(*paths, "-q")
+    (said,) = run.complaints
+    assert "x-1.pcap.gz begins before" in said
+    assert "x-0.pcap.gz ends: unpack them" in said
+
+
 def test_what_has_no_packets_keeps_its_place(tmp_path: Path) -> None:
     first, second = pieces("python-simple.pcap", 2)
     frame = b"\x00\x00\x00\x09\x00\x00\x00\x05\x08\x12\x92\x01\x00"
