@@ -179,6 +179,8 @@ _NAMING: Final = [number for number in REQUESTS if "topic" in FIELDS[number]]
 """Requests that name their topic themselves, be it an empty name."""
 
 _UNNUMBERED: Final = [number for number, how in REQUESTS.items() if how.key != "request_id"]
+"""Requests that are told by another number than a request id."""
+
 _ASKED_BY: Final = ["request_id", "to_broker", "command_json", "topic", "subscription"]
 
 
@@ -200,12 +202,17 @@ def _tell_answers(
 ) -> None:
     """Give answers the topics of their requests, in the order of capture: `found`, and in `codes` which.
 
-    Those whose topic is known are followed too: whatever asks under the number of an older request takes
-    its place.
+    A request whose topic is known matters too if it has the number of one before the split: it takes that
+    one's place.
     """
-    numbered = batch.column("request_id").is_valid().to_numpy(zero_copy_only=False)
+    numbers = batch.column("request_id")
+    numbered = numbers.is_valid().to_numpy(zero_copy_only=False)
     asking = (np.isin(types, list(REQUESTS)) & numbered) | np.isin(types, _UNNUMBERED)  # most ACKs do not
-    concerned = np.flatnonzero(asking | np.isin(types, list(_ANSWERS)))
+    place = np.full(len(types), -1)
+    place[unknown] = np.arange(len(unknown))
+    before = np.array([key[1] for mend in mends.values() for key in mend.tables[2]], np.uint64)
+    again = (np.isin(numbers.fill_null(0).to_numpy(), before.astype(np.int64)) & numbered) | ~numbered
+    concerned = np.flatnonzero((asking | np.isin(types, list(_ANSWERS))) & (again | (place >= 0)))
     captured = batch.column("packet_offset").to_numpy()[concerned]
     files = batch.column("file").indices.to_numpy()[concerned]
     if len(np.unique(files)) > 1:  # read side by side: the times tell
@@ -213,15 +220,12 @@ def _tell_answers(
         concerned = concerned[np.lexsort((captured, times))]
     else:
         concerned = concerned[np.argsort(captured, kind="stable")]
-    place = np.full(len(types), -1)
-    place[unknown] = np.arange(len(unknown))
     rows = batch.select(_ASKED_BY).take(number_array(concerned, None, pa.int64())).to_pylist()
     for at, row in zip(concerned.tolist(), rows, strict=True):
         mend, number, mine = mends[int(local[at])], int(types[at]), int(place[at])
         if asking[at]:
-            _remember(
-                row, number, mend, found[codes[mine]] if mine >= 0 else (row["topic"], row["subscription"])
-            )
+            topic = found[codes[mine]] if mine >= 0 else (row["topic"], row["subscription"])
+            _remember(row, number, mend, topic)
         elif (answered := _of_answer(row, number, mend)) is not None and mine >= 0:
             codes[mine] = len(found)
             found.append(answered)
@@ -247,9 +251,9 @@ def _owners(batch: Any, local: Any, rows: Any) -> tuple[list[tuple[int, int, int
 def _remember(row: dict[str, Any], number: int, mend: Mend, topic: _Topic) -> None:
     """Let the answer of a request know its topic."""
     how = REQUESTS[number]
-    key = (
-        row["request_id"] if how.key == "request_id" else json.loads(row["command_json"] or "{}").get(how.key)
-    )
+    key = row["request_id"]
+    if how.key != "request_id":
+        key = json.loads(row["command_json"] or "{}").get(how.key)
     if row["to_broker"] and key is not None:
         mend.tables[2][how.family, key & _UNSIGNED] = Asked(0, None, number, *topic)
 
