@@ -203,7 +203,7 @@ def test_json_payloads_are_written_without_spaces() -> None:
 @pytest.mark.parametrize("type_", [99, 1, 0, 2**31 - 1])
 def test_commands_nobody_knows_come_back(type_: int) -> None:
     data = parsed({"command": f"UNKNOWN({type_})", "fields": {"unknown_field_99": "YWJj"}})
-    shown = record(data)
+    shown = record(data, show_secrets=type_ != 99)  # in a field of another number may be anything
     assert shown["command"] == f"UNKNOWN({type_})"
     assert parsed(shown) == data
     assert parsed({"type": type_, "unknown_field_99": "YWJj"}) == data
