@@ -246,6 +246,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_an_interrupted_session_ends_quietly() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-c", INTERRUPTED],
