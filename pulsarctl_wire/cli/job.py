@@ -104,7 +104,7 @@ class DecodeJob:
     def _expression(self, text: str, recorder: Recorder) -> select.Expression:
         if self.options.list_connections:
             return select.Expression(text, connection_record, names=CONNECTION_NAMES)
-        return select.Expression(text, recorder, budget=self.budget)
+        return select.Expression(text, recorder)
 
     def _listing(self) -> "ConnectionLines":
         from pulsarctl_wire.cli.connections import MOST_WAITING, ConnectionLines, connection_renderer

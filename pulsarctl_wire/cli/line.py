@@ -160,9 +160,8 @@ class LineRenderer:
             f"{str(event.number).rjust(6)} {self._clock(event.time_ns)} {event.connection.index} "
             f"{self._arrows[event.to_broker]} {command}{topic}"
         ]
-        subscription = event.subscription
-        if subscription is not None:
-            parts.append(f" sub={subscription if subscription.isprintable() else clean(subscription)}")
+        if event.subscription is not None:
+            parts.append(f" sub={clean(event.subscription)}")
         name = BODIES.get(number)
         body = None if name is None or event.base is None else getattr(event.base, name)
         present: list[Any] = [] if body is None else body.ListFields()

@@ -453,9 +453,7 @@ def _tester(fault: Fault) -> Callable[[Any], bool] | None:
         from pulsarctl_wire.record import Recorder
 
         recorder = Recorder(show_secrets=True)
-        tests.append(
-            select.Expression(fault.filter, recorder, f"{fault.name}: filter", budget=recorder.budget)
-        )
+        tests.append(select.Expression(fault.filter, recorder, f"{fault.name}: filter"))
     return (lambda frame: all(test(frame) for test in tests)) if tests else None
 
 

@@ -253,7 +253,7 @@ class Expression(Rule):
     """A filter expression over the fields of records (docs/json.md), given by `option`.
 
     They are those of frames unless `names` says otherwise; `recorder` makes them. Messages of a frame that
-    are too many for the `budget` are left out.
+    are too many for its budget are left out.
     """
 
     def __init__(
@@ -262,13 +262,11 @@ class Expression(Rule):
         recorder: Callable[[Any], Record],
         option: str = "--filter",
         names: frozenset[str] = RECORD_NAMES,
-        *,
-        budget: Budget | None = None,
     ) -> None:
         self._cost = MESSAGE_COST
         super().__init__(text, names, option, "docs/json.md")
         self._recorder = recorder
-        self._budget = budget or Budget()
+        self._budget = recorder.budget if isinstance(recorder, Recorder) else Budget()
         self._asks_messages = "messages" in self._rule.context.symbols
 
     def _parsed(self, text: str) -> Any:

@@ -107,9 +107,7 @@ class Watching:
         self._clock = Clock(options.time_format, self._origin)
         self._tests = select.tests(options.commands, options.connections, options.topics)
         if options.expression is not None:
-            self._tests.append(
-                select.Expression(options.expression, self._recorder, budget=self._recorder.budget)
-            )
+            self._tests.append(select.Expression(options.expression, self._recorder))
         self._writer: RotatingWriter | None = None
         if options.record:
             self._writer = self._open_record(options.record)

@@ -15,6 +15,7 @@ from pwire_run import Pcap, decode
 from pulsarctl_wire.cli.console import Origin
 from pulsarctl_wire.cli.decode import TimeFormat
 from pulsarctl_wire.cli.select import Expression, by_time
+from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire.commands import NUMBERS, REQUESTS
 from pulsarctl_wire.wire.frame import Connection, Gap, build_frame
 from pulsarctl_wire.wire.payload import MESSAGE_COST, Budget
@@ -366,8 +367,8 @@ def test_by_expression(sample: str, expression: str, count: int) -> None:
 def test_messages_that_are_too_many_for_an_expression_are_counted() -> None:
     budget = Budget()
     budget.left = 3 * MESSAGE_COST // 2
-    two_messages = Expression("messages.length == 2", lambda event: {"messages": [{}, {}]}, budget=budget)
-    assert not two_messages(None)
+    two_messages = Expression("messages.length == 2", Recorder(budget=budget))
+    assert not two_messages.matches({"messages": [{}, {}]})
     assert budget.unopened == 1
 
 
