@@ -65,7 +65,7 @@ async def seek(
     ] = False,
     output: Annotated[Output, OUTPUT] = Output.text,
 ) -> int:
-    """Move a subscription: next comes the message named, or the first one published at that time or later.
+    """Move a subscription to a message, or to the first one published at a time or later.
 
     Prints the mark-delete position, up to which all is acknowledged. Its consumers are closed, and come back.
     """

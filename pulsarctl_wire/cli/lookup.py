@@ -105,7 +105,7 @@ async def lookup(
 async def partitions(
     session: Session, topic: Annotated[str, TOPIC], output: Annotated[Output, OUTPUT] = Output.text
 ) -> None:
-    """Say how many partitions a topic has, and their names; 0 for a topic that is not partitioned."""
+    """Say how many partitions a topic has, and their names; 0 if it is not partitioned."""
     from pulsarctl_wire.wire.names import partition_name
 
     name = topic_name(topic)

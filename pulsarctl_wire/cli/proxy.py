@@ -51,7 +51,9 @@ TAP, WATCH, FAULTS = "The tap", "Records and counters", "Faults"
 LISTEN: Final = "127.0.0.1:6649"
 _FILES: Final = 65_536
 
-app = typer.Typer(cls=Group, help="Stand between clients and a cluster, show and disturb what passes.")
+app = typer.Typer(
+    name="proxy", cls=Group, help="Stand between clients and a cluster, show and disturb what passes."
+)
 app.add_typer(proxy_ctl.app, name="ctl")
 app.command("faults")(proxy_ctl.faults)
 

@@ -78,7 +78,7 @@ def report(
     master: Annotated[str, MASTER] = "local[*]",
     conf: Annotated[list[str] | None, CONF] = None,
 ) -> None:
-    """Answer a question about captured traffic: latencies, throughput, errors, journeys of messages."""
+    """Answer a question about captured traffic: latencies, throughput, errors, message journeys."""
     width = _nanoseconds(bucket)
     settings = settings_of(conf)
     from pulsarctl_wire.spark.reports import REPORTS

@@ -52,7 +52,7 @@ async def send(
         float, option(WHEN, "--wait", metavar="SECONDS", min=0, help="Listen so long in any case.")
     ] = 0.0,
 ) -> int:
-    """Send commands (JSON lines) or bytes (hex digits) as they are, also wrong ones; show what comes back.
+    """Send commands (JSON lines) or raw bytes (hex), even wrong ones, and show what comes back.
 
     A line is a record as decode -o json prints it; or a BaseCommand in protobuf's JSON, such as
     {"type": "LOOKUP", "lookupTopic": {"topic": "t", "request_id": 1}}; or hex digits;

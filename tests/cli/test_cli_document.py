@@ -11,6 +11,7 @@ import typer
 from pwire_run import SAMPLES, decode
 
 from pulsarctl_wire.cli import app, console
+from pulsarctl_wire.cli.verbs import NAMES, load
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "cli.md").read_text()
@@ -33,8 +34,9 @@ def _documented(section: str) -> set[str]:
 
 
 def _options(command: str) -> set[str]:
-    found: Any = typer.main.get_command(app)
-    for word in command.split():
+    verb, *words = command.split()
+    found = load(verb)
+    for word in words:
         found = found.commands[word]
     shown = [parameter for parameter in found.params if not parameter.hidden]
     return {name for parameter in shown for name in parameter.opts if name.startswith("-")} - {"--help", "-h"}
@@ -69,11 +71,14 @@ def test_every_option_of_a_session_is_documented(verb: str) -> None:
 
 
 def test_every_verb_of_a_session_has_its_options() -> None:
-    commands: Any = typer.main.get_command(app)
-    with_url = {
-        name for name, each in commands.commands.items() if "url" in {one.name for one in each.params}
-    }
+    with_url = {name for name in NAMES if "url" in {one.name for one in load(name).params}}
     assert with_url | {"schema get", "schema put"} == {*VERBS, "replay"}
+
+
+@pytest.mark.parametrize("verb", NAMES)
+def test_the_list_of_verbs_says_what_their_own_help_says(verb: str) -> None:
+    listed: Any = typer.main.get_command(app)
+    assert listed.commands[verb].help == " ".join(load(verb).help.partition("\n\n")[0].split())
 
 
 def test_every_exit_code_is_documented() -> None:

@@ -169,7 +169,8 @@ def _end_of(errors: IO[bytes]) -> tuple[str, int]:
 if __name__ == "__main__":
     import importlib
 
-    for name in ("consuming", "job", "send", "hexview", "jsonl", "stats", "stats_page", "table_job", "tree"):
+    verbs = ("consume", "decode", "send", "stats", "table")
+    for name in (*verbs, "consuming", "job", "hexview", "jsonl", "stats_page", "table_job", "tree"):
         importlib.import_module(f"pulsarctl_wire.cli.{name}")  # what each run finds imported
     import rule_engine  # noqa: F401
 

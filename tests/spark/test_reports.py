@@ -270,7 +270,7 @@ def command(
 
     from typer.testing import CliRunner
 
-    from pulsarctl_wire.cli import app
+    from pulsarctl_wire.cli import app, report, sql
     from pulsarctl_wire.spark.session import SparkError
 
     @contextmanager
@@ -282,8 +282,8 @@ def command(
         except PySparkException as error:
             raise SparkError(str(error).strip().splitlines()[0]) from None
 
-    monkeypatch.setattr(sys.modules["pulsarctl_wire.cli.report"], "loaded", loaded)
-    monkeypatch.setattr(sys.modules["pulsarctl_wire.cli.sql"], "loaded", loaded)
+    monkeypatch.setattr(report, "loaded", loaded)
+    monkeypatch.setattr(sql, "loaded", loaded)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         ran = CliRunner().invoke(app, arguments)
