@@ -17,7 +17,10 @@ def spark() -> Iterator["SparkSession"]:
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     from pulsarctl_wire.spark.session import ARCHIVE, start, stop
 
-    running = start("local[2]", {ARCHIVE: "false"})  # its making would go on beside the tests
+    # The making of an archive would go on beside the tests, and so would the second compiler.
+    running = start(
+        "local[2]", {ARCHIVE: "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    )
     yield running
     stop(running)
 
