@@ -67,6 +67,10 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "kinds of commands in the summary": ("test_bounds_table.py::test_kinds_of_commands",),
     "frames whose answers are linked (`--two-pass`)": ("test_bounds_table.py::test_answers_that_are_linked",),
+    "kinds of commands that `send` may be told to expect": (
+        "cli/test_send_wrong.py::test_more_kinds_of_commands_than_are_remembered",
+    ),
+    "what is wrong with what `send` sent": ("cli/test_send_wrong.py::test_most_of_what_is_wrong_is_counted",),
     "pending requests, sends, chunks, producers, consumers": (
         "wire/test_session.py::test_unanswered_requests_are_forgotten",
         "wire/test_session.py::test_unanswered_sends_are_forgotten",

@@ -18,7 +18,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from pulsarctl_wire.wire.session import Knowledge, Session
 from pulsarctl_wire.wire.stream import FrameStream
 
-ROUNDS = 10
+ROUNDS, FEW = 10, 5
 PER_ROUND = 10_000
 
 
@@ -75,7 +75,9 @@ def mutate(data: bytes, source: random.Random) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize("seed", range(ROUNDS))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.slow] if seed >= FEW else []) for seed in range(ROUNDS)]
+)
 def test_mutated_frames_are_values(seed: int) -> None:
     source = random.Random(seed)
     frames = list(every_command())

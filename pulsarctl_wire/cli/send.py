@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 WHEN = "When it ends"
 _NAMED: Final = 5  # requests without answer, and things that are wrong, that are named
-_MOST_WRONG: Final = 1_000  # that are counted
-_MOST_KINDS: Final = 1_000  # of commands that come and are not expected
+_MOST_KINDS: Final = 1_000  # of commands that come and are not expected yet
 
 
 async def send(
@@ -211,7 +210,8 @@ class Talk:
         self.failed: OSError | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._recorder = Recorder(show_secrets=show_secrets)
-        self._wrong: list[str] = []  # of what was sent
+        self._wrong: list[str] = []  # of what was sent; the first few
+        self._wrongs = 0
         self._render = renderer(
             output.value,
             self._recorder,
@@ -285,8 +285,11 @@ class Talk:
     def _take(self, event: Event) -> None:
         from pulsarctl_wire.wire.frame import Frame
 
-        if event.to_broker and len(self._wrong) < _MOST_WRONG:
-            self._wrong += self._what_is_wrong(event)
+        if event.to_broker:
+            for text in self._what_is_wrong(event):
+                self._wrongs += 1
+                if self._wrongs <= _NAMED:
+                    self._wrong.append(text)
         if not isinstance(event, Frame):
             self._unanswerable |= event.to_broker
         elif event.to_broker:
@@ -390,7 +393,7 @@ class Talk:
 
     def blame(self) -> None:
         """Say what is wrong with the frames that were sent."""
-        for text in self._wrong[:_NAMED]:
+        for text in self._wrong:
             console.complain(text)
-        if len(self._wrong) > _NAMED:
-            console.complain(f"and {len(self._wrong) - _NAMED} more of what was sent is wrong")
+        if self._wrongs > _NAMED:
+            console.complain(f"and {self._wrongs - _NAMED} more of what was sent is wrong")

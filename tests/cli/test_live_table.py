@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 from typing import TextIO
 
@@ -65,13 +66,19 @@ def lines(found: Snapshot, width: int, height: int = 0, *, recent: bool = True) 
     return text_of(page(found, width, height, recent=recent), width).splitlines()
 
 
+@cache
+def seen(connections: int) -> Snapshot:
+    """The traffic of so many connections after two seconds."""
+    return traffic(connections).snapshot(START + 2 * SECOND)
+
+
 # ---- The page ----
 
 
 @pytest.mark.parametrize("connections", [0, 1, 3, 12, 300])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 23), (160, 50), (100, 30), (200, 70)])
 def test_the_page_fits_the_terminal(connections: int, width: int, height: int) -> None:
-    found = traffic(connections).snapshot(START + 2 * SECOND)
+    found = seen(connections)
     shown = lines(found, width, height)
     assert len(shown) <= height
     assert all(cell_len(line) <= width for line in shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,14 +11,17 @@ from pathlib import Path
 
 import pytest
 from pwire_run import Run, decode, pwire
+from segments import build
+
+from pulsarctl_wire.wire.varint import varint
 
 HOSTILE = Path(__file__).parents[1] / "hostile"
 ERROR = bytes.fromhex("0000000f 0000000b 080e720708011001 1a0178")
 
 
 @contextmanager
-def broker(answer: bytes) -> Iterator[int]:
-    """One that reads what comes first, answers, and closes; gives its port."""
+def broker(answer: bytes, *, stays: bool) -> Iterator[int]:
+    """One that reads what comes first, answers, and closes, or reads on if it `stays`; gives its port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -25,6 +29,8 @@ def broker(answer: bytes) -> Iterator[int]:
             with connection:
                 connection.recv(65_536)
                 connection.sendall(answer)
+                while stays and connection.recv(65_536):
+                    pass
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -34,10 +40,10 @@ def broker(answer: bytes) -> Iterator[int]:
             thread.join()
 
 
-def send(path: Path, digits: str, answer: bytes = b"", *options: str) -> Run:
+def send(path: Path, digits: str, answer: bytes = b"", *options: str, stays: bool = False) -> Run:
     script = path / "script"
     script.write_text(digits)
-    with broker(answer) as port:
+    with broker(answer, stays=stays) as port:
         return pwire(
             "send", "--url", f"pulsar://127.0.0.1:{port}", "--no-handshake", "--idle", "1", *options, script
         )
@@ -71,6 +77,23 @@ def test_what_is_wrong_with_what_was_sent(tmp_path: Path, digits: str, said: str
 def test_what_is_right_is_not_blamed(tmp_path: Path) -> None:
     run = send(tmp_path, "00000009 00000005 0812920100")
     assert not any("sent: " in line for line in run.complaints)
+
+
+def test_most_of_what_is_wrong_is_counted(tmp_path: Path) -> None:
+    run = send(tmp_path, '{"type": "LOOKUP", "lookupTopic": {"topic": "t"}}\n' * 3_000, ERROR, stays=True)
+    assert len([line for line in run.complaints if line.startswith("pwire: sent: ")]) == 5
+    assert "pwire: and 2995 more of what was sent is wrong" in run.complaints
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("UNKNOWN(1000)", 0), ("UNKNOWN(1999)", 0), ("UNKNOWN(2000)", 8), ("PONG", 0)]
+)
+def test_more_kinds_of_commands_than_are_remembered(tmp_path: Path, kind: str, code: int) -> None:
+    unknown = (b"\x08" + varint(number) for number in range(1_000, 2_500))
+    frames = b"".join(struct.pack(">II", len(each) + 4, len(each)) + each for each in unknown)
+    script = f'{{"type": "PING"}}\n{{"expect": "{kind}"}}'
+    run = send(tmp_path, script, frames + build("PONG"), "--timeout", "1", stays=True)
+    assert run.code == code, run.err
 
 
 @pytest.mark.parametrize("to_broker", [True, False])
