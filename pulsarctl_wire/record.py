@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtoMessage
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pulsarctl_wire.views import MAX_FRAME_VALUES, Content, Room, show, show_plain
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
@@ -371,7 +370,7 @@ def is_ordinary(frame: Frame, body: Any, present: list[Any]) -> bool:
     length = raw[11]
     if length > 123 or raw[7] != length + 4 or raw[4:7] != b"\0\0\0" or raw[8:11] != head:
         return False  # there is more than a type and a sub-message
-    if len(present) < count or present[count - 1][0] is not last or len(UnknownFieldSet(body)):  # type: ignore[no-untyped-call, unused-ignore]
+    if len(present) < count or present[count - 1][0] is not last or has_unknown(body):
         return False
     metadata = frame.metadata
     if metadata is None:
@@ -381,7 +380,7 @@ def is_ordinary(frame: Frame, body: Any, present: list[Any]) -> bool:
         return False
     if not metadata.sequence_id and not metadata.HasField("sequence_id"):
         return False
-    return not len(UnknownFieldSet(metadata))  # type: ignore[no-untyped-call, unused-ignore]
+    return not has_unknown(metadata)
 
 
 def _is_odd(frame: Frame) -> bool:
