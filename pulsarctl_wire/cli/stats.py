@@ -66,7 +66,7 @@ def stats(
     jobs: Annotated[int, JOBS] = 2,
     max_frame_size: Annotated[int | None, MAX_FRAME_SIZE] = None,
 ) -> None:
-    """Count by command, topic, producer, ...: messages, bytes, latencies, errors."""
+    """Count a capture by command, topic, producer, ...: messages, bytes, latencies, errors."""
     if not sources:
         console.fail(
             "stats: name a SOURCE (a file, or - for stdin); see pwire stats --help", console.EXIT_USAGE

@@ -14,7 +14,7 @@ from pulsarctl_wire.cli.command import Command
 _CAPTURES: Final = {
     "decode": "Decode captured Pulsar traffic: captures, hex dumps, raw frames, pipes, live interfaces.",
     "capture": "Capture the packets of an interface until Ctrl-C; decode them later, here or in Wireshark.",
-    "stats": "Count by command, topic, producer, ...: messages, bytes, latencies, errors.",
+    "stats": "Count a capture by command, topic, producer, ...: messages, bytes, latencies, errors.",
     "table": "Write captured traffic as a Parquet table, one row a frame, and a table of its gaps.",
     "analyze": "Turn captures into one table of frames (Parquet) with Spark; a rerun takes up what is new.",
     "report": "Answer a question about captured traffic: latencies, throughput, errors, message journeys.",

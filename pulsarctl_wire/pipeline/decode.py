@@ -35,6 +35,8 @@ MOST_KEPT: Final = 8 * 1024 * 1024
 """Bytes of packets of one connection that are kept; beyond that the split is read again for it."""
 MOST_SURE: Final = 16_384
 """Connections of a split whose state is kept; beyond that it is read again for the others."""
+MOST_EDGES: Final = 65_536
+"""Connections of a split that it tells of; beyond that it is read again for the others."""
 _ALL_KEPT: Final = 64 * 1024 * 1024  # of all connections
 KINDS: Final = ("frames", "gaps")
 _PACKET_COST: Final = 256
@@ -105,7 +107,8 @@ class Decoded(NamedTuple):
     `begin` and `end` are where its first packet's record begins and where the next split's does, with
     the layouts there; no `begin`: none was found. `problems` are (file, what is wrong with it, whether it was
     read up to there, or else cannot be read at all). `fragments` counts IP fragments, `waiting` are those
-    that wait for more. `rows` counts those of the draft.
+    that wait for more. `rows` counts those of the draft. Connections without an edge were not followed
+    from the turn `rest` on; None if there are none.
     """
 
     split: Split
@@ -117,6 +120,7 @@ class Decoded(NamedTuple):
     waiting: Waiting
     edges: list[Edge]
     rows: int
+    rest: int | None
 
 
 def decode_split(split: Split, settings: Settings) -> Decoded:
@@ -152,6 +156,7 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
         decoder.dissector.waiting,
         decoder.edges(),
         decoder.rows,
+        decoder.rest,
     )
 
 
@@ -159,7 +164,7 @@ def unread(split: Split, problem: str) -> Decoded:
     """What becomes of a split that is not read, for what is wrong with its file."""
     start = split.start, split.layout
     problems = [(split.input.name, problem, True)]
-    return Decoded(split, start, start, problems, 0, 0, {}, [], 0)
+    return Decoded(split, start, start, problems, 0, 0, {}, [], 0, None)
 
 
 def _problem(name: str, error: CaptureError) -> tuple[str, str, bool]:
@@ -189,13 +194,14 @@ def _packets(
         problems += [_problem(side.name, each.error) for side, each in lanes if each.error is not None]
 
 
-def reread(split: Split, waiting: Waiting, wanted: dict[bytes, int]) -> Iterator[Kept]:
+def reread(split: Split, waiting: Waiting, wanted: dict[bytes, int], rest: int | None) -> Iterator[Kept]:
     """The packets of an exact split again: of connections by their pairs, each from its turn on.
 
-    `waiting` are the IP fragments that waited before the split.
+    `waiting` are the IP fragments that waited before the split; `rest` is the turn for all other pairs,
+    None for none of them.
     """
     segment = Dissector(waiting).segment
-    base = _base(split)
+    base, others = _base(split), rest or sys.maxsize
     with suppress(DamagedCapture), _packets(split, []) as packets:
         assert packets is not None  # it is exact
         for number, (time_ns, link, data, length) in enumerate(packets, 1):
@@ -203,7 +209,7 @@ def reread(split: Split, waiting: Waiting, wanted: dict[bytes, int]) -> Iterator
             if found is not None:
                 place = base | packets.offset
                 turn = number if split.input.sides else place
-                if turn >= wanted.get(_pair(found[0]), sys.maxsize):
+                if turn >= wanted.get(_pair(found[0]), others):
                     yield turn, place, time_ns, found
 
 
@@ -218,11 +224,13 @@ class _SplitDecoder:
     def __init__(self, split: Split, settings: Settings) -> None:
         self.packets = 0
         self.rows = 0
+        self.rest: int | None = None
         self.dissector = Dissector(split.waiting)
         self._reassembler = settings.reassembler(TopicSession)
         self._base = _base(split)
         self._is_merged = bool(split.input.sides)
         self._edges: list[Edge] = []
+        self._pairs: set[bytes] = set()  # of the edges
         self._sure: dict[int, Tcp] = {}  # connections that have their footing, by the index of their edge
         self._given_up: set[bytes] = set()
         self._kept = 0
@@ -257,14 +265,19 @@ class _SplitDecoder:
         """Take a packet of a connection that may have no sure footing."""
         turn, place, time_ns, segment = packet
         key = segment[0]
-        if self._given_up and _pair(key) in self._given_up:
+        pair = _pair(key)
+        if pair in self._given_up:
+            return
+        if len(self._edges) >= MOST_EDGES and pair not in self._pairs:
+            self.rest = self.rest or turn
             return
         events = self._reassembler.add(segment, time_ns, place)
         tcp = self._reassembler.connection(key)
         if tcp is not None and tcp.mark is None:
-            tcp.mark = Edge(len(self._edges), _pair(key), turn)
+            tcp.mark = Edge(len(self._edges), pair, turn)
             tcp.session.connection.index = tcp.mark.index
             self._edges.append(tcp.mark)
+            self._pairs.add(pair)
         self._gathered += [event for event in events if self._edges[event.connection.index].guess is not None]
         if tcp is not None and tcp.mark.guess is None:
             self._keep(tcp, packet)
@@ -274,7 +287,8 @@ class _SplitDecoder:
         cost = len(packet[3][4]) + _PACKET_COST
         edge.kept += cost
         self._kept += cost
-        too_many = len(self._sure) >= MOST_SURE or edge.kept > MOST_KEPT or self._kept > _ALL_KEPT
+        too_many = len(self._sure) >= MOST_SURE or len(self._edges) > MOST_EDGES
+        too_many |= edge.kept > MOST_KEPT or self._kept > _ALL_KEPT
         if edge.packets is None or too_many:
             self._kept -= edge.kept
             edge.packets = None

@@ -150,7 +150,10 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     HalfState: (bool, bool, bool, PLACE, _NUMBER, *[_NUMBER] * 4, [_EARLY], Maybe(_ANY_32)),
     Asked: (_COUNT, _TIME, frozenset(REQUESTS), _TEXT, _TEXT, Maybe((bool, _ANY_64))),
     # rows of a stream
-    Decoded: (Split, _FOUND, (_COUNT, Maybe(Layout)), [_PROBLEM], _COUNT, _COUNT, _WAITING, [Edge], _COUNT),
+    Decoded: (
+        *(Split, _FOUND, (_COUNT, Maybe(Layout)), [_PROBLEM], _COUNT, _COUNT, _WAITING, [Edge], _COUNT),
+        Maybe(PLACE),
+    ),
     Split: (_COUNT, _COUNT, Input, _COUNT, _ANY_64, Maybe(Layout), bool, Maybe(_WAITING)),
     Edge: (
         *(_COUNT, _KEY, PLACE, Maybe([(PLACE, PLACE, _TIME, _SEGMENT)]), _COUNT, Maybe(Footing), PLACE, bool),

@@ -7,6 +7,7 @@ of that connection are read again and followed here.
 """
 
 import io
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
@@ -27,7 +28,7 @@ from pulsarctl_wire.wire.topics import Tables, TopicSession
 
 _Mends = dict[int, tuple[Connection, tuple[int, int], Tables]]
 
-Reread = Callable[[Split, Waiting, dict[bytes, int]], Iterator[Kept]]
+Reread = Callable[[Split, Waiting, dict[bytes, int], int | None], Iterator[Kept]]
 """Gives the packets of a split again: of the connections with these pairs, each from its turn on."""
 
 
@@ -53,7 +54,7 @@ class Stitched(NamedTuple):
     frames: bytes
     gaps: bytes
     redone: int
-    """Connections that were read again."""
+    """Connections that were read again, but for those without an edge."""
 
 
 class Stitcher:
@@ -98,8 +99,9 @@ class Stitcher:
         mends: _Mends = {}
         again: dict[bytes, int] = {}
         self._take_all(decoded.edges, rows, mends, again)
-        if again:
-            for packet in reread(decoded.split, self.waiting, again):
+        if again or decoded.rest is not None:
+            wanted = dict.fromkeys((edge.pair for edge in decoded.edges), sys.maxsize) | again
+            for packet in reread(decoded.split, self.waiting, wanted, decoded.rest):
                 rows.add(self._follow(packet))
         if decoded.fragments:
             self.waiting = decoded.waiting

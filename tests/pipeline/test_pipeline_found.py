@@ -393,3 +393,25 @@ def test_connections_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch,
     parts += [[segment for tcp in tcps[::2] for segment in tcp.say(conversation())] for _ in range(2)]
     check(tmp_path, *parts)
     assert sure == [3, 3, 3]
+
+
+def test_connections_that_a_split_does_not_tell_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As of a scan: beyond the bound they are followed when it is stitched, also on ports used again."""
+    monkeypatch.setattr(decode, "MOST_EDGES", 3)
+    told: list[int] = []
+    edges = decode._SplitDecoder.edges
+
+    def noting(self: decode._SplitDecoder) -> list[decode.Edge]:
+        told.append(len(self._edges))
+        assert self.rest is not None
+        return edges(self)
+
+    monkeypatch.setattr(decode._SplitDecoder, "edges", noting)
+    tcps = [Tcp(client=("10.0.0.1", 1_000 + number)) for number in range(8)]
+    again = [Tcp(client=("10.0.0.1", 1_000 + number)) for number in range(0, 8, 2)]
+    parts = [[segment for tcp in tcps for segment in tcp.handshake()]]
+    parts += [[segment for tcp in tcps[::2] for segment in tcp.say(conversation())] for _ in range(2)]
+    parts[2] += [segment for tcp in again for segment in [*tcp.handshake(), *tcp.say(conversation())]]
+    check(tmp_path, *parts)
+    assert max(told) <= 2 * 3
+    assert len(told) == 3
