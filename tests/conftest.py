@@ -1,8 +1,13 @@
 """Settings of all tests."""
 
+from contextlib import suppress
+from importlib import import_module
+from pkgutil import walk_packages
+
 import pytest
 from hypothesis import settings
 
+import pulsarctl_wire
 from pulsarctl_wire.capture import files
 
 # How long an example takes is the machine's business, not a test's. Which examples are tried follows from the
@@ -19,3 +24,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if COMPILED and "monkeypatch" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.skip("pwire is compiled"))
+
+
+def pytest_collection_finish() -> None:
+    """Import all modules: Hypothesis tries their constants, and should know the same ones in every run."""
+    for module in walk_packages(pulsarctl_wire.__path__, "pulsarctl_wire."):
+        with suppress(ImportError):
+            import_module(module.name)
