@@ -66,6 +66,9 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "wire/test_numbers.py::test_a_million_take_a_bit_each",
     ),
     "kinds of commands in the summary": ("test_bounds_table.py::test_kinds_of_commands",),
+    "outcomes of a filter that are remembered": (
+        "cli/test_decode_select.py::test_no_more_outcomes_are_remembered_than_there_may",
+    ),
     "frames whose answers are linked (`--two-pass`)": ("test_bounds_table.py::test_answers_that_are_linked",),
     "kinds of commands that `send` may be told to expect": (
         "cli/test_send_wrong.py::test_more_kinds_of_commands_than_are_remembered",

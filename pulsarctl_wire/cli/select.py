@@ -22,6 +22,11 @@ Test = Callable[[Event], bool]
 _ERRORS: Final = {NUMBERS["ERROR"], NUMBERS["SEND_ERROR"]}
 
 _WHOLE_COST: Final = 16 * MESSAGE_COST
+_CHANGING: Final = {"now", "today", "random"}
+"""What of an expression's language has another value each time."""
+_OUTCOMES: Final = 1_024
+_LONGEST: Final = 2_048
+"""Outcomes of an expression that are remembered by the values of its fields; characters of a value."""
 """What a message that an expression looks through as a whole costs of a `Budget`."""
 
 
@@ -230,6 +235,9 @@ class Rule:
         if unknown:
             hint = _meant_text(min(unknown), text, names) or f"; {names_in} lists the fields"
             raise FilterError(f"{flag} {text}: there is no field {min(unknown)}{hint}")
+        self._fields = sorted(set(context.symbols) & names)
+        self._changes = not _CHANGING.isdisjoint(context.symbols)
+        self._outcomes: dict[tuple[Any, ...], tuple[bool, bool]] = {}
         self.tried = 0
         self.failed = 0
         """Records on which the expression made no sense (an order between a text and a number)."""
@@ -241,12 +249,32 @@ class Rule:
 
     def matches(self, record: Record) -> bool:
         """Whether the expression holds for `record`."""
-        self.tried += 1
+        values = tuple([() if value == [] else value for value in map(record.get, self._fields)])
         try:
-            return bool(self._rule.matches(record))
+            known = self._outcomes.get(values)
+        except TypeError:  # a field has parts
+            holds, fails = self._outcome(record)
+        else:
+            holds, fails = known or self._outcome(record)
+            if known is None and not self._changes:
+                self._remember(values, (holds, fails))
+        self.tried += 1
+        self.failed += fails
+        return holds
+
+    def _remember(self, values: tuple[Any, ...], outcome: tuple[bool, bool]) -> None:
+        if any(isinstance(value, str) and len(value) > _LONGEST for value in values):
+            return
+        if len(self._outcomes) == _OUTCOMES:
+            self._outcomes.clear()
+        self._outcomes[values] = outcome
+
+    def _outcome(self, record: Record) -> tuple[bool, bool]:
+        """Whether the expression holds, and whether it makes no sense."""
+        try:
+            return bool(self._rule.matches(record)), False
         except self._error:
-            self.failed += 1
-            return False
+            return False, True
 
 
 class Expression(Rule):

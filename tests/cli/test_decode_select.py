@@ -10,11 +10,13 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pwire_run import Pcap, decode
 
 from pulsarctl_wire.cli.console import Origin
 from pulsarctl_wire.cli.decode import TimeFormat
-from pulsarctl_wire.cli.select import Expression, by_time
+from pulsarctl_wire.cli.select import Expression, Rule, by_time
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire.commands import NUMBERS, REQUESTS
 from pulsarctl_wire.wire.frame import Connection, Gap, build_frame
@@ -370,6 +372,37 @@ def test_messages_that_are_too_many_for_an_expression_are_counted() -> None:
     two_messages = Expression("messages.length == 2", Recorder(budget=budget))
     assert not two_messages.matches({"messages": [{}, {}]})
     assert budget.unopened == 1
+
+
+@given(st.data())
+def test_an_outcome_that_is_remembered_is_that_of_the_record(data: st.DataObject) -> None:
+    """Also where it made no sense, and of records without the fields."""
+    names = frozenset(("topic", "size", "fields", "messages"))
+    text = 'topic == "a" or size > 3 or fields.x == 1 or $any([m == 2 for m in messages])'
+    values = {"topic": st.sampled_from(["a", "b", "", None]), "size": st.sampled_from([1, 4, "4", None])}
+    values |= {"fields": st.sampled_from([{}, {"x": 1}, None]), "messages": st.sampled_from([[], [1], [2]])}
+    one = Rule(text, names, "--filter", "")
+    for _ in range(20):
+        record = data.draw(st.fixed_dictionaries({}, optional=values))
+        new = Rule(text, names, "--filter", "")
+        before = one.failed
+        assert (one.matches(record), one.failed - before) == (new.matches(record), new.failed)
+    assert one.tried == 20
+
+
+def test_no_more_outcomes_are_remembered_than_there_may() -> None:
+    rule = Rule("topic =~ '.*'", frozenset({"topic"}), "--filter", "")
+    for number in range(3_000):
+        assert rule.matches({"topic": f"t{number}"})
+        assert len(rule._outcomes) <= 1_024
+    rule._outcomes.clear()
+    assert rule.matches({"topic": "t" * 2_049})
+    assert not rule._outcomes
+
+
+def test_what_changes_is_not_remembered() -> None:
+    rule = Rule("$random() > 0.5 and topic == 't'", frozenset({"topic"}), "--filter", "")
+    assert {rule.matches({"topic": "t"}) for _ in range(200)} == {True, False}
 
 
 def test_an_expression_that_never_made_sense_is_told() -> None:
