@@ -103,6 +103,7 @@ def _record(live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count
     write_counters()
     stream.flush()
     dropped = "an unknown number" if live.dropped is None else live.dropped
-    sys.stderr.write(f"{writer.count} packets captured, {dropped} dropped by the kernel\n")
+    captured = console.count_of(writer.count, "packet")
+    sys.stderr.write(f"{captured} captured, {dropped} dropped by the kernel\n")
     if damage is not None:
         raise damage

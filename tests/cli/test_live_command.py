@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pwire_run import Run, pwire
@@ -97,14 +98,17 @@ def test_so_many_packets(tap: Tap) -> None:
 class Job:
     """A command in the background of a shell, which has it ignore SIGINT. It listens on `interface`."""
 
-    def __init__(self, interface: Tap, *args: str) -> None:
+    def __init__(self, interface: Tap, *args: str, hangup: Any = signal.SIG_DFL) -> None:
         script = '"$@" & echo $! >&2; wait $!; echo "ended with $?" >&2'
         command = [*PWIRE, args[0], "-i", interface.name, *args[1:]]
         self._shell = subprocess.Popen(
-            ["sh", "-c", script, "sh", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            ["sh", "-c", script, "sh", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup),
         )
         assert self._shell.stderr
-        self._number = int(self._shell.stderr.readline())
+        self.number = int(self._shell.stderr.readline())
         index = str(socket.if_nametoindex(interface.name))
         tick = threading.Event()
         for _ in range(WAIT * 100):
@@ -116,7 +120,7 @@ class Job:
 
     def end(self, number: int) -> tuple[bytes, list[str]]:
         """Send it a signal; gives what it wrote to stdout, and the lines of stderr."""
-        os.kill(self._number, number)
+        os.kill(self.number, number)
         out, err = self._shell.communicate(timeout=WAIT)
         return out, err.decode().splitlines()
 
@@ -132,6 +136,15 @@ def test_a_signal_ends_capture_and_nothing_is_lost(tap: Tap, number: int) -> Non
     assert said == ["100 packets captured, 0 dropped by the kernel", "ended with 0"]
     assert packets_of(out) == [packet(each) for each in range(100)]
     assert counters_of(out) == [(100, 0)]
+
+
+def test_under_nohup_a_hangup_does_not_end_capture(tap: Tap) -> None:
+    job = Job(tap, "capture", "-w", "-", hangup=signal.SIG_IGN)
+    os.kill(job.number, signal.SIGHUP)
+    tap.arrive(packet(0))
+    out, said = job.end(signal.SIGTERM)
+    assert said == ["1 packet captured, 0 dropped by the kernel", "ended with 0"]
+    assert packets_of(out) == [packet(0)]
 
 
 def test_a_signal_ends_decode_with_all_frames_and_the_summary(tap: Tap) -> None:
