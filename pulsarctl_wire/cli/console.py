@@ -74,8 +74,17 @@ def prepare_streams() -> None:
 def complain(text: str) -> None:
     """Say one line on stderr; control characters in it are escaped."""
     sys.stdout.flush()
-    sys.stderr.write(f"pwire: {clean(text)}\n")
+    sys.stderr.write(f"pwire: {without_passwords(clean(text))}\n")
     sys.stderr.flush()
+
+
+_USER: Final = re.compile(r"[^\s/@:'\"]+:(?!//)[^\s@]+@|(?<=//)[^\s/@'\"]+@")
+_QUERY: Final = re.compile(r"(/[^\s?'\"]*\?)[^\s'\"]+")
+
+
+def without_passwords(text: str) -> str:
+    """`text` without the user names, passwords and queries of the URLs and addresses in it."""
+    return _QUERY.sub(r"\1…", _USER.sub("…@", text))
 
 
 def fail(text: str, code: int) -> NoReturn:

@@ -54,7 +54,10 @@ def settings_of(conf: list[str] | None) -> dict[str, str]:
     for text in conf or ():
         key, equals, value = text.partition("=")
         if not equals or not key:
-            console.fail(f"--conf {text}: KEY=VALUE, such as spark.driver.memory=4g", console.EXIT_USAGE)
+            console.fail(
+                f"--conf {text.partition(':')[0]}: KEY=VALUE, such as spark.driver.memory=4g",
+                console.EXIT_USAGE,
+            )
         settings[key] = value
     return settings
 

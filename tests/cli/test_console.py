@@ -85,3 +85,18 @@ def test_an_option_cannot_act_on_the_terminal() -> None:
     run = pwire("decode", "--\x1b[31m", "x")
     assert "\x1b" not in run.err
     assert "no such option --" in run.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("http://adm:secret@h:1 is a web service URL", "http://…@h:1 is a web service URL"),
+        ("s3://KEY:sec/ret@bucket/x: no such file", "s3://…@bucket/x: no such file"),
+        ("pulsar://token@h, pulsar://h:1/?token=secret: no", "pulsar://…@h, pulsar://h:1/?… no"),
+        ("--dial b:1=adm:secret@h:x: no", "--dial …@h:x: no"),
+        ("persistent://public/default/a@b: not found", "persistent://public/default/a@b: not found"),
+    ],
+)
+def test_passwords_of_urls_are_not_said(text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    console.complain(text)
+    assert capsys.readouterr().err == f"pwire: {said}\n"
