@@ -352,17 +352,14 @@ def encode(descriptor: Any, values: Values, where: str = "") -> bytes:
 
 def _field(field: Any, value: Any, where: str) -> bytes:
     """One value of a field, with its key."""
+    if field.full_name in SECRETS:
+        return sized(field.number, _secret(field, value, where))
     kind = field.type
     if kind == FieldDescriptor.TYPE_MESSAGE:
         if not isinstance(value, dict):
             raise ValueError(f"{where} is {_shown(value)}; an object is wanted")
         return sized(field.number, encode(field.message_type, value, where))
     if kind in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
-        if field.full_name in SECRETS and isinstance(value, str):
-            if _REDACTED.fullmatch(value):
-                raise ValueError(f"{where} is redacted; decode with --show-secrets, or write it there")
-            if value == REFRESH.decode():
-                return sized(field.number, REFRESH)
         is_text = kind == FieldDescriptor.TYPE_STRING
         return sized(field.number, _text(value, where) if is_text else _base64(value, where))
     if kind == FieldDescriptor.TYPE_DOUBLE:
@@ -451,6 +448,21 @@ def _text(value: Any, where: str) -> bytes:
         return value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise ValueError(f"{where} has a lone surrogate; use \\udc80 to \\udcff for bytes 80 to ff") from None
+
+
+def _secret(field: Any, value: Any, where: str) -> bytes:
+    """Credentials; an error does not show them."""
+    if value == REFRESH.decode():
+        return REFRESH
+    if isinstance(value, str) and _REDACTED.fullmatch(value):
+        raise ValueError(f"{where} is redacted; decode with --show-secrets, or write it there")
+    is_text = field.type == FieldDescriptor.TYPE_STRING
+    try:
+        return _text(value, where) if is_text else _base64(value, where)
+    except ValueError:
+        raise ValueError(
+            f"{where}: {'text' if is_text else 'base64'} is wanted; what is there is not shown"
+        ) from None
 
 
 def _base64(value: Any, where: str) -> bytes:

@@ -389,7 +389,11 @@ def test_the_brokers_constant_is_no_secret() -> None:
         ({"command": "SUBSCRIBE", "fields": {"schema": "s"}}, "an object is wanted"),
         ({"command": "SUBSCRIBE", "fields": {"metadata": {}}}, "a list is wanted"),
         ({"command": "SUBSCRIBE", "fields": {"metadata": [1]}}, "an object is wanted"),
-        ({"command": "CONNECT", "fields": {"auth_data": "a"}}, "base64 is wanted"),
+        ({"command": "CONNECT", "fields": {"auth_data": "a.b"}}, "connect.auth_data: base64 is wanted; what"),
+        (
+            {"command": "LOOKUP", "fields": {"original_auth_data": ["a.b"]}},
+            "text is wanted; what",
+        ),
         ({"command": "CONNECT", "fields": {"auth_data": 5}}, "base64 is wanted"),
         ({"command": "CONSUMER_STATS_RESPONSE", "fields": {"msgRateOut": "x"}}, "a number is wanted"),
         ({"command": "PING", "fields": {"unknown_field_99999999999": 1}}, "no such field"),
