@@ -38,9 +38,10 @@ from pulsarctl_wire.net.sockets import (
 )
 from pulsarctl_wire.net.telling import Watcher
 from pulsarctl_wire.wire.commands import build_command
+from pulsarctl_wire.wire.credentials import is_doubtful
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.foreign import recognise
-from pulsarctl_wire.wire.frame import build_frame
+from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.proxy_header import build_header
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, ServerError
 from pulsarctl_wire.wire.session import NO_REQUEST, Knowledge
@@ -361,14 +362,16 @@ class Proxy:
         asked = Asked(relay.address, relay.connection.server)
         return self._router.rewrite(command, asked, self._host_for(relay))
 
-    def connecting(self, relay: Relay, command: BaseCommand) -> bool:
+    def connecting(self, relay: Relay, frame: Frame) -> bool:
         """The client's CONNECT: whom it wants, and whom we tell the broker's side; whether it was changed."""
-        connect = command.connect
+        assert frame.base is not None
+        connect = frame.base.connect
         wanted = as_text(connect.proxy_to_broker_url)
         if wanted and self.plan.routing is Routing.CONNECT:
             route = self._router.find(wanted)
             if route is None:
-                relay.note(f"CONNECT names {wanted[:200]}, which no answer has named before")
+                name = "a broker" if is_doubtful(frame) else wanted[:200]
+                relay.note(f"CONNECT names {name}, which no answer has named before")
                 text = "pwire knows no such broker; look the topic up first"
                 error = build_command(
                     "ERROR", request_id=NO_REQUEST, error=ServerError.ServiceNotReady, message=text

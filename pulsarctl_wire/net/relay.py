@@ -65,7 +65,7 @@ class Host(Protocol):
     def rewrite(self, relay: "Relay", command: BaseCommand) -> bool:
         """Change the addresses in a command for the client; whether anything was changed."""
 
-    def connecting(self, relay: "Relay", command: BaseCommand) -> bool:
+    def connecting(self, relay: "Relay", frame: Frame) -> bool:
         """The client's CONNECT is about to go to the broker; whether it was changed."""
 
     def dial(self, relay: "Relay") -> None:
@@ -171,7 +171,7 @@ class Lane:
         if frame is not None and frame.base is not None:
             changed = False
             if frame.type == BaseCommand.CONNECT:
-                changed = relay.host.connecting(relay, frame.base)
+                changed = relay.host.connecting(relay, frame)
             elif not self.to_broker and frame.type in CARRIERS:
                 changed = relay.host.rewrite(relay, frame.base)
             if changed:

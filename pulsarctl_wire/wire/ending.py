@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.credentials import is_doubtful
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Connection, Event, Frame
 from pulsarctl_wire.wire.session import CONNECTED, Session
@@ -96,7 +97,7 @@ class Contents(Session):
         flipped = self.connection.flipped
         for event in events:
             self._counts[event.__class__, event.to_broker is not flipped] += 1
-            if isinstance(event, Frame) and event.type in _HANDSHAKE:
+            if isinstance(event, Frame) and event.type in _HANDSHAKE and not is_doubtful(event):
                 self._greet(event.body)
         super().track(events)
 

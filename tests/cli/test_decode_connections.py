@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from pwire_run import SAMPLES, decode
+from segments import Tcp, captured, pcap
 
 from pulsarctl_wire.cli.connections import ConnectionLines
 from pulsarctl_wire.cli.console import EXIT_USAGE
@@ -20,6 +22,7 @@ from pulsarctl_wire.record import CONNECTION_NAMES
 from pulsarctl_wire.wire.ending import Contents, Ending
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.session import Knowledge
+from pulsarctl_wire.wire.varint import sized
 
 DOCS = Path(__file__).parents[2] / "docs"
 SILENT = "advertised-address-silent.pcap"
@@ -157,3 +160,20 @@ def test_lines_come_in_the_order_of_first_packets() -> None:
 def test_no_more_lines_wait_than_there_may() -> None:
     assert written([2, 1, 4, 5, 0, 6], waiting=2) == [1, 2, 4, 5, 0, 6]
     assert written([2, 1, 0], waiting=0) == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "connect",
+    [
+        sized(1, b"the-token") + sized(5, b"token"),
+        sized(1, b"client") + sized(5, b"token") + sized(6, b"the-token"),
+        sized(1, b"client") + sized(1, b"the-token"),
+    ],
+    ids=["no data", "another field", "a field given twice"],
+)
+def test_of_an_odd_connect_nothing_is_said(connect: bytes) -> None:
+    command = bytes([8, 2]) + sized(2, connect)
+    frame = struct.pack(">II", 4 + len(command), len(command)) + command
+    (only,) = connections("-", stdin=pcap(captured(Tcp().whole([(True, frame)]))))
+    assert only["frames_to_broker"] == 1
+    assert "the-token" not in str(only)
