@@ -20,7 +20,7 @@ from pulsarctl_wire.wire.fields import Walker, as_base64, as_text, has_unknown
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.payload import Budget, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MarkerType, MessageMetadata, Schema
-from pulsarctl_wire.wire.redaction import shown
+from pulsarctl_wire.wire.redaction import hides_entry, shown
 from pulsarctl_wire.wire.varint import SIZED
 
 Record = dict[str, Any]
@@ -76,6 +76,7 @@ _MARKER_PAYLOADS: Final[dict[int, type[ProtoMessage]]] = {
 
 
 HIDDEN: Final = "credentials may be in any field of this command: its texts are hidden"
+_HIDDEN_ENTRY: Final = "no checksum covers the entry, and credentials may be in it: it is hidden"
 """The note of a frame whose command may carry credentials and has anything odd in it."""
 
 
@@ -121,7 +122,15 @@ class Recorder:
         """The record of a frame."""
         notes = list(frame.notes)
         metadata = frame.metadata
-        walked = self._walk(metadata) if metadata is not None else None
+        hidden = (
+            metadata is not None
+            and frame.checksum != "valid"
+            and not self._show_secrets
+            and hides_entry(frame)
+        )
+        if hidden:
+            notes.append(_HIDDEN_ENTRY)
+        walked = None if metadata is None else (self._hide if hidden else self._walk)(metadata)
         broker_entry = frame.broker_entry_metadata
         connection = frame.connection
         record: Record = {
@@ -138,7 +147,7 @@ class Recorder:
             "broker_entry_metadata": None if broker_entry is None else self._walk(broker_entry),
             "checksum": frame.checksum,
             "metadata": walked,
-            "messages": [] if walked is None else self._messages(frame, walked, notes),
+            "messages": [] if walked is None or hidden else self._messages(frame, walked, notes),
             "request": frame.request,
             "latency_ns": frame.latency_ns,
             "topic": frame.topic,

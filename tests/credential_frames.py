@@ -11,7 +11,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+from pulsarctl_wire.wire.frame import build_frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandSend, MessageMetadata
 from pulsarctl_wire.wire.varint import tag, varint
 
 TEXT = b"QXZqxz"
@@ -186,11 +187,25 @@ def _wrong_sizes(source: Random, data: bytes) -> bytes:
     return struct.pack(">II", *sizes) + data[8:]
 
 
+def _swallowing(source: Random, swallowed: bytes) -> bytes:
+    """A SEND whose sizes take in what follows it, or a part of that."""
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    send = BaseCommand(type=BaseCommand.SEND, send=CommandSend(producer_id=0, sequence_id=0))
+    made = bytearray(build_frame(send, metadata, b"hello", checksum=source.random() < 0.5))
+    total = int.from_bytes(made[:4], "big")
+    more = source.choice((len(swallowed), source.randint(1, len(swallowed)), 5_000_000, 20_000_000))
+    made[:4] = (total + more).to_bytes(4, "big")
+    if source.random() < 0.2:
+        at = made.rindex(metadata.SerializeToString()) - 4
+        made[at : at + 4] = source.randint(0, 2 * len(swallowed)).to_bytes(4, "big")
+    return bytes(made) + swallowed
+
+
 def case(source: Random) -> Case:
     """A mutated frame with credentials, alone or among others."""
     base, secrets, number = command(source, source.choice((0, 0.2, 0.5)))
     frame = struct.pack(">II", 4 + len(base), len(base)) + base
-    kind = source.randrange(8)
+    kind = source.randrange(9)
     if kind == 0:
         frame = _damaged(source, frame)
     elif kind == 1:
@@ -201,6 +216,8 @@ def case(source: Random) -> Case:
         frame = frame[: source.randrange(1, len(frame))]
     elif kind == 4:
         frame = _damaged(source, _wrong_sizes(source, frame))
+    elif kind == 5:
+        frame = _swallowing(source, frame)
     before = b"".join(source.choices(HARMLESS, k=source.choice((0, 0, 1, 3))))
     behind = b"".join(source.choices(HARMLESS, k=source.choice((0, 1, 3)))) if kind != 3 else b""
     return Case(before + frame + behind, secrets, number != BaseCommand.AUTH_CHALLENGE)

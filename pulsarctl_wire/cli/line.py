@@ -26,7 +26,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     Schema,
     SingleMessageMetadata,
 )
-from pulsarctl_wire.wire.redaction import event_spans, hex_digits
+from pulsarctl_wire.wire.redaction import event_spans, hex_digits, hides_entry
 
 Column = tuple[str, Callable[[Any], str] | None, object]
 """(label, how a value is shown or None if it is not, the value that is not worth showing)."""
@@ -251,6 +251,9 @@ class LineRenderer:
     # -- the entry
 
     def _entry(self, frame: Frame, metadata: MessageMetadata, parts: list[str]) -> None:
+        if frame.checksum != "valid" and not self._show_secrets and hides_entry(frame):
+            parts.append(" [redacted]")
+            return
         plain, batched = True, metadata.HasField("num_messages_in_batch")
         if batched:
             parts.append(f" batch={metadata.num_messages_in_batch}")

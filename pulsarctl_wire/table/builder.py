@@ -31,6 +31,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     ServerError,
 )
+from pulsarctl_wire.wire.redaction import shown
 
 _GATHERED: Final = 64  # events that become rows at a time
 _MOST_DAMAGE: Final = 4_096  # stretches, which hold as many bytes each
@@ -179,7 +180,7 @@ class TableBuilder:
             else:
                 self._other(row, frame, base, number)
             if self._payloads is not None:
-                self._payloads.append(raw[frame.payload_at :] if frame.payload_at else None)
+                self._payloads.append(_payload(frame) if frame.payload_at else None)
                 self._bytes += len(raw)
             row += 1
         self.rows = row
@@ -457,6 +458,11 @@ def _half(event: Event) -> int:
     """The direction of a connection as a number."""
     connection = event.connection
     return connection.index << 2 | connection.flipped << 1 | event.to_broker
+
+
+def _payload(frame: Frame) -> bytes:
+    """The payload of a frame as it was on the wire, but for what may be credentials."""
+    return (frame.raw if frame.checksum == "valid" else shown(frame))[frame.payload_at :]
 
 
 def _metadata_size(entries: Any) -> Any:

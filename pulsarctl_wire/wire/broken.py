@@ -8,10 +8,12 @@ A frame that does not parse mostly has the right head, or one that is wrong in a
     command                            both are
 """
 
+import re
+from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 from pulsarctl_wire.wire.commands import NAMES, PAYLOAD_TYPES, command_name
-from pulsarctl_wire.wire.credentials import Span, command_type, is_type, names_credentials
+from pulsarctl_wire.wire.credentials import MOST_FIELDS, Span, command_type, is_type, names_credentials
 from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_FRAME_SIZE, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.resync import LARGEST_COMMAND, begins_command
@@ -129,6 +131,7 @@ def broken_spans(raw: bytes) -> list[Span]:
         visible = top[0].stop if is_type(top[0]) else head.command
     else:
         visible = _harmless_until(top, head)
+        visible = credentials_from(raw, min(head.end, visible), visible)
     return [(visible, len(raw))] if visible < len(raw) else []
 
 
@@ -143,3 +146,26 @@ def _harmless_until(top: list[Field], head: Meant) -> int:
             return field.start
         whole |= own
     return head.stop if whole else head.end
+
+
+_SIZES: Final = re.compile(rb"(?s)(?=\x00(?!\x00\x00\x00)...\x00(?!\x00\x00[\x00\x01])...)")
+_MOST_WALKED: Final = 65_536
+
+
+def credentials_from(raw: bytes, start: int, stop: int) -> int:
+    """Where in `raw[start:stop]` the first frame that may carry credentials begins; `stop` if there is none.
+
+    For bytes that no checksum covers: a frame whose size is too large takes in the frames after it. They are
+    found by two sizes below 16 MiB, and a command behind them that names credentials or cannot be read. Where
+    the search takes too long, all that is left counts as credentials.
+    """
+    walked = 0
+    for match in _SIZES.finditer(raw, start, stop):
+        at = match.start()
+        total, size = _sizes(raw[at : at + 8], "big")
+        for field in islice(fields(raw, at + 8, min(at + 8 + size, stop)), MOST_FIELDS):
+            walked += 1
+            unreadable = field.problem and (total == size + 4 or field.number == 1)
+            if unreadable or names_credentials(field) or walked > _MOST_WALKED:
+                return at
+    return stop

@@ -9,13 +9,24 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
-from pulsarctl_wire.wire.broken import broken_spans
+from pulsarctl_wire.wire.broken import broken_spans, credentials_from
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, Span, command_type, find_secrets
 from pulsarctl_wire.wire.foreign import ENOUGH, QUERY, proxy_header, recognise
-from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_FRAME_SIZE, Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import (
+    KEPT_FRAME,
+    MAGIC_CHECKSUM,
+    MAX_FRAME_SIZE,
+    Connection,
+    Event,
+    Frame,
+    Gap,
+    Malformed,
+    locate,
+)
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.resync import COMMAND_HEADS
 from pulsarctl_wire.wire.stream import FrameStream
@@ -49,15 +60,39 @@ def frame_spans(frame: Frame) -> list[Span]:
     raw = frame.raw
     if frame.base is None:  # cut; its sizes are its own all the same
         return [(max(start, 8), stop) for start, stop in broken_spans(raw) if stop > 8]
-    return _intact_spans(raw, min(8 + frame.command_size, len(raw)), frame.type)
+    end = min(8 + frame.command_size, len(raw))
+    proven = frame.checksum == "valid" and not frame.broker_entry
+    return _intact_spans(raw, end, frame.type, end if proven else _proven_from(raw, end))
 
 
-def _intact_spans(raw: bytes, end: int, number: int) -> list[Span]:
-    """The spans of a frame whose command of type `number` ends at `end`."""
+def hides_entry(frame: Frame) -> bool:
+    """Whether a part of the frame's entry is not shown: no checksum covers it, and it may be credentials."""
+    end = 8 + frame.command_size
+    return frame.checksum != "valid" and any(stop > end for _, stop in frame_spans(frame))
+
+
+def _intact_spans(raw: bytes, end: int, number: int, proven: int) -> list[Span]:
+    """The spans of a frame whose command of type `number` ends at `end`; checked from `proven`."""
     spans = find_secrets(raw, 8, end).spans
-    if end < len(raw) and (spans or number not in PAYLOAD_TYPES):
-        spans = [*spans, (end, len(raw))]  # who knows what stands there
-    return spans
+    visible = end
+    if number in PAYLOAD_TYPES and not spans:
+        visible = credentials_from(raw, end, proven)
+        if visible == proven:
+            return []
+    return [*spans, (visible, len(raw))] if visible < len(raw) else spans
+
+
+def _is_proven(data: bytes, at: int, stop: int) -> bool:
+    """Whether the entry at `data[at:stop]` begins with its checksum, and that is right."""
+    if stop - at < 10 or data[at : at + 2] != MAGIC_CHECKSUM:
+        return False
+    return bool(crc32c(memoryview(data)[at + 6 : stop]) == int.from_bytes(data[at + 2 : at + 6], "big"))
+
+
+def _proven_from(raw: bytes, end: int) -> int:
+    """Where in the frame whose command ends at `end` what a right checksum covers begins; else its length."""
+    parts = locate(raw, end)
+    return parts.checksum[1] if parts.computed is not None and parts.computed == parts.stored else len(raw)
 
 
 def _http_spans(raw: bytes) -> Iterator[Span]:
@@ -67,11 +102,14 @@ def _http_spans(raw: bytes) -> Iterator[Span]:
         stop, text = at + len(line), line.rstrip(b"\r\n")
         if not number:
             yield from ((at + found.start(), at + found.end()) for found in QUERY.finditer(text))
+            if stop == len(raw) and b"//" in text and not line.endswith(b"\n"):
+                yield at + text.index(b"//"), stop  # who knows what follows
         elif not text:
             break
         else:
             header = _HEADER.match(text)
-            if header is None or header[0].split(b":")[0].lower() not in _HARMLESS_HEADERS:
+            harmless = header is not None and header[0].split(b":")[0].lower() in _HARMLESS_HEADERS
+            if not harmless or b"@" in text or not line.endswith(b"\n"):
                 yield at + (header.end() if header else 0), at + len(text)
         at = stop
     if at < len(raw):
@@ -126,39 +164,49 @@ class Redacted:
     """
 
     def __init__(self) -> None:
-        self._held = b""
+        self.held = 0
+        """Bytes that wait."""
+        self._pieces: list[bytes] = []  # which they came in
+        self._need = 0  # bytes that must wait before there is anything to do
         self._left = 0  # bytes to come of a frame, or of a PROXY header, that is let through
         self._fresh = True  # nothing is known yet of what is spoken here
         self._protocol = ""  # another one than Pulsar's
         self._stream: FrameStream | None = None  # where sizes made no sense
         self._at = 0  # in that, the offset of what is held
 
-    @property
-    def held(self) -> int:
-        """Bytes that wait."""
-        return len(self._held)
-
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The next bytes, as they may be shown."""
         if self._stream is not None:
-            self._held += data
-            yield self._released(self._stream.feed(data), self._stream)
+            yield self._released(self._taken(data), self._stream.feed(data), self._stream)
         elif self._protocol:
             yield b"*" * len(data) if self._protocol == "HTTP" else data
+        elif self.held + len(data) < self._need:
+            self._pieces.append(data)
+            self.held += len(data)
         else:
-            data, self._held = self._held + data, b""
+            data = self._taken(data)
             if self._fresh and not self._begins(data):
-                self._held = data
+                self._hold(data)
             else:
                 yield from self._frames(data)
 
     def end(self) -> bytes:
         """What still waits, for no more will come."""
+        held = self._taken(b"")
         if self._stream is not None:
-            return self._released(self._stream.close(), self._stream)
-        held, self._held = self._held, b""
+            return self._released(held, self._stream.close(), self._stream)
         sizes = 0 if self._fresh or len(held) < 8 else 8  # those of a cut frame
         return masked(held, [(max(start, sizes), stop) for start, stop in broken_spans(held)])
+
+    def _taken(self, data: bytes) -> bytes:
+        """What waits, and `data` after it: nothing waits any more."""
+        data = b"".join((*self._pieces, data))
+        self._hold(b"")
+        return data
+
+    def _hold(self, data: bytes, need: int = 0) -> None:
+        """Let `data` wait, until there are `need` bytes."""
+        self._pieces, self.held, self._need = [data], len(data), need
 
     def _begins(self, data: bytes) -> bool:
         """Find out what begins with `data`; whether that can be told yet."""
@@ -179,7 +227,7 @@ class Redacted:
         if self._protocol:
             yield masked(data, list(_http_spans(data)) if self._protocol == "HTTP" else [])
             return
-        done, at, end = 0, self._left, len(data)
+        done, at, end, need = 0, self._left, len(data), 0
         while end - at >= 8:
             total, size = _sizes_at(data, at)
             stop = at + 4 + total
@@ -187,12 +235,14 @@ class Redacted:
                 yield data[done:at]
                 yield self._lose(data[at:])
                 return
-            if _is_plain(data, at, total, size):
+            plain = _is_plain(data, at, total, size)
+            if plain and (total == size + 4 or (stop <= end and _is_proven(data, at + 8 + size, stop))):
                 at = stop
                 continue
-            if stop > end and (total <= MAX_FRAME_SIZE or end - at < _HEAD):
+            if stop > end and (plain or total <= MAX_FRAME_SIZE or end - at < _HEAD):
+                need = stop - at if plain or total <= MAX_FRAME_SIZE else _HEAD
                 break
-            if total > MAX_FRAME_SIZE:
+            if total > MAX_FRAME_SIZE and not plain:
                 yield data[done:at]
                 yield self._lose(data[at:])
                 return
@@ -200,18 +250,17 @@ class Redacted:
             yield _whole(data[at:stop], size)
             done = at = stop
         self._left = max(at - end, 0)
-        self._held = data[at:]
+        self._hold(data[at:], need)
         yield data[done:at]
 
     def _lose(self, data: bytes) -> bytes:
         """No frame begins with `data`: leave it to the decoder to find the next one."""
         self._stream = FrameStream(Connection(0), True, from_start=False)
         self._stream.certain = False
-        self._held = data
-        return self._released(self._stream.feed(data), self._stream)
+        return self._released(data, self._stream.feed(data), self._stream)
 
-    def _released(self, events: list[Event], stream: FrameStream) -> bytes:
-        """What the decoder has done with, masked but for the frames in it."""
+    def _released(self, data: bytes, events: list[Event], stream: FrameStream) -> bytes:
+        """What the decoder has done with of `data`, masked but for the frames in it; the rest waits."""
         size = stream.position - self._at
         made = bytearray(b"*" * size)
         for frame in events:
@@ -219,7 +268,7 @@ class Redacted:
                 start = frame.offset - self._at
                 made[start : start + len(frame.raw)] = shown(frame)
         self._at += size
-        self._held = self._held[size:]
+        self._hold(data[size:])
         return bytes(made)
 
 
@@ -246,4 +295,7 @@ def _whole(raw: bytes, size: int) -> bytes:
         BaseCommand.FromString(raw[8 : 8 + size])
     except DecodeError:
         number = None
-    return masked(raw, broken_spans(raw) if number is None else _intact_spans(raw, 8 + size, number))
+    end = 8 + size
+    return masked(
+        raw, broken_spans(raw) if number is None else _intact_spans(raw, end, number, _proven_from(raw, end))
+    )

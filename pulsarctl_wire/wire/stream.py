@@ -333,8 +333,7 @@ class FrameStream:
             self._refuse("TOTAL_SIZE and COMMAND_SIZE do not fit together", at, at + 4 + total)
             return at
         if size > MAX_PARSED:
-            problem = f"COMMAND_SIZE {size}: more than {MAX_PARSED} are not parsed"
-            self._refuse(problem, at, at + 4 + total)
+            self._refuse(f"COMMAND_SIZE is over {MAX_PARSED} bytes", at, at + 4 + total)
         elif len(data) - at < 8 + resync.COMMAND_HEAD:
             self._need = 8 + resync.COMMAND_HEAD
         elif not self._begins_command(data, at):

@@ -9,10 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cuts, request_frames, send_frames
 
+from pulsarctl_wire.cli.console import Paint
+from pulsarctl_wire.cli.line import LineRenderer
+from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire.commands import NAMES, build_command
 from pulsarctl_wire.wire.credentials import WITH_SECRETS
-from pulsarctl_wire.wire.frame import Connection, Event, Frame, build_frame
-from pulsarctl_wire.wire.redaction import Redacted
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed, build_frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
+from pulsarctl_wire.wire.redaction import Redacted, event_spans, masked
 from pulsarctl_wire.wire.stream import FrameStream
 
 TOKEN = b"not-to-be-seen-by-anybody"
@@ -106,3 +110,58 @@ def test_what_is_no_frame_does_not_pile_up() -> None:
     for _ in range(100):
         list(one.feed(bytes(range(256)) * 4096))
         assert one.held < 2**20
+
+
+METADATA = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+
+
+def swallowing(name: str, more: int = 0, checksum: bool = True) -> bytes:
+    """A SEND whose TOTAL_SIZE takes in a frame with credentials, which follows it."""
+    send = build_frame(
+        build_command("SEND", producer_id=0, sequence_id=0), METADATA, b"hi", checksum=checksum
+    )
+    total = int.from_bytes(send[:4], "big") + len(SECRET[name]) + more
+    return total.to_bytes(4, "big") + send[4:] + SECRET[name]
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("more", [0, -10, 50, 10_000_000], ids=["whole", "a part", "cut", "large and cut"])
+@pytest.mark.parametrize("name", SECRET)
+def test_a_frame_that_takes_in_others(name: str, more: int, checksum: bool) -> None:
+    data = swallowing(name, more, checksum)
+    shown = redacted([data])
+    assert TOKEN[:3] not in shown
+    assert b"hi" in shown
+    stream = FrameStream(Connection(0), True)
+    events = [*stream.feed(data), *stream.close()]
+    assert not any(
+        TOKEN[:3] in masked(each.raw, event_spans(each))
+        for each in events
+        if isinstance(each, Frame | Malformed)
+    )
+    for show_secrets in (False, True):
+        recorder = Recorder(show_secrets=show_secrets)
+        line = LineRenderer(Paint(False), show_secrets=show_secrets)
+        said = "".join(f"{recorder(each)} {line(each)}" for each in events)
+        seen = TOKEN.decode() in said or TOKEN.hex() in said
+        assert show_secrets or not seen
+    assert seen or more  # what is cut is not opened
+
+
+def test_a_payload_that_a_checksum_covers_is_shown_whatever_it_holds() -> None:
+    send = build_command("SEND", producer_id=0, sequence_id=0)
+    whole = build_frame(send, METADATA, b"".join(SECRET.values()))
+    assert redacted([whole[:50], whole[50:]]) == whole
+    frame = FrameStream(Connection(0), True).feed(whole)[0]
+    assert event_spans(frame) == []
+    assert isinstance(frame, Frame)
+    assert TOKEN in masked(frame.raw, event_spans(frame))
+
+
+@pytest.mark.parametrize("size", [3, 16, 20, 40, 75, 1000])
+def test_http_in_pieces(size: int) -> None:
+    data = (
+        b"GET http://user:%b@host/x?token=%b HTTP/1.1\r\nHost: u:%b@h\r\nAuthorization: %b\r\n\r\n%b"
+    ).replace(b"%b", TOKEN)
+    shown = redacted([data[at : at + size] for at in range(0, len(data), size)])
+    assert not any(TOKEN[at : at + 4] in shown for at in range(len(TOKEN) - 3))
