@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import signal
 from contextlib import suppress
 from importlib import import_module
 from pkgutil import walk_packages
@@ -15,6 +16,9 @@ from pulsarctl_wire.capture import files
 settings.register_profile("pwire", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=100)
 settings.load_profile("pwire")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what it starts with &
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 COMPILED = not files.__file__.endswith(".py")
 
