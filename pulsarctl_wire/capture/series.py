@@ -15,6 +15,7 @@ next file of its series begins, which are those whose names are alike but for nu
 What has no packets with times (hex dumps, raw frames, pipes) keeps the place in which it was given.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,13 +25,14 @@ from typing import BinaryIO, Final, NamedTuple
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import Lane, SideBySide
-from pulsarctl_wire.capture.sources import PLACE_BITS, Decoder, Source, open_source, peel
+from pulsarctl_wire.capture.sources import PLACE_BITS, Decoder, Source, first_bytes, open_source, peel
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.frame import Event
 
 MOST_OPEN: Final = 64
 """Files that are read side by side; of more, those that began first are read to their ends."""
 
+_HEAD: Final = 256 * 1024  # bytes, without compression, that tell files apart which begin at the same time
 _TAIL: Final = 128 * 1024  # bytes at the end of a file in which its last packets are looked for
 _VARYING: Final = re.compile(
     r"[-_.:+ ]*(\d+|(?<![a-z])(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?![a-z]))", re.IGNORECASE
@@ -40,10 +42,14 @@ _PACKED: Final = re.compile(r"\.(gz|zst|zstd)$")
 
 
 class Span(NamedTuple):
-    """When the first packet of a file was captured and when its last one, in ns; None: not known."""
+    """When the first packet of a file was captured and when its last one, in ns; None: not known.
+
+    `mark` is a hash of how the file begins, the same if it is compressed.
+    """
 
     first: int
     last: int | None
+    mark: str = ""
 
 
 class Part(NamedTuple):
@@ -116,11 +122,13 @@ def span_of(stream: BinaryIO, size: int) -> Span | None:
     peeled, head = peel(stream)
     if not files.is_capture(head):
         return None
+    head = first_bytes(peeled, _HEAD, head)
     packets = files.read_packets(head, reader(peeled))
     first = next(iter(packets), (None,))[0]
     if first is None:
         return None
-    return Span(first, _last_time(stream, packets, size) if peeled is stream else None)
+    mark = hashlib.blake2b(head[:_HEAD], digest_size=8).hexdigest()
+    return Span(first, _last_time(stream, packets, size) if peeled is stream else None, mark)
 
 
 def _last_time(stream: BinaryIO, first: files.PacketReader, size: int) -> int | None:

@@ -266,7 +266,7 @@ def peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
     """Undo the compression of a source; give the stream to read on in and its first bytes."""
     source: Counted | None = None
     for _ in range(4):  # nobody compresses more often, but an attacker
-        head = _first_bytes(stream, 4)
+        head = first_bytes(stream, 4)
         if not head.startswith(COMPRESSED):
             return stream, head + _rest_of_sniff(stream, head)
         stream = cast(BinaryIO, Unread(head, stream))
@@ -277,9 +277,11 @@ def peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
     raise CaptureError("compressed more than three times")
 
 
-def _first_bytes(stream: BinaryIO, size: int) -> bytes:
-    """Up to `size` bytes of a source; where it breaks off before, reading on says so once more."""
-    head = b""
+def first_bytes(stream: BinaryIO, size: int, head: bytes = b"") -> bytes:
+    """At least `size` bytes of a source, of which `head` was read; all of them if it breaks off before.
+
+    Reading on says so once more.
+    """
     read = reader(stream)
     with suppress(DamagedCapture):
         while len(head) < size and (more := read()):
@@ -291,7 +293,7 @@ def _rest_of_sniff(stream: BinaryIO, head: bytes) -> bytes:
     """More of a source whose kind four bytes do not tell (captures are told by those)."""
     if files.is_capture(head) or len(head) >= SNIFFED or not head:
         return b""
-    return _first_bytes(stream, SNIFFED - len(head))
+    return first_bytes(stream, SNIFFED - len(head))
 
 
 def uncompressed(stream: BinaryIO) -> BinaryIO:

@@ -147,11 +147,14 @@ class _File(NamedTuple):
     changed: float
 
     @property
+    def begin(self) -> str:
+        """Its series and when it begins: what stays, however much it grows."""
+        return f"{series(self.input.name)} {self.span.first} " if self.span else self.input.name
+
+    @property
     def identity(self) -> str:
         """What it stays known by when it is renamed or compressed, but not when it is written anew."""
-        if self.span is None:
-            return self.input.name
-        return f"{series(self.input.name)} {self.span.first}"
+        return self.begin + (self.span.mark if self.span else "")
 
 
 class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -170,7 +173,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = settings
         self._clock = clock
         self._files: dict[str, _File] = {}
-        self._final: set[str] | None = None  # the files to end with, complete or not
+        self._final: set[str] | None = None  # how the files to end with begin, complete or not
 
     def initialOffset(self) -> dict[str, Any]:
         """Before all files."""
@@ -182,7 +185,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """From now on take up what is there now, and no more."""
-        self._final = {each.identity for each in self._look()}
+        self._final = {each.begin for each in self._look()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The offset behind the files of the next batch."""
@@ -192,12 +195,16 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = saved.checked(start["taken"], _TAKEN, _CHECKPOINT)
         taken = {identity: list(about) for identity, about in before.items() if identity in present}
         batch: list[list[Any]] = []
-        for identity, (name, size) in taken.items():
-            now = present[identity].input
-            if now.name == name and now.size > size:
-                taken[identity] = [name, now.size]
-                what = f"has grown by {now.size - size} bytes since it was taken up: they may be missing"
-                batch.append([now, None, what])
+        named = {each.input.name: each for each in present.values()}
+        for identity, (name, size) in before.items():
+            now = named.get(name)
+            if now is None or now.input.size <= size or not identity.startswith(now.begin):
+                continue
+            if now.identity == identity or now.identity not in before:  # a short file begins longer now
+                taken[now.identity] = [name, now.input.size]
+                grown = now.input.size - size
+                what = f"has grown by {grown} bytes since it was taken up: they may be missing"
+                batch.append([now.input, None, what])
         files = list(present.values())
         for each in [each for each in self._complete(files) if each.identity not in taken][:_FILES]:
             taken[each.identity] = [each.input.name, each.input.size]
@@ -247,7 +254,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _complete(self, files: list[_File]) -> list[_File]:
         """Those that are complete, and that come behind no other one of their series that is not."""
         if self._final is not None:
-            return [each for each in files if each.identity in self._final]
+            return [each for each in files if each.begin in self._final]
         newest = {series(each.input.name): each for each in files if each.span is not None}
         complete: list[_File] = []
         waiting: set[str] = set()

@@ -135,6 +135,35 @@ def test_renamed_and_compressed_files_are_not_taken_again(tmp_path: Path) -> Non
     assert not following.look(QUIET)
 
 
+def test_files_that_begin_with_the_same_packet_are_taken_each(tmp_path: Path) -> None:
+    """Two tcpdumps on one host: one takes more than the other, and both see the same packet first."""
+    following, (data,) = Following(tmp_path), pieces(1)
+    first = 24 + 16 + struct.unpack_from("<I", data, 24 + 8)[0]
+    second = first + 16 + struct.unpack_from("<I", data, first + 8)[0]
+    (tmp_path / "dump1.pcap").write_bytes(data)
+    (tmp_path / "dump2.pcap").write_bytes(data[:first] + data[second:])
+    (tmp_path / "dump3.pcap").write_bytes(data[:first])
+    following.reader.prepareForTriggerAvailableNow()
+    assert sorted(following.look()) == ["dump1.pcap", "dump2.pcap", "dump3.pcap"]
+    (tmp_path / "dump2.pcap").rename(tmp_path / "dump4.pcap")
+    (tmp_path / "dump3.pcap").rename(tmp_path / "dump2.pcap")
+    assert not following.look()
+    with (tmp_path / "dump1.pcap").open("ab") as file:
+        file.write(data[first:second])
+    (part,) = following.parts()
+    assert "has grown by" in following.decoded(part).problems[0][1]
+    assert not following.look(IDLE)
+
+
+def test_a_file_that_grows_while_the_last_ones_are_taken(tmp_path: Path) -> None:
+    following, files = Following(tmp_path), pieces(2)
+    path = tmp_path / "x.pcap"
+    path.write_bytes(files[0])
+    following.reader.prepareForTriggerAvailableNow()
+    path.write_bytes(files[0] + files[1][24:])
+    assert following.look() == ["x.pcap"]
+
+
 def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
     first, files = Following(tmp_path), pieces(5)
     for number, data in enumerate(files[:3]):
