@@ -58,10 +58,12 @@ def open_source(path: str) -> Source:
     return Source(path, stream, status.st_size if stat.S_ISREG(status.st_mode) else 0)
 
 
-def holds_packets(path: str) -> bool:
-    """Whether the file at `path` is a capture, maybe compressed; CaptureError if it cannot be read."""
-    with open_source(path).stream as stream:
-        return files.is_capture(peel(stream)[1])
+def holds_packets(stream: BinaryIO) -> bool:
+    """Whether a file, of which nothing was read, is a capture, maybe compressed.
+
+    Raises CaptureError if it cannot be read.
+    """
+    return files.is_capture(peel(stream)[1])
 
 
 def _explain(error: OSError) -> str:

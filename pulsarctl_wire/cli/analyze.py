@@ -115,7 +115,7 @@ def _follow(
     with session(master or "local[*]", FOLLOWING | settings) as spark:
         from pulsarctl_wire.spark.follow import follow
 
-        totals = follow(spark, directory, out, options, finish=finish, show=show)
+        totals = follow(spark, directory, out, options, finish=finish, show=show, say=console.complain)
     raise SystemExit(_code(totals))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from pulsarctl_wire.capture.sources import holds_packets
+from pulsarctl_wire.capture.sources import holds_packets, open_source
 from pulsarctl_wire.errors import CaptureError, WireError
 
 WORTH_IT: Final = 16_000_000
@@ -38,9 +38,14 @@ def pays(paths: list[str]) -> bool:
             return False
         size += os.path.getsize(path) * (8 if path.endswith(_COMPRESSED) else 1)
     try:
-        return size >= WORTH_IT and all(map(holds_packets, paths))
+        return size >= WORTH_IT and all(map(_holds_packets, paths))
     except CaptureError:
         return False
+
+
+def _holds_packets(path: str) -> bool:
+    with open_source(path).stream as stream:
+        return holds_packets(stream)
 
 
 class Twin:

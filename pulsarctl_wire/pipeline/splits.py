@@ -1,8 +1,8 @@
 """Inputs and the splits that they are decoded in: which bytes of which file, and how to begin there.
 
 Inputs are files, glob patterns, directories and URIs of all that pyarrow.fs opens, in the order of time (see
-`capture.series`). An input is what is read in a turn: a file alone, which may be cut into splits, or what
-several files hold of some time.
+`capture.series`). Of the files in a directory those are taken whose contents are a capture's. An input is
+what is read in a turn: a file alone, which may be cut into splits, or what several files hold of some time.
 """
 
 import os
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from itertools import compress
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from pyarrow import ArrowException, fs
@@ -21,15 +22,15 @@ from pulsarctl_wire.capture.compression import Read, reader
 from pulsarctl_wire.capture.files import Layout, PacketReader
 from pulsarctl_wire.capture.packets import Waiting
 from pulsarctl_wire.capture.series import Span, arrange, natural, span_of
-from pulsarctl_wire.capture.sources import peel
+from pulsarctl_wire.capture.sources import holds_packets, peel
 from pulsarctl_wire.errors import CaptureError
 
 SPLIT_SIZE: Final = 128 * 1024 * 1024
 """Bytes of a split, but for compressed files, which are one each."""
 
 _WINDOW: Final = 4 * 1024 * 1024  # bytes in which the beginning of a record is looked for
-_CAPTURE: Final = re.compile(r"\.(p?cap(ng)?|dmp)\d*(\.\d+)?(\.(gz|zst|zstd))?$", re.IGNORECASE)
-_PEEKING: Final = 16  # files whose times are looked up at a time
+_PEEKING: Final = 16  # files that are looked into at a time
+_NAMED: Final = 3  # of the files that are left out
 _PATTERN: Final = re.compile(r"[*?\[]")
 
 
@@ -106,26 +107,56 @@ def reason(error: Exception) -> str:
     return re.sub(r"^\[Errno \d+\]\s*", "", " ".join(str(text).split()))
 
 
-def list_inputs(arguments: Iterable[str]) -> list[Input]:
-    """The files that arguments name, each by itself; CaptureError if one of them names none."""
+def is_capture(input_: Input) -> bool:
+    """Whether a file is a capture; one that cannot be read may be one."""
+    try:
+        with opened(input_.path) as stream:
+            return holds_packets(stream)
+    except CaptureError:
+        return True  # decoding it will say so
+
+
+def list_inputs(
+    arguments: Iterable[str],
+    say: Callable[[str], object] = lambda note: None,
+    wanted: Callable[[Input], bool] = is_capture,
+) -> list[Input]:
+    """The files that arguments name, each by itself; CaptureError if one of them names none.
+
+    Of those in a directory they are the `wanted` ones. `say` is called with what is left out.
+    """
     found: list[Input] = []
     for argument in arguments:
         try:
-            some = _find(argument)
+            some, is_directory = _find(argument)
         except (ArrowException, OSError) as error:
             raise CaptureError(f"{argument}: {reason(error)}") from error
+        if is_directory:
+            with ThreadPoolExecutor(_PEEKING) as executor:
+                captures = list(compress(some, executor.map(wanted, some)))
+            if len(captures) < len(some):
+                say(_left_out(argument, sorted({*some} - {*captures}, key=lambda each: natural(each.name))))
+            some = captures
         if not some:
-            raise CaptureError(f"{argument}: no capture files there (*.pcap, *.pcapng, *.gz, *.zst)")
+            raise CaptureError(f"{argument}: no capture files there")
         found += some
     return list(dict.fromkeys(found))
+
+
+def _left_out(directory: str, others: list[Input]) -> str:
+    """What is to be said of files in a directory that are no captures."""
+    names = [each.name.removeprefix(directory).lstrip("/") for each in others[:_NAMED]]
+    more = ", …" if len(others) > _NAMED else ""
+    what = "file there is no capture" if len(others) == 1 else "files there are no captures"
+    return f"{directory}: {len(others)} {what}: {', '.join(names)}{more}"
 
 
 def find_inputs(arguments: Iterable[str], say: Callable[[str], object] = lambda note: None) -> list[Input]:
     """The files that arguments name, in the order of time; CaptureError if one of them names none.
 
-    `say` is called with what people should know of that order.
+    `say` is called with what people should know of that order, and with what is left out.
     """
-    found = list_inputs(arguments)
+    found = list_inputs(arguments, say)
     if len(found) == 1:
         return found
     with ThreadPoolExecutor(_PEEKING) as executor:
@@ -153,34 +184,38 @@ def span(input_: Input) -> Span | None:
         return None  # decoding it will say so
 
 
-def _find(argument: str) -> list[Input]:
+def _find(argument: str) -> tuple[list[Input], bool]:
+    """The files that an argument names, and whether that is a directory, which may hold others too."""
     system, path = filesystem(argument)
     scheme = argument[: -len(path)] if "://" in argument and argument.endswith(path) else ""
     info = system.get_file_info(path)
     if info.type == fs.FileType.File:
-        return [_input(info, argument)]
-    if info.type == fs.FileType.Directory:
-        base, pattern = path, None
+        return [_input(info, argument)], False
+    is_directory = info.type == fs.FileType.Directory
+    if is_directory:
+        base = path.rstrip("/") or "/"
     elif _PATTERN.search(path):
         base = path[: _PATTERN.search(path).start()].rpartition("/")[0]  # type: ignore[union-attr]
-        pattern = path
         base = base or ("/" if path.startswith("/") else ".")
     else:
         raise CaptureError(f"{argument}: no such file")
     selector = fs.FileSelector(base, recursive=True)
     inside = [each for each in system.get_file_info(selector) if each.type == fs.FileType.File]
-    return sorted(
-        (_input(each, scheme + _path(each)) for each in inside if _is_wanted(each, pattern)),
-        key=lambda each: natural(each.name),
+    named = (
+        _is_shown(each.path[len(base) :]) if is_directory else fnmatchcase(_path(each), path)
+        for each in inside
     )
+    chosen = [_input(each, scheme + _path(each)) for each in compress(inside, named)]
+    return sorted(chosen, key=lambda each: natural(each.name)), is_directory
 
 
 def _path(info: Any) -> str:
     return str(info.path).removeprefix("./")
 
 
-def _is_wanted(info: Any, pattern: str | None) -> bool:
-    return fnmatchcase(_path(info), pattern) if pattern else bool(_CAPTURE.search(info.base_name))
+def _is_shown(path: str) -> bool:
+    """Whether a file in a directory is hidden neither by its name nor by a directory's on the way to it."""
+    return not any(name.startswith((".", "_")) for name in path.split("/"))
 
 
 def _input(info: Any, path: str) -> Input:

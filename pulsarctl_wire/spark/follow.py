@@ -11,6 +11,7 @@ killed and started again, the rows are those of one pass. All of it is data: see
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -23,7 +24,7 @@ from pulsarctl_wire.pipeline import saved
 from pulsarctl_wire.pipeline.decode import Decoded, Settings, decode_split, unread
 from pulsarctl_wire.pipeline.finish import finish_split
 from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
-from pulsarctl_wire.pipeline.splits import Input, Split, list_inputs, plan, span
+from pulsarctl_wire.pipeline.splits import Input, Split, is_capture, list_inputs, plan, span
 from pulsarctl_wire.pipeline.stitch import Stitched, Stitcher
 from pulsarctl_wire.pipeline.store import Store
 from pulsarctl_wire.spark.columns import spark_uri
@@ -54,11 +55,12 @@ def follow(
     *,
     finish: bool = False,
     show: Callable[[Totals], object] = lambda totals: None,
+    say: Callable[[str], object] = lambda note: None,
 ) -> Totals:
     """Take up the captures in `directory` until interrupted, and add their frames to the table at `out`.
 
     With `finish` all that are there are taken up, what is open then is written, and this ends. `show` is
-    called after each batch. Raises as `Run` does.
+    called after each batch, `say` at both ends with what is left out. Raises as `Run` does.
     """
     store = Store(out)
     store.follow()
@@ -76,7 +78,14 @@ def follow(
         )
     )
     last: list[Progress] = []
-    with SparkExecutor(spark) as executor:
+    said: set[str] = set()
+
+    def say_once(note: str) -> None:
+        if note not in said:
+            said.add(note)
+            say(note)
+
+    with SparkExecutor(spark) as executor, _left_out(directory, say_once):
 
         def finish_batch(batch: "DataFrame", number: int) -> None:
             rows = batch.collect()
@@ -114,6 +123,18 @@ def follow(
         return progress.totals
 
 
+@contextmanager
+def _left_out(directory: str, say: Callable[[str], object]) -> Iterator[None]:
+    """Say which files of a directory are no captures, before and after something is done."""
+    try:
+        with suppress(CaptureError):  # nothing there yet
+            list_inputs([directory], say)
+        yield
+    finally:
+        with suppress(CaptureError):
+            list_inputs([directory], say)
+
+
 class _Part(InputPartition):
     def __init__(self, split: Split, first_ns: int | None, problem: str | None) -> None:
         self.split = split
@@ -140,9 +161,10 @@ class Rotated(DataSource):
 
 
 class _File(NamedTuple):
-    """A file as it was last seen, the time of its first packet, and the clock when it was seen to change."""
+    """A file as it was last seen, when its packets are of, and the clock when it was seen to change."""
 
     input: Input
+    is_capture: bool
     span: Span | None
     changed: float
 
@@ -172,7 +194,8 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._split_size = split_size
         self._settings = settings
         self._clock = clock
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, _File] = {}  # captures or not, by their paths
+        self._before: dict[str, _File] = {}
         self._final: set[str] | None = None  # how the files to end with begin, complete or not
 
     def initialOffset(self) -> dict[str, Any]:
@@ -239,17 +262,20 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self) -> list[_File]:
         """The files that are there now, those that are alike in the order of their first packets."""
-        try:
-            inputs = list_inputs([self._directory])
-        except CaptureError:  # nothing there yet
-            inputs = []
-        now, before = self._clock(), self._files
-        self._files = {}
-        for each in inputs:
-            known = before.get(each.path)
-            same = known is not None and known.input == each
-            self._files[each.path] = known if known and same else _File(each, span(each), now)
-        return sorted(self._files.values(), key=_begin)
+        self._before, self._files = self._files, {}
+        inputs: list[Input] = []
+        with suppress(CaptureError):  # nothing there yet
+            inputs = list_inputs([self._directory], wanted=lambda each: self._seen(each).is_capture)
+        return sorted(map(self._seen, inputs), key=_begin)
+
+    def _seen(self, input_: Input) -> _File:
+        """A file that is there now; it is looked into only when it has changed."""
+        known = self._files.get(input_.path) or self._before.get(input_.path)
+        if known is None or known.input != input_:
+            captured = is_capture(input_)
+            known = _File(input_, captured, span(input_) if captured else None, self._clock())
+        self._files[input_.path] = known
+        return known
 
     def _complete(self, files: list[_File]) -> list[_File]:
         """Those that are complete, and that come behind no other one of their series that is not."""

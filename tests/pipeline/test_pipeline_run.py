@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from pipeline.comparing import Now, alone, first_difference, ordered, run, stored
-from segments import START_NS, Tcp, captured, conversation, pcap
+from segments import START_NS, Tcp, captured, conversation, pcap, section
 
 from pulsarctl_wire.capture.series import natural
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import find_inputs
+from pulsarctl_wire.pipeline.splits import find_inputs, list_inputs
 
 OPTIONS = Options(split_size=1_500)
 
@@ -244,11 +245,38 @@ def test_a_file_that_went_away(tmp_path: Path) -> None:
 def test_rotated_captures_follow_one_another_by_number(tmp_path: Path) -> None:
     names = ["cap.pcap", *(f"cap.pcap{number}" for number in range(1, 12)), "cap.pcap20"]
     for name in random.Random(1).sample(names, len(names)):
-        (tmp_path / name).write_bytes(b"x")
+        (tmp_path / name).write_bytes(pcap([]))
     (tmp_path / "notes.txt").write_bytes(b"x")
     assert [Path(each.name).name for each in find_inputs([str(tmp_path)])] == names
     assert [Path(each.name).name for each in find_inputs([f"{tmp_path}/cap.pcap*"])] == names
     assert sorted(["b2", "b10", "a", "b"], key=natural) == ["a", "b", "b2", "b10"]
+
+
+def test_a_directory_holds_what_is_a_capture_by_its_contents(tmp_path: Path) -> None:
+    data = pcap([])
+    packed = {"trace.gz": gzip.compress(data), "x.zst": zstandard.compress(section("<"))}
+    names = ("x.pcap-20231231", "x.pcap.2024-01-01", "ring3", "sub/dump")
+    captures = {**dict.fromkeys(names, data), **packed}
+    hidden = dict.fromkeys((".x.pcap", "_SUCCESS", "_temporary/x.pcap", "sub/.git/x.pcap"), data)
+    others = {"a.txt": b"text", "b.gz": gzip.compress(b"text"), "empty.pcap": b"", "sub/t.parquet": b"PAR1"}
+    for name, content in {**captures, **hidden, **others}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    for argument in (str(tmp_path), f"{tmp_path}/", f"file://{tmp_path}"):
+        notes: list[str] = []
+        found = list_inputs([argument], notes.append)
+        assert {each.path.removeprefix("file://").removeprefix(f"{tmp_path}/") for each in found} == set(
+            captures
+        )
+        assert notes == [f"{argument}: 4 files there are no captures: a.txt, b.gz, empty.pcap, …"]
+
+
+def test_a_directory_without_captures(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"text")
+    notes: list[str] = []
+    with pytest.raises(CaptureError, match="no capture files there"):
+        find_inputs([str(tmp_path)], notes.append)
+    assert notes == [f"{tmp_path}: 1 file there is no capture: a.txt"]
 
 
 def test_inputs_are_files_patterns_directories_and_uris(
@@ -256,11 +284,11 @@ def test_inputs_are_files_patterns_directories_and_uris(
 ) -> None:
     (tmp_path / "in").mkdir()
     for name in ("a.pcap", "in/b.pcapng.gz", "in/c.dmp", "in/d.log"):
-        (tmp_path / name).write_bytes(b"12345")
+        (tmp_path / name).write_bytes(bytes(24) if name == "in/d.log" else pcap([]))
 
     def names(*arguments: str) -> list[str]:
         found = find_inputs(arguments)
-        assert all((each.size, each.modified_ns > START_NS) == (5, True) for each in found)
+        assert all((each.size, each.modified_ns > START_NS) == (24, True) for each in found)
         return [each.name.removeprefix("file://").removeprefix(f"{tmp_path}/") for each in found]
 
     everything = ["a.pcap", "in/b.pcapng.gz", "in/c.dmp"]

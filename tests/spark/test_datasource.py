@@ -48,8 +48,20 @@ def test_a_damaged_file_gives_its_rows_and_a_warning(
     (tmp_path / "a" / name).write_bytes(data[:-cut] or b"no capture, but words " * 99)
     (tmp_path / "a" / "python-simple.pcap").write_bytes((SAMPLES / "python-simple.pcap").read_bytes())
     with caplog.at_level(logging.WARNING):
-        found = rows(tmp_path, monkeypatch, path=str(tmp_path / "a"))
+        found = rows(tmp_path, monkeypatch, path=f"{tmp_path}/a/*")
     outcome = alone([str(path) for path in sorted((tmp_path / "a").iterdir())], Options(), by_time=True)
     assert found == outcome.frames
     assert [record.getMessage() for record in caplog.records] == outcome.problems
     assert name in outcome.problems[0]
+
+
+def test_files_that_are_no_captures_are_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "dump-20231231").write_bytes((SAMPLES / "python-simple.pcap").read_bytes())
+    (tmp_path / "notes.pcap").write_bytes(b"words")
+    with caplog.at_level(logging.WARNING):
+        assert rows(tmp_path, monkeypatch, path=str(tmp_path))
+    assert [each.getMessage() for each in caplog.records] == [
+        f"{tmp_path}: 1 file there is no capture: notes.pcap"
+    ]

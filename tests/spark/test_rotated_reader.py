@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pulsarctl_wire.pipeline import saved
 from pulsarctl_wire.pipeline.decode import Decoded, Settings
-from pulsarctl_wire.spark.follow import IDLE, QUIET, RotatedReader
+from pulsarctl_wire.spark.follow import IDLE, QUIET, RotatedReader, _left_out
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 
@@ -133,6 +133,28 @@ def test_renamed_and_compressed_files_are_not_taken_again(tmp_path: Path) -> Non
     (tmp_path / "x.pcap1").unlink()
     assert not following.look()
     assert not following.look(QUIET)
+
+
+def test_files_are_captures_by_their_contents(tmp_path: Path) -> None:
+    following, files = Following(tmp_path), pieces(2)
+    (tmp_path / "ring3").write_bytes(files[0])
+    (tmp_path / "x.pcap").write_bytes(b"")
+    following.reader.prepareForTriggerAvailableNow()
+    assert following.look() == ["ring3"]
+    notes: list[str] = []
+    with _left_out(str(tmp_path), notes.append):
+        (tmp_path / "x.pcap").write_bytes(files[1])
+        (tmp_path / "words").write_bytes(b"words")
+    assert notes == [f"{tmp_path}: 1 file there is no capture: {name}" for name in ("x.pcap", "words")]
+
+
+def test_a_file_that_was_empty_at_first(tmp_path: Path) -> None:
+    following, files = Following(tmp_path), pieces(1)
+    (tmp_path / "x.pcap").write_bytes(b"")
+    assert not following.look(IDLE)
+    (tmp_path / "x.pcap").write_bytes(files[0])
+    assert not following.look(IDLE)
+    assert following.look(IDLE) == ["x.pcap"]
 
 
 def test_files_that_begin_with_the_same_packet_are_taken_each(tmp_path: Path) -> None:

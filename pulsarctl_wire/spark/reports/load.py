@@ -17,8 +17,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pulsarctl_wire.capture import files
-from pulsarctl_wire.capture.sources import peel
+from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.splits import filesystem, opened, reason
 from pulsarctl_wire.spark.columns import completed, spark_uri
@@ -208,7 +207,7 @@ def _look(folder: _Folder, path: str, schema: Any) -> _Looked:
             last = _last_connection(footer, stream) if "connection" in found.names else -1
     except pa.ArrowInvalid:
         with opened(shown) as stream:
-            if files.is_capture(peel(stream)[1]):
+            if holds_packets(stream):
                 way_out = f"pwire table {shown} --out {shown}.parquet makes a table of it"
                 raise CaptureError(f"{shown} is a capture, no table: {way_out}") from None
         raise CaptureError(f"{shown} is no {what} table: pwire table SOURCE... --out makes one") from None
