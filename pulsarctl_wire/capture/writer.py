@@ -5,6 +5,7 @@ One section, an interface block for each link type, nanoseconds. Source: the PCA
 
 import struct
 from collections import OrderedDict
+from contextlib import suppress
 from typing import BinaryIO, Final
 
 from pulsarctl_wire.capture.files import RawPacket
@@ -75,12 +76,14 @@ class EventWriter:
     """Writes the packets that hold chosen events, each once.
 
     A frame is known only when its last packet has come, so packets are kept for a while: `see` every
-    packet, `take` the chosen events. `lost` counts packets that were wanted when they were gone.
+    packet, `take` the chosen events. `lost` counts packets that were wanted when they were gone. What was in
+    the stream before goes when the first packet is seen.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
         self.lost = 0
-        self._writer = PcapngWriter(stream)
+        self._stream = stream
+        self._writer: PcapngWriter | None = None
         self._kept: OrderedDict[int, RawPacket] = OrderedDict()
         self._bytes = 0
         self._last_written: OrderedDict[int, None] = OrderedDict()
@@ -88,10 +91,14 @@ class EventWriter:
     @property
     def count(self) -> int:
         """Packets written."""
-        return self._writer.count
+        return self._writer.count if self._writer is not None else 0
 
     def see(self, number: int, packet: RawPacket) -> None:
         """Keep packet `number` for the events that may want it."""
+        if self._writer is None:
+            with suppress(OSError):  # a pipe
+                self._stream.truncate(0)
+            self._writer = PcapngWriter(self._stream)
         self._kept[number] = packet
         self._bytes += len(packet[2]) + _COST
         while self._bytes > KEPT_BYTES:
@@ -102,7 +109,7 @@ class EventWriter:
         """Write the packets of `event` that are not written yet."""
         for number in event.packets or (event.packet,):
             packet = self._kept.pop(number, None)
-            if packet is not None:
+            if packet is not None and self._writer is not None:
                 self._bytes -= len(packet[2]) + _COST
                 self._writer.write(packet)
                 self._last_written[number] = None

@@ -57,15 +57,16 @@ def capture(
         console.fail("--rotate-… goes with --write FILE", console.EXIT_USAGE)
     try:
         with ExitStack() as stack:
+            stream: BinaryIO = sys.stdout.buffer
             files = None
-            if write != "-":
-                files = RotatingFiles(Path(write), time.time_ns(), **turns._asdict())
-                stack.enter_context(closing(files))
-            stream = cast(BinaryIO, files or sys.stdout.buffer)
             opened = open_interface(
-                interface, capture_filter, size, before_wait=stream.flush, seconds=duration
+                interface, capture_filter, size, before_wait=lambda: stream.flush(), seconds=duration
             )
-            _record(stack.enter_context(opened), stream, files, count)
+            live = stack.enter_context(opened)
+            if write != "-":  # which empties a file that is there, once there are packets to come
+                files = RotatingFiles(Path(write), time.time_ns(), **turns._asdict())
+                stream = cast(BinaryIO, stack.enter_context(closing(files)))
+            _record(live, stream, files, count)
     except CaptureError as error:
         damaged = isinstance(error, DamagedCapture)
         console.fail(str(error), console.EXIT_DAMAGED if damaged else console.EXIT_SOURCE)

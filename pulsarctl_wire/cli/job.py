@@ -151,7 +151,7 @@ class DecodeJob:
             if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
                 raise FilterError(f"--write {path}: that is one of the sources; name another file")
         try:
-            return EventWriter(self.stack.enter_context(open(path, "wb")))
+            return EventWriter(self.stack.enter_context(open(path, "ab")))
         except OSError as error:
             console.fail(f"--write {path}: {error.strerror}", console.EXIT_OUTPUT)
 

@@ -11,6 +11,7 @@ import pytest
 from pwire_run import SAMPLES, Pcap, decode
 
 from pulsarctl_wire.capture.files import read_packets
+from pulsarctl_wire.cli.console import EXIT_SOURCE
 
 TSHARK = shutil.which("tshark")
 
@@ -53,6 +54,15 @@ def test_the_chosen_frames_can_be_read_again(sample: str, options: list[str], tm
     assert [one for one in again if one in map(_of_a_frame, chosen.records)] == [
         _of_a_frame(record) for record in chosen.records
     ]
+
+
+def test_a_file_is_written_over_only_when_there_are_packets(tmp_path: Path) -> None:
+    path = tmp_path / "keep.pcap"
+    path.write_bytes(b"of yesterday" * 10_000)
+    assert decode("--write", path, tmp_path / "none.pcap").code == EXIT_SOURCE
+    assert path.read_bytes() == b"of yesterday" * 10_000
+    assert decode("--write", path, tmp_path / "none.pcap", "nano.pcap").code == EXIT_SOURCE
+    assert _written(path)
 
 
 @pytest.mark.parametrize(("sample", "options"), CHOICES, ids=IDS)

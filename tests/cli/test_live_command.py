@@ -22,7 +22,7 @@ from segments import Tcp, conversation, ethernet, send
 from tap import Tap, tap
 
 from pulsarctl_wire.capture.files import read_packets
-from pulsarctl_wire.cli.console import EXIT_DAMAGED, EXIT_USAGE
+from pulsarctl_wire.cli.console import EXIT_DAMAGED, EXIT_SOURCE, EXIT_USAGE
 
 __all__ = ["tap"]
 
@@ -255,6 +255,15 @@ def test_wrong_options(args: list[str], reason: str) -> None:
     run = pwire("capture", "-i", "lo", *args)
     assert run.code == EXIT_USAGE
     assert reason in run.err
+
+
+@pytest.mark.parametrize("verb", ["capture", "decode"])
+def test_a_file_is_kept_if_there_is_no_such_interface(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "keep.pcap").write_bytes(b"of yesterday")
+    run = pwire(verb, "-i", "nosuch0", "-w", tmp_path / "keep.pcap")
+    assert run.code == EXIT_SOURCE
+    assert "there is no such interface" in run.err
+    assert (tmp_path / "keep.pcap").read_bytes() == b"of yesterday"
 
 
 def test_a_buffer_goes_with_an_interface() -> None:
