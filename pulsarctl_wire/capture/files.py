@@ -30,7 +30,9 @@ _PCAP_MAGICS: Final = {
     b"\xa1\xb2\x3c\x4d": (">", 1),
 }
 _SECTION: Final = 0x0A0D0D0A
-_INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _ENHANCED_PACKET = 1, 2, 3, 6
+_INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _STATISTICS, _ENHANCED_PACKET = 1, 2, 3, 5, 6
+_DROPPED: Final = (5, 7)  # options of statistics: isb_ifdrop, isb_osdrop
+_MOST_DROPPED: Final = 1 << 40  # packets; a larger count says that it is not known
 _TIMES: Final = 1 << 63  # beyond which no time can be meant
 _PCAPNG_MAGIC: Final = b"\x0a\x0d\x0d\x0a"
 _SECTION_ORDERS: Final = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
@@ -42,13 +44,17 @@ def is_capture(head: bytes) -> bool:
 
 
 class Interface(NamedTuple):
-    """What an interface block says: link type, snap length, ticks to ns as a fraction, offset in ns."""
+    """What an interface block says: link type, snap length, ticks to ns as a fraction, offset in ns.
+
+    `dropped` are the packets of which its statistics said so far that the kernel dropped them.
+    """
 
     link: int
     snap: int
     multiply: int
     divide: int
     offset: int
+    dropped: int = 0
 
 
 class Layout(NamedTuple):
@@ -73,6 +79,8 @@ class PacketReader:
     def __init__(
         self, data: bytes, read: Read, layout: Layout, start: int = 0, stop: int = sys.maxsize
     ) -> None:
+        self.dropped = 0
+        """Packets that the kernel dropped, by what the statistics say that were read so far."""
         self._layout = layout
         self._interfaces = list(layout.interfaces)
         self.offset = start
@@ -92,7 +100,7 @@ class PacketReader:
 
     def _records(self) -> Iterator[RawPacket]:
         order = self._layout.order
-        link, _, multiply, _, _ = self._layout.interfaces[0]
+        link, multiply = self._layout.interfaces[0].link, self._layout.interfaces[0].multiply
         record_at = struct.Struct(order + "IIII").unpack_from
         data, at = self._data, 0
         base, read = self._start, self._read
@@ -153,6 +161,8 @@ class PacketReader:
                         interfaces.append(_interface(body, order))
                         if len(interfaces) > MAX_INTERFACES:
                             raise IndexError("interfaces without end")
+                    elif kind == _STATISTICS:
+                        self.dropped += _newly_dropped(body, order, interfaces)
                 except (struct.error, IndexError) as error:
                     raise DamagedCapture(
                         f"a block that makes no sense at byte {self.offset}: the file is damaged there"
@@ -222,6 +232,11 @@ class Lane:
             if time_ns is not None and time_ns > self.time:
                 self.time = time_ns
 
+    @property
+    def dropped(self) -> int:
+        """As of `PacketReader`."""
+        return self._reader.dropped
+
 
 class SideBySide:
     """The packets of several files in the order of time, to be iterated over once.
@@ -234,12 +249,20 @@ class SideBySide:
         self.offset = 0
         """The place of the packet given last."""
         self._lanes = lanes
+        self._dropped_before = 0
+
+    @property
+    def dropped(self) -> int:
+        """Packets that the kernel dropped meanwhile, by what the statistics say that were read so far."""
+        return sum(lane.dropped for lane, _, _ in self._lanes) - self._dropped_before
 
     def __iter__(self) -> Iterator[RawPacket]:
         heap: list[tuple[int, int, Lane, int]] = []
         for number, (lane, since, until) in enumerate(self._lanes):
             while since is not None and lane.packet is not None and lane.time < since:
                 lane.advance()
+            if since is not None:
+                self._dropped_before += lane.dropped
             end = _TIMES if until is None else until
             if lane.packet is not None and lane.time < end:
                 heap.append((lane.time, number, lane, end))
@@ -260,19 +283,39 @@ class SideBySide:
 def _interface(body: bytes, order: str) -> Interface:
     link, _, snap = struct.unpack_from(order + "HHI", body)
     multiply, divide, offset = 1000, 1, 0
-    at = 8
-    while at + 4 <= len(body):
-        code, size = struct.unpack_from(order + "HH", body, at)
-        value = body[at + 4 : at + 4 + size]
-        if code == 0:
-            break
+    for code, size, value in _options(body, 8, order):
         if code == 9 and size == 1:  # if_tsresol: a power of ten, or of two with the high bit
             base = 2 if value[0] & 0x80 else 10
             multiply, divide = 1_000_000_000, base ** (value[0] & 0x7F)
         elif code == 14 and size == 8:  # if_tsoffset, seconds
             offset = struct.unpack(order + "q", value)[0] * 1_000_000_000
-        at += 4 + size + (-size) % 4
     return Interface(link, snap, multiply, divide, offset)
+
+
+def _newly_dropped(body: bytes, order: str, interfaces: list[Interface]) -> int:
+    """How many more packets of an interface were dropped than its statistics said before."""
+    number = struct.unpack_from(order + "I", body)[0] if len(body) >= 12 else len(interfaces)
+    if number >= len(interfaces):
+        return 0
+    counts: list[int] = [
+        struct.unpack(order + "Q", value)[0]
+        for code, _, value in _options(body, 12, order)
+        if code in _DROPPED and len(value) == 8
+    ]
+    dropped = sum(count for count in counts if count < _MOST_DROPPED)
+    before = interfaces[number].dropped
+    interfaces[number] = interfaces[number]._replace(dropped=max(dropped, before))
+    return max(dropped - before, 0)
+
+
+def _options(body: bytes, at: int, order: str) -> Iterator[tuple[int, int, bytes]]:
+    """The options of a block, from byte `at` of its body on: codes, sizes, and values (which may be cut)."""
+    while at + 4 <= len(body):
+        code, size = struct.unpack_from(order + "HH", body, at)
+        if code == 0:
+            return
+        yield code, size, body[at + 4 : at + 4 + size]
+        at += 4 + size + (-size) % 4
 
 
 def _block_packet(kind: int, body: bytes, order: str, interfaces: list[Interface]) -> RawPacket:

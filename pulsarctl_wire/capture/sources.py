@@ -34,6 +34,7 @@ PLACE_BITS: Final = 44
 """Of a packet's place: `source << PLACE_BITS | offset`, sources counted from 0, offset in bytes."""
 
 _ETHERNET: Final = 1
+_MOST_COUNTED: Final = 1 << 53  # of what files may say; JSON holds it
 _LOOKED_AT: Final = 100  # dumps that tell whether a text of several shows packets
 
 
@@ -118,6 +119,8 @@ class Decoder:
         """The names of the sources read so far."""
         self.packets = 0
         self.cut_packets = 0
+        self.dropped_packets = 0
+        """By the kernel, as the files say."""
         self._limit = max_frame_size or MAX_FRAME_SIZE
         self.knowledge = Knowledge(
             join_chunks=join_chunks, link_answers=link_answers, fixed_limit=max_frame_size is not None
@@ -149,25 +152,26 @@ class Decoder:
         """The events of packets, from wherever they come, a few at a time."""
         segment, add, tee = self._dissector.segment, self.reassembler.add, self.tee
         number = self.packets
-        reader: files.PacketReader | files.SideBySide | None = None
-        place = self._place
-        if self._places and isinstance(packets, files.PacketReader):
-            reader = packets
-        elif self._places and isinstance(packets, files.SideBySide):
-            reader, place = packets, 0
-        for packet in packets:
-            number += 1
-            self.packets = number
-            if tee is not None:
-                tee(number, packet)
-            time_ns, link, data, length = packet
-            if len(data) < length:
-                self.cut_packets += 1
-            found = segment(link, data, length)
-            if found is not None:
-                events = add(found, time_ns, number if reader is None else place | reader.offset)
-                if events:
-                    yield events
+        file = packets if isinstance(packets, files.PacketReader | files.SideBySide) else None
+        reader = file if self._places else None
+        place = 0 if isinstance(file, files.SideBySide) else self._place
+        try:
+            for packet in packets:
+                number += 1
+                self.packets = number
+                if tee is not None:
+                    tee(number, packet)
+                time_ns, link, data, length = packet
+                if len(data) < length:
+                    self.cut_packets += 1
+                found = segment(link, data, length)
+                if found is not None:
+                    events = add(found, time_ns, number if reader is None else place | reader.offset)
+                    if events:
+                        yield events
+        finally:
+            if file is not None:
+                self.dropped_packets = min(self.dropped_packets + file.dropped, _MOST_COUNTED)
 
     @property
     def _place(self) -> int:

@@ -108,7 +108,7 @@ def _follow(
         said = len(totals.problems)
         sys.stderr.write(
             f"{console.human_bytes(totals.read)}, {totals.packets:,} packets, "
-            f"{totals.connections:,} connections\n"
+            f"{totals.connections:,} connections{_dropped(totals)}\n"
         )
         sys.stderr.flush()
 
@@ -133,11 +133,16 @@ def _report(totals: Any, inputs: int, resumed: int, out: str, seconds: float) ->
     rate = f" ({totals.frames / seconds:,.0f} frames/s)" if not resumed and totals.frames > 100_000 else ""
     sys.stderr.write(
         f"{inputs} file{'s' * (inputs != 1)} ({console.human_bytes(totals.read)}){before}, "
-        f"{totals.connections:,} connections, {totals.frames:,} frames, {totals.gaps:,} gaps "
-        f"in {seconds:.1f} s{rate}\n"
+        f"{totals.connections:,} connections, {totals.frames:,} frames, {totals.gaps:,} gaps"
+        f"{_dropped(totals)} in {seconds:.1f} s{rate}\n"
         f"{console.clean(out)}: {console.human_bytes(totals.size)}; "
         f"see pwire report summary {console.clean(out)}\n"
     )
+
+
+def _dropped(totals: Any) -> str:
+    many = f"{totals.dropped:,} packet{'s' * (totals.dropped != 1)}"
+    return f", {many} dropped by the kernel while capturing" if totals.dropped else ""
 
 
 def _code(totals: Any) -> int:

@@ -83,10 +83,14 @@ def _record(live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count
 
     writer = PcapngWriter(stream)
     damage: DamagedCapture | None = None
+    received = dropped_before = 0  # in the files before
 
     def write_counters() -> None:
+        nonlocal received, dropped_before
         if live.dropped is not None:
-            writer.statistics(live.link, time.time_ns(), live.received, live.dropped)
+            counts = live.received - received, live.dropped - dropped_before
+            writer.statistics(live.link, time.time_ns(), *counts)
+            received, dropped_before = live.received, live.dropped
 
     try:
         for packet in live:

@@ -122,6 +122,8 @@ def _damage(total: Record) -> Iterator[str]:
         yield _count(total["partial"], "partial frame")
     if total["cut_packets"]:
         yield f"{_count(total['cut_packets'], 'packet')} cut by the snap length"
+    if total["dropped_packets"]:
+        yield f"{_count(total['dropped_packets'], 'packet')} dropped by the kernel"
 
 
 # -- a table

@@ -34,7 +34,7 @@ class Summary:
         self.connections = 0
         self.cut_packets = 0
         self.dropped_packets: int | None = 0
-        """Of an interface; None where the system does not tell."""
+        """By the kernel while capturing; None where the system does not tell."""
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self.without_data = WithoutData()
@@ -92,6 +92,7 @@ class Summary:
         self.totals["unopened"] = unopened
         self.packets = decoder.packets
         self.cut_packets = decoder.cut_packets
+        self.dropped_packets = decoder.dropped_packets
         self.connections = decoder.reassembler.connections
         self.other_traffic = decoder.reassembler.other_traffic
 

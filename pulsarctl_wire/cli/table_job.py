@@ -110,6 +110,9 @@ class TableJob:
         for frames, gaps in builder.batches(events):
             yield _Batch(frames, gaps, len(opened or ()), decoder.packets)
         self._code = sources.code
+        if is_first and decoder.dropped_packets:
+            dropped = console.count_of(decoder.dropped_packets, "packet")
+            console.complain(f"{dropped} dropped by the kernel while capturing")
 
     # -- two processes
 

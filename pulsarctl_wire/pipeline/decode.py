@@ -108,7 +108,7 @@ class Decoded(NamedTuple):
     the layouts there; no `begin`: none was found. `problems` are (file, what is wrong with it, whether it was
     read up to there, or else cannot be read at all). `fragments` counts IP fragments, `waiting` are those
     that wait for more. `rows` counts those of the draft. Connections without an edge were not followed
-    from the turn `rest` on; None if there are none.
+    from the turn `rest` on; None if there are none. `dropped` counts packets that the kernel dropped.
     """
 
     split: Split
@@ -121,6 +121,7 @@ class Decoded(NamedTuple):
     edges: list[Edge]
     rows: int
     rest: int | None
+    dropped: int = 0
 
 
 def decode_split(split: Split, settings: Settings) -> Decoded:
@@ -129,19 +130,20 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
     begin: tuple[int, Layout | None] | None = (split.start, split.layout)
     end: tuple[int, Layout | None] = (split.start, split.layout)
     problems: list[tuple[str, str, bool]] = []
+    dropped = 0
     try:
         with _packets(split, problems) as packets:
             if packets is None:
                 begin = None
-            elif isinstance(packets, SideBySide):
-                decoder.run(packets)
             else:
-                if not split.exact:
+                if isinstance(packets, PacketReader) and not split.exact:
                     begin = packets.offset, packets.layout
                 try:
                     decoder.run(packets)
                 finally:
-                    end = packets.offset, packets.layout
+                    dropped = packets.dropped
+                    if isinstance(packets, PacketReader):
+                        end = packets.offset, packets.layout
     except CaptureError as error:
         problems.append(_problem(split.input.name, error))
     finally:
@@ -157,6 +159,7 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
         decoder.edges(),
         decoder.rows,
         decoder.rest,
+        dropped,
     )
 
 

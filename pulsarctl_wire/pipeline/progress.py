@@ -24,7 +24,8 @@ class Totals:
     """What was done so far.
 
     `problems` are (file, what is wrong, whether it was read up to there). `read` counts bytes of inputs,
-    `size` those of Parquet; `redone` the connections that were read again.
+    `size` those of Parquet; `redone` the connections that were read again, `dropped` the packets that the
+    kernel dropped.
     """
 
     read: int = 0
@@ -34,6 +35,7 @@ class Totals:
     connections: int = 0
     size: int = 0
     redone: int = 0
+    dropped: int = 0
     problems: list[tuple[str, str, bool]] = field(default_factory=list)
 
 
@@ -86,6 +88,7 @@ class Progress:
         is_last = split.stop >= split.input.size
         totals.read += (split.input.size if is_last else decoded.end[0]) - split.start
         totals.packets += decoded.packets
+        totals.dropped += decoded.dropped
         totals.connections = self.stitcher.connections
         totals.redone += stitched.redone
         return stitched

@@ -48,7 +48,7 @@ from pulsarctl_wire.wire.stream import STATE
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 1\n"
+HEAD: Final = b"pwire progress 2\n"
 """What saved data begins with; the number grows when a shape changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
@@ -134,8 +134,8 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...)),
     Side: (_COUNT, str, str, _TIME, _TIME),
     Options: (_WISH, Maybe(_WISH), bool),
-    Totals: (*[_COUNT] * 7, [_PROBLEM]),
-    Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100)),
+    Totals: (*[_COUNT] * 7, _WISH, [_PROBLEM]),
+    Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100), _COUNT),
     Layout: (bool, frozenset("<>"), (Interface, ...)),
     Following: (_COUNT, [TcpState], [range(-1, 2**53)], {bytes}),
     TcpState: (_KEY, bool, _COUNT, bool, bool, ([Lost], [Lost]), State),
@@ -152,7 +152,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     # rows of a stream
     Decoded: (
         *(Split, _FOUND, (_COUNT, Maybe(Layout)), [_PROBLEM], _COUNT, _COUNT, _WAITING, [Edge], _COUNT),
-        Maybe(PLACE),
+        *(Maybe(PLACE), _WISH),
     ),
     Split: (_COUNT, _COUNT, Input, _COUNT, _ANY_64, Maybe(Layout), bool, Maybe(_WAITING)),
     Edge: (

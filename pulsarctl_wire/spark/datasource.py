@@ -99,6 +99,8 @@ class _Reader(DataSourceReader):
         events = read_all(decoder, turns, self._opened, _LOG.warning)
         for frames, gaps in builder.batches(chain(events, decoder.finish())):
             yield (gaps if self._wants_gaps else frames).cast(schema)
+        if decoder.dropped_packets:
+            _LOG.warning("packets dropped by the kernel: %d", decoder.dropped_packets)
 
     @contextmanager
     def _opened(self, given: int) -> "Iterator[Source]":

@@ -55,7 +55,7 @@ class Stats:
         """What they are by -> the row's key -> the row."""
         self.damage: Counter[str] = Counter()
         """Of malformed, malformed_bytes, gaps, gap_bytes."""
-        self.packets = self.cut_packets = 0
+        self.packets = self.cut_packets = self.dropped_packets = 0
         self.connections = 0
         """TCP connections with frames."""
         self.all_connections = 0
@@ -145,6 +145,7 @@ class Stats:
         self.flush()
         self.packets = decoder.packets
         self.cut_packets = decoder.cut_packets
+        self.dropped_packets = decoder.dropped_packets
         self.all_connections = decoder.reassembler.connections
 
     def _span(self, first_ns: int, last_ns: int) -> None:
@@ -361,6 +362,7 @@ class Stats:
         self.damage.update(other.damage)
         self.packets = max(self.packets, other.packets)
         self.cut_packets = max(self.cut_packets, other.cut_packets)
+        self.dropped_packets = max(self.dropped_packets, other.dropped_packets)
         self.connections += other.connections
         self.all_connections += other.all_connections
         self.without_data.merge(other.without_data)
@@ -371,6 +373,7 @@ class Stats:
         part = self._part()
         part.total, part.damage = self.total, self.damage
         part.packets, part.cut_packets = self.packets, self.cut_packets
+        part.dropped_packets = self.dropped_packets
         part.connections, part.all_connections = self.connections, self.all_connections
         part.without_data = self.without_data
         yield part

@@ -20,6 +20,7 @@ def total_record(stats: Stats) -> Record:
         "by": "total",
         "packets": stats.packets,
         "cut_packets": stats.cut_packets,
+        "dropped_packets": stats.dropped_packets,
         "connections": stats.connections,
         "other_connections": stats.all_connections - stats.connections,
         "without_data": stats.without_data.records(),

@@ -314,6 +314,13 @@ def enhanced(
     return block(order, 6, head + data + bytes(-len(data) % 4) + options)
 
 
+def statistics(dropped: int, number: int = 0, order: str = "<", code: int = 5) -> bytes:
+    """An interface statistics block; `code` is that of isb_ifdrop, or 7 of isb_osdrop."""
+    options = option(order, 4, struct.pack(order + "Q", 1_000_000)) if code == 5 else b""
+    counted = option(order, code, struct.pack(order + "Q", dropped))
+    return block(order, 5, struct.pack(order + "III", number, 0, 0) + options + counted)
+
+
 def old_packet(ticks: int, data: bytes, length: int, number: int = 0, order: str = "<") -> bytes:
     head = struct.pack(order + "HHIIII", number, 3, ticks >> 32, ticks & 0xFFFFFFFF, len(data), length)
     return block(order, 2, head + data)

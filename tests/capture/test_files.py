@@ -26,10 +26,18 @@ from segments import (
     pieces,
     section,
     simple,
+    statistics,
 )
 
 from pulsarctl_wire.capture.compression import CHUNK, FREE_BYTES, MAX_RATIO, reader
-from pulsarctl_wire.capture.files import LARGEST_PACKET, MAX_INTERFACES, RawPacket, is_capture, read_packets
+from pulsarctl_wire.capture.files import (
+    LARGEST_PACKET,
+    MAX_INTERFACES,
+    PacketReader,
+    RawPacket,
+    is_capture,
+    read_packets,
+)
 from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 
@@ -343,6 +351,40 @@ def test_damaged_pcapng_gives_what_is_before_the_damage(damage: bytes) -> None:
 def test_packets_before_any_interface() -> None:
     for made in (enhanced(0, b"x", 1), old_packet(0, b"x", 1), simple(b"x", 1)):
         assert isinstance(collect(section() + made)[1], DamagedCapture)
+
+
+@pytest.mark.parametrize(("order", "other"), ["<>", "><"])
+def test_packets_dropped_by_the_kernel(order: str, other: str) -> None:
+    """Counts grow; of each interface of each section the last one is what counts, wherever reading begins."""
+    blocks = [
+        section(order),
+        interface(order),
+        statistics(3, 0, order),
+        interface(order),
+        simple(b"one", 3, order),
+        statistics(5, 0, order),
+        statistics(2, 1, order, code=7),
+        statistics(4, 0, order),  # less than before
+        statistics(9, 2, order),  # of no interface
+        statistics(2**64 - 1, 1, order),  # not known
+        block(order, 5, bytes(8)),
+        simple(b"two", 3, order),
+        section(other),
+        interface(other),
+        simple(b"three", 5, other),
+        statistics(10, 0, other),
+    ]
+    data = b"".join(blocks)
+    whole = read_packets(b"", io.BytesIO(data).read)
+    assert [packet[2] for packet in whole] == [b"one", b"two", b"three"]
+    assert whole.dropped == 5 + 2 + 10
+    for number in range(1, len(blocks)):
+        cut = len(b"".join(blocks[:number]))
+        first = read_packets(b"", io.BytesIO(data).read, cut)
+        list(first)
+        rest = PacketReader(b"", io.BytesIO(data[cut:]).read, first.layout, cut)
+        list(rest)
+        assert first.dropped + rest.dropped == whole.dropped
 
 
 # ---- what is no capture ----

@@ -12,9 +12,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pwire_run import Run, pwire
@@ -22,6 +22,8 @@ from segments import Tcp, conversation, ethernet, send
 from tap import Tap, tap
 
 from pulsarctl_wire.capture.files import read_packets
+from pulsarctl_wire.capture.rotation import RotatingFiles
+from pulsarctl_wire.cli.capture import _record
 from pulsarctl_wire.cli.console import EXIT_DAMAGED, EXIT_SOURCE, EXIT_USAGE
 
 __all__ = ["tap"]
@@ -33,6 +35,17 @@ PWIRE = [
 ]
 WAIT = 60
 """Seconds after which a process that should have ended is given up."""
+
+
+class Dropping:
+    """An interface whose kernel drops as many packets as it gives."""
+
+    link, received, dropped = 1, 0, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(9):
+            self.received, self.dropped = self.received + 2, self.dropped + 1
+            yield number, self.link, packet(number), 100
 
 
 def packets_of(data: bytes) -> list[bytes]:
@@ -228,10 +241,21 @@ def test_rotation(tap: Tap, tmp_path: Path) -> None:
     packets = [each for path in files for each in packets_of(path.read_bytes())]
     first = int.from_bytes(packets[0][14:18], "big")
     assert packets == [packet(first + number) for number in range(50)]
-    for path in files:
-        ((received, lost),) = counters_of(path.read_bytes())
-        assert received >= len(packets_of(path.read_bytes()))
-        assert lost == 0
+    counters = [counts for path in files for counts in counters_of(path.read_bytes())]
+    assert len(counters) == len(files)
+    assert sum(received for received, _ in counters) >= 50
+    assert not any(lost for _, lost in counters)
+
+
+def test_files_of_a_rotation_count_each_for_itself(tmp_path: Path) -> None:
+    files = RotatingFiles(tmp_path / "x.pcapng", 0, size=400)
+    live: Any = Dropping()
+    with closing(files):
+        _record(live, cast(Any, files), files, None)
+    counters = [counters_of(path.read_bytes()) for path in sorted(tmp_path.iterdir())]
+    assert len(counters) > 2
+    assert all(lost > 0 for ((_, lost),) in counters)
+    assert [sum(counts) for counts in zip(*(counts for (counts,) in counters), strict=True)] == [18, 9]
 
 
 def test_the_newest_files_are_kept(tap: Tap, tmp_path: Path) -> None:

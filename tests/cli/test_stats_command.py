@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pwire_run import SAMPLES, Pcap, Run, decode, pwire
 from rich.cells import cell_len
+from segments import interface, section, statistics
 from test_cli_document import _documented, _options, _section
 from test_decode_terminal import MARKUP, _dangerous, _frames
 
@@ -38,6 +39,22 @@ def stats(*args: str | Path, stdin: bytes = b"") -> Run:
     """Run `pwire stats ARGS`; a name of a sample stands for its path."""
     named = (SAMPLES / arg if isinstance(arg, str) and (SAMPLES / arg).is_file() else arg for arg in args)
     return pwire("stats", *named, stdin=stdin)
+
+
+# -- what the kernel dropped
+
+
+def test_packets_that_the_kernel_dropped_are_said(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.pcapng" for number in range(2)]
+    for path in paths:
+        path.write_bytes(section() + interface() + statistics(7))
+    assert "14 packets dropped by the kernel" in decode("-q", *paths).err
+    assert "14 packets dropped by the kernel" in stats(*paths).out.decode()
+    assert stats("-o", "json", *paths).records[0]["dropped_packets"] == 14
+    said = pwire("table", *paths, "--out", tmp_path / "t.parquet").err
+    assert said == "pwire: 14 packets dropped by the kernel while capturing\n"
+    said = pwire("analyze", *paths, "--out", tmp_path / "t").err
+    assert ", 14 packets dropped by the kernel while capturing in " in said
 
 
 # -- JSON

@@ -55,6 +55,7 @@ class Outcome(NamedTuple):
     packets: int
     connections: int
     problems: list[str]
+    dropped: int = 0
 
 
 def alone(paths: list[str], options: Options, *, by_time: bool = False) -> Outcome:
@@ -78,7 +79,8 @@ def alone(paths: list[str], options: Options, *, by_time: bool = False) -> Outco
         builder.add(events)
     gaps = builder.gaps().to_pylist()
     frames = builder.frames().to_pylist()
-    return Outcome(ordered(frames), ordered(gaps), decoder.packets, decoder.reassembler.connections, problems)
+    counts = decoder.packets, decoder.reassembler.connections, problems, decoder.dropped_packets
+    return Outcome(ordered(frames), ordered(gaps), *counts)
 
 
 def ordered(rows: list[Row]) -> list[Row]:
@@ -112,7 +114,7 @@ def together(paths: list[str], out: Path, options: Options) -> Outcome:
 
 def _outcome(frames: list[Row], gaps: list[Row], totals: Totals) -> Outcome:
     problems = [f"{name}: {what}" for name, what, _ in totals.problems]
-    return Outcome(frames, gaps, totals.packets, totals.connections, problems)
+    return Outcome(frames, gaps, totals.packets, totals.connections, problems, totals.dropped)
 
 
 class _InMemory:

@@ -19,6 +19,7 @@ from segments import (
     pcap,
     receipt,
     section,
+    statistics,
 )
 
 from pulsarctl_wire.capture.packets import ACK, SYN, Segment
@@ -211,6 +212,25 @@ def test_an_interface_of_other_times_after_the_cut(tmp_path: Path) -> None:
     options = Options(split_size=len(blocks) // 3)
     found, _ = together_in_memory([str(path)], tmp_path / "out", options)
     assert not first_difference(alone([str(path)], options), found)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5, 20])
+def test_packets_that_the_kernel_dropped(tmp_path: Path, parts: int) -> None:
+    """Statistics count from where the section begins, which may be in another split."""
+    packets = captured(Tcp().whole(conversation([b"x" * 90] * 9)))
+    blocks = [section(), interface()]
+    for number, (time_ns, _, data, length) in enumerate(packets):
+        blocks.append(enhanced((time_ns or 0) // 1000, data, length))
+        if number % 9 == 8:
+            blocks.append(statistics(number))
+        if number == 20:
+            blocks += [section(">"), interface(">"), section(), interface()]
+    path = tmp_path / "it.pcapng"
+    path.write_bytes(b"".join([*blocks, statistics(100)]))
+    options = Options(path.stat().st_size // parts + 1)
+    found, _ = together_in_memory([str(path)], tmp_path / "out", options)
+    assert not first_difference(alone([str(path)], options), found)
+    assert found.dropped == 17 + 100
 
 
 def test_a_late_segment_of_a_connection_that_is_forgotten(tmp_path: Path) -> None:

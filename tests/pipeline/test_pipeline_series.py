@@ -20,7 +20,19 @@ from pipeline.comparing import (
     run,
     stored,
 )
-from segments import ETHERNET, START_NS, Tcp, conversation, ethernet, pcap
+from segments import (
+    ETHERNET,
+    START_NS,
+    Tcp,
+    conversation,
+    enhanced,
+    ethernet,
+    interface,
+    option,
+    pcap,
+    section,
+    statistics,
+)
 
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.pipeline.progress import Options
@@ -64,11 +76,23 @@ def put(directory: Path, captured: dict[str, list[list[RawPacket]]], rng: random
     for host, files in captured.items():
         for number, packets in enumerate(files):
             path = directory / f"host-{host}.pcap{number}"
-            path.write_bytes(pcap(packets))
-            if rng.random() < 0.2:
-                path.write_bytes(gzip.compress(pcap(packets)))
+            data = pcap(packets) if rng.random() < 0.5 else _pcapng(packets, rng)
+            path.write_bytes(gzip.compress(data) if rng.random() < 0.2 else data)
             paths.append(str(path))
     return rng.sample(paths, len(paths))
+
+
+def _pcapng(packets: list[RawPacket], rng: random.Random) -> bytes:
+    """A file that says at its end, and maybe before, how many packets were dropped."""
+    blocks = [section(), interface(options=option("<", 9, b"\x09"))]
+    dropped = 0
+    for time_ns, _, data, length in packets:
+        assert time_ns is not None
+        blocks.append(enhanced(time_ns, data, length))
+        if rng.random() < 0.2:
+            dropped += rng.randrange(5)
+            blocks.append(statistics(dropped))
+    return b"".join([*blocks, statistics(dropped + 1)])
 
 
 def stored_in(written: dict[str, list[dict[str, object]]], kind: str) -> list[dict[str, object]]:
@@ -91,6 +115,7 @@ def test_hosts_side_by_side(seed: int, flows: int, shared: float) -> None:
             totals.packets,
             totals.connections,
             [],
+            totals.dropped,
         )
         assert not first_difference(expected, found)
         assert len(expected.frames) >= flows * 17
