@@ -88,7 +88,7 @@ class Split(NamedTuple):
 def filesystem(path: str) -> tuple[Any, str]:
     """The pyarrow filesystem of a path or URI, and the path in it; CaptureError if there is none."""
     try:
-        if "://" in path:
+        if _is_uri(path):
             found, inside = fs.FileSystem.from_uri(arrow_uri(path))
             return found, str(inside)
         return fs.LocalFileSystem(), path
@@ -187,7 +187,7 @@ def span(input_: Input) -> Span | None:
 def _find(argument: str) -> tuple[list[Input], bool]:
     """The files that an argument names, and whether that is a directory, which may hold others too."""
     system, path = filesystem(argument)
-    scheme = argument[: -len(path)] if "://" in argument and argument.endswith(path) else ""
+    scheme = scheme_of(argument, path)
     info = system.get_file_info(path)
     if info.type == fs.FileType.File:
         return [_input(info, argument)], False
@@ -224,7 +224,16 @@ def _input(info: Any, path: str) -> Input:
 
 def absolute(path: str) -> str:
     """A path or URI that names the same from any directory."""
-    return path if "://" in path else os.path.abspath(path)
+    return path if _is_uri(path) else os.path.abspath(path)
+
+
+def scheme_of(uri: str, path: str) -> str:
+    """What stands before the path in a URI; nothing if it is a path itself."""
+    return uri[: -len(path)] if _is_uri(uri) and uri.endswith(path) else ""
+
+
+def _is_uri(path: str) -> bool:
+    return "://" in path or path.startswith("file:/")
 
 
 @contextmanager

@@ -230,6 +230,15 @@ def test_a_file_that_is_damaged_among_others(
     assert {row["file"] for row in stored(out, "frames")} >= {paths[0], paths[2]}
 
 
+def test_a_path_and_its_uris_are_the_same_table(tmp_path: Path) -> None:
+    path, *_ = put(tmp_path, parts())
+    out = tmp_path / "out"
+    Run(find_inputs([f"file:{path}"]), f"file:{out}", options=OPTIONS).run(Now())
+    again = Run(find_inputs([f"file:{path}"]), f"file://{out}", options=OPTIONS)
+    assert again.resumed == 1
+    assert len(stored(out, "frames")) == len(alone([path], OPTIONS).frames)
+
+
 def test_a_file_that_went_away(tmp_path: Path) -> None:
     paths, out = put(tmp_path, parts()), tmp_path / "out"
     inputs = find_inputs(paths)
@@ -289,10 +298,10 @@ def test_inputs_are_files_patterns_directories_and_uris(
     def names(*arguments: str) -> list[str]:
         found = find_inputs(arguments)
         assert all((each.size, each.modified_ns > START_NS) == (24, True) for each in found)
-        return [each.name.removeprefix("file://").removeprefix(f"{tmp_path}/") for each in found]
+        return [re.sub(f"^(file:(//)?)?{tmp_path}/", "", each.name) for each in found]
 
     everything = ["a.pcap", "in/b.pcapng.gz", "in/c.dmp"]
-    assert names(str(tmp_path)) == names(f"file://{tmp_path}") == everything
+    assert names(str(tmp_path)) == names(f"file://{tmp_path}") == names(f"file:{tmp_path}") == everything
     assert names(f"{tmp_path}/in/*") == ["in/b.pcapng.gz", "in/c.dmp", "in/d.log"]
     assert names(f"{tmp_path}/in/d.log", f"{tmp_path}/a.pcap") == ["in/d.log", "a.pcap"]
     assert names(f"{tmp_path}/a.pcap", str(tmp_path)) == everything

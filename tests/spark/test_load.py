@@ -107,6 +107,7 @@ MADE: dict[Callable[[Path, Path], str], dict[str, None]] = {
     placed: {},
     (lambda table, out: "file://" + placed(table, out)): {},
     (lambda table, out: f"file://{table}"): {},
+    (lambda table, out: f"file:{table}"): {},
     without_a_column: {"subscription": None},
     with_a_column: {},
     by_command: {},
@@ -161,6 +162,7 @@ def test_uris_are_those_that_each_side_knows(monkeypatch: pytest.MonkeyPatch, tm
     assert spark_uri("s3://bucket/a/b") == spark_uri("s3a://bucket/a/b") == "s3a://bucket/a/b"
     assert spark_uri("hdfs://name:8020/a") == "hdfs://name:8020/a"
     assert spark_uri("file:///a/b") == "file:///a/b"
+    assert spark_uri("file:/a/b") == "file:/a/b"
     assert arrow_uri("s3a://bucket/a") == arrow_uri("s3://bucket/a") == "s3://bucket/a"
     assert arrow_uri("hdfs://name:8020/a") == "hdfs://name:8020/a"
     monkeypatch.chdir(tmp_path)

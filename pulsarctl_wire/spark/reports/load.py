@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.splits import filesystem, opened, reason
+from pulsarctl_wire.pipeline.splits import filesystem, opened, reason, scheme_of
 from pulsarctl_wire.spark.columns import completed, spark_uri
 from pulsarctl_wire.spark.reports.base import Tables
 from pulsarctl_wire.table import FRAMES, GAPS, VERSION
@@ -134,7 +134,7 @@ class _Folder(NamedTuple):
 
 def _find(path: str) -> Found:
     system, inside = filesystem(path)
-    folder = _Folder(system, path[: -len(inside)] if "://" in path and path.endswith(inside) else "")
+    folder = _Folder(system, scheme_of(path, inside))
     try:
         frames, gaps = _frames(folder, inside, path), _gaps(folder, inside)
         looked = [_look(folder, file, FRAMES) for file in frames[0]]
