@@ -15,6 +15,7 @@ from pulsarctl_wire.cli.options import (
     ROTATE_FILES,
     ROTATE_SIZE,
     ROTATE_TIME,
+    only_interface,
     rotation,
     size_of,
 )
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
 
 def capture(
-    interface: Annotated[
-        str, typer.Option("-i", "--interface", metavar="NAME", help="The interface, as in 'lo' or 'eth0'.")
+    interfaces: Annotated[
+        list[str],
+        typer.Option("-i", "--interface", metavar="NAME", help="The interface, as in 'lo' or 'eth0'."),
     ],
     write: Annotated[
         str, typer.Option("-w", "--write", metavar="FILE", help="The pcapng file; - is stdout.")
@@ -51,6 +53,7 @@ def capture(
     from pulsarctl_wire.cli.interface import open_interface
     from pulsarctl_wire.errors import CaptureError, DamagedCapture
 
+    interface = only_interface(interfaces) or ""
     size = size_of("--buffer", buffer)
     turns = rotation(rotate_size, rotate_time, rotate_files)
     if write == "-" and any(turns):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.options import DEFAULT_BUFFER, WIDE, payload_ratio, size_of
+from pulsarctl_wire.cli.options import DEFAULT_BUFFER, WIDE, only_interface, payload_ratio, size_of
 
 
 class Output(str, Enum):
@@ -125,8 +125,8 @@ def decode(
             rich_help_panel=READ,
         ),
     ] = False,
-    interface: Annotated[
-        str | None,
+    interfaces: Annotated[
+        list[str] | None,
         typer.Option(
             "-i", "--interface", metavar="NAME", help="Decode a live interface.", rich_help_panel=READ
         ),
@@ -200,6 +200,7 @@ def decode(
     wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Decode captured Pulsar traffic: captures, hex dumps, raw frames, pipes, live interfaces."""
+    interface = only_interface(interfaces)
     if not sources and not interface:
         console.fail(
             "decode: name a SOURCE (a file, or - for stdin) or an interface (-i); see pwire decode --help",

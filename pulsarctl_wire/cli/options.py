@@ -96,6 +96,14 @@ def size_of(flag: str, text: str) -> int:
     return int(_amount(flag, text, _SIZES))
 
 
+def only_interface(names: list[str] | None) -> str | None:
+    """The interface that -i names, if it is given; ends the command where there are several."""
+    if len(names or ()) > 1:
+        given = " ".join(f"-i {name}" for name in names or ())
+        console.fail(f"{given}: only one interface can be read at a time", console.EXIT_USAGE)
+    return names[0] if names else None
+
+
 class Rotation(NamedTuple):
     """When a new file begins, as in `RotatingFiles`."""
 

@@ -290,6 +290,13 @@ def test_a_file_is_kept_if_there_is_no_such_interface(verb: str, tmp_path: Path)
     assert (tmp_path / "keep.pcap").read_bytes() == b"of yesterday"
 
 
+@pytest.mark.parametrize("args", [["capture", "-w", "-"], ["decode"]])
+def test_only_one_interface_is_read(args: list[str]) -> None:
+    run = pwire(*args, "-i", "lo", "--interface", "eth0")
+    assert (run.code, run.out) == (EXIT_USAGE, b"")
+    assert run.err == "pwire: -i lo -i eth0: only one interface can be read at a time\n"
+
+
 def test_a_buffer_goes_with_an_interface() -> None:
     run = pwire("decode", "--buffer", "1MB", "-")
     assert (run.code, run.err) == (EXIT_USAGE, "pwire: decode: --buffer goes with --interface\n")
