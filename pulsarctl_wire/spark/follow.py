@@ -161,12 +161,16 @@ class Rotated(DataSource):
 
 
 class _File(NamedTuple):
-    """A file as it was last seen, when its packets are of, and the clock when it was seen to change."""
+    """A file as it was last seen, and the clock when it was seen to change.
+
+    `size` tells it from another one that begins in the same way.
+    """
 
     input: Input
     is_capture: bool
     span: Span | None
     changed: float
+    size: str = ""
 
     @property
     def begin(self) -> str:
@@ -176,7 +180,12 @@ class _File(NamedTuple):
     @property
     def identity(self) -> str:
         """What it stays known by when it is renamed or compressed, but not when it is written anew."""
-        return self.begin + (self.span.mark if self.span else "")
+        return self.begin + (self.span.mark if self.span else "") + self.size
+
+    def differs(self, other: "_File") -> bool:
+        """Whether it is surely not that file, which begins in the same way."""
+        is_packed = any(each.span is None or each.span.last is None for each in (self, other))
+        return self.input.size != other.input.size and not is_packed
 
 
 class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -214,7 +223,9 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The offset behind the files of the next batch."""
         present: dict[str, _File] = {}
         for each in self._look():
-            present.setdefault(each.identity, each)  # while it is compressed it is there twice
+            if present.setdefault(each.identity, each).differs(each):  # else it is being compressed
+                other = each._replace(size=f" {each.input.size}")
+                present[other.identity] = other
         before = saved.checked(start["taken"], _TAKEN, _CHECKPOINT)
         taken = {identity: list(about) for identity, about in before.items() if identity in present}
         batch: list[list[Any]] = []

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
+from pulsarctl_wire.capture import series
 from pulsarctl_wire.pipeline import saved
 from pulsarctl_wire.pipeline.decode import Decoded, Settings
 from pulsarctl_wire.spark.follow import IDLE, QUIET, RotatedReader, _left_out
@@ -174,6 +175,26 @@ def test_files_that_begin_with_the_same_packet_are_taken_each(tmp_path: Path) ->
         file.write(data[first:second])
     (part,) = following.parts()
     assert "has grown by" in following.decoded(part).problems[0][1]
+    assert not following.look(IDLE)
+
+
+def test_files_that_begin_with_many_packets_in_common(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gzip
+
+    monkeypatch.setattr(series, "_HEAD", 200)
+    following, files = Following(tmp_path), pieces(2)
+    contents = {"dump1.pcap": files[0], "dump2.pcap": files[0] + files[1][24:]}
+    for name, data in contents.items():
+        (tmp_path / name).write_bytes(data)
+    following.look()
+    assert following.look(IDLE) == list(contents)
+    (tmp_path / "dump2.pcap").rename(tmp_path / "dump3.pcap")
+    assert not following.look(IDLE)
+    (tmp_path / "dump1.pcap.gz").write_bytes(gzip.compress(files[0]))
+    assert not following.look(IDLE)
+    (tmp_path / "dump1.pcap").unlink()
     assert not following.look(IDLE)
 
 
