@@ -34,8 +34,8 @@ def open_interface(
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
     def say(dropped: int) -> None:
-        packets = f"packet{'s' * (dropped != 1)}"
-        console.complain(f"interface {name}: {dropped} {packets} dropped by the kernel: the buffer was full")
+        packets = console.count_of(dropped, "packet")
+        console.complain(f"interface {name}: {packets} dropped by the kernel: the buffer was full")
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

@@ -31,6 +31,8 @@ SPLIT_SIZE: Final = 128 * 1024 * 1024
 _WINDOW: Final = 4 * 1024 * 1024  # bytes in which the beginning of a record is looked for
 _PEEKING: Final = 16  # files that are looked into at a time
 _NAMED: Final = 3  # of the files that are left out
+_SAVED: Final = "/progress/all"  # which every table's directory has, see store.py
+_TABLE: Final = ("/progress/", "/frames/", "/gaps/", "/manifest.json")  # what is in it
 _PATTERN: Final = re.compile(r"[*?\[]")
 
 
@@ -201,8 +203,12 @@ def _find(argument: str) -> tuple[list[Input], bool]:
         raise CaptureError(f"{argument}: no such file")
     selector = fs.FileSelector(base, recursive=True)
     inside = [each for each in system.get_file_info(selector) if each.type == fs.FileType.File]
+    roots = [each.path.removesuffix(_SAVED) for each in inside if each.path.endswith(_SAVED)]
+    tables = tuple(root + name for root in roots for name in _TABLE)
     named = (
-        _is_shown(each.path[len(base) :]) if is_directory else fnmatchcase(_path(each), path)
+        _is_shown(each.path[len(base) :]) and not each.path.startswith(tables)
+        if is_directory
+        else fnmatchcase(_path(each), path)
         for each in inside
     )
     chosen = [_input(each, scheme + _path(each)) for each in compress(inside, named)]

@@ -280,6 +280,16 @@ def test_a_directory_holds_what_is_a_capture_by_its_contents(tmp_path: Path) -> 
         assert notes == [f"{argument}: 4 files there are no captures: a.txt, b.gz, empty.pcap, …"]
 
 
+def test_tables_in_a_directory_of_captures_are_not_counted(tmp_path: Path) -> None:
+    put(tmp_path, parts())
+    notes: list[str] = []
+    for _ in range(2):
+        inputs = find_inputs([str(tmp_path)], notes.append)
+        Run(inputs, f"{tmp_path}/out", options=OPTIONS).run(Now())
+    assert len(inputs) == 3
+    assert not notes
+
+
 def test_a_directory_without_captures(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"text")
     notes: list[str] = []
