@@ -198,28 +198,36 @@ def terminal_width(stream: TextIO) -> int | None:
 _SGR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
-def cut_line(line: str, width: int) -> str:
-    """`line` in at most `width` cells, with … where it was cut.
+def cut_line(line: str, width: int, kept: str = "") -> str:
+    """`line` in at most `width` cells, with … where it was cut: `kept`, its end, is cut to no less than half.
 
     Wide characters take two cells, colours none.
     """
-    if len(line) <= width and line.isascii():
+    if (len(line) <= width and line.isascii()) or _cells(line) <= width:
         return line
+    if kept:
+        before = line.removesuffix(kept)
+        kept = cut_line(kept, max(width // 2, width - _cells(before)))
+        return cut_line(before, width - _cells(kept)) + kept
     from rich.cells import cell_len, set_cell_size
 
     parts = _SGR.split(line)
-    if sum(map(cell_len, parts[::2])) <= width:
-        return line
-    kept: list[str] = []
+    shown: list[str] = []
     room = width - 1
     for text, colour in zip(parts[::2], [*parts[1::2], ""], strict=True):
         size = cell_len(text)
         if size > room:
-            kept.append(set_cell_size(text, room))
+            shown.append(set_cell_size(text, room))
             break
-        kept += (text, colour)
+        shown += (text, colour)
         room -= size
-    return "".join(kept) + "…" + ("\x1b[0m" if len(parts) > 1 else "")
+    return "".join(shown) + "…" + ("\x1b[0m" if len(parts) > 1 else "")
+
+
+def _cells(line: str) -> int:
+    from rich.cells import cell_len
+
+    return sum(map(cell_len, _SGR.split(line)[::2]))
 
 
 class Paint:

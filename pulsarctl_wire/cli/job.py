@@ -129,6 +129,7 @@ class DecodeJob:
             stream=sys.stdout,
             time_format=options.time_format,
             show_secrets=options.show_secrets,
+            before=None if self.first_error is None else self.first_error.before,
         )
 
     def _tests(self) -> list[select.Test]:
@@ -270,8 +271,6 @@ class DecodeJob:
                 chosen = chosen[:left]
                 left -= len(chosen)
             if self.render is not None and chosen:
-                if self.first_error is not None and self.options.output != "json":
-                    self.out.write(f"{console.clean(self.first_error.what(chosen[0]))} | ".encode())
                 self.out.writelines(self.render(chosen))
             if self.writer is not None:
                 for event in chosen:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from pulsarctl_wire.cli.console import Origin, Paint, clean, human_bytes, human_time
+from pulsarctl_wire.cli.console import Origin, Paint, clean, cut_line, human_bytes, human_time
 from pulsarctl_wire.record import is_ordinary, notes_of
 from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
@@ -147,10 +147,10 @@ class LineRenderer:
             "invalid": " " + paint("red", "crc=BAD"),
         }
 
-    def __call__(self, event: Event) -> str:
-        """The line of `event`."""
+    def __call__(self, event: Event, width: int | None = None) -> str:
+        """The line of `event`, in at most `width` cells: what is wrong with a frame is not cut away."""
         if not isinstance(event, Frame):
-            return self._damage(event)
+            return self._damage(event) if width is None else cut_line(self._damage(event), width)
         number = event.type
         topic = self._topics.get(event.topic)
         if topic is None:
@@ -188,7 +188,8 @@ class LineRenderer:
             notes = (self._notes or notes_of)(event)
         if notes:
             parts += [self._paint("yellow", f" ! {clean(note)}") for note in notes]
-        return "".join(parts)
+        line = "".join(parts)
+        return line if width is None else cut_line(line, width, _wrong(event, parts, len(notes)))
 
     def _damage(self, event: Event) -> str:
         where = (
@@ -284,6 +285,14 @@ class LineRenderer:
                 parts.append(f" {_preview(raw[at : min(at + _PREVIEW + 1, end)])}")
             if end < len(raw):
                 parts.append(" …")
+
+
+def _wrong(frame: Frame, parts: list[str], notes: int) -> str:
+    """The end of a line that says what is wrong with its frame; "" if nothing is."""
+    number = frame.partial + notes
+    if frame.checksum == "invalid":
+        number += 1 + sum(value is not None for value in (frame.latency_ns, frame.request, frame.answer))
+    return "".join(parts[len(parts) - number :])
 
 
 def _shower(field: Any, show_secrets: bool) -> Callable[[Any], str]:

@@ -1,6 +1,6 @@
 """Events as bytes for the output: which of the renderers, and how it is set up."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 from pulsarctl_wire.cli import console
@@ -33,8 +33,12 @@ def renderer(
     stream: TextIO,
     time_format: str = "utc",
     show_secrets: bool = False,
+    before: Callable[[Event], str] | None = None,
 ) -> Render:
-    """What shows events as `output` says (line, tree, json, hex), in colour if `stream` takes it."""
+    """What shows events as `output` says (line, tree, json, hex), in colour if `stream` takes it.
+
+    `before` gives what the lines of an event begin with; JSON does without.
+    """
     if output == "json":
         from pulsarctl_wire.cli.jsonl import json_line
 
@@ -42,27 +46,26 @@ def renderer(
     paint = console.Paint(console.use_colour(stream))
     notes = recorder.notes if output == "hex" else None
     line = LineRenderer(paint, time_format=time_format, origin=origin, show_secrets=show_secrets, notes=notes)
-    render: Callable[[Event], str] = line
+    told = before or (lambda event: "")
+
+    def cut(event: Event) -> str:
+        width = console.terminal_width(stream)  # it may have changed
+        text = told(event)
+        return console.cut_line(text + line(event), width) if text and width else text + line(event, width)
+
     if output == "tree":
         from pulsarctl_wire.cli.tree import TreeRenderer
 
-        render = TreeRenderer(line, recorder, paint, show_secrets=show_secrets)
+        render: Callable[[Event], str] = TreeRenderer(line, recorder, paint, show_secrets=show_secrets)
     elif output == "hex":
         from pulsarctl_wire.cli.hexview import HexRenderer
 
         render = HexRenderer(line, paint, show_secrets=show_secrets)
-    if output != "line":
-        return lambda events: (_encoded(render(event)) for event in events)
-    if console.terminal_width(stream) is None:
+    elif before is None and console.terminal_width(stream) is None:
         return lambda events: [_encoded("\n".join(map(line, events)))] if events else []
-
-    def cut(events: list[Event]) -> Iterator[bytes]:
-        width = console.terminal_width(stream)  # it may have changed
-        for event in events:
-            text = line(event)
-            yield _encoded(text if width is None else console.cut_line(text, width))
-
-    return cut
+    else:
+        return lambda events: (_encoded(cut(event)) for event in events)
+    return lambda events: (_encoded(told(event) + render(event)) for event in events)
 
 
 def _encoded(text: str) -> bytes:

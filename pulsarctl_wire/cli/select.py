@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from pulsarctl_wire.cli.console import Origin, meant
+from pulsarctl_wire.cli.console import Origin, clean, meant
 from pulsarctl_wire.errors import FilterError
 from pulsarctl_wire.record import MESSAGE_NAMES, PAYLOAD_NAMES, RECORD_NAMES, Record, Recorder
 from pulsarctl_wire.wire.commands import FAILED, NAMES, NUMBERS, commands_like
@@ -174,6 +174,10 @@ class FirstError:
         self.looked_at += isinstance(event, Frame)
         self.passed += wrong
         return wrong
+
+    def before(self, event: Event) -> str:
+        """What the lines of `event` begin with."""
+        return f"{clean(self.what(event))} | "
 
     def what(self, event: Event) -> str:
         """What is wrong with `event`; "" if nothing."""

@@ -33,6 +33,27 @@ def test_a_line_is_cut_at_cells(parts: list[tuple[str, bool]], width: int) -> No
         assert _plain(line).startswith(_plain(shown)[:-1].rstrip())
 
 
+@given(st.lists(TEXTS, min_size=2, max_size=2), st.booleans(), st.integers(4, 90))
+def test_the_middle_of_a_line_gives_way_to_its_end(texts: list[str], coloured: bool, width: int) -> None:
+    before, end = texts
+    kept = console.Paint(coloured)("red", end)
+    shown = _plain(console.cut_line(before + kept, width, kept))
+    assert cell_len(shown) <= width
+    if cell_len(before + end) <= width:
+        assert shown == before + end
+    elif cell_len(end) <= width // 2:
+        assert shown.endswith(end)
+    else:
+        assert shown.endswith("…")
+        assert cell_len(shown) == width
+
+
+def test_what_is_kept_of_a_line_has_all_the_room_there_is() -> None:
+    assert console.cut_line("0123456789 BAD", 10, " BAD") == "01234… BAD"
+    assert console.cut_line("01 very bad indeed", 10, " very bad indeed") == "01 very b…"
+    assert console.cut_line("0123456789 very bad", 10, " very bad") == "0123… ver…"
+
+
 def test_a_cut_line_ends_its_colours() -> None:
     assert console.cut_line(console.Paint(True)("red", "x" * 90), 10) == f"\x1b[1;31m{'x' * 9}…\x1b[0m"
     assert console.cut_line("日本語のテキスト", 9) == "日本語の…"

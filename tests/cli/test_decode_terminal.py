@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Any
 
 import pytest
 from pwire_run import Run, decode
+from rich.cells import cell_len
 
+from pulsarctl_wire.cli import console
 from pulsarctl_wire.wire.frame import build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
@@ -251,3 +254,59 @@ def test_a_tree_leaves_nothing_out() -> None:
     assert f"producer_name: {long}" in text
     (line,) = decode("-", stdin=build_frame(base)).lines
     assert line in text
+
+
+# -- lines that are cut at the width of the terminal
+
+ORDERS = "persistent://public/default/" + "orders-of-all-customers-" * 4
+SAMPLES_OF_WRONG = ["corrupt-in-transit.pcap", "snaplen96.pcap", "chunks-out-of-order.pcap"]
+
+
+@pytest.fixture(params=[40, 80, 100])
+def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The columns of the terminal that stdout is taken for."""
+    monkeypatch.setattr(console, "terminal_width", lambda stream: request.param)
+    columns: int = request.param
+    return columns
+
+
+def _told(line: str) -> list[str]:
+    """What a line says is wrong, and how its notes begin."""
+    return re.findall(r"crc=BAD| PARTIAL| ! \w", line)
+
+
+@pytest.mark.parametrize("sample", SAMPLES_OF_WRONG)
+def test_what_is_wrong_remains_where_a_line_is_cut(
+    sample: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = decode(sample).lines
+    monkeypatch.setattr(console, "terminal_width", lambda stream: None)
+    whole = decode(sample).lines
+    assert max(map(cell_len, cut)) == width
+    for line, all_of_it in zip(cut, whole, strict=True):
+        assert _told(line)[:1] == _told(all_of_it)[:1]
+        if width > 40:
+            assert _told(line) == _told(all_of_it)
+        if cell_len(all_of_it) <= width:
+            assert line == all_of_it
+
+
+def test_a_long_topic_does_not_hide_a_bad_checksum(width: int) -> None:
+    base = BaseCommand(type=BaseCommand.PRODUCER)
+    base.producer.topic = ORDERS
+    base.producer.producer_id = base.producer.request_id = 1
+    send = BaseCommand(type=BaseCommand.SEND)
+    send.send.producer_id, send.send.sequence_id = 1, 0
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    damaged = build_frame(send, metadata, b"hello")[:-1] + b"!"
+    lines = decode("-", stdin=build_frame(base) + damaged).lines
+    assert lines[0].endswith("…")
+    assert " SEND " in lines[1]
+    assert " crc=BAD" in lines[1]
+    assert [cell_len(line) for line in lines] == [width, width]
+
+
+@pytest.mark.parametrize("sample", ["errors.pcap", "corrupt-in-transit.pcap"])
+def test_the_first_error_is_cut_too(sample: str, width: int) -> None:
+    (line,) = decode("--first-error", sample).lines
+    assert cell_len(line) == width
