@@ -4,8 +4,9 @@
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
+from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.console import Paint, clean, count_of, human_bytes, human_time
 from pulsarctl_wire.cli.jsonl import json_line
 from pulsarctl_wire.cli.line import Clock
@@ -16,13 +17,14 @@ MOST_WAITING: Final = 65_536
 """Lines that wait for connections which began earlier and go on."""
 
 _SHOWN_CALMLY: Final = {CLOSED, OPEN}
+_DAMAGE: Final = ("malformed_to_broker", "malformed_to_client", "gaps_to_broker", "gaps_to_client")
 
 
 class ConnectionLines:
     """Writes the connections that pass all `tests`, in the order of their first packets.
 
     A line waits until all connections before its own have ended; of more than `waiting` lines all are
-    written. `count` is how many to write, -1 for all.
+    written. `count` is how many to write, -1 for all. `seen` counts all, `chosen` those that pass.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class ConnectionLines:
         self._most = waiting
         self._waiting: dict[int, bytes] = {}
         self._next = 0
+        self.seen = self.chosen = 0
 
     @property
     def is_done(self) -> bool:
@@ -51,6 +54,8 @@ class ConnectionLines:
         """Take a connection that has ended."""
         index = ending.connection.index
         chosen = all(test(ending) for test in self._tests)
+        self.seen += 1
+        self.chosen += chosen
         line = self._render(connection_record(ending)) if chosen else b""
         if index < self._next:
             self._put(line)  # those behind it did not wait
@@ -75,14 +80,20 @@ class ConnectionLines:
             self._write(line)
 
 
-def connection_renderer(output: str, paint: Paint, clock: Clock) -> Callable[[Record], bytes]:
-    """What shows records of connections as `output` says: line or json."""
+def connection_renderer(output: str, paint: Paint, clock: Clock, stream: TextIO) -> Callable[[Record], bytes]:
+    """What shows records of connections on `stream` as `output` says: line or json."""
     if output == "json":
         return json_line
-    return lambda record: (_line(record, paint, clock) + "\n").encode("utf-8", "backslashreplace")
+
+    def line(record: Record) -> bytes:
+        text = _line(record, paint, clock, console.terminal_width(stream))
+        return f"{text}\n".encode("utf-8", "backslashreplace")
+
+    return line
 
 
-def _line(record: Record, paint: Paint, clock: Clock) -> str:
+def _line(record: Record, paint: Paint, clock: Clock, width: int | None) -> str:
+    """The line of a connection, in at most `width` cells: what went wrong is not cut away."""
     calm = record["end"] in _SHOWN_CALMLY
     parts = [
         f"{record['connection']:6} {clock(record['time_ns'])} {record['client']} → {record['server']}",
@@ -91,6 +102,7 @@ def _line(record: Record, paint: Paint, clock: Clock) -> str:
     ]
     if record["time_ns"] is not None and record["last_ns"] is not None:
         parts.append(human_time(record["last_ns"] - record["time_ns"]))
+    wrong = len(parts) if calm else 2
     if record["protocol"]:
         parts += [_traffic(record, paint, "→", "broker"), _traffic(record, paint, "←", "client")]
     if record["client_version"] is not None:
@@ -98,7 +110,12 @@ def _line(record: Record, paint: Paint, clock: Clock) -> str:
         parts.append(clean(record["client_version"]) + ("" if version is None else f" v{version}"))
     if record["proxy_to_broker_url"] is not None:
         parts.append(f"to {clean(record['proxy_to_broker_url'])}")
-    return "  ".join(parts)
+    line = "  ".join(parts)
+    if width is None:
+        return line
+    if calm and not any(record[name] for name in _DAMAGE):
+        return console.cut_line(line, width)
+    return console.cut_line(line, width, "".join(f"  {part}" for part in parts[wrong:]))
 
 
 def _traffic(record: Record, paint: Paint, arrow: str, to: str) -> str:

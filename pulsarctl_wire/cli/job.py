@@ -111,7 +111,8 @@ class DecodeJob:
 
         options = self.options
         paint = console.Paint(console.use_colour(sys.stdout))
-        render = connection_renderer(options.output, paint, Clock(options.time_format, self.origin))
+        clock = Clock(options.time_format, self.origin)
+        render = connection_renderer(options.output, paint, clock, sys.stdout)
         return ConnectionLines(
             render,
             self.tests,
@@ -358,12 +359,7 @@ class DecodeJob:
 
     # -- after
 
-    @property
-    def _compares_nothing(self) -> bool:
-        """Whether --filter could not be decided for anything."""
-        return self.expression is not None and self.expression.failed == self.expression.tried > 0
-
-    def _say_that_nothing_matched(self) -> None:
+    def _say_that_nothing_matched(self, looked_at: str) -> None:
         options = self.options
         chosen_by = {
             "--command": options.commands,
@@ -373,10 +369,9 @@ class DecodeJob:
             "--filter": options.expression,
         }
         flags = ", ".join(flag for flag, value in chosen_by.items() if value)
-        if flags and not options.first_error:
-            frames = self.summary.frames + self.summary.totals["partial"]
-            said = f"{flags}: none of {frames} frames matched"
-            if self._compares_nothing:
+        if flags and not options.quiet:
+            said = f"{flags}: none of {looked_at} matched"
+            if self.expression is not None and self.expression.failed == self.expression.tried > 0:
                 said += "; none has what the expression compares (text with a number?)"
             console.complain(said)
 
@@ -392,12 +387,13 @@ class DecodeJob:
             console.complain(
                 "--connections: the source has no packets, only frames; nothing tells how they came"
             )
+        elif self.listing is not None and not self.listing.chosen:
+            self._say_that_nothing_matched(console.count_of(self.listing.seen, "connection"))
         if self.first_error is not None and not self.first_error.passed:
             console.complain(f"nothing wrong in {console.count_of(self.first_error.looked_at, 'frame')}")
-        elif self.render is not None and not self.summary.totals["chosen"]:
-            self._say_that_nothing_matched()
-        elif self.listing is not None and self._compares_nothing:
-            console.complain("--filter: no connection has what the expression compares (text with a number?)")
+        elif self.listing is None and not self.summary.totals["chosen"]:
+            frames = self.summary.frames + self.summary.totals["partial"]
+            self._say_that_nothing_matched(console.count_of(frames, "frame"))
         if self.writer is not None and not self.summary.packets:
             console.complain("--write: the source has no packets, only frames; nothing was written")
         elif self.writer is not None and self.writer.lost:

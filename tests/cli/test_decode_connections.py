@@ -88,6 +88,29 @@ def test_selection_narrows_what_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--connection", "99"], "--connection: none of 2 connections matched"),
+        (
+            ["--filter", 'end == "refused"', "--time-range", "..+99"],
+            "--time-range, --filter: none of 2 connections matched",
+        ),
+        (
+            ["--filter", "end > 1"],
+            "--filter: none of 2 connections matched; "
+            "none has what the expression compares (text with a number?)",
+        ),
+    ],
+)
+def test_a_selection_that_no_connection_matches_says_how_many_it_looked_at(
+    args: list[str], said: str
+) -> None:
+    assert decode("--connections", *args, SILENT).complaints == [f"pwire: {said}"]
+    assert decode("--connections", "-q", *args, SILENT).complaints == []
+    assert decode("--connections", "--count", "1", SILENT).complaints == []
+
+
+@pytest.mark.parametrize(
     "options",
     [["-o", "tree"], ["-o", "hex"], ["--command", "SEND"], ["--first-error"], ["-2"], ["--topic", "t"]],
     ids=" ".join,

@@ -310,3 +310,20 @@ def test_a_long_topic_does_not_hide_a_bad_checksum(width: int) -> None:
 def test_the_first_error_is_cut_too(sample: str, width: int) -> None:
     (line,) = decode("--first-error", sample).lines
     assert cell_len(line) == width
+
+
+@pytest.mark.parametrize(
+    "sample", ["mixed.pcapng.gz", "advertised-address-silent.pcap", "snaplen96.pcap", "auth-token.pcap"]
+)
+def test_lines_of_connections_are_cut_and_say_what_went_wrong(
+    sample: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = decode("--connections", sample).lines
+    monkeypatch.setattr(console, "terminal_width", lambda stream: None)
+    whole = decode("--connections", sample).lines
+    assert max(map(cell_len, cut)) == width
+    for line, all_of_it in zip(cut, whole, strict=True):
+        wrong = r" SYN sent 3| [0-9]+ (?:gaps|malformed)"
+        if width >= 80:
+            assert bool(re.search(wrong, line)) == bool(re.search(wrong, all_of_it))
+        assert line.startswith(all_of_it[: width // 2 - 1])
