@@ -190,17 +190,14 @@ class FirstError:
 
 def _refusal(frame: Frame) -> str:
     """The error that a frame tells of: its name, and what the broker says; "" if none."""
+    said = frame.command if frame.type in _ERRORS else ""
     body: Any = frame.body
-    if body is None:
-        return ""
-    for field, value in body.ListFields():
-        says_so = field.name == "response" and field.enum_type is not None
-        failed = says_so and value == FAILED.get(frame.type)
+    for field, value in () if body is None else body.ListFields():  # an error comes behind its response
+        failed = field.name == "response" and value == FAILED.get(frame.type)
         if failed or field.name in ("error", "error_code", "validation_error"):
-            name = field.enum_type.values_by_number[value].name
-            message = as_text(getattr(body, "message", ""))
-            return f"{name}: {message}" if message else name
-    return frame.command if frame.type in _ERRORS else ""
+            said = field.enum_type.values_by_number[value].name
+    message = getattr(body, "message", "") or getattr(body, "error_message", "")
+    return f"{said}: {as_text(message)}" if said and message else said
 
 
 def tests(commands: list[str], connections: list[str], topics: list[str]) -> list[Test]:
@@ -232,7 +229,9 @@ class Rule:
         except self._error as error:
             suggestion = getattr(error, "suggestion", None)
             hint = f"; did you mean {suggestion}?" if suggestion else f"; see {names_in} for the fields"
-            raise FilterError(f"{flag} {text}: {_explain(error)}{_meant_equal(text) or hint}") from error
+            raise FilterError(
+                f"{flag} {text}: {_explain(error)}{self._meant(text, names) or hint}"
+            ) from error
         context = self._rule.context
         own = set(re.findall(r"\bfor\s+(\w+)\s+in\b", text))  # of [m for m in messages]
         unknown = set(context.symbols) - names - set(context.builtins) - own
@@ -250,6 +249,15 @@ class Rule:
         import rule_engine
 
         return rule_engine.Rule(text, context=rule_engine.Context(resolver=_resolve, default_value=None))
+
+    def _meant(self, text: str, names: frozenset[str]) -> str:
+        """The hint about `=` alone and texts without quotes: "; did you mean …?", or nothing."""
+        better = _COMPARED.sub(lambda found: found["quoted"] or _compared(found, names), text)
+        try:
+            self._parsed(better)
+        except self._error:
+            return ""
+        return f"; did you mean {better}?"
 
     def matches(self, record: Record) -> bool:
         """Whether the expression holds for `record`."""
@@ -361,11 +369,18 @@ def _resolve(thing: Any, name: str) -> Any:
     return thing.get(name) if isinstance(thing, dict) else None
 
 
-def _meant_equal(text: str) -> str:
-    """The hint where `=` stands alone: "; did you mean …?", or nothing."""
-    quoted = r"\"[^\"]*\"|'[^']*'"
-    better = re.sub(rf"({quoted}|[=!<>]=+|=~+)|=", lambda found: found[1] or "==", text)
-    return f"; did you mean {better}?" if better != text else ""
+_COMPARED: Final = re.compile(
+    r"""(?P<quoted>"[^"]*"|'[^']*')|(?P<sign>[=!<>]=+|=~+|=)(?P<space>\s*)(?P<word>((?!.?["'])[^\s()[\],])*)"""
+)
+"""What an expression compares with, and how; or a text with whatever is in it."""
+_VALUE: Final = re.compile(r"-?[\d.]+|true|false|null|\$.*|")
+"""A word that is a value as it is."""
+
+
+def _compared(found: re.Match[str], names: frozenset[str]) -> str:
+    sign, space, word = found["sign"], found["space"], found["word"]
+    known = _VALUE.fullmatch(word) or word.partition(".")[0] in names
+    return f"{'==' if sign == '=' else sign}{space}" + (word if known else f'"{word}"')
 
 
 def _meant_text(word: str, text: str, names: frozenset[str]) -> str:

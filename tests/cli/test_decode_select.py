@@ -18,7 +18,7 @@ from pulsarctl_wire.cli.console import Origin
 from pulsarctl_wire.cli.decode import TimeFormat
 from pulsarctl_wire.cli.select import Expression, Rule, by_time
 from pulsarctl_wire.record import Recorder
-from pulsarctl_wire.wire.commands import NUMBERS, REQUESTS
+from pulsarctl_wire.wire.commands import BODIES, NUMBERS, REQUESTS
 from pulsarctl_wire.wire.frame import Connection, Gap, build_frame
 from pulsarctl_wire.wire.payload import MESSAGE_COST, Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CompressionType, MessageMetadata
@@ -221,6 +221,7 @@ def test_count_reads_no_further() -> None:
             "chunks-out-of-order.pcap",
             r"^.*without chunk 1.* \| +19 \S+ 1 → SEND .* chunk=3/3 .* without chunk 1",
         ),
+        ("java-nack-dlq.pcap", r"^TopicNotFound \| +17 \S+ 0 ← PARTITIONED_METADATA_RESPONSE .* Failed "),
         ("snaplen96.pcap", r"^cut: 30 of 45 bytes \| +1 \S+ 0 → .* PARTIAL"),
         (
             "http-client-on-binary-port.pcap",
@@ -273,6 +274,27 @@ def test_a_hole_is_wrong() -> None:
     lossy = Pcap.read("python-simple.pcap").without([22])  # the packet of the first SEND
     run = decode("--first-error", "-", stdin=lossy.file)
     assert re.search(r" - \S+ 0 → GAP 103 bytes were not captured", run.lines[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "said"),
+    [
+        ("LOOKUP_RESPONSE", {"response": 2, "error": 11, "message": "gone"}, "TopicNotFound: gone"),
+        ("LOOKUP_RESPONSE", {"response": 2, "message": "why"}, "Failed: why"),
+        ("GET_SCHEMA_RESPONSE", {"error_code": 11, "error_message": "gone"}, "TopicNotFound: gone"),
+        ("ACK", {"consumer_id": 1, "ack_type": 0, "validation_error": 2}, "ChecksumMismatch"),
+        ("ERROR", {"error": 6, "message": "later\x1b"}, r"ServiceNotReady: later\x1b"),
+    ],
+)
+def test_an_error_is_told_by_its_name_and_message(kind: str, fields: dict[str, Any], said: str) -> None:
+    base = BaseCommand(type=getattr(BaseCommand, kind))
+    body = getattr(base, BODIES[base.type])
+    for name, value in fields.items():
+        setattr(body, name, value)
+    if kind != "ACK":
+        body.request_id = 1
+    run = decode("--first-error", "-", stdin=build_frame(base))
+    assert run.lines[0].startswith(f"{said} | ")
 
 
 def test_the_first_error_of_some_frames() -> None:
@@ -579,6 +601,16 @@ def test_a_selection_that_nothing_matches_says_how_much_it_looked_at(
     ("expression", "said"),
     [
         ('command = "SEND"', 'did you mean command == "SEND"?'),
+        ("topic = orders", 'did you mean topic == "orders"?'),
+        (
+            "topic = persistent://public/default/orders and number=3",
+            'did you mean topic == "persistent://public/default/orders" and number==3?',
+        ),
+        ("(topic=orders or command != SEND) and to_broker = true", '(topic=="orders" or command != "SEND")'),
+        ("fields['producer_id'] = -1.5", "did you mean fields['producer_id'] == -1.5?"),
+        ("request = number", "did you mean request == number?"),
+        ("request = fields.request_id", "did you mean request == fields.request_id?"),
+        ("command =~ SEND.* and topic = orders", 'did you mean command =~ "SEND.*" and topic == "orders"?'),
         ("command=='SEND' and topic='a=b'", "did you mean command=='SEND' and topic=='a=b'?"),
         ("$any([m.sizze > 1 for m in messages])", "did you mean size?"),
         ("SEND", "did you mean command == 'SEND'?"),
@@ -597,3 +629,5 @@ def test_an_expression_that_is_wrong_gets_a_hint(expression: str, said: str) -> 
     (line,) = run.err.splitlines()
     assert line.startswith(f"pwire: --filter {expression}: ")
     assert said in line
+    if " == " in (better := line.partition("did you mean ")[2].rstrip("?")):
+        assert decode("--filter", better, "python-simple.pcap").code == 0
