@@ -24,8 +24,9 @@ from pulsarctl_wire.capture.hexrows import Dumped, link_of
 from pulsarctl_wire.capture.packets import RAW_IP, Dissector
 from pulsarctl_wire.capture.reassembly import NewSession, OnEnd, Reassembler
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
+from pulsarctl_wire.wire.broken import is_surely_meant
 from pulsarctl_wire.wire.commands import TO_BROKER
-from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame, Malformed
 from pulsarctl_wire.wire.session import Knowledge, Session
 from pulsarctl_wire.wire.stream import FrameStream
 
@@ -231,7 +232,7 @@ class Decoder:
 
         batches = self._frames(chunks())
         first = next(filter(None, batches), None)
-        if first is None or (not isinstance(first[0], Frame) and not self._is_frames(head)):
+        if first is None or not self._is_frames(first[0], head):
             raise CaptureError(
                 "neither a capture (pcap, pcapng), nor a hex dump, nor Pulsar frames; "
                 "convert other captures with editcap, and cut other headers off raw bytes"
@@ -239,8 +240,10 @@ class Decoder:
         yield first
         yield from batches
 
-    def _is_frames(self, head: bytes) -> bool:
-        """Whether there is any frame in the first bytes of a source that does not begin with one."""
+    def _is_frames(self, first: Event, head: bytes) -> bool:
+        """Whether a source with this first event and these first bytes holds frames, right or wrong."""
+        if isinstance(first, Frame) or (isinstance(first, Malformed) and is_surely_meant(first.raw)):
+            return True
         stream = FrameStream(Connection(0), True, from_start=False)
         stream.certain = False
         return any(isinstance(event, Frame) for event in [*stream.feed(head), *stream.close()])

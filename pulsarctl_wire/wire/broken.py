@@ -16,7 +16,7 @@ from pulsarctl_wire.wire.commands import NAMES, PAYLOAD_TYPES, command_name
 from pulsarctl_wire.wire.credentials import MOST_FIELDS, Span, command_type, is_type, names_credentials
 from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_FRAME_SIZE, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-from pulsarctl_wire.wire.resync import LARGEST_COMMAND, begins_command
+from pulsarctl_wire.wire.resync import LARGEST_COMMAND, begins_command, sane_command
 from pulsarctl_wire.wire.varint import SIZED, Field, breaks, fields
 
 
@@ -42,6 +42,20 @@ class Meant(NamedTuple):
 def meant(raw: bytes) -> Meant | None:
     """The frame that `raw` was meant to be; None where no command of the schema can be recognised."""
     return _right_order(raw) or _little_endian(raw) or _sizes_missing(raw)
+
+
+def is_surely_meant(raw: bytes) -> bool:
+    """Whether `raw`, of which nothing else is known, was surely meant to be a frame.
+
+    Its command is one that we know by its type and the tag behind it; where both sizes are missing, or one,
+    the whole of it has to be right.
+    """
+    head = meant(raw)
+    return (
+        head is not None
+        and begins_command(raw, head.command, None)
+        and (head.command == 8 or sane_command(raw[head.command : head.end], None) > 0)
+    )
 
 
 def _right_order(raw: bytes) -> Meant | None:

@@ -69,26 +69,25 @@ def judge_command(data: bytes, at: int, to_broker: bool | None, limit: int) -> i
         return 0 if data[at + 8 : at + 9] not in (b"\x08", b"") else -(at + 8 + size)
     if data[at + 8] != 8:
         return 0
-    return at + 4 + total if _sane(data[at + 8 : at + 8 + size], total - size - 4, to_broker) else 0
+    number = sane_command(data[at + 8 : at + 8 + size], to_broker)
+    return at + 4 + total if number and (total - size > 8) == (number in PAYLOAD_TYPES) else 0
 
 
-def _sane(command: bytes, behind: int, to_broker: bool | None) -> bool:
-    """Whether `command` is a complete known command that may have `behind` bytes behind it."""
+def sane_command(command: bytes, to_broker: bool | None) -> int:
+    """The type of `command`, if it is a complete known one that may go this way; otherwise 0."""
     try:
         base = BaseCommand.FromString(command)
     except DecodeError:
-        return False
+        return 0
     number = base.type
-    if not base.HasField("type"):
-        return False
+    if not base.HasField("type") or not base.IsInitialized():
+        return 0
     if to_broker is not None and TO_BROKER.get(number, to_broker) is not to_broker:
-        return False
-    if (behind > 4) != (number in PAYLOAD_TYPES) or not base.IsInitialized():
-        return False
+        return 0
     body = BODIES[number]
     if not base.HasField(body) or unknown_fields(base):  # type: ignore[arg-type]
-        return False
-    return not unknown_fields(getattr(base, body))
+        return 0
+    return 0 if unknown_fields(getattr(base, body)) else number
 
 
 def judge(data: bytes, at: int, to_broker: bool | None, limit: int, *, any_checksum: bool = False) -> int:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
 import re
+import struct
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,6 +17,7 @@ import zstandard
 from pwire_run import SAMPLES, Pcap, decode, pwire
 
 from pulsarctl_wire.cli.console import EXIT_DAMAGED, EXIT_OUTPUT, EXIT_SOURCE, EXIT_USAGE
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 SIMPLE = (SAMPLES / "python-simple.pcap").read_bytes()
 
@@ -282,6 +286,61 @@ def test_raw_bytes_that_end_inside_a_frame() -> None:
     assert [record["command"] for record in run.records[:-1]] == [
         record["command"] for record in decode("-o", "json", "python-simple.pcap").records[:-1]
     ]
+
+
+PING = bytes.fromhex("00000009000000050812920100")
+
+
+def _wrong_frames() -> dict[str, bytes]:
+    """Frames whose heads, or whose commands, are wrong in the ways of clients that are being written."""
+    base = BaseCommand(type=BaseCommand.PRODUCER)
+    base.producer.topic = "persistent://public/default/orders"
+    base.producer.producer_id = base.producer.request_id = 1
+    command = base.SerializeToString()
+    size = len(command)
+    unparseable = command.replace(b"\x10\x01", b"\x16\x01", 1)
+    return {
+        "little-endian": struct.pack("<II", size + 4, size) + command,
+        "no TOTAL_SIZE": struct.pack(">I", size) + command,
+        "no sizes": command,
+        "TOTAL_SIZE too small": struct.pack(">II", size, size) + command + PING,
+        "a field that breaks": struct.pack(">II", size + 4, size) + unparseable,
+        "several": (struct.pack("<II", size + 4, size) + command) * 3,
+        "several without sizes": command + PING[8:] + command,
+    }
+
+
+@pytest.mark.parametrize("form", ["line", "hex"])
+@pytest.mark.parametrize("wrong", _wrong_frames())
+def test_a_wrong_frame_alone_is_told_as_in_a_hex_dump(wrong: str, form: str) -> None:
+    data = _wrong_frames()[wrong]
+    run = decode("-o", form, "-", stdin=data)
+    assert run == decode("-o", form, "-", stdin=data.hex().encode())
+    assert run.code == 0
+    assert re.match(r" +- - 0 → MALFORMED .*: PRODUCER, ", run.lines[0])
+
+
+def _other_files() -> dict[str, bytes]:
+    noise = random.Random(1)
+    return {
+        **{f"noise {number}": noise.randbytes(1 << noise.randrange(14)) for number in range(40)},
+        "PNG": bytes.fromhex("89504e470d0a1a0a0000000d494844520000001000000010080600000073ae6ff6"),
+        "MP4": bytes.fromhex("000000186674797069736f6d0000020069736f6d69736f32000000086672656500"),
+        "zip": bytes.fromhex("504b0304140000000800214c5a590805120708021207") * 9,
+        "program": Path(sys.executable).read_bytes()[:100_000],
+        "ONNX": bytes.fromhex("0802120770796f7463683a0a0802120131") + b"\0" * 60,
+        "protobuf, field 3 behind a 3": b"\x08\x03\x1a\x05hello" * 9,
+        "protobuf with a size": b"\0\0\0\x18\x08\x02\x12\x05world" + b"\x1a\x03abc" * 9,
+        "zeros": bytes(5000),
+        "SQLite": b"SQLite format 3\0\x10\0\1\1\0\x40\x20\x20" + bytes(80),
+    }
+
+
+@pytest.mark.parametrize("other", _other_files())
+def test_other_files_are_taken_for_no_frames(other: str) -> None:
+    run = decode("-", stdin=_other_files()[other])
+    assert (run.code, run.out) == (EXIT_SOURCE, b"")
+    assert "nor Pulsar frames" in run.err
 
 
 @pytest.mark.parametrize("form", ["plain", "xxd", "python"])
