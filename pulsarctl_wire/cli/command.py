@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -32,6 +33,7 @@ def _screen_options() -> list[TyperOption]:
             param_decls=["--color"],
             metavar="WHEN",
             callback=_choose_colour,
+            is_eager=True,  # as --help is
             expose_value=False,
             autocompletion=lambda context, arguments, incomplete: list(_COLOURS),
             help="Colours: always, auto (on a terminal) or never. NO_COLOR and FORCE_COLOR are heard.",
@@ -40,6 +42,7 @@ def _screen_options() -> list[TyperOption]:
             param_decls=["--no-color"],
             is_flag=True,
             callback=_choose_colour,
+            is_eager=True,  # as --help is
             expose_value=False,
             help="--color never.",
             hidden=True,
@@ -47,7 +50,18 @@ def _screen_options() -> list[TyperOption]:
     ]
 
 
-class _Screened:
+class HelpPage:
+    """A mixin: help in colours where everything else has some."""
+
+    def format_help(self, context: Any, formatter: Any) -> None:
+        """As of the parent."""
+        from typer import rich_utils
+
+        rich_utils.FORCE_TERMINAL = console.use_colour(sys.stdout)
+        super().format_help(context, formatter)  # type: ignore[misc]
+
+
+class _Screened(HelpPage):
     """A mixin: `--color` besides the own options, and usage errors that know their command."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

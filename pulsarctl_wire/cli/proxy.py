@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pulsarctl_wire.cli import completion, console, proxy_ctl
-from pulsarctl_wire.cli.command import Group
+from pulsarctl_wire.cli.command import Command, Group
 from pulsarctl_wire.cli.decode import Output, TimeFormat
 from pulsarctl_wire.cli.options import (
     ROTATE_FILES,
@@ -55,7 +55,7 @@ app = typer.Typer(
     name="proxy", cls=Group, help="Stand between clients and a cluster, show and disturb what passes."
 )
 app.add_typer(proxy_ctl.app, name="ctl")
-app.command("faults")(proxy_ctl.faults)
+app.command("faults", cls=Command)(proxy_ctl.faults)
 
 
 @app.callback(invoke_without_command=True)

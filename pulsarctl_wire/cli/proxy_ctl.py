@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pulsarctl_wire.cli import completion, console
+from pulsarctl_wire.cli.command import Command, Group
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.net.proxy import Proxy
 
 app = typer.Typer(
+    cls=Group,
     help="Change the faults of a running proxy.",
     no_args_is_help=True,
 )
@@ -27,7 +29,7 @@ SOCKET: Final[Any] = typer.Option(
 PORT: Final[Any] = typer.Option("--port", metavar="PORT", help="The port it listens on.", show_default=False)
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_(control: Annotated[str | None, SOCKET] = None, port: Annotated[int | None, PORT] = None) -> None:
     """List the faults in force: number, fault, how many frames matched and were hit."""
     lines = [
@@ -37,7 +39,7 @@ def list_(control: Annotated[str | None, SOCKET] = None, port: Annotated[int | N
     _write("".join(f"{console.clean(line)}\n" for line in lines))
 
 
-@app.command("add")
+@app.command("add", cls=Command)
 def add(
     fault: Annotated[
         list[str],
@@ -55,7 +57,7 @@ def add(
     _write(f"{number}\n")
 
 
-@app.command("remove")
+@app.command("remove", cls=Command)
 def remove(
     number: Annotated[int, typer.Argument(metavar="NUMBER", help="As list shows it.")],
     control: Annotated[str | None, SOCKET] = None,
@@ -65,7 +67,7 @@ def remove(
     _ask(control, port, {"do": "remove", "number": number})
 
 
-@app.command("clear")
+@app.command("clear", cls=Command)
 def clear(control: Annotated[str | None, SOCKET] = None, port: Annotated[int | None, PORT] = None) -> None:
     """Take all faults out of force."""
     _ask(control, port, {"do": "clear"})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.command import Command
+from pulsarctl_wire.cli.command import Command, Group
 from pulsarctl_wire.cli.lookup import TOPIC, Output, say
 from pulsarctl_wire.cli.options import OUTPUT
 from pulsarctl_wire.cli.session import Session, topic_name, verb
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 
 app = typer.Typer(
-    name="schema", help="The schemas of a topic: read them, register one.", no_args_is_help=True
+    name="schema", cls=Group, help="The schemas of a topic: read them, register one.", no_args_is_help=True
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pulsarctl_wire.cli.command import Command
+from pulsarctl_wire.cli.command import Command, HelpPage
 
 _CAPTURES: Final = {
     "decode": "Decode captured Pulsar traffic: captures, hex dumps, raw frames, pipes, live interfaces.",
@@ -67,7 +67,7 @@ def load(name: str) -> Any:
     return typer.main.get_command(single)
 
 
-class Verbs(TyperGroup):
+class Verbs(HelpPage, TyperGroup):
     """All verbs: names and a line of help, until one is used."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -216,6 +216,41 @@ def test_colours_in_a_pipe(
         assert ("\x1b[" in ran.stderr) == coloured
 
 
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [
+        ({}, False),
+        ({"NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ({"GITHUB_ACTIONS": "true"}, False),
+    ],
+)
+@pytest.mark.parametrize("command", ["", "schema", "proxy ctl add"])
+def test_colours_of_a_help_page_in_a_pipe(command: str, environment: dict[str, str], coloured: bool) -> None:
+    page = _run(*command.split(), "--help", **environment)
+    assert page.returncode == 0
+    assert ("\x1b[" in page.stdout) == coloured
+    assert command in page.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "environment", "coloured"),
+    [
+        ([], {}, True),
+        ([], {"NO_COLOR": "1"}, False),
+        ([], {"TERM": "dumb"}, False),
+        (["--color", "never"], {}, False),
+        (["--no-color"], {}, False),
+    ],
+)
+def test_colours_of_a_help_page_on_a_terminal(
+    args: list[str], environment: dict[str, str], coloured: bool
+) -> None:
+    page = _on_a_terminal("proxy", "ctl", "add", *args, "--help", **environment)
+    assert (b"\x1b[" in page) == coloured
+
+
 def test_lines_on_a_terminal_are_as_long_as_it_is_wide() -> None:
     sample = SAMPLES / "java-keyshared.pcap"
     written = _on_a_terminal("decode", sample, COLUMNS="80")
