@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ROWS: Final = 20
 """Rows of a table on the terminal, where `--top` says nothing else."""
 _GAP: Final = 2
+_NAMED: Final = 5  # columns
 _LEAST: Final = 20
 """Cells that a column of texts keeps on a terminal, if it has as many."""
 _UNITS: Final = {"us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
@@ -84,8 +85,7 @@ def report(
     from pulsarctl_wire.spark.reports import REPORTS
 
     if name is None:
-        for each in REPORTS.values():
-            sys.stdout.write(f"{each.name:16} {each.about}\n")
+        sys.stdout.writelines(f"{each.name:16} {each.about}\n" for each in REPORTS.values())
         return
     found = REPORTS.get(name)
     if found is None:
@@ -97,10 +97,10 @@ def report(
     with spark_errors():
         from pulsarctl_wire.spark.reports.base import Options, about
 
-        options = Options(width, top)
         with loaded(tables, master, settings) as (_, opened):
             chosen = about(opened, topic) if topic else opened
-            _show(found, chosen, options, output, html, title=", ".join(tables))
+            say_what_is_missing(opened)
+            _show(found, chosen, Options(width, top), output, html, title=", ".join(tables))
 
 
 def _nanoseconds(text: str | None) -> int | None:
@@ -140,6 +140,15 @@ def loaded(paths: Sequence[str], master: str, conf: Mapping[str, str]) -> Iterat
     found = find(paths)
     with session(master, settings(found) | dict(conf)) as spark:
         yield spark, load(spark, found)
+
+
+def say_what_is_missing(tables: "Tables") -> None:
+    """Say which columns `tables` lack."""
+    lacks = sorted(tables.lacks)
+    if lacks:
+        more = f" and {len(lacks) - _NAMED} more" if len(lacks) > _NAMED else ""
+        names = ", ".join(lacks[:_NAMED])
+        console.complain(f"report: the table lacks {names}{more}: reports that need them are incomplete")
 
 
 def _show(

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pulsarctl_wire.capture import read_events
+from pulsarctl_wire.cli.report import say_what_is_missing
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.splits import arrow_uri
 from pulsarctl_wire.spark.columns import spark_uri
-from pulsarctl_wire.spark.reports.base import Tables
+from pulsarctl_wire.spark.reports.base import Tables, about
 from pulsarctl_wire.spark.reports.load import find, load, settings
 from pulsarctl_wire.table import GAPS, TableBuilder, writer
 
@@ -132,6 +133,26 @@ def test_these_are_tables(spark: SparkSession, table: Path, tmp_path: Path) -> N
             {**row, **lacks, "connection": row["connection"] + number * each} for row in expected.to_pylist()
         ]
         assert _rows(own) == _rows(wanted)
+
+
+def test_columns_that_a_table_lacks_are_said(
+    spark: SparkSession, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = pq.read_table(table)
+    pq.write_table(whole.drop_columns(["command", "payload"]), tmp_path / "one.parquet")
+    gaps = pq.read_table(table.with_name("it.gaps.parquet"))
+    pq.write_table(gaps.drop_columns(["reason"]), tmp_path / "one.gaps.parquet")
+    other = with_less_metadata(table, tmp_path / "two")
+    found = find([str(table), str(tmp_path / "one.parquet"), other, by_command(table, tmp_path / "three")])
+    tables = load(spark, found)
+    assert tables.lacks == {"command", "metadata.uuid", "gaps.reason"}
+    say_what_is_missing(about(tables, "orders"))
+    lacks = "command, gaps.reason, metadata.uuid"
+    assert capsys.readouterr().err == (
+        f"pwire: report: the table lacks {lacks}: reports that need them are incomplete\n"
+    )
+    say_what_is_missing(load(spark, found[:1]))
+    assert capsys.readouterr().err == ""
 
 
 def _rows(rows: list[dict[str, Any]]) -> list[str]:

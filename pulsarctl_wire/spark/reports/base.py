@@ -12,10 +12,15 @@ from pulsarctl_wire.wire.names import full_topic
 
 
 class Tables(NamedTuple):
-    """A frames table and the gaps table that goes with it."""
+    """A frames table and the gaps table that goes with it.
+
+    `lacks` names the columns that their files, or some of them, do not have: `error`, `metadata.key_hash`,
+    `gaps.size`. They are null there.
+    """
 
     frames: DataFrame
     gaps: DataFrame
+    lacks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,8 @@ def about(tables: Tables, pattern: str) -> Tables:
         chosen = topic.rlike(f"^{_quoted(full_topic(pattern))}(-partition-(0|[1-9][0-9]*))?$")
     frames = tables.frames.where(chosen)
     carrying = frames.select("connection").distinct()
-    return Tables(frames, tables.gaps.join(F.broadcast(carrying), "connection", "left_semi"))
+    gaps = tables.gaps.join(F.broadcast(carrying), "connection", "left_semi")
+    return tables._replace(frames=frames, gaps=gaps)
 
 
 def _regex(glob: str) -> str:

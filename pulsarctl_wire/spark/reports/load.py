@@ -7,6 +7,7 @@ are looked at before Spark reads them.
 
 import re
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -28,12 +29,13 @@ from pulsarctl_wire.table import FRAMES, GAPS, VERSION
 class Files(NamedTuple):
     """The Parquet files of frames or of gaps: their paths or URIs, and those of the directory they are in.
 
-    `same`: all have the same columns.
+    `same`: all have the same columns. `lacks`: those of ours that some do not have.
     """
 
     paths: list[str]
     base: str | None
     same: bool
+    lacks: frozenset[str]
 
 
 class Found(NamedTuple):
@@ -55,6 +57,7 @@ _FOR_SMALL: Final = {
     "spark.sql.files.openCostInBytes": "1",
 }
 _FOR_ALL: Final = {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}
+_OPTIONAL: Final = {"payload"}
 _ENOUGH: Final = 0.5
 """Part of our columns that make a table ours."""
 _CONNECTION: Final = re.compile(r"(?:^|/)connection=(\d+)/")
@@ -76,23 +79,20 @@ def find(paths: Sequence[str]) -> list[Found]:
 def load(spark: SparkSession, found: Sequence[Found]) -> Tables:
     """All of `found` as one. Each counts its connections from 0: those of later ones are numbered on."""
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints what we raise
-    loaded: Tables | None = None
+    if not found:
+        raise CaptureError("no frames table was named")
+    both: list[list[DataFrame]] = []
+    lacks: set[str] = set()
     taken = 0
     for table in found:
-        one = Tables(_read(spark, table.frames, FRAMES, taken), _read(spark, table.gaps, GAPS, taken))
-        if loaded is None:
-            loaded = one
-        else:
-            loaded = Tables(
-                *(
-                    before.unionByName(more, allowMissingColumns=True)
-                    for before, more in zip(loaded, one, strict=True)
-                )
-            )
+        both.append([_read(spark, table.frames, FRAMES, taken), _read(spark, table.gaps, GAPS, taken)])
+        lacks |= table.frames.lacks | {f"gaps.{name}" for name in table.gaps.lacks}
         taken += table.connections
-    if loaded is None:
-        raise CaptureError("no frames table was named")
-    return loaded
+    frames, gaps = (
+        reduce(lambda one, more: one.unionByName(more, allowMissingColumns=True), tables)
+        for tables in zip(*both, strict=True)
+    )
+    return Tables(frames, gaps, frozenset(lacks))
 
 
 def _read(spark: SparkSession, files: Files, schema: Any, taken: int) -> DataFrame:
@@ -152,6 +152,7 @@ def _files(folder: _Folder, found: tuple[list[str], str | None], looked: list["_
         [folder.scheme + path for path in paths],
         None if base is None else folder.scheme + base,
         len({each.names for each in looked}) < 2,
+        frozenset().union(*(each.lacks for each in looked)),
     )
 
 
@@ -189,11 +190,15 @@ def _is_gaps(path: str) -> bool:
 
 
 class _Looked(NamedTuple):
-    """What a file says of itself: its columns, its highest connection number (-1: none), its rows."""
+    """What a file says of itself: its columns, its highest connection number (-1: none), its rows.
+
+    `lacks`: the columns of ours that it does not have.
+    """
 
     names: tuple[str, ...]
     last: int
     rows: int
+    lacks: set[str]
 
 
 def _look(folder: _Folder, path: str, schema: Any) -> _Looked:
@@ -220,7 +225,21 @@ def _look(folder: _Folder, path: str, schema: Any) -> _Looked:
         raise CaptureError(f"{shown} is no {what} table: pwire table SOURCE... --out makes one")
     if numbered := _CONNECTION.search(path):
         last = int(numbered[1])
-    return _Looked(tuple(found.names), last, footer.num_rows)
+    lacks = _columns(schema) - _columns(found) - names - _OPTIONAL
+    return _Looked(tuple(found.names), last, footer.num_rows, lacks)
+
+
+def _columns(schema: Any) -> set[str]:
+    """The names of columns; those in structs as in `metadata.uuid`."""
+    return {
+        name
+        for field in schema
+        for name in (
+            [f"{field.name}.{part.name}" for part in field.type]
+            if pa.types.is_struct(field.type)
+            else [field.name]
+        )
+    }
 
 
 def _last_connection(footer: Any, stream: Any) -> int:
