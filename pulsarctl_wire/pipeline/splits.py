@@ -149,7 +149,7 @@ def _left_out(directory: str, others: list[Input]) -> str:
     """What is to be said of files in a directory that are no captures."""
     names = [each.name.removeprefix(directory).lstrip("/") for each in others[:_NAMED]]
     more = ", …" if len(others) > _NAMED else ""
-    what = "file there is no capture" if len(others) == 1 else "files there are no captures"
+    what = "file is not a capture" if len(others) == 1 else "files are not captures"
     return f"{directory}: {len(others)} {what}: {', '.join(names)}{more}"
 
 

@@ -277,7 +277,7 @@ def test_a_directory_holds_what_is_a_capture_by_its_contents(tmp_path: Path) -> 
         assert {each.path.removeprefix("file://").removeprefix(f"{tmp_path}/") for each in found} == set(
             captures
         )
-        assert notes == [f"{argument}: 4 files there are no captures: a.txt, b.gz, empty.pcap, …"]
+        assert notes == [f"{argument}: 4 files are not captures: a.txt, b.gz, empty.pcap, …"]
 
 
 def test_tables_in_a_directory_of_captures_are_not_counted(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_directory_without_captures(tmp_path: Path) -> None:
     notes: list[str] = []
     with pytest.raises(CaptureError, match="no capture files there"):
         find_inputs([str(tmp_path)], notes.append)
-    assert notes == [f"{tmp_path}: 1 file there is no capture: a.txt"]
+    assert notes == [f"{tmp_path}: 1 file is not a capture: a.txt"]
 
 
 def test_inputs_are_files_patterns_directories_and_uris(

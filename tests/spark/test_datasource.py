@@ -63,5 +63,5 @@ def test_files_that_are_no_captures_are_a_warning(
     with caplog.at_level(logging.WARNING):
         assert rows(tmp_path, monkeypatch, path=str(tmp_path))
     assert [each.getMessage() for each in caplog.records] == [
-        f"{tmp_path}: 1 file there is no capture: notes.pcap"
+        f"{tmp_path}: 1 file is not a capture: notes.pcap"
     ]

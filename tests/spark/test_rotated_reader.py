@@ -146,7 +146,7 @@ def test_files_are_captures_by_their_contents(tmp_path: Path) -> None:
     with _left_out(str(tmp_path), notes.append):
         (tmp_path / "x.pcap").write_bytes(files[1])
         (tmp_path / "words").write_bytes(b"words")
-    assert notes == [f"{tmp_path}: 1 file there is no capture: {name}" for name in ("x.pcap", "words")]
+    assert notes == [f"{tmp_path}: 1 file is not a capture: {name}" for name in ("x.pcap", "words")]
 
 
 def test_a_file_that_was_empty_at_first(tmp_path: Path) -> None:
