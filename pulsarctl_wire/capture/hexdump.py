@@ -11,9 +11,9 @@ Rows and plain digits are read as they come, so that a dump of any length takes 
 told from the first `_HEAD` bytes.
 
 Invariants: pure; untrusted text raises CaptureError and nothing else, in time linear in its length; `*`
-lines stand for MAX_REPEATED bytes at most. Lines that belong to no family (prompts, tcpdump's packet headers,
-prose) are skipped; a line which belongs and is broken is an error, since bytes lost in silence would show
-as a broken frame later.
+lines stand for MAX_REPEATED bytes and MAX_ZEROS zeros at most. Lines that belong to no family (prompts,
+tcpdump's packet headers, prose) are skipped; a line which belongs and is broken is an error, since bytes
+lost in silence would show as a broken frame later.
 """
 
 import re

@@ -18,8 +18,11 @@ from typing import NamedTuple
 
 from pulsarctl_wire.errors import CaptureError
 
-MAX_REPEATED = 16 << 20
-"""Bytes that the `*` lines of a text may stand for."""
+MAX_REPEATED = 512 << 10
+"""Bytes that the `*` lines of a text may stand for, zeros aside."""
+
+MAX_ZEROS = 16 << 20
+"""Zeros that they may stand for: no frames are made of those."""
 
 PIECE = 1 << 20
 """Bytes after which a dump is given in pieces: no packet is that long."""
@@ -192,10 +195,9 @@ def _refuse_swapped(row: Row, count: int) -> None:
 class _Packet:
     """Rows of one dump, each settled when the offset after it is known."""
 
-    def __init__(self, first: Row, room: int, time_ns: int | None, source: str) -> None:
+    def __init__(self, first: Row, room: dict[bool, int], time_ns: int | None, source: str) -> None:
         self.source = source
-        self.room = room
-        """Bytes that `*` lines may still stand for."""
+        self._room = room  # bytes that the text's `*` lines may still stand for; True: zeros
         self._data = bytearray()
         self._taken = 0  # bytes given already
         self._time_ns = time_ns
@@ -262,10 +264,12 @@ class _Packet:
         if until is None:
             raise CaptureError(f"line {row.number}: no offset after the * says how often this repeats")
         size = until - row.offset
-        if size > self.room:
-            raise CaptureError(f"line {row.number}: repeats to more than {MAX_REPEATED} bytes")
-        self.room -= size
         line = self._measure(row, row.number, None)
+        zeros = not any(line)
+        if size > self._room[zeros]:
+            most = f"{MAX_ZEROS} zeros" if zeros else f"{MAX_REPEATED} bytes"
+            raise CaptureError(f"line {row.number}: repeats to more than {most}; dump without `*` lines (-v)")
+        self._room[zeros] -= size
         if size < len(line):
             raise CaptureError(f"line {row.number}: holds more than the bytes up to the offset {until:#x}")
         return (line * (size // len(line) + 1))[:size]
@@ -285,7 +289,7 @@ def _read_packets(lines: Iterable[str]) -> Iterator[tuple[str, Dumped]]:
     current: _Packet | None = None
     colon: bool | None = None
     time_ns: int | None = None
-    source, room = "", MAX_REPEATED
+    source, room = "", {False: MAX_REPEATED, True: MAX_ZEROS}
     for number, line in enumerate(lines, 1):
         row = read_row(number, line)
         if row is not None and colon is None and is_plausible(row):
@@ -297,7 +301,6 @@ def _read_packets(lines: Iterable[str]) -> Iterator[tuple[str, Dumped]]:
                 continue
             if current is not None:
                 yield current.source, current.finish()
-                room = current.room
             current = _Packet(row, room, time_ns, source)
             time_ns, source = None, ""
         elif match := _SOURCE.match(line):

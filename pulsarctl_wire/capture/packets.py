@@ -61,6 +61,9 @@ _tcp_at: Final = struct.Struct(">IIBB").unpack_from
 
 _LARGEST_DATAGRAM: Final = 65_535 - 60  # bytes behind the largest header
 
+MAX_OFFLOADED: Final = 512 * 1024
+"""Bytes of the largest segment; it is not split yet when it is captured, and Linux makes no larger ones."""
+
 _DEEPEST: Final = 8  # IP packets in one another
 
 MAX_DATAGRAMS: Final = 256
@@ -177,7 +180,7 @@ class Dissector:
     def _tcp(self, addresses: bytes, data: bytes, at: int, stop: int) -> Segment | None:
         sequence, acknowledged, header, flags = _tcp_at(data, at + 4)
         start = at + (header >> 4) * 4
-        if start < at + 20 or start > stop:
+        if start < at + 20 or not 0 <= stop - start <= MAX_OFFLOADED:
             return None
         payload = data[start:stop]
         return (

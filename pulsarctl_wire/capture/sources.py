@@ -36,6 +36,7 @@ PLACE_BITS: Final = 44
 
 _ETHERNET: Final = 1
 _MOST_COUNTED: Final = 1 << 53  # of what files may say; JSON holds it
+_PIECE: Final = 64 * 1024  # bytes whose frames are given at a time
 _LOOKED_AT: Final = 100  # dumps that tell whether a text of several shows packets
 
 
@@ -265,7 +266,8 @@ class Decoder:
 
         until = _Until(DamagedCapture, chunks)
         for data, time_ns in until:
-            yield tracked(stream.feed(data, time_ns, self._place))
+            for at in range(0, len(data), _PIECE):
+                yield tracked(stream.feed(data[at : at + _PIECE], time_ns, self._place))
         yield tracked(stream.close())
         if until.error is not None:
             raise until.error

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.capture.hexdump import looks_like_hexdump, parse_hexdump
-from pulsarctl_wire.capture.hexrows import MAX_REPEATED, PIECE, Dumped
+from pulsarctl_wire.capture.hexrows import MAX_REPEATED, MAX_ZEROS, PIECE, Dumped
 from pulsarctl_wire.errors import CaptureError
 
 PING = bytes.fromhex("00000009000000050812920100")
@@ -631,10 +631,11 @@ def test_a_repeat_may_end_in_a_part_of_its_row() -> None:
 
 
 def test_repeats_are_capped_over_all_dumps() -> None:
-    one = f"00000000  00\n*\n{MAX_REPEATED // 2:08x}\n"
-    assert sum(len(item.data) for item in parsed(one * 2)) == MAX_REPEATED
-    with pytest.raises(CaptureError, match="line 7: repeats to more than"):
-        parsed(one * 3)
+    for row, most in (("00", MAX_ZEROS), ("00 01", MAX_REPEATED)):
+        one = f"00000000  {row}\n*\n{most // 2:08x}\n"
+        assert sum(len(item.data) for item in parsed(one * 2)) == most
+        with pytest.raises(CaptureError, match=f"line 7: repeats to more than {most}"):
+            parsed(one * 3)
 
 
 # ---- Any bytes, any text ----

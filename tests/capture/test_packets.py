@@ -31,7 +31,7 @@ from scapy.layers.ppp import PPP, PPPoE
 from scapy.layers.vxlan import VXLAN
 
 from pulsarctl_wire.capture import packets
-from pulsarctl_wire.capture.packets import RAW_IP, Dissector, Segment
+from pulsarctl_wire.capture.packets import MAX_OFFLOADED, RAW_IP, Dissector, Segment
 
 logging.getLogger("scapy").setLevel(logging.ERROR)
 
@@ -246,6 +246,18 @@ def test_offloaded_ipv6_packet_has_length_0(jumbo: bool) -> None:
     assert dissect(RAW_IP, packet) == whole(KEY6, payload)
     found = dissect(RAW_IP, packet[:-1000], len(packet))
     assert found == (*whole(KEY6)[:4], payload[:-1000], 1000)
+
+
+@pytest.mark.parametrize(("size", "taken"), [(MAX_OFFLOADED, True), (MAX_OFFLOADED + 1, False)])
+def test_no_offloaded_packet_is_this_large(size: int, taken: bool) -> None:
+    dissector = Dissector()
+    for version, packet in ((KEY4, ip(len=0)), (KEY6, ip6(plen=0))):
+        head = bytes(packet / tcp(b""))
+        if version == KEY4:
+            head = head[:2] + bytes(2) + head[4:]
+        found = dissector.segment(RAW_IP, head + bytes(size), len(head) + size)
+        assert found == (whole(version, bytes(size)) if taken else None)
+    assert dissector.skipped == (0 if taken else 2)
 
 
 @pytest.mark.parametrize("size", [1, 19, 20, 39])

@@ -406,6 +406,19 @@ def test_raw_frames_in_any_pieces(sizes: list[int]) -> None:
     assert all(event.time_ns is None and event.packet == 0 for event in events)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(zstandard.compress(PING * 80_000), id="zstd"),
+        pytest.param(b"00000000: " + PING.hex(" ").encode() + b"\n*\n00080000: 00\n", id="a repeated row"),
+    ],
+)
+def test_raw_frames_come_a_few_at_a_time(data: bytes) -> None:
+    batches = list(Decoder().read(Source("it", io.BytesIO(data))))
+    assert sum(map(len, batches)) > 40_000
+    assert max(map(len, batches)) <= 64 * 1024 // len(PING) + 1
+
+
 @pytest.mark.parametrize("how", [gzip.compress, zstandard.compress])
 def test_compressed_raw_frames(how: Callable[[bytes], bytes]) -> None:
     assert raws(events_of(how(FRAMES))) == [raw for _, raw in TURNS]

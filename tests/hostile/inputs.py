@@ -15,6 +15,7 @@ from typing import Any, Final
 import segments
 import zstandard
 
+from pulsarctl_wire.capture.hexrows import MAX_REPEATED, MAX_ZEROS
 from pulsarctl_wire.capture.packets import SYN
 from pulsarctl_wire.capture.recording import SessionWriter
 from pulsarctl_wire.wire.commands import BODIES
@@ -244,6 +245,12 @@ def many(make: Callable[[int], bytes]) -> bytes:
     return capture(endless(make))
 
 
+def repeated_row(row: bytes) -> bytes:
+    """A hex dump whose `*` lines stand for as much as they may."""
+    most = MAX_REPEATED if any(row) else MAX_ZEROS
+    return f"00000000: {row.hex(' ')}\n*\n{most:08x}: 00\n".encode()
+
+
 INPUTS: Final[dict[str, Callable[[], bytes]]] = {
     **{f"items of {body}.{field}": partial(of_items, body, field) for body, field in REPEATED},
     "unknown fields": unknown_fields,
@@ -279,6 +286,9 @@ INPUTS: Final[dict[str, Callable[[], bytes]]] = {
     "heads": lambda: repeat(b"\x00\x00\x00\x20\x00\x00\x00\x10\x08"),
     "hexadecimal digits": lambda: b"0a\n" * (SIZE // 3),
     "rows of hexadecimal digits": lambda: b"00000000: 00\n" * (SIZE // 13),
+    "a row that repeats": lambda: repeated_row(frame(command("ping"))),
+    "zeros that repeat": lambda: repeated_row(bytes(16)),
+    "zstd of pings": lambda: ZSTD.compress(frame(command("ping")) * 400_000),
     "gzip of zeros": lambda: zlib.compress(bytes(64 * MIB), 9, 31),
 }
 """By what they are made of."""
