@@ -234,22 +234,30 @@ class _Datagram:
         self.parts = dict(parts or {})
         self.size = size
         self._bytes = sum(map(len, self.parts.values()))
+        self._seen = bytearray()  # a one for each byte that is in a part
+        for offset, data in self.parts.items():
+            self._note(offset, len(data))
 
     def add(self, offset: int, more: bool, data: bytes) -> bytes | None:
         """Add a fragment; give the whole once nothing is missing."""
         if offset not in self.parts and self._bytes + len(data) <= _LARGEST_DATAGRAM:
             self.parts[offset] = data
             self._bytes += len(data)
+            self._note(offset, len(data))
         if not more:
             self.size = offset + len(data)
-        if self.size < 0:
+        if not 0 <= self.size <= len(self._seen) or self._seen.find(0, 0, self.size) >= 0:
             return None
         whole = bytearray()
         for start in sorted(self.parts):
             if start > len(whole):
-                return None
+                break
             whole += self.parts[start][len(whole) - start :]
-        return bytes(whole) if len(whole) >= self.size else None
+        return bytes(whole)
+
+    def _note(self, offset: int, size: int) -> None:
+        self._seen.extend(bytes(max(offset + size - len(self._seen), 0)))
+        self._seen[offset : offset + size] = b"\1" * size
 
 
 def innermost_ip(link: int, data: bytes) -> bytes:

@@ -9,6 +9,7 @@ import ipaddress
 import logging
 import random
 import struct
+import time
 import tracemalloc
 from typing import Any
 
@@ -366,6 +367,19 @@ def test_fragments_of_a_datagram_take_64_kib_at_most() -> None:
     finally:
         tracemalloc.stop()
     assert kept < 1_000_000
+
+
+def test_fragments_take_time_in_proportion_to_their_number() -> None:
+    """Of a datagram that never ends; the last fragment and all but one of the others are there."""
+    dissector = Dissector()
+    start = time.process_time()
+    for _ in range(3):
+        for offset in range(8190, 0, -1):
+            more = 0x2000 if offset < 8190 else 0
+            head = struct.pack(">BBHHHBBH", 0x45, 0, 28, 1, more | offset, 64, 6, 0) + bytes(8)
+            assert dissector.segment(RAW_IP, head + bytes(8), 28) is None
+    assert dissector.skipped == 3 * 8190
+    assert time.process_time() - start < 3
 
 
 def test_fragments_cut_by_the_snap_length_give_no_wrong_bytes() -> None:

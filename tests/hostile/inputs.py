@@ -16,7 +16,7 @@ import segments
 import zstandard
 
 from pulsarctl_wire.capture.hexrows import MAX_REPEATED, MAX_ZEROS
-from pulsarctl_wire.capture.packets import SYN
+from pulsarctl_wire.capture.packets import RAW_IP, SYN
 from pulsarctl_wire.capture.recording import SessionWriter
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Connection
@@ -233,6 +233,16 @@ def unanswered(count: int) -> bytes:
     return b"".join(packets)
 
 
+def fragments() -> bytes:
+    """IP fragments of a datagram that lacks its last eight bytes, and then the same one again and again."""
+    packets = [segments.pcap_header(link=RAW_IP)]
+    for number in range(SIZE // 45):
+        offset = 8190 if not number else min(number - 1, 8188)
+        head = struct.pack(">BBHHHBBH", 0x45, 0, 28, 1, offset | 0x2000 * bool(number), 64, 6, 0) + bytes(8)
+        packets.append(segments.pcap_record((START_NS + number, RAW_IP, head + b"abcdefgh", 28)))
+    return b"".join(packets)
+
+
 def broken(number: int) -> bytes:
     """A SEND with a wrong checksum and metadata that does not parse."""
     body = MAGIC_CHECKSUM + bytes(4) + b"\x00\x00\x00\x04" + b"\xff\xff\xff\xff" + b"payload"
@@ -281,6 +291,7 @@ INPUTS: Final[dict[str, Callable[[], bytes]]] = {
     "broken entries": lambda: many(broken),
     "connections": connections,
     "SYNs": lambda: unanswered(SIZE // 71),
+    "fragments": fragments,
     "pings": lambda: repeat(frame(command("ping"))),
     "noise": lambda: random.Random(5).randbytes(SIZE),
     "heads": lambda: repeat(b"\x00\x00\x00\x20\x00\x00\x00\x10\x08"),
