@@ -40,8 +40,9 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "test_bounds_table.py::test_a_command_that_is_too_large_to_parse",
         "test_bounds_table.py::test_metadata_that_is_too_large_to_parse",
     ),
-    "work of a search for the next frame": (
+    "work of searches for the next frame in a direction": (
         "wire/test_stream.py::test_a_search_gives_up_large_candidates_before_it_takes_for_ever",
+        "wire/test_stream.py::test_all_searches_of_a_stream_give_up_large_candidates_together",
     ),
     "bytes that wait behind a hole": (
         "capture/test_reassembly.py::test_a_hole_with_more_than_8_mib_behind_it_is_given_up",

@@ -105,7 +105,7 @@ def _footing(half: Half) -> HalfFooting | None:
     stream = half.stream
     if stream.untouched:
         return HalfFooting(FRESH if stream.in_step else IDLE, half.begun, half.next, (), 0)
-    if stream.step is None:
+    if stream.step is None or stream.in_debt:
         return None
     return HalfFooting(STEP, half.begun, half.next, stream.sources, stream.position)
 
@@ -123,6 +123,8 @@ def agrees(guess: Footing, tcp: Tcp, state: State) -> bool:
         if mine.kind == IDLE:
             if stream is not None and not (half.stream.untouched or half.stream.step == 0):
                 return False  # its first bytes went on with a frame
+            if half.stream.in_debt:
+                return False
         elif true is None or (true.kind, true.sources) != (mine.kind, mine.sources):
             return False
     return True

@@ -13,13 +13,14 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from pulsarctl_wire.wire.commands import BODIES, PAYLOAD_TYPES, TO_BROKER
-from pulsarctl_wire.wire.fields import unknown_fields
-from pulsarctl_wire.wire.frame import locate
+from pulsarctl_wire.wire.fields import has_unknown_fields
+from pulsarctl_wire.wire.frame import Parts, locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
 LARGEST_COMMAND: Final = 64 * 1024
 """Bytes of the largest command believed out of step (one with very many topics may be larger)."""
 
+_PARSING: Final = 64  # how many times longer a byte takes to parse than to check
 _SMALL_COMMAND: Final = 256
 _SMALL_FRAME: Final = 4096
 
@@ -85,27 +86,55 @@ def sane_command(command: bytes, to_broker: bool | None) -> int:
     if to_broker is not None and TO_BROKER.get(number, to_broker) is not to_broker:
         return 0
     body = BODIES[number]
-    if not base.HasField(body) or unknown_fields(base):  # type: ignore[arg-type]
+    if not base.HasField(body) or has_unknown_fields(base):  # type: ignore[arg-type]
         return 0
-    return 0 if unknown_fields(getattr(base, body)) else number
+    return 0 if has_unknown_fields(getattr(base, body)) else number
 
 
-def judge(data: bytes, at: int, to_broker: bool | None, limit: int, *, any_checksum: bool = False) -> int:
-    """Whether there is a whole, right frame at `data[at:]`; the answer as in `judge_command`.
+def judge(
+    data: bytes,
+    at: int,
+    to_broker: bool | None,
+    limit: int,
+    *,
+    any_checksum: bool = False,
+    any_size: bool = True,
+) -> tuple[int, int]:
+    """Whether there is a whole, right frame at `data[at:]`: the answer as in `judge_command`, and its effort.
 
-    `any_checksum` is for places where a frame is likely: there its checksum may be wrong.
+    That is about the bytes that were parsed. `any_checksum` is for places where a frame is likely: there its
+    checksum may be wrong. Without `any_size` it is surely none unless it costs little to judge.
     """
-    stop = judge_command(data, at, to_broker, limit)
+    if not any_size and len(data) - at >= 8 and not _is_small(data, at):
+        return 0, 0
+    stop, effort = judge_command(data, at, to_broker, limit), _command_effort(data, at)
     if stop <= 0:
-        return stop
+        return stop, effort
     if stop > len(data):
-        return -stop
+        return -stop, effort
     command_end = at + 8 + int(_header_at(data, at)[1])
-    return stop if command_end == stop or _right_entry(data[command_end:stop], any_checksum) else 0
-
-
-def _right_entry(entry: bytes, any_checksum: bool) -> bool:
+    if command_end == stop:
+        return stop, effort
+    entry = data[command_end:stop]
     parts = locate(entry, 0)
+    start, end = parts.metadata
+    effort += end - start + len(entry) // _PARSING
+    return stop if _is_right(entry, parts, any_checksum) else 0, effort
+
+
+def judge_pair(
+    data: bytes, at: int, to_broker: bool | None, limit: int, *, any_size: bool
+) -> tuple[int, int]:
+    """Whether a whole, right frame is at `data[at:]` and a sane one behind it; the answer as in `judge`."""
+    verdict, effort = judge(data, at, to_broker, limit, any_size=any_size)
+    if verdict <= 0:
+        return verdict, effort
+    if not any_size and len(data) - verdict >= 8 and _header_at(data, verdict)[1] > _SMALL_COMMAND:
+        return 0, effort
+    return judge_command(data, verdict, to_broker, limit), effort + _command_effort(data, verdict)
+
+
+def _is_right(entry: bytes, parts: Parts, any_checksum: bool) -> bool:
     if parts.problem or (parts.stored != parts.computed and not any_checksum):
         return False
     start, stop = parts.metadata
@@ -115,7 +144,13 @@ def _right_entry(entry: bytes, any_checksum: bool) -> bool:
         return False
 
 
-def is_small(data: bytes, at: int) -> bool:
+def _command_effort(data: bytes, at: int) -> int:
+    """What it takes to judge the header and the command at `data[at:]`."""
+    size = int(_header_at(data, at)[1]) if len(data) - at >= 8 else 0
+    return 8 + size if size <= min(LARGEST_COMMAND, len(data) - at - 8) else 8
+
+
+def _is_small(data: bytes, at: int) -> bool:
     """Whether the candidate at `data[at:]` costs little to judge, whatever it holds."""
     total, size = _header_at(data, at)
     return bool(size <= _SMALL_COMMAND and total <= _SMALL_FRAME)

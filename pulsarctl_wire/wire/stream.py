@@ -15,11 +15,12 @@ must follow one another, for a payload may hold anything, Pulsar frames included
 judged in order, so a later one never wins while an earlier one is still arriving.
 
 Memory is bounded: a frame up to the limit is kept until it is whole; a larger one is kept only if
-its command is sane, and up to `KEPT_FRAME` bytes. Time is bounded: a search that has spent much more
-effort than the bytes it has searched are worth looks only at small candidates from then on.
+its command is sane, and up to `KEPT_FRAME` bytes. Time is bounded: where searches have spent much more
+effort than the bytes of the stream are worth, only small candidates are looked at until more have passed.
 """
 
 import struct
+from bisect import bisect_right
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -43,8 +44,9 @@ from pulsarctl_wire.wire.frame import (
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 _UNCHECKED: Final = 65_536  # bytes of a frame that is waited for before its command is parsed
+_LAST_PACKET: Final = 1 << 62  # later than any
 _MOST_PACKETS: Final = 65_536  # that a malformed stretch names
-_FREE_EFFORT: Final = 16 * 1024 * 1024
+_FREE_EFFORT: Final = 1024 * 1024
 _EFFORT_PER_BYTE: Final = 8
 
 STATE: Final = (
@@ -108,7 +110,8 @@ class FrameStream:
         self._searching = False
         self._seen_frame = False
         self._fresh = True  # nothing recognised yet: it may still be another protocol
-        self._resume_at, self._searched, self._effort = -1, 0, 0
+        self._resume_at, self._searched = -1, 0
+        self._effort = 0  # of searches: `_EFFORT_PER_BYTE` times the offset whose bytes are worth it
         self._mark_lost("", 0)
         self._fresh = True
         if not from_start:
@@ -153,6 +156,7 @@ class FrameStream:
         self._time_ns, self._packet = time_ns, packet
         events.append(Gap(size, self.connection, self.to_broker, self._offset, time_ns, packet))
         self._offset += size
+        self._effort += _EFFORT_PER_BYTE * size
         if frame_end >= self._offset:
             self._skip = frame_end - self._offset
         else:
@@ -176,6 +180,11 @@ class FrameStream:
     def step(self) -> int | None:
         """How many bytes of a frame that begins where the last one ended are here; None if out of step."""
         return self._buffered if self.in_step and self._seen_frame and self._approved < 0 else None
+
+    @property
+    def in_debt(self) -> bool:
+        """Whether more effort was spent on searches than the bytes so far are worth."""
+        return self._effort > _EFFORT_PER_BYTE * self._offset
 
     @property
     def untouched(self) -> bool:
@@ -217,6 +226,7 @@ class FrameStream:
         self._buffered = sum(map(len, self._buffer))
         self._offset += shift
         self._searched += shift
+        self._effort += _EFFORT_PER_BYTE * shift
         self._lost_at += shift
         if self._resume_at >= 0:
             self._resume_at += shift
@@ -401,7 +411,6 @@ class FrameStream:
         self._searching = True
         self._resume_at = resume_at
         self._searched = offset  # stream offset up to which candidates were refused
-        self._effort = 0
         self._need = 0
         self._mark_lost(reason, offset)
 
@@ -417,16 +426,22 @@ class FrameStream:
     def _packets_of(self, start: int, stop: int) -> list[int]:
         """The packets that hold the bytes from stream offset `start` up to `stop`."""
         packets: list[int] = []
-        for end, packet, _ in self._sources:
-            if end > start and packet not in packets[-1:]:
+        for index in range(self._source_of(start), len(self._sources)):
+            end, packet, _ = self._sources[index]
+            if packet not in packets[-1:]:
                 packets.append(packet)
             if end >= stop:
                 return packets
         return packets if self._sources else [self._source]
 
+    def _source_of(self, start: int) -> int:
+        """Which of `_sources` the byte at stream offset `start` came from."""
+        return bisect_right(self._sources, (start, _LAST_PACKET, None))
+
     def _start_ns(self, start: int) -> int | None:
         """When the byte at stream offset `start` was captured."""
-        return next((time_ns for end, _, time_ns in self._sources if end > start), self._source_ns)
+        index = self._source_of(start)
+        return self._sources[index][2] if index < len(self._sources) else self._source_ns
 
     def _pass_over(self, data: bytes) -> None:
         if data and len(self._lost_packets) < _MOST_PACKETS:
@@ -468,9 +483,12 @@ class FrameStream:
 
     def _search(self, data: bytes, ended: bool) -> int:
         """Where in `data` a frame surely begins; -1 if nowhere yet (then `_need` says what to wait for)."""
+        direction = self._direction()
         if self._resume_at >= self._offset:
             at = self._resume_at - self._offset
-            verdict = resync.judge(data, at, self._direction(), self.limit, any_checksum=True)
+            worth = self._is_worth(self._searched)
+            judged = resync.judge(data, at, direction, self.limit, any_checksum=True, any_size=worth)
+            verdict = self._paid(judged, self._searched, ended)
             if verdict > 0:
                 return at
             if verdict < 0 and not ended:
@@ -480,28 +498,28 @@ class FrameStream:
         start = self._searched - self._offset
         for match in resync.CANDIDATE.finditer(data, start + 4):
             at = match.start() - 4
-            verdict = self._judge_pair(data, at)
+            offset = self._offset + at
+            judged = resync.judge_pair(data, at, direction, self.limit, any_size=self._is_worth(offset))
+            verdict = self._paid(judged, offset, ended)
             if verdict > 0:
                 return at
             if verdict < 0 and not ended:
-                self._searched = self._offset + at
+                self._searched = offset
                 self._need = -verdict
                 return -1
         self._searched = max(self._searched, self._offset + len(data) - resync.CANDIDATE_SPAN + 1)
         self._need = 0
         return -1
 
-    def _judge_pair(self, data: bytes, at: int) -> int:
-        """Whether two frames follow one another at `data[at:]`; the answer as in `resync.judge`."""
-        worth = _FREE_EFFORT + _EFFORT_PER_BYTE * (self._offset + at - self._lost_at)
-        if self._effort > worth and not resync.is_small(data, at):
-            return 0
-        verdict = resync.judge(data, at, self._direction(), self.limit)
-        if verdict > 0:
-            self._effort += verdict - at
-            verdict = resync.judge_command(data, verdict, self._direction(), self.limit)
-        elif verdict == 0:
-            self._effort += min(int.from_bytes(data[at : at + 4], "big"), len(data) - at)
+    def _is_worth(self, offset: int) -> bool:
+        """Whether more than small candidates may be judged at a stream offset."""
+        return self._effort - _EFFORT_PER_BYTE * offset <= _FREE_EFFORT
+
+    def _paid(self, judged: tuple[int, int], offset: int, ended: bool) -> int:
+        """The verdict of what was `judged` at a stream offset; its effort counts once that is final."""
+        verdict, effort = judged
+        if verdict >= 0 or ended:
+            self._effort = max(self._effort, _EFFORT_PER_BYTE * offset) + effort
         return verdict
 
     # -- ends

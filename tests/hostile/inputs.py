@@ -243,6 +243,68 @@ def fragments() -> bytes:
     return b"".join(packets)
 
 
+PING: Final = frame(command("ping"))
+SEND: Final = command("send", producer_id=0, sequence_id=0).SerializePartialToString()
+
+
+def segments_of(streams: Iterable[bytes], size: int) -> bytes:
+    """A capture of connections that carry these streams in segments of `size` bytes; all begin midway."""
+    packets = [segments.pcap_header()]
+    for number, data in enumerate(streams):
+        key = b"\x0a\0\0\1\x0b\0\0\1" + struct.pack(">HH", 10_000 + number, 6650)
+        for at in range(0, len(data), size):
+            packet = segments.ethernet((key, 1 + at, 0, 0, data[at : at + size], 0))
+            packets.append(segments.pcap_record((START_NS + at, segments.ETHERNET, packet, len(packet))))
+    return b"".join(packets)
+
+
+def candidates(heads: int, rest: int) -> bytes:
+    """Commands inside one another, all with the same end and as many unknown fields before it."""
+    tail = b"\xc0\x3e\x00" * rest
+    whole, made = heads * 16 + len(tail), b""
+    for at in range(11, heads * 16, 16):
+        size = whole - at
+        made += b"\xc2\x3e\x0a" + struct.pack(">II", size + 4, size) + b"\x08\x12\x92\x01\x00"
+    return made + tail
+
+
+def chains(heads: int, rest: int) -> bytes:
+    """Frames that break, and such candidates behind each."""
+    return PING * 2 + b"\0\0\0\x09\0\0\0\x05\xff\xff\xff\xff\xff" + candidates(heads, rest)
+
+
+def second_frames() -> bytes:
+    """Right frames inside of unknown fields, each followed by the head of a large wrong one."""
+    unit = 40
+    rest = b"\xc0\x3e\x00" * 15_000
+    made = b""
+    for at in range(0, 450 * unit, unit):
+        size = 450 * unit + len(rest) - (at + 3 + 13 + 8)
+        head = struct.pack(">II", size + 4, size) + b"\x08\x12\x92\x01\x00"
+        inside = PING + head
+        made += b"\xc2\x3e" + bytes([unit - 3]) + inside + bytes(unit - 3 - len(inside))
+    return PING * 2 + b"\0\0\0\x09\0\0\0\x05\xff\xff\xff\xff\xff" + made + rest
+
+
+def claims() -> bytes:
+    """Frames that break and claim to end where a SEND begins whose metadata is as large as all the rest."""
+    entry = _varint(2 << 3 | 0) + b"\x00"
+    large = (len(entry) * 150_000).to_bytes(4, "big") + entry * 150_000
+    send = (4 + len(SEND) + len(large)).to_bytes(4, "big") + len(SEND).to_bytes(4, "big") + SEND + large
+    count, made = 15_000, []
+    for number in range(count):
+        left = (count - number) * 39 - 4
+        made.append(left.to_bytes(4, "big") + b"\0\0\0\x05\xff\xff\xff\xff\xff" + PING * 2)
+    return b"".join(made) + send
+
+
+def wrong_metadata() -> bytes:
+    """A SEND with metadata that does not parse, as large as all of the stream, which is full of PINGs."""
+    rest = PING * 35_000
+    size = 4 + len(SEND) + 4 + len(rest)
+    return size.to_bytes(4, "big") + len(SEND).to_bytes(4, "big") + SEND + b"\0\0\0\4\xff\xff\xff\xff" + rest
+
+
 def broken(number: int) -> bytes:
     """A SEND with a wrong checksum and metadata that does not parse."""
     body = MAGIC_CHECKSUM + bytes(4) + b"\x00\x00\x00\x04" + b"\xff\xff\xff\xff" + b"payload"
@@ -292,14 +354,20 @@ INPUTS: Final[dict[str, Callable[[], bytes]]] = {
     "connections": connections,
     "SYNs": lambda: unanswered(SIZE // 71),
     "fragments": fragments,
-    "pings": lambda: repeat(frame(command("ping"))),
+    "candidates in a row": lambda: repeat(chains(1000, 5300)),
+    "candidates of many connections": lambda: segments_of([chains(300, 2000)] * 90, 1400),
+    "candidates of small frames": lambda: repeat(chains(14, 10)),
+    "second frames": lambda: repeat(second_frames()),
+    "frames that claim where they end": claims,
+    "small segments": lambda: segments_of([wrong_metadata()], 58),
+    "pings": lambda: repeat(PING),
     "noise": lambda: random.Random(5).randbytes(SIZE),
     "heads": lambda: repeat(b"\x00\x00\x00\x20\x00\x00\x00\x10\x08"),
     "hexadecimal digits": lambda: b"0a\n" * (SIZE // 3),
     "rows of hexadecimal digits": lambda: b"00000000: 00\n" * (SIZE // 13),
-    "a row that repeats": lambda: repeated_row(frame(command("ping"))),
+    "a row that repeats": lambda: repeated_row(PING),
     "zeros that repeat": lambda: repeated_row(bytes(16)),
-    "zstd of pings": lambda: ZSTD.compress(frame(command("ping")) * 400_000),
+    "zstd of pings": lambda: ZSTD.compress(PING * 400_000),
     "gzip of zeros": lambda: zlib.compress(bytes(64 * MIB), 9, 31),
 }
 """By what they are made of."""

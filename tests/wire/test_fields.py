@@ -17,6 +17,7 @@ from pulsarctl_wire.wire.fields import (
     Walker,
     as_base64,
     as_text,
+    has_unknown_fields,
     unknown_fields,
 )
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -297,6 +298,20 @@ def test_an_unknown_field_is_shown(data: bytes, value: int | str) -> None:
     assert orjson.loads(orjson.dumps(walked)) == walked
     assert [number for number, _ in unknown_fields(message)] == [1125]
     assert oddities(message) == ["CommandError has the unknown field 1125"]
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_whether_there_are_unknown_fields(size: int) -> None:
+    known = BaseCommand(type=BaseCommand.ERROR)
+    known.error.message = "m" * size
+    assert not has_unknown_fields(known)
+    outside, inside = (BaseCommand.FromString(known.SerializePartialToString()) for _ in range(2))
+    outside.MergeFromString(b"\xc0\x3e\x00")
+    inside.error.MergeFromString(b"\xc0\x3e\x00\x1a\x01\xff")
+    assert has_unknown_fields(outside)
+    assert not has_unknown_fields(outside.error)
+    assert not has_unknown_fields(inside)
+    assert has_unknown_fields(inside.error)
 
 
 def test_unknown_fields_in_sub_messages() -> None:

@@ -5,6 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import cuts, frames_to_broker, request_frames, send_frames
 
+from pulsarctl_wire.wire import resync
 from pulsarctl_wire.wire import stream as stream_module
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame, Gap, Malformed, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
@@ -229,6 +230,53 @@ def test_a_search_gives_up_large_candidates_before_it_takes_for_ever() -> None:
     bait = (1_000_000).to_bytes(4, "big") + SEND[4:16] + b"xx"
     events = decode(b"\xff" * 8 + bait * 20_000 + PING + FLOW)
     assert commands(events) == ["Malformed", "PING", "FLOW"]
+
+
+def candidate(size: int) -> bytes:
+    """A PING with so many bytes of unknown fields: no frame is believed that is like this."""
+    size -= size % 3
+    return (
+        (size + 9).to_bytes(4, "big")
+        + (size + 5).to_bytes(4, "big")
+        + PING[8:]
+        + b"\xc0\x3e\x00" * (size // 3)
+    )
+
+
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the commands that are judged from now on."""
+    sizes: list[int] = []
+    sane = resync._sane
+
+    def noted(command: bytes, behind: int, to_broker: bool | None) -> bool:
+        sizes.append(len(command))
+        return sane(command, behind, to_broker)
+
+    monkeypatch.setattr(resync, "_sane", noted)
+    return sizes
+
+
+def test_all_searches_of_a_stream_give_up_large_candidates_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    nested = b"".join(candidate(60_000 - at)[:13] for at in range(0, 1300, 13)) + candidate(58_700)
+    bad = PING * 2 + b"\0\0\0\x09\0\0\0\x05\xff\xff\xff\xff\xff"
+    sizes = judged(monkeypatch)
+    stream = FrameStream(Connection(0), True)
+    for data in [bad + nested] * 5:
+        stream.feed(data)
+        stream.gap(1_000_000)  # which pays nothing back
+    spent = sum(size for size in sizes if size > 256)
+    assert 500_000 < spent < 1_200_000 + 8 * 5 * len(bad + nested)
+    assert stream.in_debt
+    stream.feed(PING * 200_000)
+    assert not stream.in_debt
+
+
+def test_any_chunking_of_candidates_gives_the_same_events() -> None:
+    whole = b"\xff" * 8 + b"".join(candidate(300 * each) for each in range(20)) + PING + FLOW + b"\xff" * 9
+    whole = whole * 3 + candidate(60_000)[:30_000]
+    once = gist(decode(whole))
+    for size in (7, 1_000, 65_536):
+        assert gist(decode(*(whole[at : at + size] for at in range(0, len(whole), size)))) == once
 
 
 @example(frames=[PING], noise=b"\x00\x00\x00\x05")
