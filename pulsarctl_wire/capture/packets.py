@@ -2,10 +2,11 @@
 
 The usual layers are walked by hand, for they are most of the work on captures of small packets:
 Ethernet with VLAN tags, Linux cooked v1 and v2, BSD loopback, raw IP; IPv4 with options, IPv6 with
-extension headers. Everything rarer (tunnels, MPLS, PPPoE, other link types) is unwrapped by scapy,
-and the IP packet found inside walked as the others are.
+extension headers; MPLS, PPPoE, and tunnels (IP in IP, GRE, VXLAN, Geneve). Of other link types scapy
+finds the IP packet in the first bytes, and that is walked as the others are.
 
-Sources: RFC 791, 8200 (IP), 9293 (TCP), 4303 (ESP is not looked into), IEEE 802.1Q, LINKTYPE_ registry.
+Sources: RFC 791, 8200 (IP), 9293 (TCP), 4303 (ESP is not looked into), 3032, 4385 (MPLS), 2516 (PPPoE),
+2784, 2890 (GRE), 7348 (VXLAN), 8926 (Geneve), IEEE 802.1Q, LINKTYPE_ registry.
 """
 
 import ipaddress
@@ -46,10 +47,13 @@ RAW_IP: Final = 101
 
 _TAGS: Final = {0x8100, 0x88A8, 0x9100, 0x9200}
 _IP_TYPES: Final = {0x0800, 0x86DD}
-_WRAPPED_TYPES: Final = {0x8847, 0x8848, 0x8864, 0x6558}  # MPLS, PPPoE, transparent Ethernet
+_MPLS: Final = {0x8847, 0x8848}
+_BRIDGED, _PPPOE = 0x6558, 0x8864
+_PPP_IP: Final = {0x0021, 0x0057}
 _TCP, _UDP, _FRAGMENT = 6, 17, 44
-_WRAPPED_PROTOCOLS: Final = {4, 41, 47}  # IP in IP, IPv6 in IP, GRE
-_WRAPPED_PORTS: Final = {4789, 8472, 6081}  # VXLAN (twice), Geneve
+_IP_IN_IP: Final = {4, 41}
+_GRE, _VXLAN = 47, {4789, 8472}
+_GENEVE = 6081
 _EXTENSIONS: Final = {0, 43, 60, 135}  # hop by hop, routing, destination options, mobility
 _AUTHENTICATION: Final = 51
 
@@ -64,6 +68,7 @@ _LARGEST_DATAGRAM: Final = 65_535 - 60  # bytes behind the largest header
 MAX_OFFLOADED: Final = 512 * 1024
 """Bytes of the largest segment; it is not split yet when it is captured, and Linux makes no larger ones."""
 
+_SEARCHED: Final = 256  # bytes in which scapy looks for an IP packet
 _DEEPEST: Final = 8  # IP packets in one another
 
 MAX_DATAGRAMS: Final = 256
@@ -123,12 +128,30 @@ class Dissector:
         elif link in _LOOPBACKS:
             return self._ip(data, _LOOPBACKS[link], length)
         else:
-            return self._unwrap(link, data)
+            at = ip_offset(link, data[:_SEARCHED])
+            return self._ip(data, at, length) if at >= 0 else None
+        return self._behind(kind, data, at, length)
+
+    def _behind(self, kind: int, data: bytes, at: int, length: int) -> Segment | None:
+        """The segment in what a header with this EtherType is followed by."""
         while kind in _TAGS:
             kind, at = _u16_at(data, at + 2)[0], at + 4
         if kind in _IP_TYPES:
             return self._ip(data, at, length)
-        return self._unwrap(link, data) if kind in _WRAPPED_TYPES else None
+        if kind in _MPLS:
+            while not data[at + 2] & 1:  # the last label says so
+                at += 4
+            version = data[at + 4] >> 4
+            if version in (4, 6):
+                return self._ip(data, at + 4, length)
+            return self._ethernet(data, at + 4 if version else at + 8, length)
+        if kind == _PPPOE and _u16_at(data, at + 6)[0] in _PPP_IP:
+            return self._ip(data, at + 8, length)
+        return self._ethernet(data, at, length) if kind == _BRIDGED else None
+
+    def _ethernet(self, data: bytes, at: int, length: int) -> Segment | None:
+        """The segment in an Ethernet frame inside of a packet."""
+        return self._inside(data, at + 14, length, _u16_at(data, at + 12)[0])
 
     def _ip(self, data: bytes, at: int, length: int) -> Segment | None:
         first, size, _, fragment, protocol = _ipv4_at(data, at)
@@ -149,7 +172,7 @@ class Dissector:
             head = data[at : at + 2] + size + data[at + 4 : at + 6] + bytes(2) + data[at + 8 : at + header]
             return self._inside(head + whole)
         if protocol != _TCP:
-            return self._tunnel(protocol, data, at, at + header)
+            return self._tunnel(protocol, data, at + header, stop)
         return self._tcp(data[at + 12 : at + 20], data, at + header, stop)
 
     def _ipv6(self, data: bytes, at: int, length: int) -> Segment | None:
@@ -175,7 +198,7 @@ class Dissector:
                 head = data[at : at + 4] + size + data[next_at : next_at + 1] + data[at + 7 : at + 40]
                 return self._inside(head + whole)
             else:
-                return self._tunnel(protocol, data, at, next_at)
+                return self._tunnel(protocol, data, next_at, stop)
 
     def _tcp(self, addresses: bytes, data: bytes, at: int, stop: int) -> Segment | None:
         sequence, acknowledged, header, flags = _tcp_at(data, at + 4)
@@ -192,24 +215,34 @@ class Dissector:
             stop - start - len(payload),
         )
 
-    def _tunnel(self, protocol: int, data: bytes, ip_at: int, at: int) -> Segment | None:
-        if protocol in _WRAPPED_PROTOCOLS or (
-            protocol == _UDP and (_u16_at(data, at + 2)[0] in _WRAPPED_PORTS)
-        ):
-            return self._unwrap(RAW_IP, data[ip_at:])
+    def _tunnel(self, protocol: int, data: bytes, at: int, stop: int) -> Segment | None:
+        """The segment in an IP packet's payload of another protocol than TCP."""
+        if protocol in _IP_IN_IP:
+            return self._inside(data, at, stop)
+        if protocol == _GRE:
+            flags, kind = _u16_at(data, at)[0], _u16_at(data, at + 2)[0]
+            if flags & 7:
+                return None  # another version
+            at += 8 if flags & 0xC000 else 4  # checksum
+            at += (flags >> 13 & 1) * 4 + (flags >> 12 & 1) * 4  # key, sequence number
+            return self._inside(data, at, stop, kind)
+        if protocol == _UDP:
+            port = _u16_at(data, at + 2)[0]
+            if port in _VXLAN:
+                return self._ethernet(data, at + 16, stop)
+            if port == _GENEVE:
+                return self._inside(
+                    data, at + 16 + (data[at + 8] & 0x3F) * 4, stop, _u16_at(data, at + 10)[0]
+                )
         return None
 
-    def _unwrap(self, link: int, data: bytes) -> Segment | None:
-        inner = innermost_ip(link, data)
-        return self._inside(inner) if 0 < len(inner) < len(data) else None
-
-    def _inside(self, data: bytes) -> Segment | None:
-        """The segment in an IP packet that was in another one."""
+    def _inside(self, data: bytes, at: int = 0, length: int = -1, kind: int = 0x0800) -> Segment | None:
+        """The segment in what is inside of an IP packet, by its EtherType."""
         if self._depth == _DEEPEST:
             return None
         self._depth += 1
         try:
-            return self._ip(data, 0, len(data))
+            return self._behind(kind, data, at, len(data) if length < 0 else length)
         finally:
             self._depth -= 1
 
@@ -260,24 +293,24 @@ class _Datagram:
         self._seen[offset : offset + size] = b"\1" * size
 
 
-def innermost_ip(link: int, data: bytes) -> bytes:
-    """The innermost IP packet that scapy finds in a packet of link type `link`; b"" if it finds none."""
+def ip_offset(link: int, data: bytes) -> int:
+    """Where the IP packet begins that scapy finds in the head of a packet of link type `link`; or -1."""
     from scapy.config import conf
-    from scapy.contrib import geneve, mpls  # noqa: F401  (importing binds the layers to each other)
-    from scapy.layers import inet, inet6, l2, ppp, vxlan  # noqa: F401
+    from scapy.contrib import mpls  # noqa: F401  (importing binds the layers to each other)
+    from scapy.layers import inet, inet6, l2, ppp  # noqa: F401
 
     layer: Any = conf.l2types.num2layer.get(link)
-    if link == RAW_IP:
-        layer = inet.IP if data[:1] < b"\x50" else inet6.IPv6
-    if layer is None:
-        return b""
+    at = 0
     try:
-        packet = layer(data)
-        inner = b""
-        while packet and packet.payload is not None and packet.name != "NoPayload":
-            if packet.name in ("IP", "IPv6"):
-                inner = bytes(packet.original)
-            packet = packet.payload
+        for _ in range(_DEEPEST):  # layer by layer: scapy would take apart all that is in the IP packet, too
+            if layer is None or layer in (inet.IP, inet6.IPv6):
+                break
+            if hasattr(layer, "dispatch_hook"):
+                layer = layer.dispatch_hook(data[at:])
+            packet = layer()
+            rest = packet.post_dissect(packet.do_dissect(packet.pre_dissect(data[at:])))
+            at = len(data) - len(rest)
+            layer = packet.guess_payload_class(packet.extract_padding(rest)[0])
     except Exception:
-        return b""
-    return inner
+        return -1
+    return at if layer in (inet.IP, inet6.IPv6) else -1

@@ -432,6 +432,23 @@ TUNNELS: dict[str, tuple[int, Packet, bytes]] = {
         ether() / outer() / GRE(key_present=1, key=7, seqnum_present=1, sequence_number=4) / ip() / tcp(),
         KEY4,
     ),
+    "GRE with checksum": (ETHERNET, ether() / outer() / GRE(chksum_present=1) / ip() / tcp(), KEY4),
+    "MPLS of Ethernet": (
+        ETHERNET,
+        ether() / MPLS(label=5, s=1) / b"\0\0\0\0" / ether() / ip() / tcp(),
+        KEY4,
+    ),
+    "Geneve with options": (
+        ETHERNET,
+        ether()
+        / outer()
+        / UDP(sport=1, dport=6081)
+        / bytes.fromhex("0200080000000500")
+        / bytes(8)
+        / ip()
+        / tcp(),
+        KEY4,
+    ),
     "GRE over IPv6": (ETHERNET, ether() / outer6() / GRE() / ip() / tcp(), KEY4),
     "IP in IP": (ETHERNET, ether() / outer() / ip() / tcp(), KEY4),
     "IP in raw IP": (RAW_IP, outer() / ip() / tcp(), KEY4),
@@ -447,6 +464,38 @@ TUNNELS: dict[str, tuple[int, Packet, bytes]] = {
     "PPPoE of IPv6": (ETHERNET, ether() / PPPoE(sessionid=1) / PPP(proto=0x57) / ip6() / tcp(), KEY6),
     "PPP": (9, PPP() / ip() / tcp(), KEY4),
 }
+
+
+@pytest.mark.parametrize("name", [name for name in TUNNELS if name != "PPP"])
+def test_tunnels_are_walked_without_scapy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes a tenth of a millisecond for each layer, of which a packet may have thousands."""
+    monkeypatch.setattr(packets, "ip_offset", None)
+    link, packet, kind = TUNNELS[name]
+    assert dissect(link, bytes(packet)) == whole(kind)
+
+
+def test_scapy_looks_at_the_first_bytes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    real = packets.ip_offset
+
+    def noted(link: int, data: bytes) -> int:
+        sizes.append(len(data))
+        return real(link, data)
+
+    monkeypatch.setattr(packets, "ip_offset", noted)
+    packet = PPP() / ip() / tcp(LONG)
+    for _ in range(3):
+        packet = PPP() / outer() / packet[IP]
+    assert dissect(9, bytes(packet)) == whole(KEY4, LONG)
+    assert sizes == [256]
+
+
+@pytest.mark.parametrize(("depth", "taken"), [(packets._DEEPEST, True), (packets._DEEPEST + 1, False)])
+def test_ip_packets_in_one_another(depth: int, taken: bool) -> None:
+    packet = ip() / tcp()
+    for _ in range(depth):
+        packet = outer() / packet
+    assert dissect(RAW_IP, bytes(packet)) == (whole(KEY4) if taken else None)
 
 
 @pytest.mark.parametrize("name", TUNNELS)

@@ -305,6 +305,24 @@ def wrong_metadata() -> bytes:
     return size.to_bytes(4, "big") + len(SEND).to_bytes(4, "big") + SEND + b"\0\0\0\4\xff\xff\xff\xff" + rest
 
 
+def tunnels(heads: bytes, link: int = RAW_IP) -> bytes:
+    """A capture of packets that begin with `heads`, with a PING each."""
+    packets = [segments.pcap_header(link=link)]
+    packet = segments.ethernet((b"\x0a\0\0\1\x0b\0\0\1\x9c\x40\x1a\x0a", 1, 0, 0, PING, 0))
+    packet = heads + packet[14:]
+    packets += [segments.pcap_record((START_NS, link, packet, len(packet)))] * (SIZE // (len(packet) + 16))
+    return b"".join(packets)
+
+
+def ip_heads(count: int, protocol: int, behind: bytes) -> bytes:
+    """IP headers in one another, each with these bytes behind it."""
+    size, made = 20 + len(behind), b""
+    for number in range(count):
+        left = min((count - number) * size + 53, 65_535)
+        made += struct.pack(">BBHHHBBH", 0x45, 0, left, 1, 0, 64, protocol, 0) + bytes(8) + behind
+    return made
+
+
 def broken(number: int) -> bytes:
     """A SEND with a wrong checksum and metadata that does not parse."""
     body = MAGIC_CHECKSUM + bytes(4) + b"\x00\x00\x00\x04" + b"\xff\xff\xff\xff" + b"payload"
@@ -354,6 +372,11 @@ INPUTS: Final[dict[str, Callable[[], bytes]]] = {
     "connections": connections,
     "SYNs": lambda: unanswered(SIZE // 71),
     "fragments": fragments,
+    "GRE": lambda: tunnels(ip_heads(7, 47, b"\0\0\x08\0")),
+    "GRE without end": lambda: tunnels(ip_heads(2000, 47, b"\0\0\x08\0")),
+    "IP in IP": lambda: tunnels(ip_heads(1, 4, b"")),
+    "MPLS": lambda: tunnels(bytes(12) + b"\x88\x47" + bytes(4 * 200) + b"\0\0\1\0", segments.ETHERNET),
+    "PPP": lambda: tunnels(b"\xff\x03\0\x21" + ip_heads(20, 4, b""), 9),
     "candidates in a row": lambda: repeat(chains(1000, 5300)),
     "candidates of many connections": lambda: segments_of([chains(300, 2000)] * 90, 1400),
     "candidates of small frames": lambda: repeat(chains(14, 10)),
