@@ -14,6 +14,7 @@ _SHOWN: Final = 256
 """Bytes of a part that are shown; of a longer one the first."""
 
 _WIDTH: Final = 16
+_VISIBLE: Final = bytes(byte if 32 <= byte < 127 else ord(".") for byte in range(256))
 
 
 class HexRenderer:
@@ -29,22 +30,32 @@ class HexRenderer:
         lines = [self._line(event)]
         if not isinstance(event, Gap):
             hidden = [] if self._show_secrets else event_spans(event)
+            raw = event.raw
             for part in annotated(event, hidden):
-                lines += self._part(event.raw, part, hidden)
+                start, stop, label = part
+                if stop - start <= _WIDTH:
+                    lines.append(self._row(raw, start, stop, label, hidden))
+                else:
+                    lines += self._rows(raw, part, hidden)
         return "\n".join(lines)
 
-    def _part(self, raw: bytes, part: Part, hidden: list[Span]) -> Iterator[str]:
+    def _rows(self, raw: bytes, part: Part, hidden: list[Span]) -> Iterator[str]:
         stop = min(part.stop, part.start + _SHOWN)
         for at in range(part.start, stop, _WIDTH):
-            end = min(at + _WIDTH, stop)
-            spans = [(begin - at, over - at) for begin, over in hidden if begin < end and over > at]
-            digits = hex_digits(raw[at:end], spans)
-            visible = masked(raw[at:end], spans, b".")
-            text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in visible)
-            label = clean(part.label) if at == part.start else ""
-            yield (
-                f"  {self._paint('dim', f'{at:08x}')}  {digits:<{3 * _WIDTH}} "
-                f"{self._paint('dim', f'{text:<{_WIDTH}}')}  {self._paint('cyan', label)}".rstrip()
-            )
+            label = part.label if at == part.start else ""
+            yield self._row(raw, at, min(at + _WIDTH, stop), label, hidden)
         if part.stop > stop:
             yield f"            … {part.stop - stop} bytes more"
+
+    def _row(self, raw: bytes, at: int, end: int, label: str, hidden: list[Span]) -> str:
+        label, data = clean(label), raw[at:end]
+        digits = ""
+        if hidden:
+            spans = [(begin - at, over - at) for begin, over in hidden if begin < end and over > at]
+            digits, data = hex_digits(data, spans), masked(data, spans, b".")
+        digits = digits or data.hex(" ")
+        text = data.translate(_VISIBLE).decode("ascii")
+        if self._paint.colour:
+            place, text = self._paint("dim", f"{at:08x}"), self._paint("dim", f"{text:<{_WIDTH}}")
+            return f"  {place}  {digits:<{3 * _WIDTH}} {text}  {self._paint('cyan', label)}".rstrip()
+        return f"  {at:08x}  {digits:<48} {text:<16}  {label}".rstrip()

@@ -6,6 +6,7 @@ The labels are plain text. They have no values of bytes that are hidden: those a
 import re
 import struct
 from collections.abc import Iterator
+from functools import cache
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -52,7 +53,7 @@ class _Annotating:
         self._cut = False  # whether the bytes end before the frame does
 
     def _is_hidden(self, start: int, stop: int) -> bool:
-        return any(start < end and begin < stop for begin, end in self._hidden)
+        return bool(self._hidden) and any(start < end and begin < stop for begin, end in self._hidden)
 
     # -- frames
 
@@ -123,8 +124,9 @@ class _Annotating:
 
     def _message(self, at: int, stop: int, descriptor: Any, prefix: str, depth: int = 0) -> Iterator[Part]:
         """The fields of an encoded message; the one that breaks it is the last."""
+        schema = _schema(descriptor)
         for field in fields(self._raw, at, stop):
-            known = None if field.depth else descriptor.fields_by_number.get(field.number)
+            known = None if field.depth else schema.get(field.number)
             hidden = self._is_hidden(field.start, field.stop)
             name = f"{prefix}unknown field" + ("" if hidden else f" {field.number}")
             if known is not None:
@@ -158,6 +160,12 @@ class _Annotating:
         return f" = {_bytes_text(data)}{cut}"
 
 
+@cache
+def _schema(descriptor: Any) -> dict[int, Any]:
+    """The fields of a message by their numbers; to ask its descriptor for each takes twice as long."""
+    return dict(descriptor.fields_by_number.items())
+
+
 def _broken(field: Field, name: str, hidden: bool) -> str:
     """Why a message ends at this field; without its numbers where they are of hidden bytes."""
     problem = re.sub("[0-9]+", "?", field.problem) if hidden else field.problem
@@ -185,6 +193,8 @@ def _scalar(field: Any, value: int) -> str:
 
 
 def _bytes_text(data: bytes) -> str:
+    if not data:
+        return '""'
     try:
         text = data.decode()
     except UnicodeDecodeError:

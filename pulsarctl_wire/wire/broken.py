@@ -9,11 +9,13 @@ A frame that does not parse mostly has the right head, or one that is wrong in a
 """
 
 import re
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 from pulsarctl_wire.wire.commands import NAMES, PAYLOAD_TYPES, command_name
-from pulsarctl_wire.wire.credentials import MOST_FIELDS, Span, command_type, is_type, names_credentials
+from pulsarctl_wire.wire.credentials import MOST_FIELDS, Span, is_type, names_credentials, type_in
 from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_FRAME_SIZE, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.resync import LARGEST_COMMAND, begins_command, sane_command
@@ -41,6 +43,11 @@ class Meant(NamedTuple):
 
 def meant(raw: bytes) -> Meant | None:
     """The frame that `raw` was meant to be; None where no command of the schema can be recognised."""
+    return _meant(raw) if len(raw) <= Malformed.KEPT else _meant.__wrapped__(raw)
+
+
+@lru_cache(maxsize=2)  # several ask of each stretch
+def _meant(raw: bytes) -> Meant | None:
     return _right_order(raw) or _little_endian(raw) or _sizes_missing(raw)
 
 
@@ -58,11 +65,21 @@ def is_surely_meant(raw: bytes) -> bool:
     )
 
 
+def _fields(raw: bytes, at: int, stop: int) -> Sequence[Field]:
+    """All fields of the message at `raw[at:stop]`, up to the first broken one."""
+    return _kept_fields(raw, at, stop) if len(raw) <= Malformed.KEPT else list(fields(raw, at, stop))
+
+
+@lru_cache(maxsize=2)
+def _kept_fields(raw: bytes, at: int, stop: int) -> tuple[Field, ...]:
+    return tuple(fields(raw, at, stop))
+
+
 def _right_order(raw: bytes) -> Meant | None:
     total, size = _sizes(raw, "big")
     if len(raw) < 10 or not 2 <= size <= KEPT_FRAME or total > KEPT_FRAME:
         return None
-    number = command_type(raw, 8, min(8 + size, len(raw)))
+    number = type_in(_fields(raw, 8, min(8 + size, len(raw))))
     if number not in NAMES:
         return None
     wrong = ""
@@ -78,7 +95,7 @@ def _right_order(raw: bytes) -> Meant | None:
 
 def _is_complete(raw: bytes, end: int, number: int) -> bool:
     """Whether the command at `raw[8:end]` is just its type and a whole sub-message."""
-    numbers = [0 if field.problem else field.number for field in fields(raw, 8, end)]
+    numbers = [0 if field.problem else field.number for field in _fields(raw, 8, end)]
     return sorted(numbers) == [1, number]
 
 
@@ -126,7 +143,7 @@ def what_breaks(raw: bytes) -> str:
     if head is None:
         return ""
     why = head.wrong
-    secret = any(names_credentials(field) for field in fields(raw, head.command, head.end))
+    secret = any(names_credentials(field) for field in _fields(raw, head.command, head.end))
     whole = head.end < len(raw) or len(raw) < Malformed.KEPT  # else the command may go on behind what is kept
     if not why and not secret and whole:
         why = breaks(raw, head.command, head.end, BaseCommand.DESCRIPTOR)
@@ -140,7 +157,7 @@ def broken_spans(raw: bytes) -> list[Span]:
     head = meant(raw)
     if head is None:
         return [(0, len(raw))]
-    top = list(fields(raw, head.command, head.end))
+    top = _fields(raw, head.command, head.end)
     if any(names_credentials(field) for field in top):
         visible = top[0].stop if is_type(top[0]) else head.command
     else:
@@ -149,7 +166,7 @@ def broken_spans(raw: bytes) -> list[Span]:
     return [(visible, len(raw))] if visible < len(raw) else []
 
 
-def _harmless_until(top: list[Field], head: Meant) -> int:
+def _harmless_until(top: Sequence[Field], head: Meant) -> int:
     """Where the bytes end that surely belong to a harmless command: its type, its own sub-message."""
     whole = False
     for field in top:

@@ -7,6 +7,7 @@ type counts as credentials.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -55,10 +56,16 @@ class Found(NamedTuple):
 
 def find_secrets(data: bytes, start: int, stop: int) -> Found:
     """The credentials of the BaseCommand at `data[start:stop]`: all behind its type where it is odd."""
+    spans, known = _find(data[start:stop], 0, stop - start)
+    return Found([(start + begin, start + end) for begin, end in spans], known)
+
+
+@lru_cache(maxsize=2)  # several ask of each frame
+def _find(data: bytes, start: int, stop: int) -> Found:
     top = list(islice(fields(data, start, stop), MOST_FIELDS + 1))
     if len(top) > MOST_FIELDS:
         return Found([_behind_type(top[0], start, stop)], False)
-    number = _type_in(top)
+    number = type_in(top)
     others = {field.number for field in top if not field.depth} - {1}
     lacks_body = bool(others) and number not in others  # a damaged type, tag or both, maybe
     if not lacks_body and not any(names_credentials(field) for field in top):
@@ -157,10 +164,11 @@ def is_doubtful(frame: Frame) -> bool:
 
 def command_type(data: bytes, at: int, stop: int) -> int | None:
     """The type that the command at `data[at:stop]` names, in any encoding; None where none can be read."""
-    return _type_in(fields(data, at, stop))
+    return type_in(fields(data, at, stop))
 
 
-def _type_in(found: Iterable[Field]) -> int | None:
+def type_in(found: Iterable[Field]) -> int | None:
+    """The type that a command with these fields names; None if it names none."""
     number = None
     for field in found:
         if is_type(field):

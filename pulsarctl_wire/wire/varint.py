@@ -46,6 +46,8 @@ class Field(NamedTuple):
 
 def read_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
     """The varint at `data[at:stop]`, modulo 2^64, and the offset behind it; `at` if it does not end."""
+    if at < stop and data[at] < 0x80:
+        return data[at], at + 1
     value = shift = 0
     for index in range(at, min(at + _LONGEST, stop)):
         byte = data[index]
@@ -61,6 +63,11 @@ def fields(data: bytes, at: int, stop: int) -> Iterator[Field]:
     groups: list[int] = []
     while at < stop:
         start = at
+        tag = data[at]
+        if tag < 0x80 and tag & 7 == VARINT and at + 1 < stop and (value := data[at + 1]) < 0x80 and tag > 7:
+            at += 2  # most fields of commands: two bytes
+            yield Field(tag >> 3, VARINT, start, start + 1, at, value, len(groups))
+            continue
         tag, at = read_varint(data, start, stop)
         number, wire, depth = (tag & _32_BITS) >> 3, tag & 7, len(groups)
         if at == start:

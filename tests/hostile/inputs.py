@@ -323,6 +323,28 @@ def ip_heads(count: int, protocol: int, behind: bytes) -> bytes:
     return made
 
 
+def breaking(fields: int) -> bytes:
+    """PINGs, and one with so many fields that breaks at its end."""
+    inside = b"\x08\x12" + b"\x92\x01\x00" * fields + b"\xff"
+    size = len(inside).to_bytes(4, "big")
+    return PING * 2 + (4 + len(inside)).to_bytes(4, "big") + size + inside
+
+
+def odd_connect() -> bytes:
+    """A CONNECT that says its type nearly as often as fields are looked at for credentials."""
+    connect = command("connect", client_version="x", auth_method_name="token", auth_data=b"secret")
+    inside = b"\x08\x02" * 980 + connect.SerializePartialToString()
+    return (4 + len(inside)).to_bytes(4, "big") + len(inside).to_bytes(4, "big") + inside
+
+
+def small_send(count: int) -> bytes:
+    """A SEND of a byte, with so many properties without key and value."""
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    for _ in range(count):
+        metadata.properties.add()
+    return frame(command("send", producer_id=0, sequence_id=0), metadata, b"x")
+
+
 def broken(number: int) -> bytes:
     """A SEND with a wrong checksum and metadata that does not parse."""
     body = MAGIC_CHECKSUM + bytes(4) + b"\x00\x00\x00\x04" + b"\xff\xff\xff\xff" + b"payload"
@@ -391,6 +413,11 @@ INPUTS: Final[dict[str, Callable[[], bytes]]] = {
     "a row that repeats": lambda: repeated_row(PING),
     "zeros that repeat": lambda: repeated_row(bytes(16)),
     "zstd of pings": lambda: ZSTD.compress(PING * 400_000),
+    "odd commands with credentials": lambda: repeat(odd_connect()),
+    "frames that break late": lambda: repeat(breaking(300)),
+    "frames that break soon": lambda: repeat(breaking(1)),
+    "small frames with payloads": lambda: repeat(small_send(0)),
+    "small frames with properties": lambda: repeat(small_send(20)),
     "gzip of zeros": lambda: zlib.compress(bytes(64 * MIB), 9, 31),
 }
 """By what they are made of."""
