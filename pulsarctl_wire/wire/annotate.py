@@ -126,24 +126,26 @@ class _Annotating:
         """The fields of an encoded message; the one that breaks it is the last."""
         schema = _schema(descriptor)
         for field in fields(self._raw, at, stop):
-            known = None if field.depth else schema.get(field.number)
-            hidden = self._is_hidden(field.start, field.stop)
-            name = f"{prefix}unknown field" + ("" if hidden else f" {field.number}")
-            if known is not None:
-                name = f"{prefix}{known.name}"
-            opened = field.wire == SIZED and field.at > field.start  # its size can be read
-            inside = None
-            if known is not None and opened and depth < _MOST_DEPTH and field.value:
-                inside = known.message_type
-            if field.problem and not (opened and self._cut):
+            number, wire, start, value_at, end, value, groups, problem = field
+            hidden = self._hidden != [] and self._is_hidden(start, end)
+            known, called, inside = None if groups else schema.get(number), "", None
+            opened = wire == SIZED and value_at > start  # its size can be read
+            if known is None:
+                name = f"{prefix}unknown field" + ("" if hidden else f" {number}")
+            else:
+                known, called, inside = known
+                name = prefix + called
+                if not opened or not value or depth >= _MOST_DEPTH:
+                    inside = None
+            if problem and not (opened and self._cut):
                 label = _broken(field, name, hidden)
             elif inside is not None:
-                label = f"{name}: {field.value} bytes"
+                label = f"{name}: {value} bytes"
             else:
                 label = f"{name}{_mismatch(field, known)}{self._value(field, known, hidden)}"
-            yield Part(field.start, field.at if inside is not None else field.stop, label)
+            yield Part(start, value_at if inside is not None else end, label)
             if inside is not None:
-                yield from self._message(field.at, field.stop, inside, f"{name}.", depth + 1)
+                yield from self._message(value_at, end, inside, f"{name}.", depth + 1)
 
     def _value(self, field: Field, known: Any, hidden: bool) -> str:
         """What the value of a field says."""
@@ -161,9 +163,12 @@ class _Annotating:
 
 
 @cache
-def _schema(descriptor: Any) -> dict[int, Any]:
-    """The fields of a message by their numbers; to ask its descriptor for each takes twice as long."""
-    return dict(descriptor.fields_by_number.items())
+def _schema(descriptor: Any) -> dict[int, tuple[Any, str, Any]]:
+    """The fields of a message by their numbers, with their names and the messages that they are, or None."""
+    return {
+        number: (field, field.name, field.message_type)
+        for number, field in descriptor.fields_by_number.items()
+    }
 
 
 def _broken(field: Field, name: str, hidden: bool) -> str:

@@ -246,13 +246,13 @@ def candidate(size: int) -> bytes:
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the commands that are judged from now on."""
     sizes: list[int] = []
-    sane = resync._sane
+    sane = resync.sane_command
 
-    def noted(command: bytes, behind: int, to_broker: bool | None) -> bool:
+    def noted(command: bytes, to_broker: bool | None) -> int:
         sizes.append(len(command))
-        return sane(command, behind, to_broker)
+        return sane(command, to_broker)
 
-    monkeypatch.setattr(resync, "_sane", noted)
+    monkeypatch.setattr(resync, "sane_command", noted)
     return sizes
 
 
