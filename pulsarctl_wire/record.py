@@ -16,9 +16,9 @@ from pulsarctl_wire.wire import PulsarApi_pb2 as proto
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.ending import PULSAR, Contents, Ending
-from pulsarctl_wire.wire.fields import Walker, as_base64, as_text, has_unknown
+from pulsarctl_wire.wire.fields import Walker, as_base64, has_unknown
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.payload import Budget, Message, open_entry
+from pulsarctl_wire.wire.payload import ESCAPED_COST, WIDE_COST, Budget, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MarkerType, MessageMetadata, Schema
 from pulsarctl_wire.wire.redaction import hides_entry, shown
 from pulsarctl_wire.wire.varint import SIZED
@@ -47,7 +47,7 @@ PAYLOAD_NAMES: Final = frozenset(("view", "value", "keys"))
 """The names that payloads of messages have."""
 
 MAX_SHOWN: Final = 16 * 1024 * 1024
-"""Bytes of payloads that are shown of one frame."""
+"""Bytes of messages that are shown of one frame; see `weight`."""
 
 MAX_NOTES: Final = 100
 """Notes of a frame."""
@@ -215,15 +215,18 @@ class Recorder:
             notes += entry.notes
         self._left = MAX_SHOWN
         records = [
-            self._message(
-                frame, message, walked if message.index is None else self._walk(message.metadata), notes
-            )
+            self._message(frame, message, walked if message.index is None else self._metadata(message), notes)
             for message in entry.messages
         ]
         self._settle()
         if self._left < 0:
-            notes.append(f"payloads are not shown beyond {MAX_SHOWN} bytes of a frame")
+            notes.append(f"messages are not shown beyond {MAX_SHOWN} bytes of a frame")
         return records
+
+    def _metadata(self, message: Message) -> Record:
+        """The metadata of a message in a batch, if that may still be shown."""
+        self._left -= 2 * message.head
+        return self._walk(message.metadata) if self._left >= 0 else {}
 
     def _settle(self) -> None:
         """Pay for what was built of a frame."""
@@ -246,14 +249,17 @@ class Recorder:
             "sequence_id": walked.get("sequence_id"),
         }
         if "ordering_key" in walked:
-            record["ordering_key"] = as_text(message.metadata.ordering_key)
+            record["ordering_key"] = self._walk.text(message.metadata.ordering_key)
         if message.skipped:
             record["already_acked"] = True
         if walked.get("null_value"):
             record["null_value"] = True
         elif payload is not None:
-            self._left -= len(payload)
+            weighs = weight(payload)
+            self._left -= weighs
             if self._left >= 0:
+                if weighs != len(payload):
+                    self.budget.left -= WIDE_COST * len(payload)
                 record["payload"] = self._payload(frame, message.metadata, payload, notes)
         return record
 
@@ -261,7 +267,7 @@ class Recorder:
         entry = frame.metadata
         assert entry is not None  # it has messages
         if entry.encryption_param or entry.encryption_keys:
-            keys = [as_text(key.key) for key in entry.encryption_keys]
+            keys = [self._walk.text(key.key) for key in entry.encryption_keys]
             return {"view": "encrypted", "value": payload.hex(), "keys": keys}
         if entry.HasField("marker_type"):
             return {"view": "marker", "value": self._marker(entry.marker_type, payload, notes)}
@@ -282,11 +288,21 @@ class Recorder:
         message = _MARKER_PAYLOADS.get(kind)
         if message is not None:
             try:
+                escaped = self._walk.escaped
                 value |= self._walk(message.FromString(payload))
+                self.budget.left -= (self._walk.escaped - escaped) * ESCAPED_COST
             except DecodeError:
                 notes.append("the marker's payload does not parse")
                 value["payload"] = payload.hex()
         return value
+
+
+def weight(payload: bytes) -> int:
+    """What a payload counts as of what may be shown: twice its bytes where they are not ASCII.
+
+    Such a text takes up to four bytes a character in memory, and JSON of it up to six.
+    """
+    return len(payload) if payload.isascii() else 2 * len(payload)
 
 
 def room_of(budget: Budget) -> Room:

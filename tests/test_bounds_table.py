@@ -126,6 +126,8 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "test_record.py::test_what_was_opened_for_too_few_bytes_is_left_unopened_and_counted",
         "test_record.py::test_a_budget_grows_with_what_is_read",
         "test_record.py::test_messages_cost_of_the_budget",
+        "test_record.py::test_metadata_costs_of_the_budget_and_more_if_it_is_no_utf_8",
+        "test_record.py::test_a_marker_that_is_no_utf_8",
     ),
     "the same of a subscription": ("net/test_net_bounds.py::test_more_than_the_budget_opens",),
     "a payload that `consume` shows by its view": ("cli/test_session_verbs.py::test_consume_cuts_no_value",),
@@ -134,7 +136,14 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "wire/test_payload.py::test_a_batch_of_nothings_is_bounded",
         "test_bounds_table.py::test_metadata_of_a_batch_that_is_too_large",
     ),
-    "payload bytes shown of a frame": ("test_record.py::test_payloads_are_shown_up_to_a_bound",),
+    "bytes of messages shown of a frame": (
+        "test_record.py::test_payloads_are_shown_up_to_a_bound",
+        "test_record.py::test_payloads_that_are_not_ascii_count_twice",
+        "test_record.py::test_keys_and_properties_are_shown_up_to_a_bound",
+    ),
+    "texts shown of a frame that are no UTF-8": (
+        "wire/test_fields.py::test_texts_that_are_no_utf_8_are_shown_up_to_a_bound",
+    ),
     "values decoded by schema": (
         "test_record.py::test_values_are_built_up_to_a_bound_of_the_frame",
         "views/test_views_avro.py::test_values_are_cut_at_the_budget",

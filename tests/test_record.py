@@ -25,7 +25,7 @@ from pulsarctl_wire.record import MAX_NOTES, MAX_SHOWN, RECORD_NAMES, Recorder
 from pulsarctl_wire.views import MAX_FRAME_VALUES, parse_schema
 from pulsarctl_wire.wire.fields import MAX_ITEMS
 from pulsarctl_wire.wire.frame import Connection, Gap, Malformed, build_frame
-from pulsarctl_wire.wire.payload import MESSAGE_COST, Budget
+from pulsarctl_wire.wire.payload import ESCAPED_COST, MESSAGE_COST, PROPERTY_COST, WIDE_COST, Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     BrokerEntryMetadata,
@@ -499,13 +499,73 @@ def test_messages_cost_of_the_budget() -> None:
 
 
 def test_payloads_are_shown_up_to_a_bound() -> None:
-    payload = _batch(3, b"x" * (MAX_SHOWN // 2))
+    size = MAX_SHOWN // 2 - 100  # their metadata counts as well
+    payload = _batch(3, b"x" * size)
     fields = {"compression": CompressionType.ZLIB, "uncompressed_size": len(payload)}
     (frame,) = _frames(_send(_metadata(num_messages_in_batch=3, **fields), zlib.compress(payload)))
     record = Recorder()(frame)
     assert [message["payload"] is not None for message in record["messages"]] == [True, True, False]
-    assert [message["size"] for message in record["messages"]] == [MAX_SHOWN // 2] * 3
-    assert record["notes"] == [f"payloads are not shown beyond {MAX_SHOWN} bytes of a frame"]
+    assert [message["size"] for message in record["messages"]] == [size] * 3
+    assert record["notes"] == [f"messages are not shown beyond {MAX_SHOWN} bytes of a frame"]
+
+
+@pytest.mark.parametrize(("text", "shown"), [("x", 2), ("é", 1)])
+def test_payloads_that_are_not_ascii_count_twice(text: str, shown: int) -> None:
+    payload = _batch(2, text.encode() * (MAX_SHOWN // 3 // len(text.encode())))
+    fields = {"compression": CompressionType.ZLIB, "uncompressed_size": len(payload)}
+    (frame,) = _frames(_send(_metadata(num_messages_in_batch=2, **fields), zlib.compress(payload)))
+    budget = Budget()
+    record = Recorder(budget=budget)(frame)
+    assert [message["payload"] is not None for message in record["messages"]] == [True, True][:shown] + [
+        False
+    ] * (2 - shown)
+    spent = Budget.START - budget.left - len(payload)
+    assert (spent > WIDE_COST * len(payload) // 2 - 100) == (text == "é")
+
+
+def test_keys_and_properties_are_shown_up_to_a_bound() -> None:
+    single = SingleMessageMetadata(payload_size=1, partition_key="k" * 1_000_000)
+    single.properties.add(key="a", value="b")
+    head = single.SerializeToString()
+    payload = (len(head).to_bytes(4, "big") + head + b"x") * 10
+    fields = {"compression": CompressionType.ZLIB, "uncompressed_size": len(payload)}
+    (frame,) = _frames(_send(_metadata(num_messages_in_batch=10, **fields), zlib.compress(payload)))
+    record = Recorder()(frame)
+    assert [message["key"] is not None for message in record["messages"]] == [True] * 8 + [False] * 2
+    assert [message["properties"] for message in record["messages"]] == [{"a": "b"}] * 8 + [{}] * 2
+    assert [message["payload"] is not None for message in record["messages"]] == [True] * 8 + [False] * 2
+    assert [message["size"] for message in record["messages"]] == [1] * 10
+    assert record["notes"] == [f"messages are not shown beyond {MAX_SHOWN} bytes of a frame"]
+
+
+@pytest.mark.parametrize("field", ["partition_key", "ordering_key", "key", "value"])
+def test_metadata_costs_of_the_budget_and_more_if_it_is_no_utf_8(field: str) -> None:
+    def cost(text: bytes) -> int:
+        single = SingleMessageMetadata(payload_size=0)
+        pair = single.properties.add(key="", value="")
+        length = len(text).to_bytes(1, "big")
+        if field in ("key", "value"):
+            pair.MergeFromString((b"\x0a" if field == "key" else b"\x12") + length + text)
+        else:
+            single.MergeFromString((b"\x12" if field == "partition_key" else b"\x3a") + length + text)
+        head = single.SerializeToString()
+        (frame,) = _frames(_send(_metadata(num_messages_in_batch=1), len(head).to_bytes(4, "big") + head))
+        budget = Budget()
+        Recorder(budget=budget)(frame)
+        return (Budget.START - budget.left - MESSAGE_COST - PROPERTY_COST) // len(head)
+
+    assert cost(b"x" * 100) == WIDE_COST
+    assert cost(b"x" * 99 + b"\xff") == WIDE_COST + ESCAPED_COST
+
+
+def test_a_marker_that_is_no_utf_8() -> None:
+    marker = b"\x0a" + b"\x7f" + b"\xff" * 127
+    fields = {"marker_type": MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST}
+    (frame,) = _frames(_send(_metadata(**fields), marker))
+    budget = Budget()
+    record = Recorder(budget=budget)(frame)
+    assert record["messages"][0]["payload"]["value"]["snapshot_id"] == r"\xff" * 127
+    assert Budget.START - budget.left == 127 * ESCAPED_COST + WIDE_COST * len(marker)
 
 
 def test_values_are_built_up_to_a_bound_of_the_frame() -> None:

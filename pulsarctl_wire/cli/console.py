@@ -247,19 +247,29 @@ class Origin:
     time_ns: int | None = None
 
 
-_UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
+class _Safe(dict[int, str]):
+    """Code points -> what is printed of them, found out when they come."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        if not character.isprintable():
+            character = character.encode("unicode_escape", "surrogatepass").decode()
+        if len(self) < _MOST_SAFE:
+            self[code] = character
+        return character
+
+
+_MOST_SAFE: Final = 10_000
+_safe: Final = _Safe()
 
 
 def clean(text: str) -> str:
     r"""`text` with everything that a terminal might act on as \xNN or \uNNNN; spaces and letters stay."""
-    return text if text.isprintable() else _UNSAFE.sub(_escape, text)
-
-
-def _escape(match: "re.Match[str]") -> str:
-    character = match[0]
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape", "surrogatepass").decode()
+    if text.isprintable():
+        return text
+    if text.isascii():
+        return text.encode("unicode_escape").replace(b"\\\\", b"\\").decode()
+    return text.translate(_safe)
 
 
 def count_of(number: int, name: str, names: str = "") -> str:

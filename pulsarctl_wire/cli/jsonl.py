@@ -19,5 +19,6 @@ def json_line(record: dict[str, Any]) -> bytes:
         return line.replace(b"\x7f", b"\\u007f")
     if _TERMINAL.search(line.decode()) is None:
         return line
+    del line  # its text is made once more, and may be large
     # With one of them there may be millions: all that is not ASCII is escaped then, at the speed of C.
-    return (json.dumps(record, separators=(",", ":"), default=str) + "\n").encode()
+    return json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"

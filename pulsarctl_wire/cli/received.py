@@ -22,9 +22,9 @@ from pulsarctl_wire.net.inbox import Delivery
 from pulsarctl_wire.record import MAX_SHOWN, Record, key_bytes, pay, room_of
 from pulsarctl_wire.views import Content, Shown, show, show_plain
 from pulsarctl_wire.views.content import CUT, Json
-from pulsarctl_wire.wire.fields import as_base64, as_text
+from pulsarctl_wire.wire.fields import Walker, as_base64, as_text
 from pulsarctl_wire.wire.names import id_text
-from pulsarctl_wire.wire.payload import Message
+from pulsarctl_wire.wire.payload import WIDE_COST, Message
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 
 NAMES: Final = frozenset(
@@ -37,7 +37,7 @@ NAMES: Final = frozenset(
 """The names of a message's record."""
 
 _SOME: Final = 64  # bytes of a payload that is no text, in a line
-_LONGEST: Final = 64 * 1024  # bytes of one that is text, in a line
+_LONGEST: Final = 64 * 1024  # bytes of one that is text, in a line; characters of a key or property
 _LARGE: Final = 1024 * 1024  # bytes of a payload
 _GROWS: Final = 16  # bytes that JSON of a byte may take on the way: \u0000, in a buffer that doubles
 _SIZE: Final = struct.Struct(">i").pack
@@ -49,17 +49,19 @@ def message_record(delivery: Delivery, message: Message, schema: Schema | None) 
     entry = frame.metadata
     assert entry is not None  # it was delivered
     payload = message.payload or b""
+    walker = Walker()
+    text = walker.text
     record: Record = {
         "topic": delivery.consumer.topic,
         "subscription": delivery.consumer.options.subscription,
         "id": message_id(delivery, message),
         "partition": delivery.consumer.partition if delivery.consumer.partition >= 0 else None,
         "batch_index": message.index,
-        "key": as_text(metadata.partition_key) if metadata.HasField("partition_key") else None,
-        "properties": {as_text(each.key): as_text(each.value) for each in metadata.properties},
+        "key": text(metadata.partition_key) if metadata.HasField("partition_key") else None,
+        "properties": {text(each.key): text(each.value) for each in metadata.properties},
         "event_time": metadata.event_time or None,
         "publish_time": entry.publish_time,
-        "producer": as_text(entry.producer_name),
+        "producer": text(entry.producer_name),
         "sequence_id": metadata.sequence_id,
         "redelivery_count": delivery.redelivered,
         "size": len(payload),
@@ -67,13 +69,15 @@ def message_record(delivery: Delivery, message: Message, schema: Schema | None) 
     if metadata.partition_key_b64_encoded:
         record["key_base64"], record["key"] = record["key"], None
     if metadata.ordering_key:
-        record["ordering_key"] = as_text(metadata.ordering_key)
+        record["ordering_key"] = text(metadata.ordering_key)
     version = entry.schema_version
     if version:
         record["schema_version"] = int.from_bytes(version, "big") if len(version) <= 8 else version.hex()
     broker_entry = frame.broker_entry_metadata
     if broker_entry is not None:
         record["index"], record["broker_time"] = broker_entry.index, broker_entry.broker_timestamp
+    for note in walker.odd:
+        delivery.consumer.note(delivery.id, note)
     record |= _payload(delivery, message, schema, payload)
     return record
 
@@ -95,9 +99,11 @@ def _shown(delivery: Delivery, message: Message, schema: Schema | None, payload:
     """A payload by its view; None if only a part of it would be shown."""
     if len(payload) > MAX_SHOWN:
         return None
+    consumer = delivery.consumer
+    if not payload.isascii():
+        consumer.budget.left -= WIDE_COST * len(payload)
     if schema is None:
         return Shown(*show_plain(payload))
-    consumer = delivery.consumer
     room = room_of(consumer.budget)
     shown = show(Content(payload, schema, key_bytes(message.metadata), room))
     pay(consumer.budget, room)
@@ -192,8 +198,8 @@ class _Lines:
         parts = [self._clock(record["publish_time"] * 1_000_000), paint("blue", topic), record["id"]]
         key = record["key"] if record["key"] is not None else record.get("key_base64")
         if key is not None:
-            parts.append(f"key={clean(key)}")
-        parts += [f"{clean(name)}={clean(value)}" for name, value in record["properties"].items()]
+            parts.append(f"key={_cut(key)}")
+        parts += [f"{_cut(name)}={_cut(value)}" for name, value in record["properties"].items()]
         if record["event_time"]:
             parts.append(f"event_time={record['event_time']}")
         if record["redelivery_count"]:
@@ -209,6 +215,12 @@ class _Lines:
             if len(text) > _LONGEST:
                 parts[-1] += f"… ({len(payload)} bytes)"
         return (" ".join(parts) + "\n").encode()
+
+
+def _cut(text: str) -> str:
+    """A text of a message in a line."""
+    more = f"… ({len(text)} characters)" if len(text) > _LONGEST else ""
+    return console.clean(text[:_LONGEST]) + more
 
 
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}

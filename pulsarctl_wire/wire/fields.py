@@ -41,7 +41,21 @@ Plan = dict[Any, tuple[str, Convert | None, bool]]
 
 def as_text(value: str | bytes) -> str:
     r"""A protobuf string; bytes (what protobuf gives for one that is not UTF-8) with \xNN for what is not."""
-    return value if isinstance(value, str) else value.decode(errors="backslashreplace")
+    if isinstance(value, str):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return _escaped(value)
+
+
+def _escaped(value: bytes) -> str:
+    """What `value.decode(errors="backslashreplace")` gives, in a fifth of the time."""
+    # a byte that is not UTF-8 becomes a surrogate, and that \\udcNN; meanwhile there are no other backslashes
+    hidden = value.replace(b"\0", b"\0\2").replace(b"\\", b"\0\1")
+    surrogates = hidden.decode(errors="surrogateescape").encode(errors="backslashreplace")
+    escaped = surrogates.replace(b"\\udc", b"\\x")
+    return escaped.replace(b"\0\1", b"\\").replace(b"\0\2", b"\0").decode()
 
 
 def as_base64(value: bytes) -> str:
@@ -66,6 +80,9 @@ def _redacted(value: str | bytes) -> str:
 MAX_ITEMS: Final = 250_000
 """Items of repeated and of unknown fields that are walked of one frame."""
 
+MAX_ESCAPED: Final = 1024 * 1024
+"""Bytes of texts that are no UTF-8 that are shown of one frame: each may become sixteen."""
+
 MAX_ODD: Final = 1_000
 """Oddities of a frame that are told one by one."""
 
@@ -81,12 +98,14 @@ class Walker:
     With `hide_all` it redacts all texts and bytes, and what the schema does not know.
 
     `odd` collects what is wrong with the messages walked: required fields that are missing, fields that
-    the schema does not have, items left out because there are more than `MAX_ITEMS`. Take it by `take_odd`
-    once a frame.
+    the schema does not have, items left out because there are more than `MAX_ITEMS`, texts cut because they
+    are no UTF-8 and more than `MAX_ESCAPED`. Take it by `take_odd` once a frame; until then `escaped` counts
+    the bytes of such texts.
     """
 
     def __init__(self, *, show_secrets: bool = False, hide_all: bool = False) -> None:
         self.odd: list[str] = []
+        self.escaped = 0
         self._room = MAX_ITEMS
         self._show_secrets = show_secrets
         self._hide_all = hide_all
@@ -115,7 +134,7 @@ class Walker:
     @property
     def is_used(self) -> bool:
         """Whether `take_odd` has anything to do."""
-        return bool(self.odd) or self._room != MAX_ITEMS
+        return bool(self.odd) or self._room != MAX_ITEMS or self.escaped > 0
 
     def take_odd(self) -> list[str]:
         """What was odd since the last call; the next frame begins."""
@@ -123,7 +142,23 @@ class Walker:
         if len(odd) > MAX_ODD:
             odd[-1] = "… and more of this kind"
         self._room = MAX_ITEMS
+        self.escaped = 0
         return odd
+
+    def text(self, value: Any) -> str:
+        """A text, str or bytes; of one that is no UTF-8 as much as may still be shown."""
+        if isinstance(value, str):
+            return value
+        try:
+            whole: str = value.decode()
+        except UnicodeDecodeError:
+            left = MAX_ESCAPED - self.escaped
+            if len(value) > left:
+                self._note(f"texts that are no UTF-8 are cut after {MAX_ESCAPED} bytes of a frame")
+                value = value[:left]
+            self.escaped += len(value)
+            whole = as_text(value)
+        return whole
 
     def _note(self, text: str) -> None:
         if text not in self.odd[-1:] and len(self.odd) <= MAX_ODD:
@@ -155,7 +190,7 @@ class Walker:
         if field.type == FieldDescriptor.TYPE_BYTES:
             return as_base64
         if field.type == FieldDescriptor.TYPE_STRING:
-            return as_text
+            return self.text
         return _unsigned if field.type == FieldDescriptor.TYPE_UINT64 else None
 
 

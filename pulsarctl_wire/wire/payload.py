@@ -42,10 +42,17 @@ MESSAGE_COST: Final = 1024
 PROPERTY_COST: Final = 256
 """What a property of such a message costs of it."""
 
+WIDE_COST: Final = 3
+"""What a byte of its metadata costs of it where that is long, and one of a payload that is shown and is not
+ASCII: as text they may take much more."""
+
+ESCAPED_COST: Final = 16
+"""What a byte costs of it that stands in a text and is no UTF-8, and so is shown as four characters."""
+
 UNKNOWN_COST: Final = 64
 """What a byte of its metadata costs of it where that has fields the schema does not know."""
 
-_USUAL_METADATA: Final = 64  # bytes that are not worth a look for unknown fields
+_USUAL_METADATA: Final = 64  # bytes that are not worth a look
 
 _SNAPPY_FRAMING: Final = b"\xff\x06\x00\x00sNaPpY"
 """What the framing format begins with (github.com/google/snappy, framing_format.txt): the Rust client's."""
@@ -61,13 +68,15 @@ class Message:
 
     `index` is its place in the batch, None outside of one; `metadata` its SingleMessageMetadata in a
     batch, else the entry's MessageMetadata; `payload` its bytes, None where it could not be had;
-    `skipped` that MESSAGE.ack_set masks it: the consumer has acknowledged it before.
+    `skipped` that MESSAGE.ack_set masks it: the consumer has acknowledged it before; `head` the bytes of its
+    metadata in a batch.
     """
 
     index: int | None
     metadata: Any
     payload: bytes | None
     skipped: bool = False
+    head: int = 0
 
 
 class Entry(NamedTuple):
@@ -207,7 +216,7 @@ def _batch(
             notes.append(f"message {index} of the batch: its payload runs beyond the batch")
         elif single.payload_size < 0 or not single.HasField("payload_size"):
             notes.append(f"message {index} of the batch: it has no payload size, or a negative one")
-        messages.append(Message(index, single, payload[stop:at], _masked(ack_set, index)))
+        messages.append(Message(index, single, payload[stop:at], _masked(ack_set, index), stop - start))
     if len(messages) != count:
         notes.append(f"{len(messages)} messages in a batch that says {count}")
     elif at < end:
@@ -217,8 +226,25 @@ def _batch(
 
 def _cost(single: SingleMessageMetadata, size: int) -> int:
     """What a message with this metadata, of `size` bytes, costs of a `Budget`."""
-    unknown = size > _USUAL_METADATA and unknown_fields(single)
-    return MESSAGE_COST + PROPERTY_COST * len(single.properties) + (UNKNOWN_COST * size if unknown else 0)
+    cost = MESSAGE_COST + PROPERTY_COST * len(single.properties)
+    if size <= _USUAL_METADATA:
+        return cost
+    if unknown_fields(single):
+        cost += UNKNOWN_COST * size
+    if not _is_text(single):
+        cost += ESCAPED_COST * size
+    return cost + WIDE_COST * size
+
+
+def _is_text(single: Any) -> bool:
+    """Whether all texts in the metadata of a message are UTF-8."""
+    try:
+        single.ordering_key.decode()
+    except UnicodeDecodeError:
+        return False
+    if isinstance(single.partition_key, bytes):
+        return False
+    return not any(isinstance(each.key, bytes) or isinstance(each.value, bytes) for each in single.properties)
 
 
 def _masked(ack_set: Any, index: int) -> bool:

@@ -121,3 +121,18 @@ def test_an_option_cannot_act_on_the_terminal() -> None:
 def test_passwords_of_urls_are_not_said(text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     console.complain(text)
     assert capsys.readouterr().err == f"pwire: {said}\n"
+
+
+@given(
+    st.text(
+        st.sampled_from([*"ab \\xu\n\t\x7f\0é\x9b\u200b\u2028😀\ud800\U000e0001"]) | st.characters(),
+        max_size=30,
+    )
+)
+def test_what_a_terminal_may_act_on_is_escaped(text: str) -> None:
+    shown = console.clean(text)
+    assert shown.isprintable()
+    assert shown == "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()
+        for each in text
+    )

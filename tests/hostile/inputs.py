@@ -26,6 +26,9 @@ SIZE: Final = 1_000_000
 """Bytes of an input."""
 
 MIB: Final = 1024 * 1024
+EMOJI: Final = "\N{GRINNING FACE}".encode()
+"""It makes a text take four bytes a character."""
+
 START_NS: Final = 1_700_000_000_000_000_000
 
 
@@ -163,6 +166,38 @@ def of_metadata(piece: bytes) -> bytes:
     head = b"\x18\x00" + piece * (500_000 // len(piece))
     message = len(head).to_bytes(4, "big") + head
     return message * (16 * MIB // len(message))
+
+
+def of_heads(head: bytes) -> bytes:
+    """A batch of 63 messages without payload, with this metadata of up to 1 MiB beside the size of that."""
+    metadata = b"\x18\x00" + head
+    return (len(metadata).to_bytes(4, "big") + metadata) * 63
+
+
+def of_text(piece: bytes, last: bytes, size: int) -> bytes:
+    """Text of so many bytes that ends in another character, which may be wide."""
+    return (piece * (size // len(piece)))[: size - len(last)] + last
+
+
+def keys(piece: bytes, last: bytes = b"", field: bytes = b"\x12") -> bytes:
+    """Such a batch with long keys, or another field of text."""
+    text = of_text(piece, last, MIB - 16)
+    return of_heads(field + _varint(len(text)) + text)
+
+
+def values(piece: bytes, last: bytes = b"") -> bytes:
+    """Such a batch with a property each."""
+    text = of_text(piece, last, MIB - 40)
+    pair = b"\x0a\x01a\x12" + _varint(len(text)) + text
+    return of_heads(b"\x0a" + _varint(len(pair)) + pair)
+
+
+def texts(piece: bytes, last: bytes, count: int, size: int) -> bytes:
+    """A batch of so many messages with such a text as key and as payload."""
+    text = of_text(piece, last, size)
+    key = b"\x12" + _varint(len(text)) + text
+    metadata = b"\x18" + _varint(len(text)) + key
+    return (len(metadata).to_bytes(4, "big") + metadata + text) * count
 
 
 def by_schema(kind: int, data: bytes, payload: bytes, **how: Any) -> bytes:
@@ -379,6 +414,17 @@ INPUTS: Final[dict[str, Callable[[], bytes]]] = {
     "quotes": lambda: opening(b'"' * 16 * MIB, codec=CompressionType.ZLIB),
     "line ends": lambda: opening(b"\n" * 16 * MIB),
     "bytes": lambda: opening(b"\x01" * 16 * MIB),
+    "wide text": lambda: opening(of_text(b"\x7f", EMOJI, 16 * MIB)),
+    "keys that are no UTF-8": lambda: opening(keys(b"\xff"), batch=63),
+    "wide keys that are no UTF-8": lambda: opening(keys(b"\xff", EMOJI), batch=63),
+    "wide keys": lambda: opening(keys(b"\x7f", EMOJI), batch=63),
+    "ordering keys that are no UTF-8": lambda: opening(keys(b"\xff", EMOJI, b"\x3a"), batch=63),
+    "properties that are no UTF-8": lambda: opening(values(b"\xff", EMOJI), batch=63),
+    "wide properties": lambda: opening(values(b"\x7f", EMOJI), batch=63),
+    "short texts": lambda: opening(texts(b"\x7f", b"", 5_000, 2_000), batch=5_000),
+    "short wide texts": lambda: opening(texts("\x9b".encode(), EMOJI, 2_000, 2_000), batch=2_000),
+    "longer texts": lambda: opening(texts(b"\x7f", b"", 100, 60_000), batch=100),
+    "longer wide texts": lambda: opening(texts("\x9b".encode(), EMOJI, 60, 60_000), batch=60),
     "64 MiB each": lambda: opening(bytes(64 * MIB)),
     "JSON of lists": lambda: by_schema(Schema.Json, b"", b"[" + b"[]," * 90_000 + b"[]]"),
     "JSON of text": lambda: by_schema(Schema.Json, b"", b'"' + b"x" * 16 * MIB + b'"'),

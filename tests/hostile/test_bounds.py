@@ -15,6 +15,7 @@ FILES: Final = sorted(path for path in HERE.iterdir() if path.suffix in KINDS an
 QUICK: Final = (
     *("batches of zeros", "batches of unknown fields", "DEL", "C1", "64 MiB each", "wide records"),
     *("unknown fields", "items of ack.message_id", "chunks"),
+    *("wide keys that are no UTF-8", "wide properties"),
 )
 
 

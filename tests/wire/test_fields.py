@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pulsarctl_wire.wire import PulsarApi_pb2
 from pulsarctl_wire.wire.fields import (
+    MAX_ESCAPED,
     REFRESH,
     SECRETS,
     Walker,
@@ -276,6 +277,26 @@ def test_texts() -> None:
     assert as_text(b"caf\xe9 \xff") == r"caf\xe9 \xff"
     assert as_base64(b"\x00\xff") == "AP8="
     assert as_base64(b"") == ""
+
+
+@given(st.lists(st.sampled_from([*"\0\1\2\\udc8fx", "é", "😀", b"\xff", b"\x80", b"\xe2\x82", b"\xed\xb2"])))
+def test_texts_that_are_no_utf_8(pieces: list[str | bytes]) -> None:
+    data = b"".join(each if isinstance(each, bytes) else each.encode() for each in pieces)
+    assert as_text(data) == data.decode(errors="backslashreplace")
+
+
+def test_texts_that_are_no_utf_8_are_shown_up_to_a_bound() -> None:
+    walk = Walker()
+    size = MAX_ESCAPED * 2 // 3
+    for _ in range(2):  # each frame anew
+        assert walk.text("déjà".encode() * size) == "déjà" * size
+        assert walk.text(b"\xff" * size) == r"\xff" * size
+        assert walk.text(b"\xff" * size) == r"\xff" * (MAX_ESCAPED - size)
+        assert walk.text(b"\xff") == ""
+        assert walk.text("déjà".encode()) == "déjà"
+        assert walk.is_used
+        assert walk.take_odd() == [f"texts that are no UTF-8 are cut after {MAX_ESCAPED} bytes of a frame"]
+        assert not walk.is_used
 
 
 # -- fields the schema does not have
