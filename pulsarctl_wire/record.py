@@ -52,7 +52,7 @@ MAX_SHOWN: Final = 16 * 1024 * 1024
 MAX_NOTES: Final = 100
 """Notes of a frame."""
 
-VALUE_COST: Final = 128
+VALUE_COST: Final = 256
 """What a value read from a payload by its schema costs of a `Budget`."""
 
 

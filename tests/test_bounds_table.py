@@ -147,6 +147,9 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "values decoded by schema": (
         "test_record.py::test_values_are_built_up_to_a_bound_of_the_frame",
         "views/test_views_avro.py::test_values_are_cut_at_the_budget",
+        "views/test_views_avro.py::test_a_text_that_is_no_utf_8_costs_values",
+        "views/test_views_avro.py::test_times_and_floats_cost_twice",
+        "views/test_views_avro.py::test_a_payload_that_does_not_fit_costs_values",
         "views/test_views_avro.py::test_depth_is_limited_at_64",
         "views/test_views_protobuf.py::test_values_are_cut_at_the_budget",
         "views/test_views_protobuf.py::test_depth_is_limited_at_64",

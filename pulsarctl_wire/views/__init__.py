@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pulsarctl_wire.views import avro, hex_view, json_view, keyvalue, primitives, protobuf, text
-from pulsarctl_wire.views.content import MAX_FRAME_VALUES, Content, Room, Shown, View, reason
+from pulsarctl_wire.views.content import FAILED_COST, MAX_FRAME_VALUES, Content, Room, Shown, View, reason
 from pulsarctl_wire.views.encoding import Encoded, encode
 from pulsarctl_wire.views.schemas import parse_schema
 from pulsarctl_wire.views.values import plain_text
@@ -68,6 +68,7 @@ def show(content: Content) -> Shown:
     try:
         return best.show(content)
     except Exception as error:  # hostile bytes find ways to fail that no list foresees
+        content.room.values -= FAILED_COST
         return replace(show(Content(content.payload)), note=_why(content, error))
 
 

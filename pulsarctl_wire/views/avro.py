@@ -189,7 +189,13 @@ def _logical(schema: dict[str, Any]) -> Read | None:
         return None
     if (kind, logical) in _TIMES:
         unit, readable = _TIMES[kind, logical]
-        return converted(read_long, lambda number: readable(number * unit) or number)
+
+        def read(cursor: Cursor) -> Json:
+            cursor.work()
+            number = read_long(cursor)
+            return readable(number * unit) or number
+
+        return read
     if kind == "bytes" and logical == "decimal":
         return _decimal(schema, read_raw)
     return None

@@ -22,7 +22,7 @@ from typing import TypeAlias, TypeVar
 
 from pulsarctl_wire.views.content import Json, name_cost
 from pulsarctl_wire.views.cursor import Cursor
-from pulsarctl_wire.views.values import base64_text, double, lenient_text, single
+from pulsarctl_wire.views.values import base64_text, double, single
 
 Part = TypeVar("Part")
 
@@ -53,6 +53,7 @@ def read_boolean(cursor: Cursor) -> bool:
 
 def read_float(cursor: Cursor) -> float | str:
     """Four bytes."""
+    cursor.work()
     return single(_FLOAT.unpack(cursor.take(4))[0])
 
 
@@ -73,7 +74,7 @@ def read_bytes(cursor: Cursor) -> str:
 
 def read_string(cursor: Cursor) -> str:
     """A size and that many bytes of UTF-8."""
-    return lenient_text(read_raw(cursor))
+    return cursor.text(read_raw(cursor))
 
 
 def raw_fixed(size: int) -> Callable[[Cursor], bytes]:

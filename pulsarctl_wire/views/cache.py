@@ -36,6 +36,9 @@ class _Refused:
 class SchemaCache(Generic[Compiled]):
     """The compiled forms of the schemas used last, found by the schemas' bytes; for one thread.
 
+    A schema that comes again as the same object is known by that, for its bytes may be many and its messages
+    small: nobody changes a schema once it is used.
+
     Args:
         compile_schema: makes the compiled form; whatever it raises refuses the schema.
     """
@@ -44,12 +47,21 @@ class SchemaCache(Generic[Compiled]):
         self._compile = compile_schema
         self._kept: OrderedDict[bytes, Compiled | _Refused] = OrderedDict()
         self._size = 0
+        self._objects: dict[int, tuple[PulsarApi_pb2.Schema, Compiled | _Refused]] = {}
+        self._objects_size = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def __call__(self, schema: PulsarApi_pb2.Schema) -> Compiled:
         """The compiled form of ``schema``; ValueError says why there is none."""
+        known = self._objects.get(id(schema))
+        found = self._find(schema) if known is None else known[1]
+        if isinstance(found, _Refused):
+            raise ValueError(found.why)
+        return found
+
+    def _find(self, schema: PulsarApi_pb2.Schema) -> Compiled | _Refused:
         # "Partial": a schema made by hand may lack the fields that the wire requires.
         key = schema.SerializePartialToString()
         found = self._kept.get(key)
@@ -57,9 +69,16 @@ class SchemaCache(Generic[Compiled]):
             found = self._add(key, schema)
         else:
             self._kept.move_to_end(key)
-        if isinstance(found, _Refused):
-            raise ValueError(found.why)
+        size = len(key) + OVERHEAD
+        if self._objects_size + size > MAX_KEPT:
+            self._forget_objects()
+        self._objects[id(schema)] = schema, found  # kept, so that no other object has its id
+        self._objects_size += size
         return found
+
+    def _forget_objects(self) -> None:
+        self._objects.clear()
+        self._objects_size = 0
 
     def _add(self, key: bytes, schema: PulsarApi_pb2.Schema) -> Compiled | _Refused:
         if len(key) > MAX_SCHEMA:
@@ -74,6 +93,7 @@ class SchemaCache(Generic[Compiled]):
         while self._size > MAX_KEPT:
             oldest, _ = self._kept.popitem(last=False)
             self._size -= len(oldest) + OVERHEAD
+            self._forget_objects()
         return made
 
 

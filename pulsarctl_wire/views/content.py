@@ -23,6 +23,11 @@ MAX_NAME = 256
 MAX_REASON = 160
 """Characters of an error's text in a note."""
 
+ESCAPED_STEP = 8
+"""Bytes of a text that is not UTF-8 that count as one value more."""
+FAILED_COST = 8
+"""Values that a payload counts as that its schema does not fit."""
+
 NAME_STEP = 16
 """Characters of a schema's name that count as one value more, wherever it is repeated."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pulsarctl_wire.views.content import MAX_DEPTH, MAX_VALUES, Room
+from pulsarctl_wire.views.content import ESCAPED_STEP, MAX_DEPTH, MAX_VALUES, Room
+from pulsarctl_wire.views.values import lenient_text
 
 _UINT64 = (1 << 64) - 1
 
@@ -36,9 +37,13 @@ class Cursor:
     def varint(self, end: int | None = None) -> int:
         """An unsigned varint of at most ten bytes, modulo 2^64; ValueError when it does not end."""
         end = len(self.data) if end is None else end
+        data, start = self.data, self.at
+        if start < end and data[start] < 0x80:
+            self.at = start + 1
+            return data[start]
         number = shift = 0
-        for at in range(self.at, min(self.at + 10, end)):
-            byte = self.data[at]
+        for at in range(start, min(start + 10, end)):
+            byte = data[at]
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
                 self.at = at + 1
@@ -46,11 +51,24 @@ class Cursor:
             shift += 7
         raise ValueError(f"no complete number at byte {self.at}")
 
+    def text(self, raw: bytes) -> str:
+        """``raw`` as text; one that is not UTF-8 costs, and is shown as far as there is room."""
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            shown = raw[: max(self.left, 0) * ESCAPED_STEP]
+            self.spend(len(raw) // ESCAPED_STEP)
+            return lenient_text(shown)
+
     def spend(self, cost: int = 1) -> bool:
         """Count a value of that cost; False when it must not be built."""
         self.left -= cost
         self.room.values -= cost
         return self.left >= 0
+
+    def work(self) -> None:
+        """Count a value twice of what the frame may have: it takes long to write."""
+        self.room.values -= 1
 
     def enter(self) -> None:
         """Go one level down; ValueError beyond MAX_DEPTH."""

@@ -9,7 +9,7 @@ import struct
 
 from pulsarctl_wire.views.content import Json, name_cost
 from pulsarctl_wire.views.protobuf_reader import EIGHT, FOUR, SIZED, VARINT, Read, Reader
-from pulsarctl_wire.views.values import base64_text, double, lenient_text, single
+from pulsarctl_wire.views.values import base64_text, double, single
 
 _DOUBLE = struct.Struct("<d")
 _FLOAT = struct.Struct("<f")
@@ -28,6 +28,11 @@ def _fixed(size: int, signed: bool) -> Read:
     return lambda reader, end: int.from_bytes(reader.take(size, end), "little", signed=signed)
 
 
+def _float(reader: Reader, end: int) -> Json:
+    reader.work()
+    return single(_FLOAT.unpack(reader.take(4, end))[0])
+
+
 SCALARS: dict[str, tuple[int, Read, Json]] = {
     "INT32": (VARINT, lambda reader, end: _signed(reader.varint(end), 32), 0),
     "INT64": (VARINT, lambda reader, end: _signed(reader.varint(end), 64), 0),
@@ -41,9 +46,9 @@ SCALARS: dict[str, tuple[int, Read, Json]] = {
     "FIXED64": (EIGHT, _fixed(8, signed=False), 0),
     "SFIXED32": (FOUR, _fixed(4, signed=True), 0),
     "SFIXED64": (EIGHT, _fixed(8, signed=True), 0),
-    "FLOAT": (FOUR, lambda reader, end: single(_FLOAT.unpack(reader.take(4, end))[0]), 0.0),
+    "FLOAT": (FOUR, _float, 0.0),
     "DOUBLE": (EIGHT, lambda reader, end: double(_DOUBLE.unpack(reader.take(8, end))[0]), 0.0),
-    "STRING": (SIZED, lambda reader, end: lenient_text(reader.sized(end)), ""),
+    "STRING": (SIZED, lambda reader, end: reader.text(reader.sized(end)), ""),
     "BYTES": (SIZED, lambda reader, end: base64_text(reader.sized(end)), ""),
 }
 """Wire type, reader and default of each scalar type, by its name in descriptors without ``TYPE_``."""

@@ -10,6 +10,9 @@ import math
 import struct
 from binascii import b2a_base64
 from datetime import date
+from functools import lru_cache
+
+from pulsarctl_wire.wire.fields import as_text
 
 DAY = 86_400
 NANOS = 1_000_000_000
@@ -38,7 +41,7 @@ def plain_text(raw: bytes) -> str | None:
 
 def lenient_text(raw: bytes) -> str:
     """``raw`` as text; bytes that are not UTF-8 appear as ``\\xhh``."""
-    return raw.decode("utf-8", "backslashreplace")
+    return as_text(raw)
 
 
 def base64_text(raw: bytes) -> str:
@@ -67,6 +70,7 @@ def single(number: float) -> float | str:
     return float(f"{number:.9g}")
 
 
+@lru_cache(maxsize=1024)
 def iso_date(days: int) -> str | None:
     """A day as ``2023-11-14``, from days since 1970-01-01."""
     ordinal = EPOCH_DAY + days
@@ -96,10 +100,9 @@ def _fraction(nanos: int) -> str:
     """0, 3, 6 or 9 digits behind a point, as few as hold ``nanos``."""
     if not nanos:
         return ""
-    digits = f".{nanos:09}"
-    while digits.endswith("000"):
-        digits = digits[:-3]
-    return digits
+    if nanos % 1_000:
+        return f".{nanos:09}"
+    return f".{nanos // 1_000:06}" if nanos % 1_000_000 else f".{nanos // 1_000_000:03}"
 
 
 def iso_duration(raw: bytes) -> str:

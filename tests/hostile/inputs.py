@@ -3,6 +3,7 @@
 INPUTS["batches of zeros"]()    the bytes of a file
 """
 
+import base64
 import io
 import json
 import random
@@ -140,8 +141,13 @@ def properties() -> bytes:
 ZSTD: Final = zstandard.ZstdCompressor()
 
 
-def entry(payload: bytes, codec: int = CompressionType.ZSTD, batch: int | None = None) -> bytes:
-    """A SEND of a compressed payload, which may be a batch of so many messages."""
+def entry(
+    payload: bytes,
+    codec: int = CompressionType.ZSTD,
+    batch: int | None = None,
+    base: BaseCommand | None = None,
+) -> bytes:
+    """A SEND, or another command, of a compressed payload, which may be a batch of so many messages."""
     metadata = MessageMetadata(
         producer_name="p",
         sequence_id=0,
@@ -152,7 +158,7 @@ def entry(payload: bytes, codec: int = CompressionType.ZSTD, batch: int | None =
     if batch is not None:
         metadata.num_messages_in_batch = batch
     packed = zlib.compress(payload, 9) if codec == CompressionType.ZLIB else ZSTD.compress(payload)
-    return frame(command("send", producer_id=0, sequence_id=0), metadata, packed)
+    return frame(base or command("send", producer_id=0, sequence_id=0), metadata, packed)
 
 
 def opening(payload: bytes, **how: Any) -> bytes:
@@ -201,11 +207,38 @@ def texts(piece: bytes, last: bytes, count: int, size: int) -> bytes:
 
 
 def by_schema(kind: int, data: bytes, payload: bytes, **how: Any) -> bytes:
-    """A capture of a producer with a schema, and of entries full of `payload`."""
-    producer = command("producer", topic="persistent://public/default/t", producer_id=0, request_id=1)
-    producer.producer.schema.CopyFrom(Schema(name="s", schema_data=data, type=kind))  # type: ignore[arg-type]
-    each = entry(payload, **how)
-    return capture([frame(producer), *(each for _ in range(SIZE // len(each)))])
+    """The bytes of a consumer with a schema, and of entries full of `payload` that it shows."""
+    consumer = command("subscribe", topic="persistent://public/default/t", consumer_id=0, request_id=1)
+    consumer.subscribe.subscription, consumer.subscribe.subType = "s", 0  # type: ignore[assignment]
+    consumer.subscribe.schema.CopyFrom(Schema(name="s", schema_data=data, type=kind))  # type: ignore[arg-type]
+    message = command("message", consumer_id=0)
+    message.message.message_id.ledgerId = message.message.message_id.entryId = 1
+    head, each = frame(consumer), entry(payload, base=message, **how)
+    return head + each * max((SIZE - len(head)) // len(each), 1)
+
+
+def batch_of(payload: bytes, count: int) -> bytes:
+    """A batch of so many messages with the same payload."""
+    metadata = b"\x18" + _varint(len(payload))
+    return (len(metadata).to_bytes(4, "big") + metadata + payload) * count
+
+
+def zigzag(number: int) -> bytes:
+    """A long as Avro has it."""
+    return _varint(number << 1)
+
+
+def items(schema: Any, item: bytes, count: int) -> bytes:
+    """A consumer of Avro arrays that are full of `item`, and batches of five of them."""
+    data = json.dumps({"type": "array", "items": schema}).encode()
+    array = zigzag(count) + item * count + zigzag(0)
+    return by_schema(Schema.Avro, data, batch_of(array, 5), batch=5)
+
+
+def strings(piece: bytes, last: bytes, size: int) -> bytes:
+    """A consumer of Avro strings of so many bytes."""
+    text = of_text(piece, last, size)
+    return by_schema(Schema.Avro, b'"string"', zigzag(len(text)) + text)
 
 
 def nested_json(depth: int) -> bytes:
@@ -220,6 +253,15 @@ WIDE_RECORD: Final = json.dumps(
         "fields": [{"name": "n" * 250 + str(number), "type": "null"} for number in range(1000)],
     }
 ).encode()
+
+ONE_FIELD: Final = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}
+LARGE_SCHEMA: Final = json.dumps(
+    {"type": "record", "name": "r", "doc": "x" * 900_000, "fields": [{"name": "a", "type": "null"}]}
+).encode()
+NATIVE_SCHEMA: Final = json.dumps(
+    {"fileDescriptorSet": base64.b64encode(b"\x0a\x05\x22\x03\x0a\x01r").decode(), "rootMessageTypeName": "r"}
+).encode()
+"""Of a message r without fields."""
 
 # -- many small ones
 
@@ -426,13 +468,30 @@ INPUTS: Final[dict[str, Callable[[], bytes]]] = {
     "longer texts": lambda: opening(texts(b"\x7f", b"", 100, 60_000), batch=100),
     "longer wide texts": lambda: opening(texts("\x9b".encode(), EMOJI, 60, 60_000), batch=60),
     "64 MiB each": lambda: opening(bytes(64 * MIB)),
-    "JSON of lists": lambda: by_schema(Schema.Json, b"", b"[" + b"[]," * 90_000 + b"[]]"),
-    "JSON of text": lambda: by_schema(Schema.Json, b"", b'"' + b"x" * 16 * MIB + b'"'),
+    "JSON of lists": lambda: by_schema(Schema.Json, b"", b"[" + b"[]," * 49_000 + b"[]]"),
+    "JSON of text": lambda: by_schema(Schema.Json, b"", b'"' + b"x" * (16 * MIB - 2) + b'"'),
     "nested JSON": lambda: by_schema(Schema.Json, b"", nested_json(50_000)),
     "wide records": lambda: by_schema(
         Schema.Avro, b'{"type":"array","items":%s}' % WIDE_RECORD, b"\xfe\xff\xff\xff\x0f" * 1000
     ),
-    "protobuf by number": lambda: by_schema(Schema.ProtobufNative, b"{}", b"\x08\x00" * 100_000),
+    "protobuf by number": lambda: by_schema(Schema.ProtobufNative, NATIVE_SCHEMA, b"\x08\x00" * 99_000),
+    "a large Avro schema": lambda: by_schema(Schema.Avro, LARGE_SCHEMA, batch_of(b"", 65_536), batch=65_536),
+    "a large schema that is refused": lambda: by_schema(
+        Schema.ProtobufNative, b"x" * 900_000, batch_of(b"", 65_536), batch=65_536
+    ),
+    "a large pair of schemas": lambda: by_schema(
+        Schema.KeyValue, b"x" * 900_000, batch_of(b"", 65_536), batch=65_536
+    ),
+    "strings that are no UTF-8": lambda: strings(b"\xff", EMOJI, 8 * MIB - 64),
+    "wide strings": lambda: strings(b"\x7f", EMOJI, 8 * MIB - 64),
+    "short strings that are no UTF-8": lambda: items("string", zigzag(20) + b"\xff" * 16 + EMOJI, 90_000),
+    "moments": lambda: items(
+        {"type": "long", "logicalType": "timestamp-nanos"}, zigzag(1_700_000_000_123_456_789), 99_000
+    ),
+    "lists in a list": lambda: items({"type": "array", "items": "int"}, zigzag(0), 99_000),
+    "maps in a list": lambda: items({"type": "map", "values": "int"}, zigzag(1) + zigzag(0) * 3, 49_000),
+    "records in a list": lambda: items(ONE_FIELD, zigzag(0), 49_000),
+    "floats": lambda: items("float", b"\x12\x34\x56\x47", 99_000),
     "requests": lambda: many(requests),
     "producers": lambda: many(producers),
     "chunks": lambda: many(chunks),

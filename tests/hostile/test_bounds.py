@@ -8,6 +8,9 @@ import pytest
 from inputs import INPUTS, unanswered
 from limited import FORMS, SECONDS, Runs, limited
 
+from pulsarctl_wire.capture import read_events
+from pulsarctl_wire.record import Recorder
+
 HERE: Final = Path(__file__).parent
 LONG: Final = "hex-40MB.txt.gz"
 KINDS: Final = (".pcapng", ".bin", ".hex", ".gz", ".zst")
@@ -15,7 +18,7 @@ FILES: Final = sorted(path for path in HERE.iterdir() if path.suffix in KINDS an
 QUICK: Final = (
     *("batches of zeros", "batches of unknown fields", "DEL", "C1", "64 MiB each", "wide records"),
     *("unknown fields", "items of ack.message_id", "chunks"),
-    *("wide keys that are no UTF-8", "wide properties"),
+    *("wide keys that are no UTF-8", "wide properties", "a large Avro schema", "a large pair of schemas"),
 )
 
 
@@ -65,6 +68,27 @@ def test_the_worst_inputs(name: str, pwire: Runs, tmp_path: Path) -> None:
     source = tmp_path / "input"
     source.write_bytes(INPUTS[name]())
     check(pwire, source, "json", tmp_path)
+
+
+SHOWN: Final = {
+    **dict.fromkeys(("JSON of lists", "JSON of text"), "json"),
+    **dict.fromkeys(
+        ("wide records", "strings that are no UTF-8", "wide strings", "moments", "floats"), "avro"
+    ),
+    **dict.fromkeys(("short strings that are no UTF-8", "a large Avro schema"), "avro"),
+    **dict.fromkeys(("lists in a list", "maps in a list", "records in a list"), "avro"),
+    "protobuf by number": "protobuf",
+}
+"""Inputs with a schema, and the view of it: else they would prove nothing."""
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_inputs_are_shown_by_their_schemas(name: str, tmp_path: Path) -> None:
+    source = tmp_path / "input"
+    source.write_bytes(INPUTS[name]())
+    _, message, *_ = read_events(source)
+    (first, *_) = Recorder()(message)["messages"]
+    assert first["payload"]["view"] == SHOWN[name]
 
 
 @pytest.mark.slow

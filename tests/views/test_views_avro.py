@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from view_samples import JAVA_AVRO, JAVA_ORDER, schema
 
-from pulsarctl_wire.views import Content, Shown, show
-from pulsarctl_wire.views.content import MAX_DEPTH, MAX_VALUES, cut
+from pulsarctl_wire.views import Content, Room, Shown, show
+from pulsarctl_wire.views.content import ESCAPED_STEP, FAILED_COST, MAX_DEPTH, MAX_VALUES, cut
 
 
 def avro(described: Any, payload: bytes) -> Shown:
@@ -225,6 +225,28 @@ def test_depth_is_limited_at_64() -> None:
 def test_values_are_cut_at_the_budget() -> None:
     shown = avro({"type": "array", "items": "null"}, long(2**60) + b"\x00")
     assert shown == Shown("avro", [None] * MAX_VALUES, cut(-1))
+
+
+def test_a_text_that_is_no_utf_8_costs_values() -> None:
+    text = b"\xff" * (MAX_VALUES * ESCAPED_STEP + 100)
+    shown = avro("string", long(len(text)) + text)
+    assert shown == Shown("avro", r"\xff" * MAX_VALUES * ESCAPED_STEP, cut(-1))
+    shown = avro("string", long(len(text)) + b"x" * len(text))
+    assert shown == Shown("avro", "x" * len(text))
+
+
+def test_times_and_floats_cost_twice() -> None:
+    for kind in ("float", {"type": "long", "logicalType": "timestamp-micros"}):
+        room = Room()
+        given = schema("Avro", json.dumps({"type": "array", "items": kind}).encode())
+        assert show(Content(long(10) + bytes(80), given, room=room)).view == "avro"
+        assert room.most - room.values == 20
+
+
+def test_a_payload_that_does_not_fit_costs_values() -> None:
+    room = Room()
+    assert show(Content(b"\x02", schema("Avro", b'"string"'), room=room)).view != "avro"
+    assert room.most - room.values == FAILED_COST
 
 
 def test_a_cut_leaves_later_fields_out() -> None:

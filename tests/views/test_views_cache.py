@@ -35,6 +35,20 @@ def test_each_schema_is_compiled_once() -> None:
     assert compile_schema.calls == ["a", "b"]
 
 
+def test_a_schema_that_comes_again_is_not_looked_at() -> None:
+    """A batch has many messages and one schema, which may be large."""
+
+    cache = SchemaCache(Compile())
+    given = named("a", MAX_SCHEMA // 2)
+    cache(given)
+    given.schema_data = b"never looked at"
+    assert cache(given) == "A"
+    for number in range(10):  # until it is forgotten
+        cache(named(str(number), MAX_SCHEMA // 2))
+    given.name = "b"
+    assert cache(given) == "B"
+
+
 def test_a_refusal_is_kept_too() -> None:
     compile_schema = Compile()
     cache = SchemaCache(compile_schema)
