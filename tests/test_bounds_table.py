@@ -131,7 +131,10 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "the same of a subscription": ("net/test_net_bounds.py::test_more_than_the_budget_opens",),
     "a payload that `consume` shows by its view": ("cli/test_session_verbs.py::test_consume_cuts_no_value",),
-    "warnings of one kind in a session": ("net/test_warnings.py::test_repeated_warnings_are_counted",),
+    "warnings of one kind in a session or a replay": (
+        "net/test_warnings.py::test_repeated_warnings_are_counted",
+        "net/test_net_replay.py::test_what_is_said_of_many_connections_is_counted",
+    ),
     "messages of a batch": (
         "wire/test_payload.py::test_a_batch_of_nothings_is_bounded",
         "test_bounds_table.py::test_metadata_of_a_batch_that_is_too_large",

@@ -33,6 +33,7 @@ from pulsarctl_wire.net.link import Link, Tap
 from pulsarctl_wire.net.pairs import Pairs
 from pulsarctl_wire.net.remap import Names, Remap, redacted
 from pulsarctl_wire.net.settings import Auth, Settings
+from pulsarctl_wire.net.warnings import Warnings
 from pulsarctl_wire.wire.commands import NUMBERS, REQUESTS
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, with_command
@@ -47,6 +48,7 @@ _BY_CLOCK: Final = {NUMBERS["PING"], NUMBERS["AUTH_CHALLENGE"]}
 _SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
 _RECEIPTS: Final = {NUMBERS["SEND_RECEIPT"], NUMBERS["SEND_ERROR"]}
 _ANSWERED: Final = {*REQUESTS, _SEND, NUMBERS["PING"]}
+_PASSED_OVER: Final = "connections that are passed over"
 _OWNERS: Final = ("consumer_id", "producer_id", "watcher_id", "resource_id", "session_id", "watch_id")
 
 
@@ -98,7 +100,8 @@ class Options(NamedTuple):
 
 
 class Replay:
-    """One replay: `run` it over the events of a capture. `tell` hears of differences, `note` of all else.
+    """One replay: `run` it over the events of a capture. `tell` hears of differences, `note` of all else;
+    of a kind that has many a few times.
 
     Attributes: `totals`, and `remap`, which is what it has learnt.
     """
@@ -117,7 +120,7 @@ class Replay:
         self.options = options
         self.remap = Remap(names)
         self.totals = Totals()
-        self.note = note
+        self.note = Warnings(note)
         self._tell = tell
         self.tap = tap
         self.pairs = Pairs()
@@ -149,6 +152,7 @@ class Replay:
             self._settle()
             raise
         finally:
+            self.note.close()
             links = [player.link for player in self._players.values() if player is not None]
             await asyncio.gather(*(link.close() for link in links))
         return self.totals
@@ -248,7 +252,8 @@ class Replay:
         if self._misses[kind] == 1 and not closed.done():
             self.note(
                 f"connection {frame.connection.index}: {frame.command} (#{frame.number}) did not come within "
-                f"{seconds:g} s; going on, and waiting half as long for what is like it"
+                f"{seconds:g} s; going on, and waiting half as long for what is like it",
+                "frames that did not come",
             )
         return False
 
@@ -307,10 +312,10 @@ class Replay:
         if not isinstance(first, Frame):
             spoken = getattr(first, "protocol", "")
             why = f"it speaks {spoken}" if spoken else "its beginning is missing or damaged"
-            self.note(f"{where} is passed over: {why}")
+            self.note(f"{where} is passed over: {why}", _PASSED_OVER)
             return None
         if first.type != _CONNECT or not first.to_broker or first.partial or first.body is None:
-            self.note(f"{where} is passed over: it does not begin with a whole CONNECT")
+            self.note(f"{where} is passed over: it does not begin with a whole CONNECT", _PASSED_OVER)
             return None
         player = Player(self, first)
         await player.open()
@@ -350,7 +355,8 @@ class Player:
             if self._redacted:
                 self._whole.note(
                     f"connection {self.index}: its credentials are redacted in the capture, and left out; "
-                    "give some with --token, --token-file or --basic"
+                    "give some with --token, --token-file or --basic",
+                    "connections without their credentials",
                 )
         self._auth = settings.auth
         tried: list[Unreachable | Unanswered] = []
@@ -466,7 +472,8 @@ class Player:
             what = f"{event.size} bytes are missing" if isinstance(event, Gap) else "it is damaged"
             self._whole.note(
                 f"connection {self.index}: {what} in what {whose} sent, behind byte {event.offset}; "
-                "such frames are neither sent nor compared"
+                "such frames are neither sent nor compared",
+                "connections of which a part is missing",
             )
         lossy.add(self.index)
 

@@ -816,6 +816,20 @@ async def test_what_is_missing_in_the_recording_is_said_and_neither_sent_nor_com
     ]
 
 
+@awaited
+async def test_what_is_said_of_many_connections_is_counted() -> None:
+    """Ten of a kind are said one by one."""
+    tape = Tape()
+    for number in range(25):
+        tape.sent(build("PING"), connection=number)
+    async with ScriptedBroker() as broker:
+        played = await play(broker, tape)
+    assert [note.partition(" is passed over")[0] for note in played.notes] == [
+        *(f"connection {number}" for number in range(10)),
+        "connections that are passed over: 15 more times",
+    ]
+
+
 def beginnings() -> Iterator[tuple[Tape, str]]:
     yield Tape().sent(build("PING")), "does not begin with a whole CONNECT"
     yield Tape().came(connected()), "does not begin with a whole CONNECT"
