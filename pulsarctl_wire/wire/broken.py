@@ -187,16 +187,17 @@ def credentials_from(raw: bytes, start: int, stop: int) -> int:
     """Where in `raw[start:stop]` the first frame that may carry credentials begins; `stop` if there is none.
 
     For bytes that no checksum covers: a frame whose size is too large takes in the frames after it. They are
-    found by two sizes below 16 MiB, and a command behind them that names credentials or cannot be read. Where
-    the search takes too long, all that is left counts as credentials.
+    found by two sizes that go together, and a command behind them that names credentials or cannot be read.
+    Where the search takes too long, all that is left counts as credentials.
     """
     walked = 0
     for match in _SIZES.finditer(raw, start, stop):
         at = match.start()
         total, size = _sizes(raw[at : at + 8], "big")
+        if total != size + 4:
+            continue
         for field in islice(fields(raw, at + 8, min(at + 8 + size, stop)), MOST_FIELDS):
             walked += 1
-            unreadable = field.problem and (total == size + 4 or field.number == 1)
-            if unreadable or names_credentials(field) or walked > _MOST_WALKED:
+            if field.problem or names_credentials(field) or walked > _MOST_WALKED:
                 return at
     return stop
