@@ -517,7 +517,6 @@ INPUTS: Final[dict[str, Callable[[], bytes]]] = {
     "rows of hexadecimal digits": lambda: b"00000000: 00\n" * (SIZE // 13),
     "a row that repeats": lambda: repeated_row(PING),
     "zeros that repeat": lambda: repeated_row(bytes(16)),
-    "zstd of pings": lambda: ZSTD.compress(PING * 400_000),
     "odd commands with credentials": lambda: repeat(odd_connect()),
     "frames that break late": lambda: repeat(breaking(300)),
     "frames that break soon": lambda: repeat(breaking(1)),
