@@ -122,12 +122,7 @@ class Recorder:
         """The record of a frame."""
         notes = list(frame.notes)
         metadata = frame.metadata
-        hidden = (
-            metadata is not None
-            and frame.checksum != "valid"
-            and not self._show_secrets
-            and hides_entry(frame)
-        )
+        hidden = metadata is not None and not self._show_secrets and hides_entry(frame)
         if hidden:
             notes.append(_HIDDEN_ENTRY)
         walked = None if metadata is None else (self._hide if hidden else self._walk)(metadata)

@@ -49,11 +49,10 @@ class HexRenderer:
 
     def _row(self, raw: bytes, at: int, end: int, label: str, hidden: list[Span]) -> str:
         label, data = clean(label), raw[at:end]
-        digits = ""
+        digits = data.hex(" ")
         if hidden:
             spans = [(begin - at, over - at) for begin, over in hidden if begin < end and over > at]
             digits, data = hex_digits(data, spans), masked(data, spans, b".")
-        digits = digits or data.hex(" ")
         text = data.translate(_VISIBLE).decode("ascii")
         if self._paint.colour:
             place, text = self._paint("dim", f"{at:08x}"), self._paint("dim", f"{text:<{_WIDTH}}")

@@ -252,7 +252,7 @@ class LineRenderer:
     # -- the entry
 
     def _entry(self, frame: Frame, metadata: MessageMetadata, parts: list[str]) -> None:
-        if frame.checksum != "valid" and not self._show_secrets and hides_entry(frame):
+        if not self._show_secrets and hides_entry(frame):
             parts.append(" [redacted]")
             return
         plain, batched = True, metadata.HasField("num_messages_in_batch")

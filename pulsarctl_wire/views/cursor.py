@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pulsarctl_wire.views.content import ESCAPED_STEP, MAX_DEPTH, MAX_VALUES, Room
-from pulsarctl_wire.views.values import lenient_text
+from pulsarctl_wire.wire.fields import as_text
 
 _UINT64 = (1 << 64) - 1
 
@@ -58,7 +58,7 @@ class Cursor:
         except UnicodeDecodeError:
             shown = raw[: max(self.left, 0) * ESCAPED_STEP]
             self.spend(len(raw) // ESCAPED_STEP)
-            return lenient_text(shown)
+            return as_text(shown)
 
     def spend(self, cost: int = 1) -> bool:
         """Count a value of that cost; False when it must not be built."""

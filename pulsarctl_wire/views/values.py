@@ -12,8 +12,6 @@ from binascii import b2a_base64
 from datetime import date
 from functools import lru_cache
 
-from pulsarctl_wire.wire.fields import as_text
-
 DAY = 86_400
 NANOS = 1_000_000_000
 EPOCH_DAY = 719_163
@@ -37,11 +35,6 @@ def plain_text(raw: bytes) -> str | None:
         return raw.decode()
     except UnicodeDecodeError:
         return None
-
-
-def lenient_text(raw: bytes) -> str:
-    """``raw`` as text; bytes that are not UTF-8 appear as ``\\xhh``."""
-    return as_text(raw)
 
 
 def base64_text(raw: bytes) -> str:
