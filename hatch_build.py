@@ -16,9 +16,17 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = "pulsarctl_wire"
 COMPILED = (
-    *("wire/frame", "wire/stream", "wire/session", "wire/topics", "wire/fields", "wire/payload"),
+    *(
+        "wire/frame",
+        "wire/origins",
+        "wire/stream",
+        "wire/session",
+        "wire/topics",
+        "wire/fields",
+        "wire/payload",
+    ),
     "wire/walk",
-    *("capture/packets", "capture/reassembly", "capture/files", "capture/sources"),
+    *("capture/packets", "capture/halves", "capture/reassembly", "capture/files", "capture/sources"),
     *("table/builder", "table/columns", "record", "cli/line"),
 )
 """Modules; a class of theirs that others inherit from says so (docs/architecture.md)."""

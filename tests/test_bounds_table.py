@@ -44,6 +44,13 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "wire/test_stream.py::test_a_search_gives_up_large_candidates_before_it_takes_for_ever",
         "wire/test_stream.py::test_all_searches_of_a_stream_give_up_large_candidates_together",
     ),
+    "bytes of all connections that wait (holes, unfinished frames)": (
+        "capture/test_reassembly.py::test_connections_that_hold_most_are_ended",
+    ),
+    "events of a packet, a gap or an end at a time": (
+        "capture/test_reassembly.py::test_what_one_segment_completes_comes_in_portions",
+        "wire/test_stream.py::test_what_a_candidate_hid_comes_in_portions",
+    ),
     "bytes that wait behind a hole": (
         "capture/test_reassembly.py::test_a_hole_with_more_than_8_mib_behind_it_is_given_up",
         "capture/test_reassembly.py::test_many_holes_keep_the_bound",

@@ -10,7 +10,8 @@ but for what counts from the beginning of the connection, and that is shifted (`
 import heapq
 from typing import Any, Final, NamedTuple
 
-from pulsarctl_wire.capture.reassembly import EARLY_COST, Early, Half, Reassembler, Tcp
+from pulsarctl_wire.capture.halves import EARLY_COST, Early, Half, Tcp
+from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.frame import Connection, Event, Malformed
 from pulsarctl_wire.wire.topics import Tables, TopicSession
 

@@ -7,7 +7,7 @@ from pulsarctl_wire.wire.ending import CLOSED, OPEN, PULSAR, REFUSED, RESET, UNA
 from pulsarctl_wire.wire.frame import Event, Frame
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.capture.reassembly import Half, Tcp
+    from pulsarctl_wire.capture.halves import Half, Tcp
 
 
 class Life:

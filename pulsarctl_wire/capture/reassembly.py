@@ -4,7 +4,7 @@ A connection is known by its addresses and ports; a SYN with another sequence nu
 is a new connection. Bytes are taken in sequence order; what comes twice is dropped, what comes early
 waits. A hole is given up as a `Gap` when it is certain that its bytes will not come any more:
 
-- the peer has acknowledged them (so they were sent and arrived) and `PATIENCE` more packets of the
+- the peer has acknowledged them (so they were sent and arrived) and `halves.PATIENCE` more packets of the
   connection have passed: enough for captures whose packets are not in order;
 - more than `MAX_EARLY` bytes wait behind it;
 - the connection ends, or the capture does.
@@ -12,115 +12,56 @@ waits. A hole is given up as a `Gap` when it is certain that its bytes will not 
 Meanwhile the other half's later segments wait too: answers never come before their requests.
 
 Memory: a connection holds at most `MAX_EARLY` early bytes and the beginning of one frame a direction
-(`FrameStream` bounds that). Ended connections are forgotten `LINGER` later ones on; of more than
-`MAX_CONNECTIONS` open ones those silent for longest are ended.
+(`FrameStream` bounds that). Where all of them hold more than `MAX_HELD` bytes, those that hold most are
+ended. Ended connections are forgotten `LINGER` later ones on; of more than `MAX_CONNECTIONS` open ones those
+silent for longest are ended. Events come about `PORTION` at a time, however many waited for one segment.
 """
 
 import heapq
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from crc32c import crc32c
 from mypy_extensions import mypyc_attr
 
-from pulsarctl_wire.capture.lifecycle import Life, ending, learn_direction, note_end
+from pulsarctl_wire.capture.halves import (
+    EARLY_COST,
+    HALF,
+    MASK,
+    PATIENCE,
+    Half,
+    Tcp,
+    begin,
+    deliver,
+    flush,
+    give_up,
+    is_another,
+    release,
+    settle,
+    tracked,
+    unblock,
+)
+from pulsarctl_wire.capture.lifecycle import Life, ending, note_end
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment, address_of, endpoint_of, reverse
 from pulsarctl_wire.wire.ending import DROPPED, OPEN, REUSED, Ending
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event
 from pulsarctl_wire.wire.session import Knowledge, Session
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.stream import PORTION, FrameStream
 
-PATIENCE: Final = 64
-"""Packets of a connection after which acknowledged bytes that were not seen are given up."""
 MAX_EARLY: Final = 8 * 1024 * 1024
+MAX_HELD: Final = 192 * 1024 * 1024
 MAX_CONNECTIONS: Final = 65_536
 LINGER: Final = 1_024
 
 NewSession = Callable[[Connection, Knowledge, Iterable[FrameStream]], Session]
 OnEnd = Callable[[Ending], object]
 
-_MASK: Final = 0xFFFFFFFF
 _ENDING: Final = FIN | RST
-_HALF: Final = 0x80000000
+_UNUSUAL: Final = SYN | FIN | RST
+_LOOK: Final = 32 * 1024 * 1024  # bytes that may have been held since the last look at `MAX_HELD`
 _PULSAR_PORTS: Final = {port.to_bytes(2, "big") for port in (6650, 6651)}
 _OTHER_TRAFFIC: Final = {"HTTP", "SSH"}  # TLS is not: Pulsar may be in it
-EARLY_COST: Final = 256  # of keeping a segment, beside its bytes
-
-Early = tuple[int, int, int, bytes, int, int | None]
-"""A segment that waits: sequence number, turn, packet, payload, missing, time in ns.
-
-Its turn among those of both directions is its packet's number, or what waited behind it has that before.
-"""
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Half:
-    """One direction of a TCP connection. Sequence numbers are not wrapped here."""
-
-    __slots__ = (
-        *("acknowledged", "begun", "closed", "early", "early_bytes", "ended", "fin", "held"),
-        *("hole_at", "hole_turn", "next", "other", "patience", "stream", "syn", "tcp"),
-    )
-    other: "Half"
-    tcp: "Tcp"
-
-    def __init__(self, stream: FrameStream) -> None:
-        self.stream = stream
-        self.begun = False  # `next` is known
-        self.next = 0  # the next byte's
-        self.acknowledged = 0  # up to here by the peer
-        self.early: list[Early] = []  # a heap
-        self.early_bytes = 0
-        self.hole_at = -1  # where the peer's acknowledgements last told of a hole
-        self.hole_turn = 0  # the packet before the one that told
-        self.patience = PATIENCE
-        self.fin = -1
-        self.syn: int | None = None
-        self.closed = False  # no more bytes are taken
-        self.ended = False  # its stream was closed
-        self.held: list[Event] = []  # its last events, while it depends on the other half what to do
-
-    def unwrap(self, sequence: int) -> int:
-        """The number nearest to `next` that has these 32 bits."""
-        return self.next + ((sequence - self.next + _HALF) & _MASK) - _HALF
-
-    @property
-    def blocked(self) -> bool:
-        """Whether bytes are known to be missing before anything else can be delivered."""
-        return self.early[0][0] > self.next if self.early else self.hole_at == self.next
-
-    @property
-    def turn(self) -> int:
-        """The turn of what comes next, be it there or missing."""
-        first = self.early[0][1] if self.early else sys.maxsize
-        return min(first, self.hole_turn) if self.hole_at == self.next else first
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Tcp:
-    """A TCP connection: the half it was first seen by (that knows the other) and its session."""
-
-    __slots__ = (
-        *("certain", "ended", "half", "keys", "last_ns", "last_packet", "life", "mark", "session"),
-        "waiting",
-    )
-
-    def __init__(
-        self, keys: tuple[bytes, bytes], session: Session, half: Half, certain: bool, life: Life
-    ) -> None:
-        self.keys = keys
-        self.session = session
-        self.half = half
-        self.certain = certain  # which side is the broker
-        half.stream.certain = half.other.stream.certain = certain
-        self.ended = False
-        self.waiting = False  # segments wait, in one half for others, in the other one for these
-        self.last_packet, self.last_ns = life.packet, life.time_ns
-        self.life = life
-        self.mark: Any = None  # of whoever follows it
-
 
 _ELSEWHERE: Final = Half(FrameStream(Connection(-1), True))
 """Stands for the halves of connections that another process follows."""
@@ -164,17 +105,72 @@ class Reassembler:
         self._untold: list[Tcp] = []  # what became of them
         self._servers: set[bytes] = set()
         self._owners: dict[bytes, int] = {}
+        self._steps: Iterator[list[Event]] | None = None  # of the last segment
+        self._held = 0  # bytes, since the last look at how many are
 
     def add(self, segment: Segment, time_ns: int | None, packet: int) -> list[Event]:
-        """Take the segment of packet number `packet`; give the events that it completes."""
+        """Take the segment of packet number `packet`; give the first events that it completes.
+
+        The others come from `more`, which is to be asked until it gives none.
+        """
         key, sequence, acknowledged, flags, payload, missing = segment
         half = self._halves.get(key)
-        before: list[Event] = []  # of connections that this segment ends
-        events: list[Event] = []
+        if half is _ELSEWHERE and not flags & SYN:
+            return []
+        if half is None or flags & _UNUSUAL or not half.begun or missing:
+            return self._start(self._slowly(segment, time_ns, packet))
+        tcp, other = half.tcp, half.other
+        if flags & ACK and not other.closed:
+            ahead = (acknowledged - other.next) & MASK
+            if 0 < ahead < HALF or (ahead and not other.begun):
+                return self._start(self._slowly(segment, time_ns, packet))
+        if payload and (sequence != half.next & MASK or tcp.waiting or half.closed or half.fin >= 0):
+            return self._start(self._slowly(segment, time_ns, packet))
+        tcp.last_packet, tcp.last_ns = packet, time_ns
+        if not payload:
+            return []
+        half.next += len(payload)  # the usual case: the very next bytes
+        events = half.stream.take(payload, time_ns, packet)
+        if events:
+            if half.stream.pending:
+                self._steps = self._rest(half)
+            return tracked(tcp, events)
+        self._held += len(payload)
+        return self._start(self._look()) if self._held > _LOOK else events
+
+    def more(self) -> list[Event]:
+        """More events of the last segment; none once all are given."""
+        if self._steps is not None:
+            for events in self._steps:
+                return events
+            self._steps = None
+        return []
+
+    def _start(self, steps: Iterator[list[Event]]) -> list[Event]:
+        self._steps = steps
+        return self.more()
+
+    def _rest(self, half: Half) -> Iterator[list[Event]]:
+        """What is left of the bytes that a half has just got."""
+        while half.stream.pending:
+            yield tracked(half.tcp, half.stream.take_more())
+
+    def _slowly(self, segment: Segment, time_ns: int | None, packet: int) -> Iterator[list[Event]]:
+        """The events of a segment that is more than the next bytes of its connection."""
+        key, sequence, _, flags, _, _ = segment
+        half = self._halves.get(key)
         if half is None or flags & SYN:
-            half = self._open(key, sequence, flags, time_ns, packet, before)
-        if half is None or half is _ELSEWHERE:
-            return before
+            if half is not None and half is not _ELSEWHERE and is_another(half, sequence):
+                yield from self._close(half.tcp, REUSED)
+                half = None
+            if half is None:
+                half = self._open(key, flags, time_ns, packet)
+                if len(self._halves) > 2 * MAX_CONNECTIONS:
+                    yield from self._evict()
+            if half is not _ELSEWHERE and flags & SYN:
+                begin(half, sequence)
+        if half is _ELSEWHERE:
+            return
         tcp = half.tcp
         tcp.last_packet, tcp.last_ns = packet, time_ns
         if flags & SYN:
@@ -183,32 +179,45 @@ class Reassembler:
                 tcp.life.accepted = True
             else:
                 tcp.life.syns += 1
+        events: list[Event] = []
+        yield from self._given(tcp, self._follow(half, sequence, segment, time_ns, packet, events), events)
+        if self._held > _LOOK:
+            yield from self._look()
+
+    def _given(self, tcp: Tcp, steps: Iterator[None], events: list[Event]) -> Iterator[list[Event]]:
+        """What `steps` put into `events`, which are those of `tcp`, a portion at a time."""
+        for _ in steps:
+            if len(events) >= PORTION:
+                yield tracked(tcp, events)
+        last = tracked(tcp, events)
+        while self._untold and self._on_end is not None:
+            self._on_end(ending(self._untold.pop(0)))
+        if last:
+            yield last
+
+    def _follow(
+        self,
+        half: Half,
+        sequence: int,
+        segment: Segment,
+        time_ns: int | None,
+        packet: int,
+        events: list[Event],
+    ) -> Iterator[None]:
+        """Follow a segment whose bytes begin at `sequence`. This and what it calls pause between events."""
+        _, _, acknowledged, flags, payload, missing = segment
         other = half.other
         if flags & ACK and not other.closed:
-            ahead = (acknowledged - other.next) & _MASK
-            if 0 < ahead < _HALF or (ahead and not other.begun):
-                self._acknowledge(other, acknowledged, events)
+            ahead = (acknowledged - other.next) & MASK
+            if 0 < ahead < HALF or (ahead and not other.begun):
+                yield from self._acknowledge(other, acknowledged, events)
         if payload or missing:
-            if sequence == half.next & _MASK and half.begun and not (missing or tcp.waiting or half.closed):
-                half.next += len(payload)  # the usual case: the very next bytes
-                fed = half.stream.feed(payload, time_ns, packet)
-                events = events + fed if events else fed
-                if half.fin >= 0:
-                    self._check_ends(half, events)
-            else:
-                self._take(half, sequence, payload, missing, time_ns, packet, events)
+            yield from self._take(half, sequence, payload, missing, time_ns, packet, events)
         elif not half.begun:
             half.begun = True
             half.next = sequence
         if flags & _ENDING:
-            self._finish(half, sequence + len(payload) + missing, flags, events)
-        if events:
-            if not tcp.certain:
-                learn_direction(tcp, events)
-            tcp.session.track(events)
-        if self._untold:
-            self._tell()
-        return before + events if before else events
+            yield from self._finish(half, sequence + len(payload) + missing, flags, events)
 
     def connection(self, key: bytes) -> Tcp | None:
         """The connection that a segment's key belongs to."""
@@ -232,8 +241,10 @@ class Reassembler:
 
     def close(self) -> Iterator[list[Event]]:
         """End all connections, as the capture ends; give the events that are left, by connection."""
+        while events := self.more():
+            yield events
         for tcp in self._known():
-            yield self._close(tcp, OPEN)
+            yield from self._close(tcp, OPEN)
         self._halves.clear()
 
     # -- handing over to a process that goes on from here
@@ -253,21 +264,11 @@ class Reassembler:
 
     # -- opening
 
-    def _open(
-        self, key: bytes, sequence: int, flags: int, time_ns: int | None, packet: int, events: list[Event]
-    ) -> Half | None:
-        """The half that a segment belongs to which is the first one seen, or has SYN set.
+    def _open(self, key: bytes, flags: int, time_ns: int | None, packet: int) -> Half:
+        """The half that the first segment of a connection belongs to.
 
-        None if the connection is somebody else's to follow (see `share`).
+        `_ELSEWHERE` if the connection is somebody else's to follow (see `share`).
         """
-        half = self._halves.get(key)
-        if half is _ELSEWHERE:
-            return None
-        if half is not None:
-            if half.syn == sequence or (half.syn is None and half.next in (0, sequence + 1)):
-                _begin(half, sequence)
-                return half
-            events += self._close(half.tcp, REUSED)
         back = reverse(key)
         opened = bool(flags & SYN)
         to_broker = not flags & ACK if opened else self._guess(key, back)
@@ -275,13 +276,8 @@ class Reassembler:
             self._servers.add(endpoint_of(back if to_broker else key))
         if self._share[1] > 1 and not self._is_mine(min(key, back)):
             self._halves[key] = self._halves[back] = _ELSEWHERE
-            return None
-        half = self.new(key, to_broker, opened, time_ns, packet).half
-        if opened:
-            _begin(half, sequence)
-        if len(self._halves) > 2 * MAX_CONNECTIONS:
-            self._evict(events)
-        return half
+            return _ELSEWHERE
+        return self.new(key, to_broker, opened, time_ns, packet).half
 
     def new(
         self, key: bytes, to_broker: bool, opened: bool, time_ns: int | None = None, packet: int = 0
@@ -330,8 +326,7 @@ class Reassembler:
         time_ns: int | None,
         packet: int,
         events: list[Event],
-    ) -> None:
-        """Take bytes that are not simply the next ones."""
+    ) -> Iterator[None]:
         if half.closed:
             return
         if not half.begun:
@@ -348,14 +343,15 @@ class Reassembler:
                 turn = min(packet, half.early[0][1])
             heapq.heappush(half.early, (at, turn, packet, payload, missing, time_ns))
             half.early_bytes += len(payload) + EARLY_COST
-            _release(half.tcp, events)
+            self._held += len(payload) + EARLY_COST
+            yield from release(half.tcp, events)
             while half.early_bytes > MAX_EARLY:
-                _unblock(half, events)
+                yield from unblock(half, events)
         else:
-            _deliver(half, (at, packet, packet, payload, missing, time_ns), events)
-        self._check_ends(half, events)
+            yield from deliver(half, (at, packet, packet, payload, missing, time_ns), events)
+        yield from self._check_ends(half, events)
 
-    def _acknowledge(self, half: Half, acknowledged: int, events: list[Event]) -> None:
+    def _acknowledge(self, half: Half, acknowledged: int, events: list[Event]) -> Iterator[None]:
         """The peer has bytes of this half that were not seen: late in the capture, or missing in it."""
         if not half.begun:
             if half.tcp.certain:  # its SYN was lost: this is where its bytes begin
@@ -378,49 +374,48 @@ class Reassembler:
         half.acknowledged = max(half.acknowledged, upto)
         half.patience -= 1
         if half.patience <= 0:
-            _give_up(half, half.acknowledged, events)
-            self._check_ends(half, events)
+            yield from give_up(half, half.acknowledged, events)
+            yield from self._check_ends(half, events)
         else:
             half.tcp.waiting = True
 
     # -- ends
 
-    def _finish(self, half: Half, sequence: int, flags: int, events: list[Event]) -> None:
+    def _finish(self, half: Half, sequence: int, flags: int, events: list[Event]) -> Iterator[None]:
         if flags & RST:
             if not half.begun or abs(half.unwrap(sequence) - half.next) <= MAX_EARLY:
                 note_end(half, reset=True)
-                events += self._end_halves(half.tcp)
+                yield from self._end_halves(half.tcp, events)
         elif half.begun and not half.closed:
             note_end(half, reset=False)
             half.fin = max(half.unwrap(sequence), half.next)  # what was delivered came before it
             half.acknowledged = min(half.acknowledged, half.fin)
-            self._check_ends(half, events)
+            yield from self._check_ends(half, events)
 
-    def _check_ends(self, half: Half, events: list[Event]) -> None:
+    def _check_ends(self, half: Half, events: list[Event]) -> Iterator[None]:
         """Close the halves whose FIN was reached; one that closes may let the other one go on."""
         for each in (half, half.other):
             if 0 <= each.fin <= each.next and not each.closed:
                 each.closed = True
                 each.hole_at = -1
-                self._close_stream(each, events)
-                _release(each.tcp, events)
+                yield from self._close_stream(each, events)
+                yield from release(each.tcp, events)
                 if each.other.closed:
-                    self._end_halves(each.tcp)
+                    yield from self._end_halves(each.tcp, events)
 
-    def _end_halves(self, tcp: Tcp) -> list[Event]:
+    def _end_halves(self, tcp: Tcp, events: list[Event]) -> Iterator[None]:
         """End both directions; the connection is remembered for a while, for its late segments."""
-        events: list[Event] = []
         for half in (tcp.half, tcp.half.other):
             if not half.closed:
                 half.closed = True
-                _flush(half, events)
-                self._close_stream(half, events)
+                yield from flush(half, events)
+                yield from self._close_stream(half, events)
         if not tcp.ended:
             self.ended(tcp)
-        return events
 
-    def _close_stream(self, half: Half, events: list[Event]) -> None:
+    def _close_stream(self, half: Half, events: list[Event]) -> Iterator[None]:
         """End a stream. Where both sides speak the same other protocol it is other traffic: only counted."""
+        yield from settle(half, events)
         left = half.stream.close()
         protocol = half.stream.protocol
         if protocol in _OTHER_TRAFFIC and not half.other.ended:
@@ -431,21 +426,12 @@ class Reassembler:
             events += half.other.held + left
         half.ended = True
 
-    def _close(self, tcp: Tcp, end: str) -> list[Event]:
-        """End a connection, because of `end`, and forget it; give its last events, as `add` does."""
+    def _close(self, tcp: Tcp, end: str) -> Iterator[list[Event]]:
+        """End a connection, because of `end`; give its last events, as `_slowly` does."""
         if tcp.life.by_first is None:
             tcp.life.end = end
-        events = self._end_halves(tcp)
-        if not tcp.certain:
-            learn_direction(tcp, events)
-        tcp.session.track(events)
-        self._tell()
-        return events
-
-    def _tell(self) -> None:
-        """Say what became of the connections that have ended."""
-        while self._untold and self._on_end is not None:
-            self._on_end(ending(self._untold.pop(0)))
+        events: list[Event] = []
+        yield from self._given(tcp, self._end_halves(tcp, events), events)
 
     def forget(self, tcp: Tcp) -> None:
         """Let the next segment on a connection's addresses open another one."""
@@ -460,78 +446,25 @@ class Reassembler:
     def _known(self) -> list[Tcp]:
         return list(dict.fromkeys(half.tcp for half in self._halves.values() if half is not _ELSEWHERE))
 
-    def _evict(self, events: list[Event]) -> None:
+    def _evict(self) -> Iterator[list[Event]]:
         """Too many connections: end the tenth of them that has been silent for longest."""
         everyone = sorted(self._known(), key=lambda tcp: tcp.last_packet)
         for key in [key for key, half in self._halves.items() if half is _ELSEWHERE]:
             del self._halves[key]
         for tcp in everyone[: len(everyone) // 10]:
-            events += self._close(tcp, DROPPED)
+            yield from self._close(tcp, DROPPED)
             self.forget(tcp)
 
-
-def _begin(half: Half, sequence: int) -> None:
-    """A SYN was seen: the bytes begin behind it."""
-    half.syn = sequence
-    if not half.begun:
-        half.begun = True
-        half.next = sequence + 1
-
-
-def _deliver(half: Half, segment: Early, events: list[Event]) -> None:
-    """Give the stream the bytes of a segment that it does not have; they begin at `next` or before."""
-    at, _, packet, payload, missing, time_ns = segment
-    seen = half.next - at
-    if seen >= len(payload) + missing:
-        return
-    if seen > len(payload):
-        missing -= seen - len(payload)
-    payload = payload[seen:]
-    if payload:
-        events += half.stream.feed(payload, time_ns, packet)
-    if missing:
-        events += half.stream.gap(missing, time_ns, packet)
-    half.next += len(payload) + missing
-
-
-def _release(tcp: Tcp, events: list[Event]) -> None:
-    """Deliver what waits for nothing any more, in turns; what came behind a hole on the other half waits."""
-    one, other = tcp.half, tcp.half.other
-    while True:
-        ready = [half for half in (one, other) if half.early and not half.blocked]
-        if not ready:
-            break
-        half = min(ready, key=lambda half: half.turn)
-        if half.other.blocked and half.other.turn < half.turn:
-            break
-        segment = heapq.heappop(half.early)
-        half.early_bytes -= len(segment[3]) + EARLY_COST
-        _deliver(half, segment, events)
-    tcp.waiting = bool(one.early or other.early)
-
-
-def _give_up(half: Half, upto: int, events: list[Event]) -> None:
-    """The bytes from `next` up to `upto`, or to the first early ones, will not come: a gap."""
-    packet, time_ns = half.tcp.last_packet, None
-    if half.early:
-        upto = min(upto, half.early[0][0])
-        packet, time_ns = half.early[0][2], half.early[0][5]
-    events += half.stream.gap(upto - half.next, time_ns, packet)
-    half.next = upto
-    half.hole_at = -1
-    _release(half.tcp, events)
-
-
-def _unblock(half: Half, events: list[Event]) -> None:
-    """Give up the hole that the first segment of a half waits for, whichever half it is in."""
-    blocked = half if half.blocked else half.other
-    _give_up(blocked, blocked.early[0][0] if blocked.early else blocked.acknowledged, events)
-
-
-def _flush(half: Half, events: list[Event]) -> None:
-    """Give the stream all that is left of a half, holes as gaps."""
-    while half.early:
-        _unblock(half, events)
-    end = half.fin if half.fin >= 0 else half.acknowledged
-    if half.begun and end > half.next:
-        _give_up(half, end, events)
+    def _look(self) -> Iterator[list[Event]]:
+        """Where all connections hold too many bytes, end those that hold most."""
+        self._held = 0
+        held = {tcp: tcp.half.held_bytes + tcp.half.other.held_bytes for tcp in self._known()}
+        left = sum(held.values())
+        if left <= MAX_HELD:
+            return
+        for tcp in sorted(held, key=held.__getitem__, reverse=True):
+            yield from self._close(tcp, DROPPED)
+            self.forget(tcp)
+            left -= held[tcp]
+            if left <= MAX_HELD // 2:
+                break

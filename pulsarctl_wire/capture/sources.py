@@ -152,7 +152,8 @@ class Decoder:
 
     def read_packets(self, packets: Iterable[RawPacket]) -> Iterator[list[Event]]:
         """The events of packets, from wherever they come, a few at a time."""
-        segment, add, tee = self._dissector.segment, self.reassembler.add, self.tee
+        segment, tee = self._dissector.segment, self.tee
+        add, more = self.reassembler.add, self.reassembler.more
         number = self.packets
         file = packets if isinstance(packets, files.PacketReader | files.SideBySide) else None
         reader = file if self._places else None
@@ -169,8 +170,9 @@ class Decoder:
                 found = segment(link, data, length)
                 if found is not None:
                     events = add(found, time_ns, number if reader is None else place | reader.offset)
-                    if events:
+                    while events:
                         yield events
+                        events = more()
         finally:
             if file is not None:
                 self.dropped_packets = min(self.dropped_packets + file.dropped, _MOST_COUNTED)
@@ -267,7 +269,11 @@ class Decoder:
         until = _Until(DamagedCapture, chunks)
         for data, time_ns in until:
             for at in range(0, len(data), _PIECE):
-                yield tracked(stream.feed(data[at : at + _PIECE], time_ns, self._place))
+                yield tracked(stream.take(data[at : at + _PIECE], time_ns, self._place))
+                while stream.pending:
+                    yield tracked(stream.take_more())
+        while events := stream.settle():
+            yield tracked(events)
         yield tracked(stream.close())
         if until.error is not None:
             raise until.error

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from pulsarctl_wire.capture.files import RawPacket
-    from pulsarctl_wire.capture.reassembly import Tcp
+    from pulsarctl_wire.capture.halves import Tcp
     from pulsarctl_wire.capture.sources import Decoder, Source
     from pulsarctl_wire.cli.reading import Sources
     from pulsarctl_wire.net.remap import Names

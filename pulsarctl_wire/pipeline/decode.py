@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import Lane, Layout, PacketReader, SideBySide
+from pulsarctl_wire.capture.halves import Tcp
 from pulsarctl_wire.capture.handover import IDLE, Footing, State, footing, halves_of, hand_over
 from pulsarctl_wire.capture.packets import SYN, Dissector, Segment, Waiting, reverse
-from pulsarctl_wire.capture.reassembly import NewSession, Reassembler, Tcp
+from pulsarctl_wire.capture.reassembly import NewSession, Reassembler
 from pulsarctl_wire.capture.series import lane
 from pulsarctl_wire.capture.sources import PLACE_BITS, uncompressed
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
@@ -246,8 +247,8 @@ class _SplitDecoder:
 
     def run(self, packets: PacketReader | SideBySide) -> None:
         """Decode them."""
-        segment, add, base = self.dissector.segment, self._reassembler.add, self._base
-        connection = self._reassembler.connection
+        segment, base = self.dissector.segment, self._base
+        add, more, connection = self._reassembler.add, self._reassembler.more, self._reassembler.connection
         for number, (time_ns, link, data, length) in enumerate(packets, 1):
             self.packets = number
             found = segment(link, data, length)
@@ -259,10 +260,11 @@ class _SplitDecoder:
                 self._unsure((number if self._is_merged else place, place, time_ns, found))
             else:
                 events = add(found, time_ns, place)
-                if events:
+                while events:
                     self._gathered += events
                     if len(self._gathered) >= _GATHERED:
                         self._flush()
+                    events = more()
 
     def _unsure(self, packet: Kept) -> None:
         """Take a packet of a connection that may have no sure footing."""
@@ -275,13 +277,20 @@ class _SplitDecoder:
             self.rest = self.rest or turn
             return
         events = self._reassembler.add(segment, time_ns, place)
-        tcp = self._reassembler.connection(key)
-        if tcp is not None and tcp.mark is None:
-            tcp.mark = Edge(len(self._edges), pair, turn)
-            tcp.session.connection.index = tcp.mark.index
-            self._edges.append(tcp.mark)
-            self._pairs.add(pair)
-        self._gathered += [event for event in events if self._edges[event.connection.index].guess is not None]
+        while True:
+            tcp = self._reassembler.connection(key)
+            if tcp is not None and tcp.mark is None:
+                tcp.mark = Edge(len(self._edges), pair, turn)
+                tcp.session.connection.index = tcp.mark.index
+                self._edges.append(tcp.mark)
+                self._pairs.add(pair)
+            if not events:
+                break
+            guesses = [self._edges[event.connection.index].guess for event in events]
+            self._gathered += [
+                event for event, guess in zip(events, guesses, strict=True) if guess is not None
+            ]
+            events = self._reassembler.more()
         if tcp is not None and tcp.mark.guess is None:
             self._keep(tcp, packet)
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pulsarctl_wire.capture.halves import Tcp
 from pulsarctl_wire.capture.handover import Following, agrees, halves_of, restore, save, take_over
 from pulsarctl_wire.capture.packets import Waiting
-from pulsarctl_wire.capture.reassembly import Tcp
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Kept, Settings
 from pulsarctl_wire.pipeline.splits import Split
 from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder, renumbered
@@ -102,7 +102,7 @@ class Stitcher:
         if again or decoded.rest is not None:
             wanted = dict.fromkeys((edge.pair for edge in decoded.edges), sys.maxsize) | again
             for packet in reread(decoded.split, self.waiting, wanted, decoded.rest):
-                rows.add(self._follow(packet))
+                self._follow(packet, rows)
         if decoded.fragments:
             self.waiting = decoded.waiting
         rows.flush()
@@ -132,9 +132,12 @@ class Stitcher:
         self._opened.clear()
         return first, numbers
 
-    def _follow(self, packet: Kept) -> list[Event]:
+    def _follow(self, packet: Kept, rows: "_Rows") -> None:
         self._turn, place, time_ns, segment = packet
-        return self._reassembler.add(segment, time_ns, place)
+        events = self._reassembler.add(segment, time_ns, place)
+        while events:
+            rows.add(events)
+            events = self._reassembler.more()
 
     def _take_all(self, edges: list[Edge], rows: "_Rows", mends: _Mends, again: dict[bytes, int]) -> None:
         """Follow the packets of the edges in order, and go on from the states that they lead to.
@@ -161,7 +164,7 @@ class Stitcher:
             if packet is None:
                 again[pair] = turn
                 continue
-            rows.add(self._follow(packet))
+            self._follow(packet, rows)
             if edge.guess is not None and turn + 1 == edge.sure and not self._go_on(edge, mends):
                 again[pair] = edge.sure
 

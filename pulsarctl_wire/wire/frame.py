@@ -405,12 +405,6 @@ def entry_hint(raw: bytes, at: int) -> str:
     return ""
 
 
-def unknown_type(base: BaseCommand) -> int | None:
-    """The number of a command type the schema does not have; None if no type is there at all."""
-    types = [data for number, data in unknown_fields(base) if number == 1]
-    return types[-1] if types and isinstance(types[-1], int) else None
-
-
 def build_frame(
     base: BaseCommand,
     metadata: MessageMetadata | None = None,
@@ -447,3 +441,11 @@ def with_command(raw: bytes, base: BaseCommand) -> bytes:
     """The frame `raw` with the command `base` in place of its own; all behind the command stays as it is."""
     command, behind = base.SerializePartialToString(), raw[8 + int.from_bytes(raw[4:8], "big") :]
     return struct.pack(">II", 4 + len(command) + len(behind), len(command)) + command + behind
+
+
+def type_of(base: BaseCommand) -> int | None:
+    """The command's type number, also one that the schema does not have; None if it has none."""
+    if base.HasField("type"):
+        return base.type
+    types = [data for number, data in unknown_fields(base) if number == 1]
+    return types[-1] if types and isinstance(types[-1], int) else None

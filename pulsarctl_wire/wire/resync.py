@@ -154,3 +154,12 @@ def _is_small(data: bytes, at: int) -> bool:
     """Whether the candidate at `data[at:]` costs little to judge, whatever it holds."""
     total, size = _header_at(data, at)
     return bool(size <= _SMALL_COMMAND and total <= _SMALL_FRAME)
+
+
+def parses(command: bytes) -> bool:
+    """Whether `command` is a BaseCommand, whatever is in it."""
+    try:
+        BaseCommand.FromString(command)
+    except DecodeError:
+        return False
+    return True

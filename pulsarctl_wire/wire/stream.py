@@ -15,12 +15,12 @@ must follow one another, for a payload may hold anything, Pulsar frames included
 judged in order, so a later one never wins while an earlier one is still arriving.
 
 Memory is bounded: a frame up to the limit is kept until it is whole; a larger one is kept only if
-its command is sane, and up to `KEPT_FRAME` bytes. Time is bounded: where searches have spent much more
+its command is sane, and up to `KEPT_FRAME` bytes. Where many frames are in bytes that had to wait, `take`
+and `settle` give about `PORTION` events at a time. Time is bounded: where searches have spent much more
 effort than the bytes of the stream are worth, only small candidates are looked at until more have passed.
 """
 
 import struct
-from bisect import bisect_right
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -39,15 +39,19 @@ from pulsarctl_wire.wire.frame import (
     Gap,
     Malformed,
     read_entry,
-    unknown_type,
+    type_of,
 )
+from pulsarctl_wire.wire.origins import Source, packets_of, time_of
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
+_PIECE: Final = 65_536  # bytes of which frames are read without a pause
 _UNCHECKED: Final = 65_536  # bytes of a frame that is waited for before its command is parsed
-_LAST_PACKET: Final = 1 << 62  # later than any
 _MOST_PACKETS: Final = 65_536  # that a malformed stretch names
 _FREE_EFFORT: Final = 1024 * 1024
 _EFFORT_PER_BYTE: Final = 8
+
+PORTION: Final = 4_096
+"""Events after which `FrameStream.take` and `settle` pause."""
 
 STATE: Final = (
     *("limit", "protocol", "_offset", "_buffer", "_need", "_sources"),
@@ -56,9 +60,6 @@ STATE: Final = (
     *("_lost_reason", "_lost_at", "_lost_size", "_lost_head", "_lost_packets", "_lost_stamp"),
 )
 """All that a stream goes on from but for the connection and the direction."""
-
-_Source = tuple[int, int, int | None]
-"""Where bytes came from: their end in the stream, the packet, its time in ns."""
 
 _header_at: Final = struct.Struct(">II").unpack_from
 _parse_command: Final = BaseCommand.FromString
@@ -80,7 +81,7 @@ class FrameStream:
     out to speak, if it did.
     """
 
-    __slots__ = ("_buffered", "_older", "certain", "connection", "to_broker", *STATE)
+    __slots__ = ("_buffered", "_older", "certain", "connection", "pending", "to_broker", *STATE)
 
     def __init__(
         self,
@@ -94,13 +95,15 @@ class FrameStream:
         self.to_broker = to_broker
         self.limit = limit
         self.certain = True
+        self.pending = False
+        """Whether `take` has paused: `take_more` goes on."""
         self.protocol = ""
         self._offset = 0  # in the stream, of the first buffered byte
         self._buffer: list[bytes] = []  # what waits for more, in pieces
         self._buffered = 0  # bytes of it
         self._older = 0  # bytes buffered before the ones just fed
         self._need = 0  # bytes the buffer must have before there is anything to do
-        self._sources: list[_Source] = []  # of what is buffered
+        self._sources: list[Source] = []  # of what is buffered
         self._source = 0
         self._source_ns: int | None = None
         self._time_ns: int | None = None
@@ -124,6 +127,13 @@ class FrameStream:
 
         What began in bytes captured later (the packets were not in order) is complete since those were.
         """
+        events = self.take(data, time_ns, packet)
+        while self.pending:
+            events += self.take_more()
+        return events
+
+    def take(self, data: bytes, time_ns: int | None = None, packet: int = 0) -> list[Event]:
+        """What `feed` does, but give only the first events where they are many (see `pending`)."""
         if packet >= self._packet or not self._buffered:
             self._time_ns, self._packet = time_ns, packet
             if not self._offset and not self._buffered:
@@ -146,6 +156,14 @@ class FrameStream:
         self._keep(data, at)
         return events
 
+    def take_more(self) -> list[Event]:
+        """More events of the bytes that were taken last; none if they only wait for more bytes."""
+        data = b"".join(self._buffer)
+        self._older = len(data)
+        events: list[Event] = []
+        self._keep(data, self._run(data, 0, events))
+        return events
+
     def gap(self, size: int, time_ns: int | None = None, packet: int = 0) -> list[Event]:
         """Say that the next `size` bytes were never captured; give the events that follow from it."""
         if self.protocol:
@@ -161,6 +179,18 @@ class FrameStream:
             self._skip = frame_end - self._offset
         else:
             self._lose(_AFTER_GAP, self._offset, resume_at=self._offset)
+        return events
+
+    def settle(self) -> list[Event]:
+        """Some of the events that `gap` or `close` would give first; none once they give the rest."""
+        data = b"".join(self._buffer)
+        self._older = len(data)
+        events: list[Event] = []
+        at = self._run(data, 0, events, ended=True)
+        while at < len(data) and not self.pending and not self._is_cut_frame(data, at):
+            self._refuse("too few bytes to tell what begins here", at, 0)
+            at = self._run(data, at, events, ended=True)
+        self._keep(data, at)
         return events
 
     def close(self) -> list[Event]:
@@ -187,12 +217,17 @@ class FrameStream:
         return self._effort > _EFFORT_PER_BYTE * self._offset
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes that are in no event yet."""
+        return self._buffered
+
+    @property
     def untouched(self) -> bool:
         """Whether nothing was fed so far."""
         return not (self._offset or self._buffered)
 
     @property
-    def sources(self) -> tuple[_Source, ...]:
+    def sources(self) -> tuple[Source, ...]:
         """Where the bytes came from that are in no event yet, and the latest of their packets.
 
         Their ends are counted from `position`.
@@ -236,7 +271,11 @@ class FrameStream:
 
     def _run(self, data: bytes, at: int, events: list[Event], ended: bool = False) -> int:
         """Take `data`, which begins at `_offset`, from `at` on as far as it goes; give how far that is."""
+        self.pending = False
         while at < len(data):
+            if len(events) >= PORTION:
+                self.pending = True
+                return at
             if self._skip:
                 skipped = min(self._skip, len(data) - at)
                 self._skip -= skipped
@@ -288,7 +327,8 @@ class FrameStream:
         older, approved, offset = self._older, self._approved, self._offset
         connection, to_broker = self.connection, self.to_broker
         time_ns, packet, source = self._time_ns, self._packet, self._source
-        while end - at >= 8:
+        last = min(end - 8, at + _PIECE)
+        while at <= last:
             total, size = _header_at(data, at)
             stop = at + 4 + total
             if (total > limit or size + 4 > total or size < 2 or size > MAX_PARSED) and total != approved:
@@ -296,7 +336,7 @@ class FrameStream:
             if stop > end:
                 if end - at < 8 + size:
                     self._need = 8 + size
-                elif stop - at <= _UNCHECKED or _parses(data[at + 8 : at + 8 + size]):
+                elif stop - at <= _UNCHECKED or resync.parses(data[at + 8 : at + 8 + size]):
                     self._need = stop - at
                 else:
                     self._refuse(_UNPARSEABLE, at, stop)
@@ -309,7 +349,7 @@ class FrameStream:
                 return at
             number: int | None = base.type
             if number == _CONNECT:
-                number = _type_of(base)
+                number = type_of(base)
             if number is None:
                 self._refuse("the command has no type", at, stop)
                 return at
@@ -319,8 +359,8 @@ class FrameStream:
             elif size + 4 != total:
                 frame.note(f"{total - 4 - size} bytes behind the command")
             if at < older or source != packet:
-                frame.packets = self._packets_of(offset + at, offset + stop)
-                frame.start_ns = self._start_ns(offset + at)
+                frame.packets = packets_of(self._sources, offset + at, offset + stop, source)
+                frame.start_ns = time_of(self._sources, offset + at, self._source_ns)
             if total == approved:
                 frame.note(f"frame of {total + 4} bytes, over the limit of {self.limit}")
                 self._approved = approved = -1
@@ -360,7 +400,7 @@ class FrameStream:
         if len(data) - at < shown:
             self._need = shown
             return at
-        if not _parses(data[at + 8 : at + shown]):
+        if not resync.parses(data[at + 8 : at + shown]):
             self._refuse(_UNPARSEABLE, at, 0)
             return at
         self._cut(data[at : at + shown], at, events)
@@ -423,30 +463,10 @@ class FrameStream:
         self._lost_stamp = (self._time_ns, self._packet)
         self._fresh = False
 
-    def _packets_of(self, start: int, stop: int) -> list[int]:
-        """The packets that hold the bytes from stream offset `start` up to `stop`."""
-        packets: list[int] = []
-        for index in range(self._source_of(start), len(self._sources)):
-            end, packet, _ = self._sources[index]
-            if packet not in packets[-1:]:
-                packets.append(packet)
-            if end >= stop:
-                return packets
-        return packets if self._sources else [self._source]
-
-    def _source_of(self, start: int) -> int:
-        """Which of `_sources` the byte at stream offset `start` came from."""
-        return bisect_right(self._sources, (start, _LAST_PACKET, None))
-
-    def _start_ns(self, start: int) -> int | None:
-        """When the byte at stream offset `start` was captured."""
-        index = self._source_of(start)
-        return self._sources[index][2] if index < len(self._sources) else self._source_ns
-
     def _pass_over(self, data: bytes) -> None:
         if data and len(self._lost_packets) < _MOST_PACKETS:
             start = self._lost_at + self._lost_size
-            found = self._packets_of(start, start + len(data))
+            found = packets_of(self._sources, start, start + len(data), self._source)
             self._lost_packets += found[found[:1] == self._lost_packets[-1:] :]
         self._lost_size += len(data)
         room = Malformed.KEPT - len(self._lost_head)
@@ -529,15 +549,12 @@ class FrameStream:
 
         That is -1 if no frame is cut.
         """
+        while more := self.settle():
+            events += more
         data = b"".join(self._buffer)
-        self._older = len(data)
-        at = self._run(data, 0, events, ended=True)
-        while at < len(data) and not self._is_cut_frame(data, at):
-            self._refuse("too few bytes to tell what begins here", at, 0)
-            at = self._run(data, at, events, ended=True)
         frame_end = self._offset + len(data) + self._skip if self._skip else -1
-        if at < len(data):
-            frame_end = self._cut(data[at:], at, events)
+        if data:
+            frame_end = self._cut(data, 0, events)
         elif self._searching or self.protocol:
             self._name_lost()
             self._report_lost(events)
@@ -562,33 +579,20 @@ class FrameStream:
         fits = 2 <= size <= total - 4
         if total + 4 > self.limit and total != self._approved:
             fits = fits and self._begins_command(data, at)
-        return fits and (len(data) - at < 8 + size or _parses(data[at + 8 : at + 8 + size]))
+        return fits and (len(data) - at < 8 + size or resync.parses(data[at + 8 : at + 8 + size]))
 
     def _cut(self, raw: bytes, at: int, events: list[Event]) -> int:
         """Give the frame that begins with `raw` and is cut there; return the offset where it would end."""
         offset = self._offset + at
         total, size = _header_at(raw)
         base = _parse_command(raw[8 : 8 + size]) if len(raw) >= 8 + size else None
-        number = -1 if base is None else _type_of(base) or 0
+        number = -1 if base is None else type_of(base) or 0
         frame = Frame(raw, base, number, self.connection, self.to_broker, offset, self._time_ns, self._packet)
         frame.partial = True
         frame.note(f"cut: {len(raw)} of {total + 4} bytes")
         if number in PAYLOAD_TYPES:
             read_entry(frame, 8 + size)
-        frame.packets = self._packets_of(offset, offset + len(raw))
-        frame.start_ns = self._start_ns(offset)
+        frame.packets = packets_of(self._sources, offset, offset + len(raw), self._source)
+        frame.start_ns = time_of(self._sources, offset, self._source_ns)
         events.append(frame)
         return int(offset + total + 4)
-
-
-def _type_of(base: BaseCommand) -> int | None:
-    """The command's type number, also one that the schema does not have; None if it has none."""
-    return base.type if base.HasField("type") else unknown_type(base)
-
-
-def _parses(command: bytes) -> bool:
-    try:
-        _parse_command(command)
-    except DecodeError:
-        return False
-    return True

@@ -182,8 +182,18 @@ def decode(segments: Iterable[Segment], into: Reassembler | None = None) -> list
     into = into or reassembler()
     events: list[Event] = []
     for number, segment in enumerate(segments, 1):
-        events += into.add(segment, START_NS + number * 1000, number)
+        events += added(into, segment, START_NS + number * 1000, number)
     return events + closed(into)
+
+
+def added(into: Reassembler, segment: Segment, time_ns: int | None, packet: int) -> list[Event]:
+    """All events that a segment completes."""
+    events: list[Event] = []
+    some = into.add(segment, time_ns, packet)
+    while some:
+        events += some
+        some = into.more()
+    return events
 
 
 def closed(reassembler: Reassembler) -> list[Event]:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from segments import Tcp, build, closed, conversation, raws
+from segments import Tcp, added, build, closed, conversation, raws
 
-from pulsarctl_wire.capture import reassembly
+from pulsarctl_wire.capture import halves
 from pulsarctl_wire.capture.handover import (
     FRESH,
     IDLE,
@@ -37,10 +37,12 @@ def following() -> Reassembler:
 
 
 def feed(into: Reassembler, segments: Iterable[Segment], first: int = 1) -> list[Event]:
-    return [event for number, each in enumerate(segments, first) for event in into.add(each, number, number)]
+    return [
+        event for number, each in enumerate(segments, first) for event in added(into, each, number, number)
+    ]
 
 
-def connection(into: Reassembler, tcp: Tcp) -> reassembly.Tcp:
+def connection(into: Reassembler, tcp: Tcp) -> halves.Tcp:
     found = into.connection(tcp.segment(True, 0)[0])
     assert found is not None
     return found

@@ -6,6 +6,7 @@ import gc
 import itertools
 import random
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 import pytest
 from hypothesis import example, given, settings
@@ -16,6 +17,7 @@ from segments import (
     START_NS,
     Tcp,
     Turn,
+    added,
     build,
     bursts,
     closed,
@@ -34,11 +36,13 @@ from segments import (
     troubles,
 )
 
-from pulsarctl_wire.capture import reassembly
+from pulsarctl_wire.capture import halves, reassembly
+from pulsarctl_wire.capture.halves import Half
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment
-from pulsarctl_wire.capture.reassembly import Half, Reassembler
+from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.session import Knowledge
+from pulsarctl_wire.wire.stream import PORTION
 
 INNER = send(b"a frame inside a payload", 99)
 PAYLOADS = (b"one", b"", bytes(range(256)) * 8, b"text " + INNER + b" and more text", b"\x00" * 300, b"six")
@@ -469,10 +473,10 @@ def test_a_hole_that_was_acknowledged_is_given_up_while_the_connection_lives() -
     segments = [*tcp.handshake(), tcp.send(True, PING)]
     tcp.send(True, PING)  # lost
     segments += [tcp.send(True, PONG + PONG)]
-    segments += [tcp.segment(False, 0) for _ in range(2 * reassembly.PATIENCE)]
+    segments += [tcp.segment(False, 0) for _ in range(2 * halves.PATIENCE)]
     events: list[Event] = []
     for number, segment in enumerate(segments, 1):
-        events += into.add(segment, None, number)
+        events += added(into, segment, None, number)
     assert raws(events) == [PING, PONG, PONG]
     assert gaps(events, True) == [(len(PING), len(PING))]
     assert closed(into) == []
@@ -493,10 +497,10 @@ def test_a_hole_that_nobody_acknowledged_waits() -> None:
     into = reassembler()
     opening, late = tcp.handshake(), tcp.send(True, PING)
     segments = [*opening, tcp.send(True, PONG)]
-    segments += [tcp.segment(False, 0, acknowledged=0) for _ in range(2 * reassembly.PATIENCE)]
+    segments += [tcp.segment(False, 0, acknowledged=0) for _ in range(2 * halves.PATIENCE)]
     events: list[Event] = []
     for number, segment in enumerate([*segments, late], 1):
-        events += into.add(segment, None, number)
+        events += added(into, segment, None, number)
     assert raws(events) == [PING, PONG]
     assert troubles(events) == []
 
@@ -507,10 +511,10 @@ def test_a_hole_before_the_fins_is_given_up_when_both_were_acknowledged() -> Non
     segments = [*tcp.handshake(), tcp.send(True, PING)]
     tcp.send(True, PING)  # lost
     segments += [tcp.send(True, PONG), *tcp.goodbye()]
-    segments += [tcp.segment(False, tcp.sent[False]), tcp.segment(True, tcp.sent[True])] * reassembly.PATIENCE
+    segments += [tcp.segment(False, tcp.sent[False]), tcp.segment(True, tcp.sent[True])] * halves.PATIENCE
     events: list[Event] = []
     for number, segment in enumerate(segments, 1):
-        events += into.add(segment, None, number)
+        events += added(into, segment, None, number)
     assert gaps(events, True) == [(len(PING), len(PING))]
     assert raws(events) == [PING, PONG]
     assert closed(into) == []
@@ -762,7 +766,7 @@ def test_rst_with_bytes_waiting_gives_them() -> None:
     into = reassembler()
     events: list[Event] = []
     for number, segment in enumerate([*opening, tcp.send(True, PONG + PONG), tcp.rst(True)], 1):
-        events += into.add(segment, None, number)
+        events += added(into, segment, None, number)
     assert raws(events) == [PONG, PONG]
     assert gaps(events, True) == [(0, len(PING))]
 
@@ -813,7 +817,7 @@ def test_data_that_comes_after_its_fin_ends_the_direction() -> None:
     into = reassembler()
     events: list[Event] = []
     for number, segment in enumerate([*opening, fin, data], 1):
-        events += into.add(segment, None, number)
+        events += added(into, segment, None, number)
     ping, cut = events
     assert isinstance(ping, Frame)
     assert isinstance(cut, Frame)
@@ -1056,13 +1060,13 @@ def test_a_hole_with_more_than_8_mib_behind_it_is_given_up() -> None:
     tcp = Tcp()
     into = reassembler()
     for number, segment in enumerate(tcp.handshake(), 1):
-        assert into.add(segment, None, number) == []
+        assert added(into, segment, None, number) == []
     tcp.send(True, PING)  # lost
     frames = [send(b"x" * 60_000, number) for number in range(160)]
     found: list[Event] = []
     most = 0
     for number, frame in enumerate(frames, 10):
-        found += into.add(tcp.send(True, frame), None, number)
+        found += added(into, tcp.send(True, frame), None, number)
         most = max(most, held(into)[0])
     assert 8_000_000 < most <= reassembly.MAX_EARLY
     assert gaps(found, True) == [(0, len(PING))]
@@ -1070,16 +1074,60 @@ def test_a_hole_with_more_than_8_mib_behind_it_is_given_up() -> None:
     assert held(into) == (0, 0)
 
 
+@pytest.mark.parametrize("end", ["filled", "given up", "captured no further"])
+def test_what_one_segment_completes_comes_in_portions(end: str) -> None:
+    tcp = Tcp()
+    into = reassembler()
+    for number, segment in enumerate(tcp.handshake(), 1):
+        added(into, segment, None, number)
+    missing = tcp.send(True, PING)
+    count = 3 * PORTION // 100
+    for number in range(count):
+        assert added(into, tcp.send(True, PING * 100), None, 10 + number) == []
+    last = tcp.rst(True) if end == "given up" else missing
+    portions = into.close() if end == "captured no further" else iter([into.add(last, None, 9999)])
+    if end != "captured no further":
+        portions = chain(portions, iter(into.more, []))
+    sizes, frames = [], []
+    for events in portions:
+        sizes.append(len(events))
+        frames += frames_of(events)
+    assert [frame.number for frame in frames] == list(range(1, count * 100 + 1 + (end == "filled")))
+    assert max(sizes) <= PORTION + 100
+
+
+def test_connections_that_hold_most_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reassembly, "MAX_HELD", 100_000)
+    monkeypatch.setattr(reassembly, "_LOOK", 20_000)
+    into = reassembler()
+    large = send(b"x" * 50_000, 1)
+    events: list[Event] = []
+    connections = [Tcp(client=("10.0.0.1", 1000 + number)) for number in range(20)]
+    for number, tcp in enumerate(connections):
+        sizes = (
+            (1_000, 3_000) if number % 2 else (30_000, 40_000)
+        )  # a frame that began; what waits behind a hole
+        begun = tcp.send(True, large[: sizes[0]])
+        for segment in [*tcp.handshake(), begun, tcp.segment(True, 45_000, bytes(sizes[1] - 2_000))]:
+            events += added(into, segment, None, number + 1)
+        all_held = [half.held_bytes for half in into._halves.values()]
+        assert sum(all_held) <= 100_000 + 20_000 + 45_000
+    assert any(isinstance(event, Frame) and event.partial for event in events)
+    assert all(gap.size == 15_000 for gap in events if isinstance(gap, Gap))
+    assert into.connection(connections[1].syn()[0]) is not None  # holds little
+    assert into.connection(connections[0].syn()[0]) is None
+
+
 def test_many_holes_keep_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reassembly, "MAX_EARLY", 100_000)
     tcp = Tcp()
     into = reassembler()
     for number, segment in enumerate(tcp.handshake(), 1):
-        into.add(segment, None, number)
+        added(into, segment, None, number)
     for number in range(300):  # bytes with holes between them
-        into.add(tcp.segment(True, 1 + 2 * number, b"x"), None, 10 + number)
+        added(into, tcp.segment(True, 1 + 2 * number, b"x"), None, 10 + number)
     for number in range(200):
-        into.add(tcp.segment(True, 10_000 + 20_000 * number, bytes(10_000)), None, 1000 + number)
+        added(into, tcp.segment(True, 10_000 + 20_000 * number, bytes(10_000)), None, 1000 + number)
         assert held(into)[0] <= 100_000
 
 
@@ -1088,12 +1136,12 @@ def test_duplicates_of_what_waits_keep_the_bound(monkeypatch: pytest.MonkeyPatch
     tcp = Tcp()
     into = reassembler()
     for number, segment in enumerate(tcp.handshake(), 1):
-        into.add(segment, None, number)
+        added(into, segment, None, number)
     early = tcp.segment(True, 500, PING)
     events: list[Event] = []
     for number in range(1000):
-        events += into.add(early, None, 10 + number)
-        assert held(into)[1] <= 100_000 // reassembly.EARLY_COST + 1
+        events += added(into, early, None, 10 + number)
+        assert held(into)[1] <= 100_000 // halves.EARLY_COST + 1
     assert gaps(events, True) == [(0, 500)]
 
 
@@ -1102,10 +1150,10 @@ def test_segments_cut_to_nothing_keep_the_bound(monkeypatch: pytest.MonkeyPatch)
     tcp = Tcp()
     into = reassembler()
     for number, segment in enumerate(tcp.handshake(), 1):
-        into.add(segment, None, number)
+        added(into, segment, None, number)
     for number in range(2000):
-        into.add(tcp.segment(True, 10 + number * 20, missing=10), None, 10 + number)
-        assert held(into)[1] <= 100_000 // reassembly.EARLY_COST + 1
+        added(into, tcp.segment(True, 10 + number * 20, missing=10), None, 10 + number)
+        assert held(into)[1] <= 100_000 // halves.EARLY_COST + 1
 
 
 def test_of_too_many_connections_the_silent_ones_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1120,7 +1168,7 @@ def test_of_too_many_connections_the_silent_ones_are_ended(monkeypatch: pytest.M
         nonlocal number
         for segment in segments:
             number += 1
-            events.extend(into.add(segment, None, number))
+            events.extend(added(into, segment, None, number))
 
     add(busy.handshake())
     for client in range(500):
@@ -1147,7 +1195,7 @@ def test_the_connections_of_others_keep_the_bound(monkeypatch: pytest.MonkeyPatc
     for client in range(1000):
         tcp = Tcp(client=("10.0.0.1", 1000 + client))
         for segment in [*tcp.handshake(), tcp.send(True, PING)]:
-            events += into.add(segment, None, client + 1)
+            events += added(into, segment, None, client + 1)
         assert len(into._halves) <= 4 * 50
     assert 300 < len(raws(events)) < 700
 
@@ -1159,7 +1207,7 @@ def test_ended_connections_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> Non
     for client in range(300):
         tcp = Tcp(client=("10.0.0.1", 1000 + client))
         for segment in [*tcp.handshake(), tcp.send(True, PING), *tcp.goodbye()]:
-            events += into.add(segment, None, len(events) + 1)
+            events += added(into, segment, None, len(events) + 1)
         assert len(into._halves) <= 2 * 22
         assert len(into._ended) <= 20
     assert raws(events) == [PING] * 300
@@ -1180,7 +1228,7 @@ def test_forgotten_connections_are_freed_at_once() -> None:
         for client in range(reassembly.LINGER + 500):
             tcp = Tcp(client=("10.0.0.1", 1000 + client))
             for segment in [*tcp.handshake(), tcp.send(True, PING), *tcp.goodbye()]:
-                into.add(segment, None, client + 1)
+                added(into, segment, None, client + 1)
         left = halves() - before
     finally:
         gc.enable()
@@ -1195,7 +1243,7 @@ def test_one_port_used_again_and_again_is_one_connection_at_a_time(monkeypatch: 
         tcp = Tcp(isn=(turn * 100_000, turn * 200_000))
         segments = [*tcp.handshake(), tcp.send(True, PING), *(tcp.goodbye() if turn % 2 else [])]
         for segment in segments:
-            events += into.add(segment, None, turn + 1)
+            events += added(into, segment, None, turn + 1)
         assert len(into._halves) == 2
         assert len(into._ended) <= 20
     assert raws(events) == [PING] * 200

@@ -429,6 +429,27 @@ def broken(number: int) -> bytes:
     return (4 + len(base) + len(body)).to_bytes(4, "big") + len(base).to_bytes(4, "big") + base + body
 
 
+def behind_a_hole(times: int, *, filled: bool) -> bytes:
+    """Connections, of each of which 8 MB of pings wait for one missing ping, which comes last if `filled`."""
+    packets = [segments.pcap_header()]
+    for number in range(times):
+        tcp = segments.Tcp(client=("10.0.0.1", 10_000 + number))
+        data = PING * 3000
+        behind = [tcp.segment(True, len(PING) + at, data) for at in range(0, 8_000_000, len(data))]
+        missing = [tcp.segment(True, 0, PING)] * filled
+        for each in [*tcp.handshake(), *behind, *missing]:
+            packet = segments.ethernet(each)
+            packets.append(segments.pcap_record((START_NS, segments.ETHERNET, packet, len(packet))))
+    return b"".join(packets)
+
+
+def inside_a_candidate() -> bytes:
+    """After damage: the head of a large frame, and small ones where its entry should be."""
+    pings = PING * (5 * MIB // len(PING))
+    head = struct.pack(">II", 4 + len(SEND) + len(pings), len(SEND)) + SEND
+    return PING * 2 + b"\0\0\0\x09\0\0\0\x05\xff\xff\xff\xff\xff" + head + pings + bytes(8)
+
+
 def many(make: Callable[[int], bytes]) -> bytes:
     """A capture of what `make` gives for 0, 1, 2 …"""
     return capture(endless(make))
@@ -525,3 +546,12 @@ INPUTS: Final[dict[str, Callable[[], bytes]]] = {
     "gzip of zeros": lambda: zlib.compress(bytes(64 * MIB), 9, 31),
 }
 """By what they are made of."""
+
+LARGE: Final[dict[str, Callable[[], bytes]]] = {
+    "behind a hole that is filled": lambda: behind_a_hole(1, filled=True),
+    "behind a hole that stays": lambda: behind_a_hole(1, filled=False),
+    "behind holes": lambda: behind_a_hole(3, filled=True),
+    "inside a candidate": inside_a_candidate,
+    "inside a candidate that is cut": lambda: inside_a_candidate()[:-9],
+}
+"""Inputs of several MB of which much is decoded at once."""

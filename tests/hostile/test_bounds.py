@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from inputs import INPUTS, unanswered
+from inputs import INPUTS, LARGE, unanswered
 from limited import FORMS, SECONDS, Runs, limited
 
 from pulsarctl_wire.capture import read_events
@@ -60,6 +60,16 @@ def test_more_connections_than_are_followed(form: str, pwire: Runs, tmp_path: Pa
     """21 MB of them: no memory is left with those that were forgotten."""
     source = tmp_path / "input"
     source.write_bytes(unanswered(300_000))
+    check(pwire, source, form, tmp_path, seconds=120)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["line", "json", "stats", "table"])
+@pytest.mark.parametrize("name", LARGE)
+def test_what_is_decoded_at_once(name: str, form: str, pwire: Runs, tmp_path: Path) -> None:
+    """However much it is, memory stays flat."""
+    source = tmp_path / "input"
+    source.write_bytes(LARGE[name]())
     check(pwire, source, form, tmp_path, seconds=120)
 
 

@@ -22,9 +22,9 @@ from segments import (
     statistics,
 )
 
+from pulsarctl_wire.capture.halves import Tcp as Connection
 from pulsarctl_wire.capture.packets import ACK, SYN, Segment
 from pulsarctl_wire.capture.reassembly import LINGER
-from pulsarctl_wire.capture.reassembly import Tcp as Connection
 from pulsarctl_wire.pipeline import decode
 from pulsarctl_wire.pipeline.progress import Options
 

@@ -1,5 +1,7 @@
 """Streams: any chunking, every kind of damage, other protocols, limits."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from pulsarctl_wire.wire import resync
 from pulsarctl_wire.wire import stream as stream_module
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame, Gap, Malformed, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.stream import PORTION, FrameStream
 
 PING = bytes.fromhex("00000009000000050812920100")
 PONG = bytes.fromhex("000000090000000508139a0100")
@@ -269,6 +271,29 @@ def test_all_searches_of_a_stream_give_up_large_candidates_together(monkeypatch:
     assert stream.in_debt
     stream.feed(PING * 200_000)
     assert not stream.in_debt
+
+
+def portions(stream: FrameStream, whole: bytes) -> Iterator[list[Event]]:
+    yield stream.take(whole)
+    while stream.pending:
+        yield stream.take_more()
+    while more := stream.settle():
+        yield more
+    yield stream.close()
+
+
+@pytest.mark.parametrize("tail", [b"", b"\xff" * 5_000], ids=["ended", "refuted"])
+def test_what_a_candidate_hid_comes_in_portions(tail: bytes) -> None:
+    """A large frame is waited for after damage; it is none, and was full of small ones."""
+    damage = PING * 2 + b"\0\0\0\x09\0\0\0\x05\xff\xff\xff\xff\xff"
+    hidden = PING * (3 * PORTION)
+    claimed = (12 + len(hidden) + 1_000).to_bytes(4, "big") + SEND[4:16]
+    whole = damage + claimed + hidden + tail
+    taken = list(portions(FrameStream(Connection(0), True), whole))
+    assert max(map(len, taken)) < 2 * PORTION
+    events = [event for events in taken for event in events]
+    assert gist(events) == gist(decode(whole))
+    assert [event.raw for event in events if isinstance(event, Frame)] == [PING] * (2 + 3 * PORTION)
 
 
 def test_any_chunking_of_candidates_gives_the_same_events() -> None:
