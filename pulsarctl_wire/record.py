@@ -105,6 +105,7 @@ class Recorder:
         # of the frame that is shown: bytes of payloads that still may be, values that still may be built
         self._left = 0
         self._room: Room | None = None
+        self._plain = True  # neither encrypted nor a marker
 
     def __call__(self, event: Event) -> Record:
         """The record of `event`."""
@@ -175,6 +176,8 @@ class Recorder:
         base = frame.base
         if base is None:
             return None
+        if _is_alone(frame):
+            return self._walk(getattr(base, BODIES[frame.type]))
         present = base.ListFields()
         plain = len(present) == 2 and present[1][0].number == frame.type
         walk = self._walk if plain and frame.type not in WITH_SECRETS else self._walk_of(frame, notes)
@@ -209,6 +212,9 @@ class Recorder:
         if entry.notes:
             notes += entry.notes
         self._left = MAX_SHOWN
+        self._plain = not (
+            "marker_type" in walked or "encryption_keys" in walked or walked.get("encryption_param")
+        )
         records = [
             self._message(frame, message, walked if message.index is None else self._metadata(message), notes)
             for message in entry.messages
@@ -259,17 +265,17 @@ class Recorder:
         return record
 
     def _payload(self, frame: Frame, metadata: Any, payload: bytes, notes: list[str]) -> Record:
-        entry = frame.metadata
-        assert entry is not None  # it has messages
-        if entry.encryption_param or entry.encryption_keys:
-            keys = [self._walk.text(key.key) for key in entry.encryption_keys]
-            return {"view": "encrypted", "value": payload.hex(), "keys": keys}
-        if entry.HasField("marker_type"):
-            return {"view": "marker", "value": self._marker(entry.marker_type, payload, notes)}
         schema = self._schema or frame.schema
-        if schema is None:
-            view, value = show_plain(payload)
-            return {"view": view, "value": value}
+        if self._plain:
+            if schema is None:
+                view, value = show_plain(payload)
+                return {"view": view, "value": value}
+        else:
+            entry: Any = frame.metadata
+            if entry.encryption_param or entry.encryption_keys:
+                keys = [self._walk.text(key.key) for key in entry.encryption_keys]
+                return {"view": "encrypted", "value": payload.hex(), "keys": keys}
+            return {"view": "marker", "value": self._marker(entry.marker_type, payload, notes)}
         if self._room is None:
             self._room = room_of(self.budget)
         shown = show(Content(payload, schema, key_bytes(metadata), self._room))
@@ -375,21 +381,24 @@ _ORDINARY: Final = _ordinary()
 """Type number -> type and tag of its sub-message, how many fields that needs (its first ones), the last."""
 
 
+def _is_alone(frame: Frame) -> bool:
+    """Whether a frequent command surely is a type and its sub-message, and nothing else."""
+    raw = frame.raw
+    ordinary = _ORDINARY.get(frame.type)
+    if ordinary is None or len(raw) < 12 or raw[8:11] != ordinary[0]:
+        return False
+    length = raw[11]
+    return length <= 123 and raw[7] == length + 4 and raw[4:7] == b"\0\0\0"
+
+
 def is_ordinary(frame: Frame, body: Any, present: list[Any]) -> bool:
     """Whether a frame surely has no notes but its own: a quick test that frequent commands pass.
 
     `body` is the command's sub-message, `present` its ListFields().
     """
-    raw = frame.raw
-    if len(raw) < 12 or frame.checksum == "invalid":
+    if frame.checksum == "invalid" or not _is_alone(frame):
         return False
-    ordinary = _ORDINARY.get(frame.type)
-    if ordinary is None:
-        return False
-    head, count, last = ordinary
-    length = raw[11]
-    if length > 123 or raw[7] != length + 4 or raw[4:7] != b"\0\0\0" or raw[8:11] != head:
-        return False  # there is more than a type and a sub-message
+    _, count, last = _ORDINARY[frame.type]
     if len(present) < count or present[count - 1][0] is not last or has_unknown(body):
         return False
     metadata = frame.metadata

@@ -51,6 +51,9 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "capture/test_reassembly.py::test_what_one_segment_completes_comes_in_portions",
         "wire/test_stream.py::test_what_a_candidate_hid_comes_in_portions",
     ),
+    "events that wait for the end of a block, in each of two processes": (
+        "cli/test_twin.py::test_the_first_process_starts_over_where_two_cannot_go_on",
+    ),
     "bytes that wait behind a hole": (
         "capture/test_reassembly.py::test_a_hole_with_more_than_8_mib_behind_it_is_given_up",
         "capture/test_reassembly.py::test_many_holes_keep_the_bound",

@@ -22,10 +22,16 @@ from pulsarctl_wire.wire.stream import FrameStream
 BLOCK: Final = 600_000
 """Effort after which the processes settle: bytes of packets, and `PACKET` for each."""
 PACKET: Final = 2_000
+MOST_WAITING: Final = 100_000
+"""Events that may wait for a block to end."""
 
 _Told = tuple[int, int, bool]  # of a turn: position, frames, teaching
 _Chunk = tuple[int, bytes]  # position, what it is rendered as
 _Lesson = tuple[str | None, bytes, bytes]  # topic, version, schema
+
+
+class TooMuch(WireError):
+    """More events than `MOST_WAITING` came at once; one process can give them one after the other."""
 
 
 class Peer(Protocol):
@@ -79,6 +85,7 @@ class Sharing:
         self._write = write
         self._room = BLOCK
         self._turns: list[_Turn] = []
+        self._waiting = 0  # events of them
         self._opened: list[tuple[int, Connection]] = []
         self._connections = 0  # that have their index
         self._closing = False
@@ -115,11 +122,15 @@ class Sharing:
         if self._closing:  # connections end in the order of their opening
             position += 1 + session.connection.index
         self._turns.append(_Turn(position, session, events, frames, teaching))
+        self._waiting += len(events)
+        if self._waiting > MOST_WAITING:
+            raise TooMuch("too many frames came at once; try again with --jobs 1")
 
     # -- a block
 
     def _settle(self) -> None:
         turns, self._turns = self._turns, []
+        self._waiting = 0
         mine = _Block(
             self._decoder.packets,
             [packet for packet, _ in self._opened],

@@ -5,13 +5,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.live import Live
-from pulsarctl_wire.capture.sharing import Sharing
+from pulsarctl_wire.capture.sharing import Sharing, TooMuch
 from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.cli import console, select, twin
@@ -61,6 +61,23 @@ class Options:
     payload_ratio: int | None
 
 
+class _Rest:
+    """An output of which the first `skip` bytes were written before."""
+
+    def __init__(self, out: BinaryIO, skip: int) -> None:
+        self._out = out
+        self._skip = skip
+        self.flush = out.flush
+
+    def write(self, data: bytes) -> None:
+        self._out.write(data[self._skip :])
+        self._skip = max(self._skip - len(data), 0)
+
+    def writelines(self, pieces: Iterable[bytes]) -> None:
+        for piece in pieces:
+            self.write(piece)
+
+
 class DecodeJob:
     """One run. Construction raises FilterError for a selection that makes no sense; `run` does the rest."""
 
@@ -69,6 +86,8 @@ class DecodeJob:
         self.stack = stack
         self.sources = options.sources
         self.out = sys.stdout.buffer
+        self.written = 0
+        """Bytes of what two processes showed."""
         self.origin = console.Origin()
         self.summary = Summary()
         self.answers: Any = None
@@ -174,6 +193,10 @@ class DecodeJob:
                 self.twin.run(self._decode)
             self._decode()
             self.out.flush()
+        except (TooMuch, twin.Gone):
+            if self.render is None:
+                raise
+            return self._start_over()
         except KeyboardInterrupt:
             self.code = 0 if self.options.interface else console.EXIT_INTERRUPTED
             self.out.flush()
@@ -182,6 +205,15 @@ class DecodeJob:
                 self.twin.part()
         self._report()
         return self.code
+
+    def _start_over(self) -> int:
+        """Let one process do all that two began; what they have written is left out."""
+        assert self.twin is not None
+        self.twin.part()
+        self.twin = None
+        alone = DecodeJob(replace(self.options, jobs=1), self.stack)
+        alone.out = cast(BinaryIO, _Rest(self.out, self.written))
+        return alone.run()
 
     def _can_share(self) -> bool:
         """Whether what is to be done can be done by two processes."""
@@ -307,7 +339,11 @@ class DecodeJob:
             self.summary.totals["chosen"] += len(chosen)
             return b"".join(show(chosen))
 
-        sharing = Sharing(decoder, other, render, None if other.is_twin else self.out.write)
+        def write(data: bytes) -> None:
+            self.out.write(data)
+            self.written += len(data)
+
+        sharing = Sharing(decoder, other, render, None if other.is_twin else write)
         for _ in batches:
             pass  # what they hold comes to `render` in its turn
         sharing.finish()

@@ -28,6 +28,10 @@ _SIZE: Final = struct.Struct(">Q")
 _DIED: Final = "the second process died; try again with --jobs 1"
 
 
+class Gone(WireError):
+    """The second process has ended before its work did."""
+
+
 def pays(paths: list[str]) -> bool:
     """Whether a twin would be of use for reading the files at `paths`."""
     if not sys.platform.startswith("linux") or len(os.sched_getaffinity(0)) < 2:
@@ -79,7 +83,7 @@ class Twin:
     def receive(self) -> Any:
         """The next object from the other process (it is our own fork, so unpickling is safe).
 
-        Raises WireError if it has died.
+        Raises Gone if it has died.
         """
         return pickle.loads(self._read(_SIZE.unpack(self._read(_SIZE.size))[0]))
 
@@ -103,7 +107,7 @@ class Twin:
             if readable:
                 more = os.read(self._reading, _PIPE)
                 if not more:
-                    raise WireError(_DIED)
+                    raise Gone(_DIED)
                 self._unread += more
         data = bytes(self._unread[:size])
         del self._unread[:size]
@@ -116,7 +120,7 @@ class Twin:
         except BlockingIOError:
             pass  # the pipe is full
         except BrokenPipeError as error:
-            raise WireError(_DIED) from error
+            raise Gone(_DIED) from error
 
     def run(self, work: Callable[[], None]) -> None:
         """In the twin: do `work` and end, without any of what the first process does at its end."""

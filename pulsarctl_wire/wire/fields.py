@@ -113,7 +113,7 @@ class Walker:
 
     def __call__(self, message: ProtoMessage) -> dict[str, Any]:
         """The fields that are present in `message`, in the order of their numbers."""
-        plan, required = self._plans.get(message.DESCRIPTOR) or self._plan(message.DESCRIPTOR)
+        plan, required = self._plans.get(message.__class__) or self._plan(message)
         values: dict[str, Any] = {}
         for field, value in message.ListFields():
             name, convert, repeated = plan[field]
@@ -122,7 +122,7 @@ class Walker:
                 values[name] = list(value) if convert is None else [convert(item) for item in value]
             else:
                 values[name] = value if convert is None else convert(value)
-        if not required <= values.keys():
+        if not values.keys() >= required:
             missing = ", ".join(sorted(name for name in required if name not in values))
             self._note(f"{message.DESCRIPTOR.name} lacks {missing}")
         if len(UnknownFieldSet(message)):  # type: ignore[no-untyped-call, unused-ignore]
@@ -173,10 +173,11 @@ class Walker:
         self._room -= count
         return items
 
-    def _plan(self, descriptor: Any) -> tuple[Plan, frozenset[str]]:
+    def _plan(self, message: ProtoMessage) -> tuple[Plan, frozenset[str]]:
+        descriptor: Any = message.DESCRIPTOR
         plan = {field: (field.name, self._convert(field), field.is_repeated) for field in descriptor.fields}
         required = frozenset(field.name for field in descriptor.fields if field.is_required)
-        self._plans[descriptor] = plan, required
+        self._plans[message.__class__] = plan, required
         return plan, required
 
     def _convert(self, field: Any) -> Convert | None:
