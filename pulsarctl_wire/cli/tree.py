@@ -3,7 +3,7 @@
 A frame may have a hundred thousand fields, so the guides are drawn here: rich takes 0.1 ms for each line.
 """
 
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pulsarctl_wire.cli.console import Paint, clean, human_time
 from pulsarctl_wire.cli.line import LineRenderer
@@ -17,33 +17,10 @@ _SHOWN: Final = 2_000
 
 _DIGITS: Final = 16  # bytes of each part of a malformed stretch that are shown
 
-_PLAIN: Final = {
-    "command",
-    "number",
-    "packet",
-    "connection",
-    "client",
-    "server",
-    "to_broker",
-    "time_ns",
-    "notes",
-}
+_NESTED: Final = frozenset((dict, list))
 
-
-class _Branch:
-    """A line of a tree, and those below it."""
-
-    __slots__ = ("below", "text")
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.below: list[_Branch] = []
-
-    def add(self, text: str) -> "_Branch":
-        """Add a line below this one; gives it."""
-        branch = _Branch(text)
-        self.below.append(branch)
-        return branch
+_Lines: TypeAlias = "list[str | tuple[str, _Lines]]"
+"""Lines of a tree, some with others below them."""
 
 
 class TreeRenderer:
@@ -59,96 +36,101 @@ class TreeRenderer:
 
     def __call__(self, event: Event) -> str:
         """The tree of `event`, without the last line end."""
-        record = self._recorder(event)
-        tree = _Branch(self._line(event))
-        where = f"{record['client']} {'→' if record['to_broker'] else '←'} {record['server']}"
-        packets = event.packets or (event.packet,)
+        connection, packets = event.connection, event.packets or (event.packet,)
+        where = f"{connection.client} {'→' if event.to_broker else '←'} {connection.server}"
         span = f"packet {packets[-1]}" if len(packets) == 1 else f"packets {packets[0]}…{packets[-1]}"
-        tree.add(self._paint("dim", f"{where}, {span}, offset {event.offset}"))
+        below: _Lines = [self._paint("dim", f"{where}, {span}, offset {event.offset}")]
         if isinstance(event, Frame):
-            self._frame(tree, record)
+            self._frame(below, self._recorder(event))
         elif isinstance(event, Malformed):
-            self._broken(tree, event, record)
+            self._broken(below, event)
         else:
-            self._values(tree, {key: value for key, value in record.items() if key not in _PLAIN})
-        lines = [tree.text]
-        self._draw(tree, "", lines)
-        return "\n".join(lines)
+            self._values(below, {"gap": event.size})
+        drawn = [self._line(event)]
+        self._draw(below, "", drawn)
+        return "\n".join(drawn)
 
-    def _draw(self, tree: _Branch, guides: str, lines: list[str]) -> None:
-        """Add what is below `tree` to `lines`, each behind `guides`."""
-        paint = self._paint
-        for number, branch in enumerate(tree.below, 1):
-            last = number == len(tree.below)
-            lines.append(paint("dim", f"{guides}{'└── ' if last else '├── '}") + branch.text)
-            if branch.below:
-                self._draw(branch, f"{guides}{'    ' if last else '│   '}", lines)
+    def _draw(self, lines: _Lines, guides: str, drawn: list[str]) -> None:
+        """Add `lines` to those that are `drawn`, each behind `guides`."""
+        before, inside, last = self._paint("dim", f"{guides}├── "), f"{guides}│   ", len(lines) - 1
+        for number, line in enumerate(lines):
+            if number == last:
+                before, inside = self._paint("dim", f"{guides}└── "), f"{guides}    "
+            if isinstance(line, str):
+                drawn.append(before + line)
+            else:
+                text, below = line
+                drawn.append(before + text)
+                if below:
+                    self._draw(below, inside, drawn)
 
-    def _broken(self, tree: _Branch, event: Malformed, record: Record) -> None:
+    def _broken(self, lines: _Lines, event: Malformed) -> None:
         """What is no frame: why, and its bytes as `-o hex` has them."""
         paint = self._paint
-        self._values(tree, {name: record[name] for name in ("malformed", "size")})
+        self._values(lines, {"malformed": event.reason, "size": event.size})
         hidden = [] if self._show_secrets else event_spans(event)
         digits = hex_digits(event.raw, hidden).split()
-        branch = tree.add(paint("blue", "bytes"))
-        for part in annotated(event, hidden):
-            first = " ".join(digits[part.start : min(part.stop, part.start + _DIGITS)])
-            more = f" … ({part.stop - part.start} bytes)" if part.stop - part.start > _DIGITS else ""
-            branch.add(
-                f"{paint('dim', f'{part.start:08x} ')}{first}{more} {paint('cyan', clean(part.label))}"
-            )
+        below: _Lines = []
+        for start, stop, label in annotated(event, hidden):
+            first = " ".join(digits[start : min(stop, start + _DIGITS)])
+            more = f" … ({stop - start} bytes)" if stop - start > _DIGITS else ""
+            below.append(f"{paint('dim', f'{start:08x} ')}{first}{more} {paint('cyan', clean(label))}")
+        lines.append((paint("blue", "bytes"), below))
 
-    def _frame(self, tree: _Branch, record: Record) -> None:
+    def _frame(self, lines: _Lines, record: Record) -> None:
         paint = self._paint
-        self._values(tree.add(paint("bold", record["command"])), record["fields"] or {})
+        self._branch(lines, paint("bold", record["command"]), record["fields"] or {})
         for part in ("broker_entry_metadata", "metadata"):
             if record[part] is not None:
-                self._values(tree.add(paint("bold", part)), record[part])
+                self._branch(lines, paint("bold", part), record[part])
         if record["checksum"]:
             style = {"valid": "green", "invalid": "red"}.get(record["checksum"], "yellow")
-            tree.add(f"{paint('bold', 'checksum')} {paint(style, record['checksum'])}")
+            lines.append(f"{paint('bold', 'checksum')} {paint(style, record['checksum'])}")
         for message in record["messages"]:
-            index = "message" if message["index"] is None else f"message {message['index']}"
-            branch = tree.add(paint("bold", index))
-            self._values(branch, {key: value for key, value in message.items() if key != "index"})
+            index = message.pop("index")
+            self._branch(lines, paint("bold", "message" if index is None else f"message {index}"), message)
         if record["request"] is not None:
             took = "" if record["latency_ns"] is None else f" after {human_time(record['latency_ns'])}"
-            tree.add(paint("cyan", f"answers frame {record['request']}{took}"))
-        for note in record["notes"]:
-            tree.add(paint("yellow", f"! {clean(note)}"))
+            lines.append(paint("cyan", f"answers frame {record['request']}{took}"))
+        lines += [paint("yellow", f"! {clean(note)}") for note in record["notes"]]
 
-    def _values(self, tree: _Branch, values: dict[str, Any]) -> None:
+    def _branch(self, lines: _Lines, text: str, values: dict[str, Any]) -> None:
+        """Add a line with `values` below it."""
+        below: _Lines = []
+        self._values(below, values)
+        lines.append((text, below))
+
+    def _values(self, lines: _Lines, values: dict[str, Any]) -> None:
         for name, value in values.items():
-            if value is None or value in ({}, []):
-                continue
-            self._value(tree, clean(str(name)), value)
+            if value or not (value is None or value == {} or value == []):
+                self._value(lines, clean(str(name)), value)
 
-    def _value(self, tree: _Branch, name: str, value: Any) -> None:
+    def _value(self, lines: _Lines, name: str, value: Any) -> None:
         if isinstance(value, dict):
-            if set(value) >= {"view", "value"}:
-                name = f"{name} ({value['view']})"
-                rest = {key: each for key, each in value.items() if key not in ("view", "value")}
-                self._value(tree, name, value["value"])
-                self._values(tree, rest)
-                return
-            self._values(tree.add(self._paint("blue", name)), value)
-        elif isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
-            branch = tree.add(self._paint("blue", f"{name} ({len(value)})"))
+            if "view" in value and "value" in value:
+                rest = dict(value)
+                self._value(lines, f"{name} ({rest.pop('view')})", rest.pop("value"))
+                if rest:
+                    self._values(lines, rest)
+            else:
+                self._branch(lines, self._paint("blue", name), value)
+        elif isinstance(value, list) and not _NESTED.isdisjoint(map(type, value)):
+            below: _Lines = []
             for index, item in enumerate(value):
-                self._value(branch, f"[{index}]", item)
+                self._value(below, f"[{index}]", item)
+            lines.append((self._paint("blue", f"{name} ({len(value)})"), below))
         else:
-            tree.add(self._paint("blue", f"{name}: ") + _text(value))
+            lines.append(self._paint("blue", f"{name}: ") + _text(value))
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, bool):
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, list):
+        text = ", ".join(map(str, value))
+    elif isinstance(value, bool):
         return "true" if value else "false"
-    text = (
-        value
-        if isinstance(value, str)
-        else ", ".join(map(str, value))
-        if isinstance(value, list)
-        else str(value)
-    )
+    else:
+        return str(value)
     rest = len(text) - _SHOWN
-    return clean(text[:_SHOWN]) + (f"… and {rest} characters more" if rest > 0 else "")
+    return clean(text) if rest <= 0 else f"{clean(text[:_SHOWN])}… and {rest} characters more"
