@@ -17,7 +17,7 @@ themselves cost nothing on the wire.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
 from pulsarctl_wire.views.content import Json, name_cost
@@ -111,27 +111,47 @@ def union(branches: list[Read]) -> Read:
     return lambda cursor: _chosen(cursor, branches)(cursor)
 
 
-def _items(cursor: Cursor) -> Iterator[None]:
-    """One turn for every item of an array's or a map's blocks, as long as the budget lasts."""
-    cursor.enter()
-    while count := read_long(cursor):
-        if count < 0:
-            read_long(cursor)  # the block's size in bytes, for readers that skip it
-        for _ in range(abs(count)):
-            if not cursor.spend():
-                return
-            yield
-    cursor.leave()
+def _block(cursor: Cursor) -> range:
+    """The items of the next block of an array or a map; none at its end."""
+    count = read_long(cursor)
+    if count < 0:
+        read_long(cursor)  # the block's size in bytes, for readers that skip it
+    return range(abs(count))
 
 
 def array(items: Read) -> Read:
-    """Reads blocks of items as a list."""
-    return lambda cursor: [items(cursor) for _ in _items(cursor)]
+    """Reads blocks of items as a list, as long as the budget lasts."""
+
+    def read(cursor: Cursor) -> list[Json]:
+        made: list[Json] = []
+        cursor.enter()
+        while block := _block(cursor):
+            for _ in block:
+                if not cursor.spend():
+                    return made
+                made.append(items(cursor))
+        cursor.leave()
+        return made
+
+    return read
 
 
 def mapping(values: Read) -> Read:
-    """Reads blocks of string keys with their values as an object."""
-    return lambda cursor: {read_string(cursor): values(cursor) for _ in _items(cursor)}
+    """Reads blocks of string keys with their values as an object, as long as the budget lasts."""
+
+    def read(cursor: Cursor) -> dict[str, Json]:
+        made: dict[str, Json] = {}
+        cursor.enter()
+        while block := _block(cursor):
+            for _ in block:
+                if not cursor.spend():
+                    return made
+                key = read_string(cursor)
+                made[key] = values(cursor)
+        cursor.leave()
+        return made
+
+    return read
 
 
 class Record:
