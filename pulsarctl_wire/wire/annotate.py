@@ -5,9 +5,8 @@ The labels are plain text. They have no values of bytes that are hidden: those a
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import cache
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -34,20 +33,25 @@ class Part(NamedTuple):
     label: str
 
 
-def annotated(event: Frame | Malformed, hidden: list[Span]) -> Iterator[Part]:
+def annotated(event: Frame | Malformed, hidden: list[Span]) -> list[Part]:
     """The parts of an event's `raw`, in order and without holes; `hidden` are the bytes not to be shown."""
     walk = _Annotating(event.raw, hidden)
-    parts = walk.frame(event) if isinstance(event, Frame) else walk.broken(event)
-    at = 0
-    for part in islice(parts, MOST_PARTS):
-        yield part
-        at = part.stop
+    if isinstance(event, Frame):
+        walk.frame(event)
+    else:
+        walk.broken(event)
+    parts = walk.parts[:MOST_PARTS]
+    at = parts[-1].stop if parts else 0
     if at < len(event.raw):
-        yield Part(at, len(event.raw), f"{len(event.raw) - at} bytes after {MOST_PARTS} parts")
+        parts.append(Part(at, len(event.raw), f"{len(event.raw) - at} bytes after {MOST_PARTS} parts"))
+    return parts
 
 
 class _Annotating:
+    """Collects `parts`, and a few more than `MOST_PARTS` at most."""
+
     def __init__(self, raw: bytes, hidden: list[Span]) -> None:
+        self.parts: list[Part] = []
         self._raw = raw
         self._hidden = hidden
         self._cut = False  # whether the bytes end before the frame does
@@ -57,104 +61,108 @@ class _Annotating:
 
     # -- frames
 
-    def frame(self, frame: Frame) -> Iterator[Part]:
-        """The parts of a frame, whole or cut."""
-        raw = self._raw
-        self._cut = frame.partial
-        end = min(8 + frame.command_size, len(raw))
-        yield Part(0, 4, f"TOTAL_SIZE {frame.total_size}")
-        yield Part(4, 8, f"COMMAND_SIZE {frame.command_size}")
-        yield from self._message(8, end, BaseCommand.DESCRIPTOR, "")
-        if frame.type in PAYLOAD_TYPES and frame.base is not None:
-            yield from self._entry(end, len(raw))
-        elif end < len(raw):
-            yield Part(end, len(raw), f"{len(raw) - end} bytes behind the command")
+    def _add(self, start: int, stop: int, label: str) -> None:
+        self.parts.append(Part(start, stop, label))
 
-    def _entry(self, at: int, end: int) -> Iterator[Part]:
-        """The parts behind the command of a SEND or MESSAGE."""
+    def frame(self, frame: Frame) -> None:
+        """Add the parts of a frame, whole or cut."""
+        raw, size = self._raw, frame.command_size
+        self._cut = frame.partial
+        end = min(8 + size, len(raw))
+        self._add(0, 4, f"TOTAL_SIZE {frame.total_size}")
+        self._add(4, 8, f"COMMAND_SIZE {size}")
+        self._message(8, end, BaseCommand.DESCRIPTOR, "")
+        if frame.type in PAYLOAD_TYPES and frame.base is not None:
+            self._entry(end, len(raw))
+        elif end < len(raw):
+            self._add(end, len(raw), f"{len(raw) - end} bytes behind the command")
+
+    def _entry(self, at: int, end: int) -> None:
+        """Add the parts behind the command of a SEND or MESSAGE."""
         raw = self._raw[:end]
         parts = locate(raw, at)
         start, stop = parts.broker_entry
         if stop:
-            yield Part(at, at + 2, "magic 0e02: broker entry metadata")
-            yield Part(at + 2, at + 6, f"its size {stop - start}")
-            yield from self._message(start, stop, BrokerEntryMetadata.DESCRIPTOR, "broker_entry_metadata.")
+            self._add(at, at + 2, "magic 0e02: broker entry metadata")
+            self._add(at + 2, at + 6, f"its size {stop - start}")
+            self._message(start, stop, BrokerEntryMetadata.DESCRIPTOR, "broker_entry_metadata.")
             at = stop
         start, stop = parts.checksum
         if stop:
             state = (
                 "valid" if parts.stored == parts.computed else f"invalid, the bytes have {parts.computed:08x}"
             )
-            yield Part(at, at + 2, "magic 0e01: checksum")
-            yield Part(start, stop, f"CRC32-C {parts.stored:08x}: {'cut' if self._cut else state}")
+            self._add(at, at + 2, "magic 0e01: checksum")
+            self._add(start, stop, f"CRC32-C {parts.stored:08x}: {'cut' if self._cut else state}")
             at = stop
         start, stop = parts.metadata
         if stop:
-            yield Part(at, at + 4, f"METADATA_SIZE {stop - start}")
-            yield from self._message(start, stop, MessageMetadata.DESCRIPTOR, "metadata.")
+            self._add(at, at + 4, f"METADATA_SIZE {stop - start}")
+            self._message(start, stop, MessageMetadata.DESCRIPTOR, "metadata.")
             at = stop
         if at < end:
             problem = parts.problem + ("" if self._cut else entry_hint(raw, at))
-            yield Part(at, end, problem if parts.problem else f"payload, {end - at} bytes")
+            self._add(at, end, problem if parts.problem else f"payload, {end - at} bytes")
 
     # -- what is no frame
 
-    def broken(self, event: Malformed) -> Iterator[Part]:
-        """The parts of bytes that are no frame, up to where they break."""
+    def broken(self, event: Malformed) -> None:
+        """Add the parts of bytes that are no frame, up to where they break."""
         raw = self._raw
         head = None if event.protocol else meant(raw)
         if head is None:
-            yield Part(0, len(raw), event.protocol or "no frame")
+            self._add(0, len(raw), event.protocol or "no frame")
             return
         names = ("TOTAL_SIZE", "COMMAND_SIZE") if head.command == 8 else ("SIZE",)
         order = ", little-endian" if head.order == "little" else ""
         for at, name in zip(range(0, head.command, 4), names, strict=False):
-            yield Part(at, at + 4, f"{name} {int.from_bytes(raw[at : at + 4], head.order)}{order}")
-        yield from self._message(head.command, head.end, BaseCommand.DESCRIPTOR, "")
+            self._add(at, at + 4, f"{name} {int.from_bytes(raw[at : at + 4], head.order)}{order}")
+        self._message(head.command, head.end, BaseCommand.DESCRIPTOR, "")
         if head.stop > head.end:
-            yield from self._entry(head.end, head.stop)
+            self._entry(head.end, head.stop)
         if head.stop < len(raw):
-            yield Part(
-                head.stop,
-                len(raw),
-                f"{len(raw) - head.stop} bytes behind the frame that this was meant to be",
-            )
+            behind = len(raw) - head.stop
+            self._add(head.stop, len(raw), f"{behind} bytes behind the frame that this was meant to be")
 
     # -- messages of protobuf
 
-    def _message(self, at: int, stop: int, descriptor: Any, prefix: str, depth: int = 0) -> Iterator[Part]:
-        """The fields of an encoded message; the one that breaks it is the last."""
-        schema = _schema(descriptor)
+    def _message(self, at: int, stop: int, descriptor: Any, prefix: str, depth: int = 0) -> None:
+        """Add the fields of an encoded message; the one that breaks it is the last."""
+        schema, parts = _schema(descriptor), self.parts
         for field in fields(self._raw, at, stop):
+            if len(parts) > MOST_PARTS:
+                return
             number, wire, start, value_at, end, value, groups, problem = field
             hidden = self._hidden != [] and self._is_hidden(start, end)
-            known, called, inside = None if groups else schema.get(number), "", None
+            known = None if groups else schema.get(number)
             opened = wire == SIZED and value_at > start  # its size can be read
+            inside = None
             if known is None:
-                name = f"{prefix}unknown field" + ("" if hidden else f" {number}")
+                name = f"{prefix}unknown field" if hidden else f"{prefix}unknown field {number}"
             else:
-                known, called, inside = known
-                name = prefix + called
-                if not opened or not value or depth >= _MOST_DEPTH:
-                    inside = None
+                name = prefix + known.name
+                if opened and value and depth < _MOST_DEPTH:
+                    inside = known.inside
             if problem and not (opened and self._cut):
                 label = _broken(field, name, hidden)
             elif inside is not None:
                 label = f"{name}: {value} bytes"
             else:
-                label = f"{name}{_mismatch(field, known)}{self._value(field, known, hidden)}"
-            yield Part(start, value_at if inside is not None else end, label)
-            if inside is not None:
-                yield from self._message(value_at, end, inside, f"{name}.", depth + 1)
+                label = name + _mismatch(wire, known) + self._value(field, known, hidden)
+            if inside is None:
+                parts.append(Part(start, end, label))
+            else:
+                parts.append(Part(start, value_at, label))
+                self._message(value_at, end, inside, f"{name}.", depth + 1)
 
-    def _value(self, field: Field, known: Any, hidden: bool) -> str:
+    def _value(self, field: Field, known: "_Known | None", hidden: bool) -> str:
         """What the value of a field says."""
         if field.wire in (GROUP, END_OF_GROUP):
             return ": a group begins" if field.wire == GROUP else ": the group ends"
         if hidden:
             return " = redacted"
         if field.wire == VARINT:
-            return f" = {_scalar(known, field.value)}"
+            return f" = {field.value if known is None else known.text(field.value)}"
         data = self._raw[field.at : field.stop]
         if field.wire != SIZED:
             return f" = {struct.unpack('<d' if field.wire == FIXED_64 else '<f', data)[0]}"
@@ -162,11 +170,25 @@ class _Annotating:
         return f" = {_bytes_text(data)}{cut}"
 
 
+class _Known(NamedTuple):
+    """A field of the schema: its name, the message that it is or None, its wire types, texts of varints."""
+
+    name: str
+    inside: Any
+    wires: tuple[int, ...]
+    text: Callable[[int], str]
+
+
 @cache
-def _schema(descriptor: Any) -> dict[int, tuple[Any, str, Any]]:
-    """The fields of a message by their numbers, with their names and the messages that they are, or None."""
+def _schema(descriptor: Any) -> dict[int, _Known]:
+    """The fields of a message by their numbers."""
     return {
-        number: (field, field.name, field.message_type)
+        number: _Known(
+            field.name,
+            field.message_type,
+            (wire_type(field), SIZED) if field.is_repeated else (wire_type(field),),
+            _texts(field),
+        )
         for number, field in descriptor.fields_by_number.items()
     }
 
@@ -178,23 +200,27 @@ def _broken(field: Field, name: str, hidden: bool) -> str:
     return f"{called if field.number else 'BROKEN'}: {problem}; offset {field.start}"
 
 
-def _mismatch(field: Field, known: Any) -> str:
+def _mismatch(wire: int, known: _Known | None) -> str:
     """That a field has another wire type than the schema says; "" if it has not."""
-    if known is None or field.wire == wire_type(known) or (known.is_repeated and field.wire == SIZED):
+    if known is None or wire in known.wires:
         return ""
-    return f" (wire type {field.wire} where the schema has {wire_type(known)})"
+    return f" (wire type {wire} where the schema has {known.wires[0]})"
 
 
-def _scalar(field: Any, value: int) -> str:
-    if field is None:
-        return str(value)
+def _texts(field: Any) -> Callable[[int], str]:
+    """What gives the text of a varint that is this field."""
     if field.enum_type is not None:
-        known = field.enum_type.values_by_number.get(value)
-        return f"{known.name} ({value})" if known else str(value)
+        named = field.enum_type.values_by_number.get
+
+        def text(value: int) -> str:
+            known = named(value)
+            return f"{known.name} ({value})" if known else str(value)
+
+        return text
     if field.type == FieldDescriptor.TYPE_BOOL:
-        return "true" if value else "false"
-    signed = field.type in (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64)
-    return str(value - 2**64 if value >> 63 and (signed or value == 2**64 - 1) else value)
+        return lambda value: "true" if value else "false"
+    least = 2**63 if field.type in (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64) else 2**64 - 1
+    return lambda value: str(value if value < least else value - 2**64)
 
 
 def _bytes_text(data: bytes) -> str:
