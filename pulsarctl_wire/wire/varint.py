@@ -64,10 +64,16 @@ def fields(data: bytes, at: int, stop: int) -> Iterator[Field]:
     while at < stop:
         start = at
         tag = data[at]
-        if tag < 0x80 and tag & 7 == VARINT and at + 1 < stop and (value := data[at + 1]) < 0x80 and tag > 7:
-            at += 2  # most fields of commands: two bytes
-            yield Field(tag >> 3, VARINT, start, start + 1, at, value, len(groups))
-            continue
+        if 7 < tag < 0x80 and at + 1 < stop and (value := data[at + 1]) < 0x80:
+            wire = tag & 7  # most fields of commands: two bytes, and maybe so many as the second one says
+            if wire == VARINT:
+                at += 2
+                yield Field(tag >> 3, VARINT, start, start + 1, at, value, len(groups))
+                continue
+            if wire == SIZED and value <= stop - at - 2:
+                at += 2 + value
+                yield Field(tag >> 3, SIZED, start, start + 2, at, value, len(groups))
+                continue
         tag, at = read_varint(data, start, stop)
         number, wire, depth = (tag & _32_BITS) >> 3, tag & 7, len(groups)
         if at == start:
