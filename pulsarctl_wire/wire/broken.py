@@ -9,6 +9,7 @@ A frame that does not parse mostly has the right head, or one that is wrong in a
 """
 
 import re
+import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice
@@ -154,6 +155,11 @@ def what_breaks(raw: bytes) -> str:
 
 def broken_spans(raw: bytes) -> list[Span]:
     """The spans of bytes that are no intact frame, without those that surely belong to a harmless command."""
+    return list(_kept_spans(raw) if len(raw) <= Malformed.KEPT else _kept_spans.__wrapped__(raw))
+
+
+@lru_cache(maxsize=2)
+def _kept_spans(raw: bytes) -> list[Span]:
     head = meant(raw)
     if head is None:
         return [(0, len(raw))]
@@ -179,7 +185,12 @@ def _harmless_until(top: Sequence[Field], head: Meant) -> int:
     return head.stop if whole else head.end
 
 
-_SIZES: Final = re.compile(rb"(?s)(?=\x00(?!\x00\x00\x00)...\x00(?!\x00\x00[\x00\x01])...)")
+_SIZES: Final = re.compile(
+    rb"(?s)\x00(?=(..).\x00\1|...\x00..[\xfc-\xff])(?!\x00\x00\x00)(?=...\x00(?!\x00\x00[\x00\x01])...)"
+)
+"""Where two sizes may be that go together: without a carry all but their last bytes are alike."""
+
+_sizes_at: Final = struct.Struct(">II").unpack_from
 _MOST_WALKED: Final = 65_536
 
 
@@ -193,7 +204,7 @@ def credentials_from(raw: bytes, start: int, stop: int) -> int:
     walked = 0
     for match in _SIZES.finditer(raw, start, stop):
         at = match.start()
-        total, size = _sizes(raw[at : at + 8], "big")
+        total, size = _sizes_at(raw, at)
         if total != size + 4:
             continue
         for field in islice(fields(raw, at + 8, min(at + 8 + size, stop)), MOST_FIELDS):

@@ -56,8 +56,10 @@ class Found(NamedTuple):
 
 def find_secrets(data: bytes, start: int, stop: int) -> Found:
     """The credentials of the BaseCommand at `data[start:stop]`: all behind its type where it is odd."""
-    spans, known = _find(data[start:stop], 0, stop - start)
-    return Found([(start + begin, start + end) for begin, end in spans], known)
+    found = _find(data[start:stop], 0, stop - start)
+    if not found.spans:
+        return found
+    return Found([(start + begin, start + end) for begin, end in found.spans], found.known)
 
 
 @lru_cache(maxsize=2)  # several ask of each frame

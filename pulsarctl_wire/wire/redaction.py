@@ -62,7 +62,7 @@ def frame_spans(frame: Frame) -> list[Span]:
         return [(max(start, 8), stop) for start, stop in broken_spans(raw) if stop > 8]
     end = min(8 + frame.command_size, len(raw))
     proven = frame.checksum == "valid" and not frame.broker_entry
-    return _intact_spans(raw, end, frame.type, end if proven else _proven_from(raw, end))
+    return _intact_spans(raw, end, frame.type, end if proven else None)
 
 
 def hides_entry(frame: Frame) -> bool:
@@ -73,11 +73,13 @@ def hides_entry(frame: Frame) -> bool:
     return any(stop > end for _, stop in frame_spans(frame))
 
 
-def _intact_spans(raw: bytes, end: int, number: int, proven: int) -> list[Span]:
-    """The spans of a frame whose command of type `number` ends at `end`; checked from `proven`."""
+def _intact_spans(raw: bytes, end: int, number: int, proven: int | None = None) -> list[Span]:
+    """The spans of a frame whose command of type `number` ends at `end`; all from `proven` on is checked."""
     spans = find_secrets(raw, 8, end).spans
     visible = end
     if number in PAYLOAD_TYPES and not spans:
+        if proven is None:
+            proven = _proven_from(raw, end)
         visible = credentials_from(raw, end, proven)
         if visible == proven:
             return []
@@ -298,6 +300,4 @@ def _whole(raw: bytes, size: int) -> bytes:
     except DecodeError:
         number = None
     end = 8 + size
-    return masked(
-        raw, broken_spans(raw) if number is None else _intact_spans(raw, end, number, _proven_from(raw, end))
-    )
+    return masked(raw, broken_spans(raw) if number is None else _intact_spans(raw, end, number))
