@@ -247,29 +247,14 @@ class Origin:
     time_ns: int | None = None
 
 
-class _Safe(dict[int, str]):
-    """Code points -> what is printed of them, found out when they come."""
-
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        if not character.isprintable():
-            character = character.encode("unicode_escape", "surrogatepass").decode()
-        if len(self) < _MOST_SAFE:
-            self[code] = character
-        return character
-
-
-_MOST_SAFE: Final = 10_000
-_safe: Final = _Safe()
-
-
 def clean(text: str) -> str:
     r"""`text` with everything that a terminal might act on as \xNN or \uNNNN; spaces and letters stay."""
     if text.isprintable():
         return text
     if text.isascii():
         return text.encode("unicode_escape").replace(b"\\\\", b"\\").decode()
-    return text.translate(_safe)
+    # repr escapes just that; with a double quote in it, it escapes single quotes and backslashes too
+    return repr(text + '"')[1:-2].replace("\\'", "'").replace("\\\\", "\\")
 
 
 def count_of(number: int, name: str, names: str = "") -> str:
