@@ -17,8 +17,6 @@ when the first such schema comes.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pulsarctl_wire.views import avro, hex_view, json_view, keyvalue, primitives, protobuf, text
 from pulsarctl_wire.views.content import FAILED_COST, MAX_FRAME_VALUES, Content, Room, Shown, View, reason
 from pulsarctl_wire.views.encoding import Encoded, encode
@@ -69,7 +67,7 @@ def show(content: Content) -> Shown:
         return best.show(content)
     except Exception as error:  # hostile bytes find ways to fail that no list foresees
         content.room.values -= FAILED_COST
-        return replace(show(Content(content.payload)), note=_why(content, error))
+        return show(Content(content.payload))._replace(note=_why(content, error))
 
 
 def _why(content: Content, error: Exception) -> str:

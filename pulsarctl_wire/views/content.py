@@ -8,7 +8,7 @@ counts, and not by how long the payload is.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from pulsarctl_wire.wire import PulsarApi_pb2
 
@@ -43,7 +43,7 @@ class Room:
         self.most = self.values = values
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Content:
     """One message's payload and what is known about it.
 
@@ -61,8 +61,7 @@ class Content:
     room: Room = field(default_factory=Room)
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(NamedTuple):
     """A payload made readable.
 
     Attributes:

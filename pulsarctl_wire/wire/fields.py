@@ -123,7 +123,7 @@ class Walker:
             else:
                 values[name] = value if convert is None else convert(value)
         if not values.keys() >= required:
-            missing = ", ".join(sorted(name for name in required if name not in values))
+            missing = ", ".join(sorted(required.difference(values)))
             self._note(f"{message.DESCRIPTOR.name} lacks {missing}")
         if len(UnknownFieldSet(message)):  # type: ignore[no-untyped-call, unused-ignore]
             for number, data in self._bounded(unknown_fields(message)):
