@@ -69,10 +69,10 @@ class TreeRenderer:
         paint = self._paint
         self._values(lines, {"malformed": event.reason, "size": event.size})
         hidden = [] if self._show_secrets else event_spans(event)
-        digits = hex_digits(event.raw, hidden).split()
+        digits = hex_digits(event.raw, hidden)
         below: _Lines = []
         for start, stop, label in annotated(event, hidden):
-            first = " ".join(digits[start : min(stop, start + _DIGITS)])
+            first = digits[3 * start : 3 * min(stop, start + _DIGITS) - 1]
             more = f" … ({stop - start} bytes)" if stop - start > _DIGITS else ""
             below.append(f"{paint('dim', f'{start:08x} ')}{first}{more} {paint('cyan', clean(label))}")
         lines.append((paint("blue", "bytes"), below))

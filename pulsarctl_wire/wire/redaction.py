@@ -7,6 +7,7 @@ shown that surely belong to a command without credentials (`broken.py`).
 import re
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 from crc32c import crc32c
@@ -61,8 +62,9 @@ def frame_spans(frame: Frame) -> list[Span]:
     if frame.base is None:  # cut; its sizes are its own all the same
         return [(max(start, 8), stop) for start, stop in broken_spans(raw) if stop > 8]
     end = min(8 + frame.command_size, len(raw))
-    proven = frame.checksum == "valid" and not frame.broker_entry
-    return _intact_spans(raw, end, frame.type, end if proven else None)
+    proven = end if frame.checksum == "valid" and not frame.broker_entry else None
+    find = _intact_spans if len(raw) <= _MOST_KEPT else _intact_spans.__wrapped__
+    return find(raw, end, frame.type, proven)
 
 
 def hides_entry(frame: Frame) -> bool:
@@ -73,6 +75,10 @@ def hides_entry(frame: Frame) -> bool:
     return any(stop > end for _, stop in frame_spans(frame))
 
 
+_MOST_KEPT: Final = 1024 * 1024  # bytes of a frame that are kept for those who ask again
+
+
+@lru_cache(maxsize=2)  # several ask of each frame
 def _intact_spans(raw: bytes, end: int, number: int, proven: int | None = None) -> list[Span]:
     """The spans of a frame whose command of type `number` ends at `end`; all from `proven` on is checked."""
     spans = find_secrets(raw, 8, end).spans
@@ -145,6 +151,8 @@ def masked(data: bytes, spans: list[Span], mask: bytes = b"*") -> bytes:
 
 def hex_digits(data: bytes, spans: list[Span]) -> str:
     """`data` in hexadecimal digits, with xx for the bytes of `spans`."""
+    if not spans:
+        return data.hex(" ")
     digits = data.hex(" ").split()
     for start, stop in spans:
         start, stop = max(start, 0), min(stop, len(digits))
@@ -300,4 +308,4 @@ def _whole(raw: bytes, size: int) -> bytes:
     except DecodeError:
         number = None
     end = 8 + size
-    return masked(raw, broken_spans(raw) if number is None else _intact_spans(raw, end, number))
+    return masked(raw, broken_spans(raw) if number is None else _intact_spans.__wrapped__(raw, end, number))
