@@ -108,9 +108,9 @@ class TreeRenderer:
     def _value(self, lines: _Lines, name: str, value: Any) -> None:
         if isinstance(value, dict):
             if "view" in value and "value" in value:
-                rest = dict(value)
-                self._value(lines, f"{name} ({rest.pop('view')})", rest.pop("value"))
-                if rest:
+                self._value(lines, f"{name} ({clean(str(value['view']))})", value["value"])
+                if len(value) > 2:
+                    rest = {key: each for key, each in value.items() if key not in ("view", "value")}
                     self._values(lines, rest)
             else:
                 self._branch(lines, self._paint("blue", name), value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from typing import Any
@@ -153,6 +154,17 @@ def test_what_is_no_frame_is_safe_too(form: str) -> None:
     if form == "line":
         assert len(run.lines) < whole
         assert "MALFORMED" in run.out.decode()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_payload_that_looks_like_a_view_is_safe_too(form: str) -> None:
+    send = BaseCommand(type=BaseCommand.SEND)
+    send.send.producer_id = send.send.sequence_id = 0
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    payload = json.dumps([{"view": EVIL, "value": EVIL, EVIL: EVIL}]).encode()
+    run = decode("-o", form, "--schema", "json", "-", stdin=build_frame(send, metadata, payload))
+    assert run.code == 0
+    assert _dangerous(run) == set()
 
 
 @pytest.mark.parametrize("form", ["line", "tree", "json"])
