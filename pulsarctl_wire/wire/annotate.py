@@ -148,21 +148,25 @@ class _Annotating:
             elif inside is not None:
                 label = f"{name}: {value} bytes"
             else:
-                label = name + _mismatch(wire, known) + self._value(field, known, hidden)
+                label = name
+                if known is not None and wire not in known.wires:
+                    label += f" (wire type {wire} where the schema has {known.wires[0]})"
+                if hidden or wire != VARINT:
+                    label += self._value(field, hidden)
+                else:
+                    label += f" = {value if known is None else known.text(value)}"
             if inside is None:
                 parts.append(Part(start, end, label))
             else:
                 parts.append(Part(start, value_at, label))
                 self._message(value_at, end, inside, f"{name}.", depth + 1)
 
-    def _value(self, field: Field, known: "_Known | None", hidden: bool) -> str:
-        """What the value of a field says."""
+    def _value(self, field: Field, hidden: bool) -> str:
+        """What the value of a field says that is no varint, or is hidden."""
         if field.wire in (GROUP, END_OF_GROUP):
             return ": a group begins" if field.wire == GROUP else ": the group ends"
         if hidden:
             return " = redacted"
-        if field.wire == VARINT:
-            return f" = {field.value if known is None else known.text(field.value)}"
         data = self._raw[field.at : field.stop]
         if field.wire != SIZED:
             return f" = {struct.unpack('<d' if field.wire == FIXED_64 else '<f', data)[0]}"
@@ -198,13 +202,6 @@ def _broken(field: Field, name: str, hidden: bool) -> str:
     problem = re.sub("[0-9]+", "?", field.problem) if hidden else field.problem
     called = f"{name} (field {field.number}, wire type {field.wire})" if field.number and not hidden else name
     return f"{called if field.number else 'BROKEN'}: {problem}; offset {field.start}"
-
-
-def _mismatch(wire: int, known: _Known | None) -> str:
-    """That a field has another wire type than the schema says; "" if it has not."""
-    if known is None or wire in known.wires:
-        return ""
-    return f" (wire type {wire} where the schema has {known.wires[0]})"
 
 
 def _texts(field: Any) -> Callable[[int], str]:
