@@ -185,7 +185,7 @@ class Walker:
         if free or (field.full_name in SECRETS and not self._show_secrets):
             return _redacted
         if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
-            return self
+            return self.__call__
         if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
             return {value.number: value.name for value in field.enum_type.values}.__getitem__
         if field.type == FieldDescriptor.TYPE_BYTES:

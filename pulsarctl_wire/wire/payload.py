@@ -190,14 +190,14 @@ def _batch(
     payload: bytes, count: int, ack_set: Any, notes: list[str], budget: Budget | None
 ) -> list[Message]:
     messages: list[Message] = []
-    at, end = 0, len(payload)
-    while at < end and len(messages) < min(count, MAX_MESSAGES):
+    at, end, most = 0, len(payload), min(count, MAX_MESSAGES)
+    while at < end and len(messages) < most:
         index = len(messages)
         start = at + 4
         stop = start + (_u32_at(payload, at)[0] if start <= end else 0)
         if start > end or stop > end:
-            size = "is cut" if start > end else f"says {stop - start} bytes, {end - start} are left"
-            notes.append(f"message {index} of the batch: the size of its metadata {size}")
+            why = "is cut" if start > end else f"says {stop - start} bytes, {end - start} are left"
+            notes.append(f"message {index} of the batch: the size of its metadata {why}")
             return messages
         if stop - start > MAX_METADATA:
             notes.append(f"message {index} of the batch: metadata of {stop - start} bytes is not parsed")
@@ -205,18 +205,20 @@ def _batch(
         try:
             single = SingleMessageMetadata.FromString(payload[start:stop])
         except DecodeError as error:
-            why = breaks(payload, start, stop, SingleMessageMetadata.DESCRIPTOR) or error
+            why = breaks(payload, start, stop, SingleMessageMetadata.DESCRIPTOR) or str(error)
             notes.append(f"message {index} of the batch: its metadata does not parse: {why}")
             return messages
         if budget is not None and not budget.spend(_cost(single, stop - start)):
             notes.append(budget.refuse(f"{index} of {count} messages opened"))
             return messages
-        at = stop + max(single.payload_size, 0)
+        size = single.payload_size
+        at = stop + max(size, 0)
         if at > end:
             notes.append(f"message {index} of the batch: its payload runs beyond the batch")
-        elif single.payload_size < 0 or not single.HasField("payload_size"):
+        elif size <= 0 and (size or not single.HasField("payload_size")):
             notes.append(f"message {index} of the batch: it has no payload size, or a negative one")
-        messages.append(Message(index, single, payload[stop:at], _masked(ack_set, index), stop - start))
+        skipped = bool(ack_set) and _masked(ack_set, index)
+        messages.append(Message(index, single, payload[stop:at], skipped, stop - start))
     if len(messages) != count:
         notes.append(f"{len(messages)} messages in a batch that says {count}")
     elif at < end:
@@ -249,8 +251,6 @@ def _is_text(single: Any) -> bool:
 
 def _masked(ack_set: Any, index: int) -> bool:
     """Whether batch index `index` is acknowledged: its bit is 0, or beyond the last word (PIP-54)."""
-    if not ack_set:
-        return False
     word = index >> 6
     return word >= len(ack_set) or not ack_set[word] >> (index & 63) & 1
 
