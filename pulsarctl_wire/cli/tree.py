@@ -102,8 +102,9 @@ class TreeRenderer:
 
     def _values(self, lines: _Lines, values: dict[str, Any]) -> None:
         for name, value in values.items():
-            if value or not (value is None or value == {} or value == []):
-                self._value(lines, clean(str(name)), value)
+            if value is None or (not value and isinstance(value, (dict, list))):
+                continue
+            self._value(lines, clean(str(name)), value)
 
     def _value(self, lines: _Lines, name: str, value: Any) -> None:
         if isinstance(value, dict):
