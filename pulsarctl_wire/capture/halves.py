@@ -110,10 +110,15 @@ def tracked(tcp: Tcp, events: list[Event]) -> list[Event]:
         return []
     given = events[:]
     events.clear()
-    if not tcp.certain:
-        learn_direction(tcp, given)
-    tcp.session.track(given)
+    track(tcp, given)
     return given
+
+
+def track(tcp: Tcp, events: list[Event]) -> None:
+    """Let the session of a connection follow its events."""
+    if not tcp.certain:
+        learn_direction(tcp, events)
+    tcp.session.track(events)
 
 
 def is_another(half: Half, sequence: int) -> bool:

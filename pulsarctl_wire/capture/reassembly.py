@@ -39,6 +39,7 @@ from pulsarctl_wire.capture.halves import (
     is_another,
     release,
     settle,
+    track,
     tracked,
     unblock,
 )
@@ -134,7 +135,8 @@ class Reassembler:
         if events:
             if half.stream.pending:
                 self._steps = self._rest(half)
-            return tracked(tcp, events)
+            track(tcp, events)
+            return events
         self._held += len(payload)
         return self._start(self._look()) if self._held > _LOOK else events
 
