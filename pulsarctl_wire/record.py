@@ -265,17 +265,16 @@ class Recorder:
         return record
 
     def _payload(self, frame: Frame, metadata: Any, payload: bytes, notes: list[str]) -> Record:
-        schema = self._schema or frame.schema
-        if self._plain:
-            if schema is None:
-                view, value = show_plain(payload)
-                return {"view": view, "value": value}
-        else:
+        if not self._plain:
             entry: Any = frame.metadata
             if entry.encryption_param or entry.encryption_keys:
                 keys = [self._walk.text(key.key) for key in entry.encryption_keys]
                 return {"view": "encrypted", "value": payload.hex(), "keys": keys}
             return {"view": "marker", "value": self._marker(entry.marker_type, payload, notes)}
+        schema = self._schema or frame.schema
+        if schema is None:
+            view, value = show_plain(payload)
+            return {"view": view, "value": value}
         if self._room is None:
             self._room = room_of(self.budget)
         shown = show(Content(payload, schema, key_bytes(metadata), self._room))

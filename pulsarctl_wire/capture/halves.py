@@ -63,6 +63,13 @@ class Half:
         """The number nearest to `next` that has these 32 bits."""
         return self.next + ((sequence - self.next + HALF) & MASK) - HALF
 
+    def lacks(self, acknowledged: int) -> bool:
+        """Whether the peer acknowledges bytes up to a sequence number that were not seen yet."""
+        if self.closed:
+            return False
+        ahead = (acknowledged - self.next) & MASK
+        return ahead > 0 and (ahead < HALF or not self.begun)
+
     @property
     def held_bytes(self) -> int:
         """Bytes that are in no event yet, and what it costs to keep them."""
@@ -147,12 +154,17 @@ def deliver(half: Half, segment: Early, events: list[Event]) -> Iterator[None]:
     if payload:
         events += half.stream.take(payload, time_ns, packet)
         yield
-        while half.stream.pending:
-            events += half.stream.take_more()
-            yield
+        yield from take_rest(half, events)
     if missing:
         yield from settle(half, events)
         events += half.stream.gap(missing, time_ns, packet)
+
+
+def take_rest(half: Half, events: list[Event]) -> Iterator[None]:
+    """Take the events that are left out of a stream that has paused."""
+    while half.stream.pending:
+        events += half.stream.take_more()
+        yield
 
 
 def settle(half: Half, events: list[Event]) -> Iterator[None]:

@@ -27,7 +27,6 @@ from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.capture.halves import (
     EARLY_COST,
-    HALF,
     MASK,
     PATIENCE,
     Half,
@@ -39,6 +38,7 @@ from pulsarctl_wire.capture.halves import (
     is_another,
     release,
     settle,
+    take_rest,
     track,
     tracked,
     unblock,
@@ -121,10 +121,8 @@ class Reassembler:
         if half is None or flags & _UNUSUAL or not half.begun or missing:
             return self._start(self._slowly(segment, time_ns, packet))
         tcp, other = half.tcp, half.other
-        if flags & ACK and not other.closed:
-            ahead = (acknowledged - other.next) & MASK
-            if 0 < ahead < HALF or (ahead and not other.begun):
-                return self._start(self._slowly(segment, time_ns, packet))
+        if flags & ACK and other.lacks(acknowledged):
+            return self._start(self._slowly(segment, time_ns, packet))
         if payload and (sequence != half.next & MASK or tcp.waiting or half.closed or half.fin >= 0):
             return self._start(self._slowly(segment, time_ns, packet))
         tcp.last_packet, tcp.last_ns = packet, time_ns
@@ -134,7 +132,8 @@ class Reassembler:
         events = half.stream.take(payload, time_ns, packet)
         if events:
             if half.stream.pending:
-                self._steps = self._rest(half)
+                rest: list[Event] = []
+                self._steps = self._given(tcp, take_rest(half, rest), rest)
             track(tcp, events)
             return events
         self._held += len(payload)
@@ -151,11 +150,6 @@ class Reassembler:
     def _start(self, steps: Iterator[list[Event]]) -> list[Event]:
         self._steps = steps
         return self.more()
-
-    def _rest(self, half: Half) -> Iterator[list[Event]]:
-        """What is left of the bytes that a half has just got."""
-        while half.stream.pending:
-            yield tracked(half.tcp, half.stream.take_more())
 
     def _slowly(self, segment: Segment, time_ns: int | None, packet: int) -> Iterator[list[Event]]:
         """The events of a segment that is more than the next bytes of its connection."""
@@ -209,10 +203,8 @@ class Reassembler:
         """Follow a segment whose bytes begin at `sequence`. This and what it calls pause between events."""
         _, _, acknowledged, flags, payload, missing = segment
         other = half.other
-        if flags & ACK and not other.closed:
-            ahead = (acknowledged - other.next) & MASK
-            if 0 < ahead < HALF or (ahead and not other.begun):
-                yield from self._acknowledge(other, acknowledged, events)
+        if flags & ACK and other.lacks(acknowledged):
+            yield from self._acknowledge(other, acknowledged, events)
         if payload or missing:
             yield from self._take(half, sequence, payload, missing, time_ns, packet, events)
         elif not half.begun:
@@ -329,6 +321,7 @@ class Reassembler:
         packet: int,
         events: list[Event],
     ) -> Iterator[None]:
+        """Take bytes, whether or not they are the next ones."""
         if half.closed:
             return
         if not half.begun:
@@ -454,8 +447,7 @@ class Reassembler:
         for key in [key for key, half in self._halves.items() if half is _ELSEWHERE]:
             del self._halves[key]
         for tcp in everyone[: len(everyone) // 10]:
-            yield from self._close(tcp, DROPPED)
-            self.forget(tcp)
+            yield from self._drop(tcp)
 
     def _look(self) -> Iterator[list[Event]]:
         """Where all connections hold too many bytes, end those that hold most."""
@@ -465,8 +457,12 @@ class Reassembler:
         if left <= MAX_HELD:
             return
         for tcp in sorted(held, key=held.__getitem__, reverse=True):
-            yield from self._close(tcp, DROPPED)
-            self.forget(tcp)
+            yield from self._drop(tcp)
             left -= held[tcp]
             if left <= MAX_HELD // 2:
                 break
+
+    def _drop(self, tcp: Tcp) -> Iterator[list[Event]]:
+        """Follow a connection no further; give its last events."""
+        yield from self._close(tcp, DROPPED)
+        self.forget(tcp)

@@ -124,7 +124,7 @@ class Sharing:
         self._turns.append(_Turn(position, session, events, frames, teaching))
         self._waiting += len(events)
         if self._waiting > MOST_WAITING:
-            raise TooMuch("too many frames came at once; try again with --jobs 1")
+            raise TooMuch
 
     # -- a block
 

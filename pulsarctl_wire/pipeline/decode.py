@@ -277,22 +277,24 @@ class _SplitDecoder:
             self.rest = self.rest or turn
             return
         events = self._reassembler.add(segment, time_ns, place)
-        while True:
-            tcp = self._reassembler.connection(key)
-            if tcp is not None and tcp.mark is None:
-                tcp.mark = Edge(len(self._edges), pair, turn)
-                tcp.session.connection.index = tcp.mark.index
-                self._edges.append(tcp.mark)
-                self._pairs.add(pair)
-            if not events:
-                break
-            guesses = [self._edges[event.connection.index].guess for event in events]
-            self._gathered += [
-                event for event, guess in zip(events, guesses, strict=True) if guess is not None
-            ]
+        tcp = self._marked(key, turn)
+        edges = self._edges
+        while events:
+            self._gathered += [event for event in events if edges[event.connection.index].guess is not None]
             events = self._reassembler.more()
+            tcp = self._marked(key, turn)  # the events of a connection come before another one is opened
         if tcp is not None and tcp.mark.guess is None:
             self._keep(tcp, packet)
+
+    def _marked(self, key: bytes, turn: int) -> Tcp | None:
+        """The connection of a segment, with its edge."""
+        tcp = self._reassembler.connection(key)
+        if tcp is not None and tcp.mark is None:
+            tcp.mark = Edge(len(self._edges), _pair(key), turn)
+            tcp.session.connection.index = tcp.mark.index
+            self._edges.append(tcp.mark)
+            self._pairs.add(tcp.mark.pair)
+        return tcp
 
     def _keep(self, tcp: Tcp, packet: Kept) -> None:
         edge: Edge = tcp.mark
