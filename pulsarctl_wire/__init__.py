@@ -5,7 +5,7 @@
     for frame in read_frames("capture.pcap"):
         print(frame.number, frame.command, frame.topic)
 
-The names below are imported when first used, so that the command starts fast.
+The names below are imported on first use, so that the command starts fast.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,35 +1,35 @@
-"""The errors pwire raises, all of them.
+"""All errors that pwire raises.
 
     WireError
-    ├── CaptureError        a source that cannot be read, or not further
-    │   └── DamagedCapture  what came before the damage was read and given
-    ├── LocalProtocolError  we were asked to build what the protocol does not allow
-    ├── FilterError         a filter expression that is not one
-    ├── ProxyHeaderError    a PROXY header that is none (wire/proxy_header.py)
-    ├── SettingsError       a flag, variable or line of client.conf that makes no sense
-    └── SessionError        a session with a broker that cannot go on
+    ├── CaptureError        a source cannot be read, or only in part
+    │   └── DamagedCapture  everything before the damage was read and yielded
+    ├── LocalProtocolError  we were asked to build something that the protocol does not allow
+    ├── FilterError         an invalid filter expression
+    ├── ProxyHeaderError    an invalid PROXY header (wire/proxy_header.py)
+    ├── SettingsError       an invalid flag, environment variable or line of client.conf
+    └── SessionError        a session with a broker cannot continue
         ├── Unreachable     no connection could be made
-        ├── LinkClosed      a connection ended while somebody needed it
-        ├── Unanswered      an answer did not come in time
+        ├── LinkClosed      a connection ended while it was still needed
+        ├── RequestTimeout  no answer arrived in time
         └── BrokerError     the broker refused a request
 
-Damaged traffic is no error: the decoder yields `Malformed` and `Gap` values for it. Exit codes
-live in `pulsarctl_wire.cli.console` alone.
+Damaged traffic is not an error: the decoder yields `Malformed` and `Gap` values for it. Only
+`pulsarctl_wire.cli.console` knows exit codes.
 """
 
 from typing import Any
 
 
 class WireError(Exception):
-    """The root: one line that names the cause and the way out."""
+    """The base class. Its text is one line that names the cause and how to fix it."""
 
 
 class CaptureError(WireError):
-    """A source that cannot be opened, is no capture, or cannot be read."""
+    """A source cannot be opened, is not a capture, or cannot be read."""
 
 
 class DamagedCapture(CaptureError):
-    """A capture that ends or breaks in its middle: everything before the damage was yielded."""
+    """A capture is truncated or corrupt. Everything before the damage was yielded."""
 
 
 class LocalProtocolError(WireError):
@@ -37,35 +37,35 @@ class LocalProtocolError(WireError):
 
 
 class FilterError(WireError):
-    """A filter expression that does not parse or does not fit the fields."""
+    """A filter expression does not parse, or does not match the fields."""
 
 
 class SettingsError(WireError):
-    """A setting of a session (flag, environment variable, client.conf) that makes no sense."""
+    """A session setting (flag, environment variable, client.conf) is invalid."""
 
 
 class SessionError(WireError):
-    """A session with a broker that cannot go on."""
+    """A session with a broker cannot continue."""
 
 
 class Unreachable(SessionError):
-    """No connection: refused, not resolved, another protocol there, a certificate not trusted."""
+    """No connection: refused, name not resolved, wrong protocol, or certificate not trusted."""
 
 
 class LinkClosed(SessionError):
-    """A connection ended while an answer or a receipt was still awaited."""
+    """A connection ended before an answer or a receipt arrived."""
 
 
-class Unanswered(SessionError):
-    """An answer did not come in time; the text says which."""
+class RequestTimeout(SessionError):
+    """An answer did not arrive in time. The text says which one."""
 
 
 class BrokerError(SessionError):
-    """The broker refused.
+    """The broker refused a request.
 
     `code` is the ServerError's name ("TopicNotFound"), `detail` the broker's own text, `request` the
-    name of the command that was refused ("LOOKUP"), `meaning` what the code usually means, or "", `about`
-    the topic it was about, if it names one.
+    name of the refused command ("LOOKUP"). `meaning` says what the code usually means, and `about` is the
+    topic of the request; both may be "".
     """
 
     def __init__(self, code: str, detail: str, request: str, meaning: str = "", about: str = "") -> None:
@@ -73,16 +73,16 @@ class BrokerError(SessionError):
         self.detail = detail
         self.request = request
         self.meaning = meaning
-        said = f": {detail}" if detail else ""
+        text = f": {detail}" if detail else ""
         of = f" of {about}" if about else ""
-        super().__init__(f"{request}{of} refused, {code}{said}{f' ({meaning})' if meaning else ''}")
+        super().__init__(f"{request}{of} refused, {code}{text}{f' ({meaning})' if meaning else ''}")
 
 
 def how_to_install(extra: str) -> str:
-    """The command that adds the extra `extra` to this installation: by the same tool, from the same place.
+    """The command that adds the extra `extra` to this installation, with the same tool and source as before.
 
-    Tools leave their mark in the environment (pipx_metadata.json, uv-receipt.toml), and the place of whatever
-    came from no index stands in direct_url.json (PEP 610).
+    pipx and uv leave a file in the environment (pipx_metadata.json, uv-receipt.toml). A package that was not
+    installed from an index has its source in direct_url.json (PEP 610).
     """
     import json
     import shlex

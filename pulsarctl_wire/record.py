@@ -1,7 +1,7 @@
-"""Events as plain records: what `-o json` prints, filters ask and the tree shows. See docs/json.md.
+"""Events as plain records, for `-o json`, filters and the tree. See docs/json.md.
 
-A record is a dict of JSON values; its names are fixed. Everything in it is derived from the event
-alone, so that a record can be made of any frame, wherever it came from.
+A record is a dict of JSON values with fixed names. Everything in it is derived from the event
+alone, so a record can be made from any frame, wherever it came from.
 """
 
 from base64 import b64decode
@@ -29,11 +29,14 @@ RECORD_NAMES: Final = frozenset(
     (
         *("number", "time_ns", "connection", "to_broker", "packet", "client", "server"),
         *("command", "total_size", "fields", "broker_entry_metadata", "checksum", "metadata", "messages"),
-        *("request", "answer", "latency_ns", "topic", "subscription", "partial", "notes"),
+        *("request", "answer", "resend_of", "latency_ns", "topic", "subscription", "partial", "notes"),
         *("malformed", "size", "bytes", "gap"),
     )
 )
-"""The names that records have at their top."""
+"""The names at the top level of a record."""
+
+INSIDE: Final = frozenset(("fields", "broker_entry_metadata", "metadata", "messages", "notes"))
+"""The top-level names whose values need the frame to be opened, which is the expensive part."""
 
 MESSAGE_NAMES: Final = frozenset(
     (
@@ -41,19 +44,19 @@ MESSAGE_NAMES: Final = frozenset(
         *("ordering_key", "already_acked", "null_value"),
     )
 )
-"""The names that messages in records have."""
+"""The names in a record's messages."""
 
 PAYLOAD_NAMES: Final = frozenset(("view", "value", "keys"))
-"""The names that payloads of messages have."""
+"""The names in a message's payload."""
 
 MAX_SHOWN: Final = 16 * 1024 * 1024
-"""Bytes of messages that are shown of one frame; see `weight`."""
+"""Bytes of messages shown for one frame; see `weight`."""
 
 MAX_NOTES: Final = 100
-"""Notes of a frame."""
+"""Notes shown for one frame."""
 
 VALUE_COST: Final = 256
-"""What a value read from a payload by its schema costs of a `Budget`."""
+"""What each value decoded from a payload by its schema costs of a `Budget`."""
 
 
 CONNECTION_NAMES: Final = frozenset(
@@ -65,7 +68,7 @@ CONNECTION_NAMES: Final = frozenset(
         *("client_version", "protocol_version", "proxy_to_broker_url"),
     )
 )
-"""The names that records of connections have."""
+"""The names in the record of a connection."""
 
 _MARKER_PAYLOADS: Final[dict[int, type[ProtoMessage]]] = {
     MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST: proto.ReplicatedSubscriptionsSnapshotRequest,
@@ -76,16 +79,16 @@ _MARKER_PAYLOADS: Final[dict[int, type[ProtoMessage]]] = {
 
 
 HIDDEN: Final = "credentials may be in any field of this command: its texts are hidden"
-_HIDDEN_ENTRY: Final = "no checksum covers the entry, and credentials may be in it: it is hidden"
 """The note of a frame whose command may carry credentials and has anything odd in it."""
+_HIDDEN_ENTRY: Final = "no checksum covers the entry, and credentials may be in it: it is hidden"
 
 
 class Recorder:
-    """Makes records of events.
+    """Turns events into records.
 
-    `show_secrets` leaves credentials as they are. `schema` is what every payload is shown by, where
-    the user knows better than the capture. `answers` gives each record the key `answer`. `budget` bounds
-    what is opened and shown.
+    With `show_secrets` credentials are not redacted. `schema`, if given, is used for every payload, whatever
+    schema the capture has. `answers` gives each frame's record the key `answer`. `budget` limits how much is
+    opened and shown.
     """
 
     def __init__(
@@ -99,10 +102,10 @@ class Recorder:
         self.budget = budget or Budget()
         self._walk = Walker(show_secrets=show_secrets)
         self._hide = Walker(hide_all=True)
-        self._show_secrets = show_secrets
-        self._schema = schema
-        self._answers = answers
-        # of the frame that is shown: bytes of payloads that still may be, values that still may be built
+        self.show_secrets = show_secrets
+        self.schema = schema
+        self.answers = answers
+        # what is left for the current frame: bytes of payloads to show, values to build
         self._left = 0
         self._room: Room | None = None
         self._plain = True  # neither encrypted nor a marker
@@ -115,42 +118,50 @@ class Recorder:
         if isinstance(event, Gap):
             record["gap"] = event.size
         elif isinstance(event, Malformed):
-            raw = shown(event, self._show_secrets)
+            raw = shown(event, self.show_secrets)
             record |= {"malformed": event.reason, "size": event.size, "bytes": as_base64(raw)}
         return record
 
-    def frame(self, frame: Frame) -> Record:
-        """The record of a frame."""
-        notes = list(frame.notes)
-        metadata = frame.metadata
-        hidden = metadata is not None and not self._show_secrets and hides_entry(frame)
-        if hidden:
-            notes.append(_HIDDEN_ENTRY)
-        walked = None if metadata is None else (self._hide if hidden else self._walk)(metadata)
-        broker_entry = frame.broker_entry_metadata
-        connection = frame.connection
+    def outline(self, frame: Frame) -> Record:
+        """The record of a frame without opening it: the values of the names in `INSIDE` are empty."""
         record: Record = {
             "number": frame.number,
-            "time_ns": frame.time_ns,
-            "connection": connection.index,
-            "to_broker": frame.to_broker,
-            "packet": frame.packet,
-            "client": connection.client,
-            "server": connection.server,
+            **_place(frame),
             "command": frame.command,
             "total_size": frame.total_size,
-            "fields": self._fields(frame, notes),
-            "broker_entry_metadata": None if broker_entry is None else self._walk(broker_entry),
+            "fields": None,
+            "broker_entry_metadata": None,
             "checksum": frame.checksum,
-            "metadata": walked,
-            "messages": [] if walked is None or hidden else self._messages(frame, walked, notes),
+            "metadata": None,
+            "messages": [],
             "request": frame.request,
             "latency_ns": frame.latency_ns,
             "topic": frame.topic,
             "subscription": frame.subscription,
             "partial": frame.partial,
-            "notes": notes,
+            "notes": [],
         }
+        if self.answers or frame.answer is not None:
+            record["answer"] = frame.answer
+        if frame.resend_of is not None:
+            record["resend_of"] = frame.resend_of
+        return record
+
+    def frame(self, frame: Frame) -> Record:
+        """The record of a frame."""
+        record = self.outline(frame)
+        record["notes"] = notes = list(frame.notes)
+        metadata, broker_entry = frame.metadata, frame.broker_entry_metadata
+        hidden = metadata is not None and not self.show_secrets and hides_entry(frame)
+        if hidden:
+            notes.append(_HIDDEN_ENTRY)
+        if metadata is not None:
+            record["metadata"] = (self._hide if hidden else self._walk)(metadata)
+        record["fields"] = self._fields(frame, notes)
+        if broker_entry is not None:
+            record["broker_entry_metadata"] = self._walk(broker_entry)
+        if metadata is not None and not hidden:
+            record["messages"] = self._messages(frame, record["metadata"], notes)
         if self._walk.is_used:
             notes += self._walk.take_odd()
         if frame.checksum == "invalid":
@@ -158,14 +169,12 @@ class Recorder:
             notes.append(f"CRC32-C is {parts.stored:08x}, the bytes have {parts.computed:08x}")
         if len(notes) > MAX_NOTES:
             notes[MAX_NOTES:] = [f"… and {len(notes) - MAX_NOTES} notes more"]
-        if self._answers or frame.answer is not None:
-            record["answer"] = frame.answer
         return record
 
     def notes(self, frame: Frame) -> Sequence[str]:
-        """The notes that the frame's record has; quicker than the record where there are none."""
+        """The notes of the frame's record. For most frames this is faster than making the record."""
         metadata, base = frame.metadata, frame.base
-        shown = metadata is not None and (self._schema or frame.schema or metadata.HasField("marker_type"))
+        shown = metadata is not None and (self.schema or frame.schema or metadata.HasField("marker_type"))
         if shown or _is_odd(frame) or (base is not None and not base.IsInitialized()):
             notes: list[str] = self.frame(frame)["notes"]
             return notes
@@ -199,8 +208,8 @@ class Recorder:
         return values
 
     def _walk_of(self, frame: Frame, notes: list[str]) -> Walker:
-        """What makes values of a command that may carry credentials."""
-        if self._show_secrets or not is_doubtful(frame):
+        """The walker for a command that may carry credentials."""
+        if self.show_secrets or not is_doubtful(frame):
             return self._walk
         notes.append(HIDDEN)
         return self._hide
@@ -225,12 +234,12 @@ class Recorder:
         return records
 
     def _metadata(self, message: Message) -> Record:
-        """The metadata of a message in a batch, if that may still be shown."""
+        """The metadata of a message in a batch; {} if the frame's limit of bytes is used up."""
         self._left -= 2 * message.head
         return self._walk(message.metadata) if self._left >= 0 else {}
 
     def _settle(self) -> None:
-        """Pay for what was built of a frame."""
+        """Charge the budget for the values built for the current frame."""
         if self._room is not None:
             pay(self.budget, self._room)
             self._room = None
@@ -271,7 +280,7 @@ class Recorder:
                 keys = [self._walk.text(key.key) for key in entry.encryption_keys]
                 return {"view": "encrypted", "value": payload.hex(), "keys": keys}
             return {"view": "marker", "value": self._marker(entry.marker_type, payload, notes)}
-        schema = self._schema or frame.schema
+        schema = self.schema or frame.schema
         if schema is None:
             view, value = show_plain(payload)
             return {"view": view, "value": value}
@@ -298,26 +307,26 @@ class Recorder:
 
 
 def weight(payload: bytes) -> int:
-    """What a payload counts as of what may be shown: twice its bytes where they are not ASCII.
+    """How many bytes a payload counts as towards `MAX_SHOWN`: twice its size if it is not all ASCII.
 
-    Such a text takes up to four bytes a character in memory, and JSON of it up to six.
+    Such text takes up to four bytes per character in memory, and up to six in JSON.
     """
     return len(payload) if payload.isascii() else 2 * len(payload)
 
 
 def room_of(budget: Budget) -> Room:
-    """How many values may be built of the payloads of a frame, as long as `budget` can pay for them."""
+    """The limit of values to build from a frame's payloads: `MAX_FRAME_VALUES`, or what `budget` allows."""
     return Room(min(MAX_FRAME_VALUES, budget.left // VALUE_COST))
 
 
 def pay(budget: Budget, room: Room) -> None:
-    """Take from `budget` what was built in `room`."""
+    """Charge `budget` for the values built in `room`."""
     budget.left -= (room.most - room.values) * VALUE_COST
 
 
 def connection_record(ending: Ending) -> Record:
-    """The record of a connection whose session is a `Contents`."""
-    contents, connection = ending.session, ending.connection
+    """The record of a connection. Its state must be a `Contents`."""
+    contents, connection = ending.state, ending.connection
     assert isinstance(contents, Contents)
     counts = {
         "frames": contents.count(Frame),
@@ -348,9 +357,9 @@ def connection_record(ending: Ending) -> Record:
     }
 
 
-def notes_of(frame: Frame) -> Sequence[str]:
-    """The notes of a frame's record, but for those on what its entry holds: that is not opened for them."""
-    return _recorder.frame(frame)["notes"] if _is_odd(frame) else frame.notes
+def notes_of(frame: Frame, record: Record | None = None) -> Sequence[str]:
+    """The notes of a frame's `record`, except those about the contents of its entry, which is not opened."""
+    return (record or _recorder.frame(frame))["notes"] if _is_odd(frame) else frame.notes
 
 
 _recorder: Final = Recorder()
@@ -358,61 +367,29 @@ _REQUIRED: Final = {
     number: [field.name for field in getattr(BaseCommand(), name).DESCRIPTOR.fields if field.is_required]
     for number, name in BODIES.items()
 }
-"""Type number -> the fields that its command needs."""
+"""Type number -> the required fields of its command."""
 _REQUIRED_OF_ENTRY: Final = [field.name for field in MessageMetadata.DESCRIPTOR.fields if field.is_required]
 
 
-def _ordinary() -> dict[int, tuple[bytes, int, Any]]:
-    found = {}
-    for number, names in _REQUIRED.items():
-        needed = getattr(BaseCommand(), BODIES[number]).DESCRIPTOR.fields[: len(names)]
-        if (
-            needed
-            and number < 16
-            and number not in WITH_SECRETS
-            and [field.name for field in needed] == names
-        ):
-            found[number] = bytes((8, number, number << 3 | SIZED)), len(needed), needed[-1]
-    return found
-
-
-_ORDINARY: Final = _ordinary()
-"""Type number -> type and tag of its sub-message, how many fields that needs (its first ones), the last."""
+_HEADS: Final = {
+    number: bytes((8, number, number << 3 | SIZED))
+    for number in BODIES
+    if number < 16 and number not in WITH_SECRETS
+}
+"""Type numbers of frequent commands -> their first bytes: the field `type`, and the sub-message's tag."""
 
 
 def _is_alone(frame: Frame) -> bool:
-    """Whether a frequent command surely is a type and its sub-message, and nothing else."""
+    """Whether it is a frequent command that consists of just its type and its sub-message."""
     raw = frame.raw
-    ordinary = _ORDINARY.get(frame.type)
-    if ordinary is None or len(raw) < 12 or raw[8:11] != ordinary[0]:
+    if len(raw) < 12 or raw[8:11] != _HEADS.get(frame.type):
         return False
     length = raw[11]
     return length <= 123 and raw[7] == length + 4 and raw[4:7] == b"\0\0\0"
 
 
-def is_ordinary(frame: Frame, body: Any, present: list[Any]) -> bool:
-    """Whether a frame surely has no notes but its own: a quick test that frequent commands pass.
-
-    `body` is the command's sub-message, `present` its ListFields().
-    """
-    if frame.checksum == "invalid" or not _is_alone(frame):
-        return False
-    _, count, last = _ORDINARY[frame.type]
-    if len(present) < count or present[count - 1][0] is not last or has_unknown(body):
-        return False
-    metadata = frame.metadata
-    if metadata is None:
-        return True
-    # IsInitialized takes longer than all of this; a field that is not 0 or empty is there
-    if not metadata.publish_time or not metadata.producer_name:
-        return False
-    if not metadata.sequence_id and not metadata.HasField("sequence_id"):
-        return False
-    return not has_unknown(metadata)
-
-
 def _is_odd(frame: Frame) -> bool:
-    """Whether there is more to note of a frame than it has notes."""
+    """Whether the frame's record has notes that `Frame.notes` does not have."""
     base, metadata = frame.base, frame.metadata
     if base is None or frame.partial:
         return False
@@ -443,7 +420,7 @@ def _place(event: Event) -> Record:
 
 
 def key_bytes(metadata: Any) -> bytes | None:
-    """The key of a message as its producer gave it (binary keys travel as base64 text)."""
+    """The key of a message as its producer set it (binary keys are sent as base64 text)."""
     if not metadata.HasField("partition_key"):
         return None
     key = metadata.partition_key

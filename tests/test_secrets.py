@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 import pytest
 from credential_frames import BINARY, TEXT, case
 
-from pulsarctl_wire.cli.console import Origin, Paint
-from pulsarctl_wire.cli.hexview import HexRenderer
-from pulsarctl_wire.cli.jsonl import json_line
-from pulsarctl_wire.cli.line import LineRenderer
-from pulsarctl_wire.cli.tree import TreeRenderer
 from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.render.hexview import HexRenderer
+from pulsarctl_wire.render.jsonl import json_line
+from pulsarctl_wire.render.line import LineRenderer
+from pulsarctl_wire.render.text import Paint
+from pulsarctl_wire.render.tree import TreeRenderer
+from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Connection, Event
+from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.redaction import Redacted
-from pulsarctl_wire.wire.session import Knowledge, Session
 from pulsarctl_wire.wire.stream import FrameStream
 from pulsarctl_wire.wire.varint import VARINT, sized, tag, varint
 
@@ -47,7 +48,7 @@ class Showing:
 
     def __init__(self, *, show_secrets: bool = False) -> None:
         self.recorder = Recorder(show_secrets=show_secrets)
-        self.line = LineRenderer(Paint(False), show_secrets=show_secrets, origin=Origin())
+        self.line = LineRenderer(Paint(False), show_secrets=show_secrets)
         self.hex = HexRenderer(self.line, Paint(False), show_secrets=show_secrets)
         self.tree = TreeRenderer(self.line, self.recorder, Paint(False), show_secrets=show_secrets)
 
@@ -63,7 +64,7 @@ class Showing:
 def decoded(data: bytes, to_broker: bool) -> list[Event]:
     connection = Connection(0, "c:1", "s:2")
     streams = FrameStream(connection, False), FrameStream(connection, True)
-    session = Session(connection, Knowledge(), streams)
+    session = ExchangeState(connection, Knowledge(), streams)
     events = [*streams[to_broker].feed(data), *streams[to_broker].close()]
     session.track(events)
     return events
@@ -155,7 +156,7 @@ def test_the_search_sees_what_is_shown() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_secret_of_mutated_frames(seed: int) -> None:
-    check(seed, 2_000, 0.1)
+    check(seed, 1_000, 0.1)
 
 
 def test_no_secret_where_type_and_tag_are_both_damaged() -> None:
@@ -168,9 +169,3 @@ def test_no_secret_where_type_and_tag_are_both_damaged() -> None:
     assert not leaks(_seen(Showing()(events, tree=True)), [secret])
     assert not leaks(iter([recorded(Random(1), data)]), [secret])
     assert leaks(_seen(Showing(show_secrets=True)(events, tree=True)), [secret])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 20))
-def test_no_secret_of_a_hundred_thousand_mutated_frames(seed: int) -> None:
-    check(seed, 10_000, 0.05)

@@ -1,51 +1,181 @@
-"""Avro, where the topic's schema is Avro: its data is the writer's schema, as JSON.
+"""The view of payloads with an Avro schema. Its schema data is the writer's schema, as JSON.
 
 The payload is one value in binary encoding, without header or fingerprint (Avro 1.11
-specification, "Schema Declaration" and "Logical Types"). fastavro is not used: nested payloads,
-nested schemas and records that contain themselves overflow its C stack, and a block of 2^60 nulls
-keeps it busy for ever.
+specification, "Schema Declaration" and "Logical Types"). fastavro is not used: deeply nested payloads
+or schemas and records that contain themselves overflow its C stack, and a block of 2^60 nulls
+keeps it busy forever.
+
+A compiled schema is a `Read`: a callable that reads the next value from a cursor. The Reads of containers
+hold the Reads of their parts. The Read of a recursive schema is a RecordReader that refers to itself.
+
+    int, long       zigzag varint           record          its fields' values, in order
+    float, double   little-endian           array, map      blocks: count, items ... count 0;
+    bytes, string   long size, bytes                        -count is followed by the size in bytes
+    fixed           bytes                   union, enum     index as long, then the branch's value
+
+No payload or schema can make it build more than MAX_VALUES values (then the values so far are kept),
+or go deeper than MAX_DEPTH. This is needed, as items of size 0 and records that contain themselves may take
+no bytes in the payload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
-from pulsarctl_wire.views.avro_reader import (
-    Read,
-    Record,
-    array,
-    converted,
-    enumeration,
-    mapping,
-    raw_fixed,
-    read_boolean,
-    read_bytes,
-    read_double,
-    read_float,
-    read_long,
-    read_null,
-    read_raw,
-    read_string,
-    union,
-)
 from pulsarctl_wire.views.cache import SchemaCache, schema_json
 from pulsarctl_wire.views.content import MAX_DEPTH, MAX_NAME, Content, Json, Shown, cut, name_cost, quoted
 from pulsarctl_wire.views.cursor import Cursor
 from pulsarctl_wire.views.values import (
     MAX_SCALE,
-    base64_text,
     decimal_text,
+    double,
     iso_date,
     iso_duration,
     iso_time,
     iso_timestamp,
+    single,
     uuid_text,
 )
 from pulsarctl_wire.wire import PulsarApi_pb2
+from pulsarctl_wire.wire.fields import as_base64
 
-_AVRO = PulsarApi_pb2.Schema.Avro
+Part = TypeVar("Part")
+
+_FLOAT = struct.Struct("<f")
+_DOUBLE = struct.Struct("<d")
+
+
+Read: TypeAlias = Callable[[Cursor], Json]
+
+
+def read_long(cursor: Cursor) -> int:
+    """A zigzag varint of at most ten bytes; ValueError if it does not end."""
+    number = cursor.varint()
+    return (number >> 1) ^ -(number & 1)
+
+
+def read_null(cursor: Cursor) -> None:
+    """No bytes."""
+
+
+def read_boolean(cursor: Cursor) -> bool:
+    """One byte. ValueError unless it is 0 or 1: another value is a clear sign of a wrong schema."""
+    byte = cursor.take(1)[0]
+    if byte > 1:
+        raise ValueError(f"a boolean of {byte} at byte {cursor.at - 1}")
+    return byte == 1
+
+
+def read_float(cursor: Cursor) -> float | str:
+    """Four bytes."""
+    cursor.work()
+    return single(_FLOAT.unpack(cursor.take(4))[0])
+
+
+def read_double(cursor: Cursor) -> float | str:
+    """Eight bytes."""
+    return double(_DOUBLE.unpack(cursor.take(8))[0])
+
+
+def read_raw(cursor: Cursor) -> bytes:
+    """A size and that many bytes."""
+    return cursor.take(read_long(cursor))
+
+
+def read_bytes(cursor: Cursor) -> str:
+    """A size and that many bytes, in base64."""
+    return as_base64(read_raw(cursor))
+
+
+def read_string(cursor: Cursor) -> str:
+    """A size and that many bytes of UTF-8."""
+    return cursor.text(read_raw(cursor))
+
+
+def raw_fixed(size: int) -> Callable[[Cursor], bytes]:
+    """Makes a reader of ``size`` bytes."""
+    return lambda cursor: cursor.take(size)
+
+
+def converted(read: Callable[[Cursor], Part], convert: Callable[[Part], Json]) -> Read:
+    """Makes a Read that applies ``convert`` to each value, for logical types."""
+    return lambda cursor: convert(read(cursor))
+
+
+def _chosen(cursor: Cursor, options: list[Part]) -> Part:
+    index = read_long(cursor)
+    if not 0 <= index < len(options):
+        raise ValueError(f"choice {index} of {len(options)} before byte {cursor.at}")
+    return options[index]
+
+
+def enumeration(symbols: list[str]) -> Read:
+    """Makes a Read of an index into ``symbols``."""
+    costs = [(symbol, name_cost(symbol) - 1) for symbol in symbols]
+
+    def read(cursor: Cursor) -> str:
+        symbol, cost = _chosen(cursor, costs)
+        cursor.spend(cost)
+        return symbol
+
+    return read
+
+
+def union(branches: list[Read]) -> Read:
+    """Makes a Read of an index and that branch's value. It does not show which branch it was."""
+    return lambda cursor: _chosen(cursor, branches)(cursor)
+
+
+def _items(cursor: Cursor) -> Iterator[None]:
+    """Yields before each item of an array or a map, until the budget is used up."""
+    cursor.enter()
+    while count := read_long(cursor):
+        if count < 0:
+            read_long(cursor)  # the block's size in bytes, meant for readers that skip blocks
+        for _ in range(abs(count)):
+            if not cursor.spend():
+                return
+            yield
+    cursor.leave()
+
+
+def array(items: Read) -> Read:
+    """Makes a Read of blocks of items, as a list; it stops when the budget is used up."""
+    return lambda cursor: [items(cursor) for _ in _items(cursor)]
+
+
+def mapping(values: Read) -> Read:
+    """Makes a Read of blocks of keys and values, as an object; it stops when the budget is used up."""
+    return lambda cursor: {read_string(cursor): values(cursor) for _ in _items(cursor)}
+
+
+class RecordReader:
+    """Reads a record's fields, in the schema's order, as an object.
+
+    ``fields`` are their names, costs and Reads. A Read may refer to this RecordReader.
+    """
+
+    __slots__ = ("fields",)
+
+    def __init__(self) -> None:
+        self.fields: list[tuple[str, int, Read]] = []
+
+    def __call__(self, cursor: Cursor) -> Json:
+        """Read all fields, or as many as the budget allows."""
+        cursor.enter()
+        values: dict[str, Json] = {}
+        for name, cost, read in self.fields:
+            if not cursor.spend(cost):
+                break
+            values[name] = read(cursor)
+        cursor.leave()
+        return values
+
+
+# -- schemas
 
 _PRIMITIVES: dict[str, Read] = {
     "null": read_null,
@@ -63,7 +193,7 @@ def _local(nanos: int) -> str | None:
     return iso_timestamp(nanos, zone="")
 
 
-# Logical types of int and long: the unit in nanoseconds (days for dates) and how to show it.
+# Logical types of int and long: the unit in nanoseconds (1 for dates, in days), and how to show it.
 _TIMES: dict[tuple[str, str], tuple[int, Callable[[int], str | None]]] = {
     ("int", "date"): (1, iso_date),
     ("int", "time-millis"): (1_000_000, iso_time),
@@ -77,30 +207,30 @@ _TIMES: dict[tuple[str, str], tuple[int, Callable[[int], str | None]]] = {
 }
 
 
-def score(content: Content) -> float:
-    """1 for the Avro schema, else 0."""
-    return 1.0 if content.schema is not None and content.schema.type == _AVRO else 0.0
+def fits(schema: PulsarApi_pb2.Schema) -> bool:
+    """Whether it is an Avro schema."""
+    return schema.type == PulsarApi_pb2.Schema.Avro
 
 
 def show(content: Content) -> Shown:
-    """The payload's value; ValueError when schema or payload is broken, or nested too deep.
+    """The payload's value; ValueError if the schema or the payload is broken or nested too deeply.
 
-    Bytes and fixed are base64, dates and times ISO 8601, decimals their digits; a union shows its
-    branch's value alone. A note tells when values were cut, or bytes were left over.
+    Bytes and fixed are shown in base64, dates and times in ISO 8601, decimals as digits, a union as its
+    branch's value. A note says if values were left out, or if bytes were left over.
     """
-    assert content.schema is not None, "score() was 0"
+    assert content.schema is not None
     cursor = Cursor(content.payload, content.room)
     value = _readers(content.schema)(cursor)
     if cursor.left < 0:
         return Shown("avro", value, cut(cursor.left))
     if cursor.at < len(content.payload):
         rest = len(content.payload) - cursor.at
-        return Shown("avro", value, f"Bytes left over behind the value: {rest}.")
+        return Shown("avro", value, f"Bytes left over after the value: {rest}.")
     return Shown("avro", value)
 
 
 def compile_schema(schema: PulsarApi_pb2.Schema) -> Read:
-    """What reads payloads of an Avro schema; ValueError says what is wrong with ``schema_data``."""
+    """The Read for payloads of an Avro schema; ValueError says what is wrong with ``schema_data``."""
     return _Compiler().read(schema_json(schema.schema_data), "", 0)
 
 
@@ -108,7 +238,7 @@ _readers = SchemaCache(compile_schema)
 
 
 class _Compiler:
-    """Turns a schema's JSON into Reads, remembering the named types on the way."""
+    """Turns a schema's JSON into Reads, and remembers the named types."""
 
     def __init__(self) -> None:
         self.named: dict[str, Read] = {}
@@ -139,14 +269,15 @@ class _Compiler:
         if kind == "map":
             return mapping(self.read(schema.get("values"), namespace, depth + 1))
         if kind in ("enum", "fixed"):
-            read = _enum(schema) if kind == "enum" else _fixed(schema)
+            is_enum = kind == "enum"
+            read = enumeration(list(map(_short, _list(schema, "symbols")))) if is_enum else _fixed(schema)
             self.define(schema, namespace, read)
             return read
         return _logical(schema) or self.read(kind, namespace, depth + 1)
 
     def record(self, schema: dict[str, Any], namespace: str, depth: int) -> Read:
-        record = Record()
-        # Defined before its fields, which may refer to it, and which inherit its namespace.
+        record = RecordReader()
+        # Defined before its fields, as they may refer to it, and inherit its namespace.
         inner = self.define(schema, namespace, record).rpartition(".")[0]
         for field in _list(schema, "fields"):
             if not isinstance(field, dict):
@@ -157,7 +288,7 @@ class _Compiler:
         return record
 
     def define(self, schema: dict[str, Any], namespace: str, read: Read) -> str:
-        """Remember ``read`` under the full name in ``schema``, and answer that name."""
+        """Remember ``read`` under the full name in ``schema``, and return that name."""
         own = schema.get("namespace")
         full = _full_name(_short(schema.get("name")), namespace if own is None else _short(own))
         self.named[full] = read
@@ -176,14 +307,14 @@ def _list(schema: dict[str, Any], part: str) -> list[Any]:
 
 
 def _short(name: Any) -> str:
-    """A name of limited length: what one long name costs, every user of it costs again."""
+    """Check a name. Its length is limited, as every use of a long name costs memory again."""
     if not isinstance(name, str) or len(name) > MAX_NAME:
         raise ValueError(f"the schema has {quoted(name)} where a name of up to {MAX_NAME} characters is due")
     return name
 
 
 def _logical(schema: dict[str, Any]) -> Read | None:
-    """Reads a logical type of a primitive; None when it is none, or not a known one."""
+    """The Read for a primitive's logical type; None if it has none, or an unknown one."""
     kind, logical = schema.get("type"), schema.get("logicalType")
     if not isinstance(kind, str) or not isinstance(logical, str):
         return None
@@ -201,10 +332,6 @@ def _logical(schema: dict[str, Any]) -> Read | None:
     return None
 
 
-def _enum(schema: dict[str, Any]) -> Read:
-    return enumeration([_short(symbol) for symbol in _list(schema, "symbols")])
-
-
 def _fixed(schema: dict[str, Any]) -> Read:
     size, logical = schema.get("size"), schema.get("logicalType")
     if not isinstance(size, int) or size < 0:
@@ -215,11 +342,11 @@ def _fixed(schema: dict[str, Any]) -> Read:
         return converted(raw_fixed(size), uuid_text)
     if logical == "decimal":
         return _decimal(schema, raw_fixed(size))
-    return converted(raw_fixed(size), base64_text)
+    return converted(raw_fixed(size), as_base64)
 
 
 def _decimal(schema: dict[str, Any], read: Callable[[Cursor], bytes]) -> Read:
     scale: Json = schema.get("scale", 0)
     if not isinstance(scale, int) or not 0 <= scale <= MAX_SCALE:
-        return converted(read, base64_text)
+        return converted(read, as_base64)
     return converted(read, partial(decimal_text, scale=scale))

@@ -1,8 +1,8 @@
-"""Compiled schemas, each made once: a capture shows thousands of payloads of one schema.
+"""Caches compiled schemas, as a capture may have thousands of payloads with the same schema.
 
-The cache is bounded by the bytes of the schemas it holds, not by their number, because what a
-compiled schema occupies grows with its bytes. A refused schema is kept as well: it would
-otherwise cost its full compilation again with every payload.
+The cache is bounded by the bytes of its schemas, not by their number, as the memory for a compiled
+schema grows with the schema's size. Invalid schemas are cached as well: otherwise they would be
+compiled again for every payload.
 """
 
 from __future__ import annotations
@@ -15,54 +15,43 @@ from pulsarctl_wire.views.content import reason
 from pulsarctl_wire.wire import PulsarApi_pb2
 
 MAX_SCHEMA = 1 << 20
-"""Bytes of one schema, its properties included."""
+"""Bytes of the largest schema, including its properties."""
 MAX_KEPT = 2 * MAX_SCHEMA
-"""Bytes of all schemas kept by one cache."""
+"""Bytes of all schemas in one cache."""
 OVERHEAD = 512
-"""Bytes counted for an entry beyond its schema's, so that tiny schemas are bounded too."""
+"""Bytes counted for each entry in addition to its schema, to bound the number of tiny schemas, too."""
 
 Compiled = TypeVar("Compiled")
 
 
-class _Refused:
-    """Stands in the cache for a schema that could not be compiled."""
-
-    __slots__ = ("why",)
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-
-
 class SchemaCache(Generic[Compiled]):
-    """The compiled forms of the schemas used last, found by the schemas' bytes; for one thread.
+    """The compiled forms of the schemas used last, by the schemas' bytes. Not thread-safe.
 
-    A schema that comes again as the same object is known by that, for its bytes may be many and its messages
-    small: nobody changes a schema once it is used.
-
-    Args:
-        compile_schema: makes the compiled form; whatever it raises refuses the schema.
+    If the same schema object is used again, it is found by its id, as serializing a large schema for each
+    message is slow. So a schema must not be changed once it was used. If ``compile_schema`` raises anything,
+    the schema is invalid.
     """
 
     def __init__(self, compile_schema: Callable[[PulsarApi_pb2.Schema], Compiled]) -> None:
         self._compile = compile_schema
-        self._kept: OrderedDict[bytes, Compiled | _Refused] = OrderedDict()
+        self._kept: OrderedDict[bytes, Compiled | ValueError] = OrderedDict()
         self._size = 0
-        self._objects: dict[int, tuple[PulsarApi_pb2.Schema, Compiled | _Refused]] = {}
+        self._objects: dict[int, tuple[PulsarApi_pb2.Schema, Compiled | ValueError]] = {}
         self._objects_size = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def __call__(self, schema: PulsarApi_pb2.Schema) -> Compiled:
-        """The compiled form of ``schema``; ValueError says why there is none."""
+        """The compiled form of ``schema``; ValueError if it is invalid, with the reason."""
         known = self._objects.get(id(schema))
         found = self._find(schema) if known is None else known[1]
-        if isinstance(found, _Refused):
-            raise ValueError(found.why)
+        if isinstance(found, ValueError):
+            raise ValueError(*found.args)
         return found
 
-    def _find(self, schema: PulsarApi_pb2.Schema) -> Compiled | _Refused:
-        # "Partial": a schema made by hand may lack the fields that the wire requires.
+    def _find(self, schema: PulsarApi_pb2.Schema) -> Compiled | ValueError:
+        # "Partial": a schema that did not come from the wire may lack required fields.
         key = schema.SerializePartialToString()
         found = self._kept.get(key)
         if found is None:
@@ -72,7 +61,7 @@ class SchemaCache(Generic[Compiled]):
         size = len(key) + OVERHEAD
         if self._objects_size + size > MAX_KEPT:
             self._forget_objects()
-        self._objects[id(schema)] = schema, found  # kept, so that no other object has its id
+        self._objects[id(schema)] = schema, found  # with the object, so that its id is not reused
         self._objects_size += size
         return found
 
@@ -80,14 +69,14 @@ class SchemaCache(Generic[Compiled]):
         self._objects.clear()
         self._objects_size = 0
 
-    def _add(self, key: bytes, schema: PulsarApi_pb2.Schema) -> Compiled | _Refused:
+    def _add(self, key: bytes, schema: PulsarApi_pb2.Schema) -> Compiled | ValueError:
         if len(key) > MAX_SCHEMA:
-            return _Refused(f"the schema has {len(key)} bytes, more than {MAX_SCHEMA}")
-        made: Compiled | _Refused
+            return ValueError(f"the schema has {len(key)} bytes, more than {MAX_SCHEMA}")
+        made: Compiled | ValueError
         try:
             made = self._compile(schema)
-        except Exception as error:  # hostile schemas find ways to fail that no list foresees
-            made = _Refused(reason(error))
+        except Exception as error:  # hostile schemas may cause any kind of error
+            made = ValueError(reason(error))
         self._kept[key] = made
         self._size += len(key) + OVERHEAD
         while self._size > MAX_KEPT:
@@ -98,11 +87,11 @@ class SchemaCache(Generic[Compiled]):
 
 
 def schema_json(text: bytes | str, what: str = "the schema") -> Any:
-    """The JSON in a schema; ValueError, with ``what`` it should have been, when it is none.
+    """Parse the JSON in a schema. ValueError if it is invalid; ``what`` names it there.
 
-    orjson also refuses deep nesting, lone surrogates and integers of many digits.
+    orjson also refuses deep nesting, lone surrogates and integers with too many digits.
     """
-    import orjson  # takes longer to import than all views together
+    import orjson  # importing it takes longer than importing all views
 
     try:
         return orjson.loads(text)

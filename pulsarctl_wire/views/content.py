@@ -1,8 +1,8 @@
-"""What goes into a view, what comes out, and the limits that every view keeps.
+"""The input and output of views, and the limits that all views keep.
 
-Payloads and schemas are untrusted. A few bytes can ask for very much (a block of 2^60 nulls, a
-schema whose one long name is repeated by every item), so what a view builds is limited here by
-counts, and not by how long the payload is.
+Payloads and schemas are untrusted. A few bytes can demand very much (a block of 2^60 nulls, or a
+schema with one long name that every item repeats). So the number of values that a view builds is
+limited here, whatever the size of the payload.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from typing import NamedTuple, Protocol, TypeAlias
 from pulsarctl_wire.wire import PulsarApi_pb2
 
 MAX_VALUES = 100_000
-"""Values (scalars, items, fields) built from one payload."""
+"""The most values (scalars, items, fields) built from one payload."""
 MAX_FRAME_VALUES = 500_000
-"""Values built from all payloads of one frame: they are in memory together."""
+"""The most values built from all payloads of one frame, which are in memory at the same time."""
 MAX_DEPTH = 64
-"""Lists and objects inside one another; orjson writes no more than 254."""
+"""The deepest nesting of lists and objects; orjson writes at most 254."""
 MAX_NAME = 256
-"""Characters of a name that a schema makes every item repeat: field names and enum symbols."""
+"""Characters of the longest name that items repeat: field names and enum symbols of a schema."""
 MAX_REASON = 160
-"""Characters of an error's text in a note."""
+"""The most characters of an error's text in a note."""
 
 ESCAPED_STEP = 8
-"""Bytes of a text that is not UTF-8 that count as one value more."""
+"""How many bytes of a text that is not UTF-8 count as one more value."""
 FAILED_COST = 8
-"""Values that a payload counts as that its schema does not fit."""
+"""The number of values that a payload counts as if it does not match its schema."""
 
 NAME_STEP = 16
-"""Characters of a schema's name that count as one value more, wherever it is repeated."""
+"""How many characters of a schema's name count as one more value, each time the name is repeated."""
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
 
 class Room:
-    """How many values may still be built from payloads that share it: those of one frame; `most` at first."""
+    """A limit shared by the payloads of one frame: `values` may still be built, of `most` at first."""
 
     __slots__ = ("most", "values")
 
@@ -45,14 +45,10 @@ class Room:
 
 @dataclass(slots=True)
 class Content:
-    """One message's payload and what is known about it.
+    """One message's payload: the application's bytes, decompressed, not encrypted, taken from its batch.
 
-    Attributes:
-        payload: the application's bytes: decompressed, decrypted, out of its batch.
-        schema: the schema seen for the topic, or given by the user; None when there is none.
-        key: the message key's bytes with base64 undone, for KeyValue in SEPARATED encoding;
-            None when the message has no key.
-        room: what may be built from it.
+    ``schema`` was seen for the topic, or given by the user. ``key`` is the message's key, not in base64, for
+    KeyValue in SEPARATED encoding. ``room`` limits what is built from it.
     """
 
     payload: bytes
@@ -62,14 +58,12 @@ class Content:
 
 
 class Shown(NamedTuple):
-    """A payload made readable.
+    """A payload in readable form.
 
-    Attributes:
-        view: "text", "hex", "json", "avro", "protobuf", "keyvalue" or the schema's primitive type
-            in lower case ("int64", "localdate"); inside a keyvalue also "null".
-        value: what orjson can write: integers lie between -2^63 and 2^64-1, NaN and infinities
-            are strings, bytes are base64 strings.
-        note: one short sentence when something better was wanted or something was cut.
+    ``view`` is "text", "hex", "json", "avro", "protobuf", "keyvalue" or the schema's primitive type in lower
+    case ("int64", "localdate"); inside a keyvalue also "null". ``value`` is something that orjson can write:
+    integers from -2^63 to 2^64-1; NaN, infinities and bytes (base64) as strings. ``note`` is a short sentence
+    if the schema could not be used, or something was cut.
     """
 
     view: str
@@ -78,31 +72,31 @@ class Shown(NamedTuple):
 
 
 class View(Protocol):
-    """What each module in the VIEWS tuple offers."""
+    """What each module in the VIEWS tuple must have."""
 
-    def score(self, content: Content) -> float:
-        """How well this view fits: 1 its schema asks for it, 0 not at all. Raises nothing."""
+    def fits(self, schema: PulsarApi_pb2.Schema) -> bool:
+        """Whether this view is for payloads with this schema. Must not raise."""
 
     def show(self, content: Content) -> Shown:
-        """Show ``content``; raises ValueError (or what a hostile payload provokes) if it cannot."""
+        """Show ``content``, whose schema fits. May raise ValueError (or anything else) if it cannot."""
 
 
 CUT = "Cut after"
-"""What the note of a payload begins with that was not read to its end."""
+"""The beginning of the note for a payload that was not read to its end."""
 
 
 def cut(left: int) -> str | None:
-    """The note of a payload that had ``left`` values to go; None if it was read to its end."""
+    """The note for a payload, if a negative ``left`` says that it was cut; otherwise None."""
     return f"{CUT} {MAX_VALUES} values, or {MAX_FRAME_VALUES} of its frame." if left < 0 else None
 
 
 def name_cost(name: str) -> int:
-    """What a value under ``name`` counts as: one name of a schema may be repeated by every item."""
+    """How many values a value called ``name`` counts as; every item may repeat a long name."""
     return 1 + len(name) // NAME_STEP
 
 
 def reason(error: Exception) -> str:
-    """An error as a part of a note: one line, printable, at most MAX_REASON characters."""
+    """An error as part of a note: one line, printable, at most MAX_REASON characters."""
     if isinstance(error, RecursionError):
         return "it is nested too deep"
     text = str(error) if isinstance(error, ValueError) else type(error).__name__
@@ -110,5 +104,5 @@ def reason(error: Exception) -> str:
 
 
 def quoted(name: object, limit: int = MAX_NAME // 4) -> str:
-    """A name out of untrusted bytes, in quotes, cut at ``limit`` and safe on a terminal."""
+    """A name from untrusted bytes, in quotes, cut at ``limit`` characters, and safe on a terminal."""
     return ascii(str(name)[:limit])

@@ -1,19 +1,16 @@
-"""What the readers of Avro and Protobuf go along: a place in a payload, and what may be built from it."""
+"""The position in a payload for the readers of Avro and Protobuf, with the limits of what they build."""
 
 from __future__ import annotations
 
 from pulsarctl_wire.views.content import ESCAPED_STEP, MAX_DEPTH, MAX_VALUES, Room
 from pulsarctl_wire.wire.fields import as_text
-
-_UINT64 = (1 << 64) - 1
+from pulsarctl_wire.wire.varint import read_varint
 
 
 class Cursor:
-    """A place in a payload, and how much may still be built from it.
+    """A position in a payload: ``at`` is the index of the next byte.
 
-    Attributes:
-        at: index of the next byte.
-        left: values that may still be built; negative once reading was cut short.
+    ``left`` values may still be built from the payload; it is negative once the limit was exceeded.
     """
 
     __slots__ = ("at", "data", "depth", "left", "room")
@@ -26,7 +23,7 @@ class Cursor:
         self.depth = 0
 
     def take(self, size: int, end: int | None = None) -> bytes:
-        """The next ``size`` bytes before ``end`` (the payload's); ValueError when there are fewer."""
+        """The next ``size`` bytes; ValueError if there are fewer before ``end`` (default: the payload's)."""
         end = len(self.data) if end is None else end
         start, stop = self.at, self.at + size
         if size < 0 or stop > end:
@@ -35,24 +32,19 @@ class Cursor:
         return self.data[start:stop]
 
     def varint(self, end: int | None = None) -> int:
-        """An unsigned varint of at most ten bytes, modulo 2^64; ValueError when it does not end."""
+        """An unsigned varint of at most ten bytes, modulo 2^64; ValueError if it does not end."""
         end = len(self.data) if end is None else end
         data, start = self.data, self.at
         if start < end and data[start] < 0x80:
             self.at = start + 1
             return data[start]
-        number = shift = 0
-        for at in range(start, min(start + 10, end)):
-            byte = data[at]
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                self.at = at + 1
-                return number & _UINT64
-            shift += 7
+        number, self.at = read_varint(data, start, end)
+        if self.at > start:
+            return number
         raise ValueError(f"no complete number at byte {self.at}")
 
     def text(self, raw: bytes) -> str:
-        """``raw`` as text; one that is not UTF-8 costs, and is shown as far as there is room."""
+        """``raw`` as text. If it is not UTF-8, its bytes cost extra, and it is cut to what is left."""
         try:
             return raw.decode()
         except UnicodeDecodeError:
@@ -61,21 +53,21 @@ class Cursor:
             return as_text(shown)
 
     def spend(self, cost: int = 1) -> bool:
-        """Count a value of that cost; False when it must not be built."""
+        """Count a value with that cost. Returns False if it must not be built."""
         self.left -= cost
         self.room.values -= cost
         return self.left >= 0
 
     def work(self) -> None:
-        """Count a value twice of what the frame may have: it takes long to write."""
+        """Count one more value for the frame, as the current one takes long to write."""
         self.room.values -= 1
 
     def enter(self) -> None:
-        """Go one level down; ValueError beyond MAX_DEPTH."""
+        """Enter a nested value; ValueError beyond MAX_DEPTH."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise ValueError(f"values are nested deeper than {MAX_DEPTH} levels")
 
     def leave(self) -> None:
-        """Come one level up."""
+        """Leave a nested value."""
         self.depth -= 1

@@ -1,4 +1,4 @@
-"""JSON, where the topic's schema is Json: the payload itself, parsed.
+"""The view of payloads with a Json schema: the parsed JSON.
 
 The schema's data (an Avro record) is not needed to read it. Numbers keep their value: integers
 beyond 64 bits, and floats beyond a double's range, are shown as the digits that were sent.
@@ -12,7 +12,6 @@ import math
 from pulsarctl_wire.views.content import MAX_DEPTH, MAX_VALUES, Content, Json, Shown
 from pulsarctl_wire.wire import PulsarApi_pb2
 
-_JSON = PulsarApi_pb2.Schema.Json
 _INT64_DIGITS = 20  # of 2^64-1; Python needs quadratic time for a million of them
 
 
@@ -28,33 +27,33 @@ def _float(digits: str) -> float | str:
     return number if math.isfinite(number) else digits
 
 
-# Python clients write NaN and Infinity bare: they stay readable as the strings "NaN", "Infinity".
+# Python clients write NaN and Infinity without quotes: they become the strings "NaN", "Infinity".
 _decode = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=str).decode
 
 
-def score(content: Content) -> float:
-    """1 for the Json schema, else 0: nothing is taken for JSON without one."""
-    return 1.0 if content.schema is not None and content.schema.type == _JSON else 0.0
+def fits(schema: PulsarApi_pb2.Schema) -> bool:
+    """Whether it is a Json schema. Without one no payload is treated as JSON."""
+    return schema.type == PulsarApi_pb2.Schema.Json
 
 
 def show(content: Content) -> Shown:
-    """The parsed payload; ValueError when it is not JSON, too deep or holds too many values."""
+    """The parsed payload; ValueError if it is not JSON, too deep, or may hold too many values."""
     payload, room = content.payload, content.room
     openings = payload.count(b"[") + payload.count(b"{")
-    # Counted before parsing, so commas inside strings count too: the error is on the safe side.
+    # Counted before parsing, so commas inside strings count too: this errs on the safe side.
     most = openings + payload.count(b",")
     if most >= min(MAX_VALUES, room.values):
         raise ValueError(f"it may hold more than {min(MAX_VALUES, room.values)} values")
     room.values -= most
     value: Json = _decode(payload.decode())
-    # Only these two can have become something that cannot be written as JSON again.
+    # Only deep nesting and lone surrogates cannot be written as JSON again.
     if openings > MAX_DEPTH or b"\\ud" in payload or b"\\uD" in payload:
         value = _tamed(value, MAX_DEPTH)
     return Shown("json", value)
 
 
 def _tamed(value: Json, depth: int) -> Json:
-    """``value`` with lone surrogates spelled out; ValueError if it is deeper than ``depth``."""
+    """``value`` with lone surrogates escaped; ValueError if it is nested deeper than ``depth``."""
     if isinstance(value, str):
         return _without_surrogates(value)
     if not isinstance(value, list | dict):

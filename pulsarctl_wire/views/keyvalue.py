@@ -1,6 +1,6 @@
-"""KeyValue: a key and a value, each with a schema of its own.
+"""The view of payloads with a KeyValue schema: a key and a value, each with its own schema.
 
-The schema's data holds both schemas' data, its properties tell the rest (written by the Java
+The schema's data holds the data of both schemas, its properties have the rest (as written by the Java
 client's KeyValueSchemaInfo; a length of -1 means null):
 
     schema data   u32 length, key schema's data, u32 length, value schema's data
@@ -21,8 +21,6 @@ from pulsarctl_wire.views.cache import SchemaCache, schema_json
 from pulsarctl_wire.views.content import Content, Json, Room, Shown, quoted
 from pulsarctl_wire.wire import PulsarApi_pb2
 
-_KEY_VALUE = PulsarApi_pb2.Schema.KeyValue
-
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
@@ -33,18 +31,18 @@ class _Pair:
     value: PulsarApi_pb2.Schema
 
 
-def score(content: Content) -> float:
-    """1 for the KeyValue schema, else 0."""
-    return 1.0 if content.schema is not None and content.schema.type == _KEY_VALUE else 0.0
+def fits(schema: PulsarApi_pb2.Schema) -> bool:
+    """Whether it is a KeyValue schema."""
+    return schema.type == PulsarApi_pb2.Schema.KeyValue
 
 
 def show(content: Content) -> Shown:
-    """``{"key": {"view", "value"}, "value": {"view", "value"}}``, each by its own schema.
+    """``{"key": {"view", "value"}, "value": {"view", "value"}}``, each shown by its own schema.
 
-    A null key or value, and a separated key the message does not have, has the view "null".
-    ValueError when the schema or the lengths in an inline payload are wrong.
+    A null key or value has the view "null", and so has a separated key that the message lacks.
+    ValueError if the schema, or a length in an inline payload, is wrong.
     """
-    assert content.schema is not None, "score() was 0"
+    assert content.schema is not None
     pair = _pairs(content.schema)
     separate = (content.key, content.payload)
     key, value = separate if pair.separated else _split(content.payload, "the payload")
@@ -59,7 +57,7 @@ def show(content: Content) -> Shown:
 def _part(name: str, raw: bytes | None, schema: PulsarApi_pb2.Schema, room: Room, notes: list[str]) -> Json:
     if raw is None:
         return {"view": "null", "value": None}
-    # Imported here because the package imports this module: a part may have any view, this too.
+    # Imported here, as the package imports this module. A part may use any view, even this one.
     from pulsarctl_wire.views import show as show_any
 
     shown = show_any(Content(raw, schema, room=room))
@@ -69,7 +67,7 @@ def _part(name: str, raw: bytes | None, schema: PulsarApi_pb2.Schema, room: Room
 
 
 def _split(raw: bytes, what: str) -> tuple[bytes | None, bytes | None]:
-    """Key and value behind their lengths; None for a length of -1."""
+    """Key and value, each after its length; None for a length of -1."""
     halves: list[bytes | None] = []
     at = 0
     for _ in range(2):
@@ -80,7 +78,7 @@ def _split(raw: bytes, what: str) -> tuple[bytes | None, bytes | None]:
         halves.append(None if size == -1 else raw[at : at + size])
         at += max(size, 0)
     if at < len(raw):
-        raise ValueError(f"{what} has {len(raw) - at} bytes left over behind key and value")
+        raise ValueError(f"{what} has {len(raw) - at} bytes left over after key and value")
     return halves[0], halves[1]
 
 
@@ -99,8 +97,8 @@ _pairs = SchemaCache(_compile)
 def _half(half: str, schema_data: bytes | None, properties: dict[str, str]) -> PulsarApi_pb2.Schema:
     """The schema of a key or a value.
 
-    Nested KeyValue schemas need no limit of depth: each level escapes the properties of those
-    below as a JSON string once more, which doubles their length.
+    Nested KeyValue schemas need no depth limit: each level escapes the properties of the levels
+    below as a JSON string again, which doubles their length.
     """
     what = f"the schema's property {half}.schema.properties"
     own = schema_json(properties.get(f"{half}.schema.properties") or "{}", what)
@@ -119,7 +117,7 @@ def _half(half: str, schema_data: bytes | None, properties: dict[str, str]) -> P
 
 
 def _type(name: str) -> Any:
-    """The type Java calls KEY_VALUE or BOOLEAN; names the protocol has no type for mean bytes."""
+    """The type for a Java name such as KEY_VALUE or BOOLEAN; unknown names mean bytes."""
     plain = name.replace("_", "").lower()
     return _TYPES.get("bool" if plain == "boolean" else plain, _TYPES["none"])
 

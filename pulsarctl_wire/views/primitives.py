@@ -1,4 +1,4 @@
-"""Pulsar's primitive schemas: fixed-size big-endian numbers, dates and times.
+"""The view of payloads with a primitive schema: text, and fixed-size big-endian numbers, dates and times.
 
 The layouts are those of the Java client's schema classes (LongSchema, InstantSchema and so on):
 
@@ -48,40 +48,43 @@ def _number(number: int) -> int:
 
 
 _Schema = PulsarApi_pb2.Schema
-_FORMS: dict[int, tuple[str, struct.Struct, Callable[..., Json]]] = {
-    _Schema.Bool: ("bool", struct.Struct(">?"), bool),
-    _Schema.Int8: ("int8", struct.Struct(">b"), _number),
-    _Schema.Int16: ("int16", struct.Struct(">h"), _number),
-    _Schema.Int32: ("int32", struct.Struct(">i"), _number),
-    _Schema.Int64: ("int64", struct.Struct(">q"), _number),
-    _Schema.Float: ("float", struct.Struct(">f"), single),
-    _Schema.Double: ("double", struct.Struct(">d"), double),
-    _Schema.Date: ("date", struct.Struct(">q"), _timestamp),
-    _Schema.Time: ("time", struct.Struct(">q"), _time),
-    _Schema.Timestamp: ("timestamp", struct.Struct(">q"), _timestamp),
-    _Schema.Instant: ("instant", struct.Struct(">qi"), _instant),
-    _Schema.LocalDate: ("localdate", struct.Struct(">q"), iso_date),
-    _Schema.LocalTime: ("localtime", struct.Struct(">q"), iso_time),
-    _Schema.LocalDateTime: ("localdatetime", struct.Struct(">qq"), _local_date_time),
+FORMS: dict[int, tuple[struct.Struct, Callable[..., Json]]] = {
+    _Schema.Bool: (struct.Struct(">?"), bool),
+    _Schema.Int8: (struct.Struct(">b"), _number),
+    _Schema.Int16: (struct.Struct(">h"), _number),
+    _Schema.Int32: (struct.Struct(">i"), _number),
+    _Schema.Int64: (struct.Struct(">q"), _number),
+    _Schema.Float: (struct.Struct(">f"), single),
+    _Schema.Double: (struct.Struct(">d"), double),
+    _Schema.Date: (struct.Struct(">q"), _timestamp),
+    _Schema.Time: (struct.Struct(">q"), _time),
+    _Schema.Timestamp: (struct.Struct(">q"), _timestamp),
+    _Schema.Instant: (struct.Struct(">qi"), _instant),
+    _Schema.LocalDate: (struct.Struct(">q"), iso_date),
+    _Schema.LocalTime: (struct.Struct(">q"), iso_time),
+    _Schema.LocalDateTime: (struct.Struct(">qq"), _local_date_time),
 }
+"""Layout of each type, and the function that makes its values readable."""
 
 
-def score(content: Content) -> float:
-    """1 for a primitive schema other than String, else 0."""
-    return 1.0 if content.schema is not None and content.schema.type in _FORMS else 0.0
+def fits(schema: PulsarApi_pb2.Schema) -> bool:
+    """Whether it is a primitive schema."""
+    return schema.type == _Schema.String or schema.type in FORMS
 
 
 def show(content: Content) -> Shown:
-    """The number, boolean, date or time; ValueError when the payload has another size.
+    """The text, number, boolean, date or time; ValueError if it is not UTF-8, or has the wrong size.
 
     A date that ISO 8601 cannot write is shown as the stored integer, or list of integers.
     """
-    assert content.schema is not None, "score() was 0"
-    name, form, readable = _FORMS[content.schema.type]
+    assert content.schema is not None
+    if content.schema.type == _Schema.String:
+        return Shown("text", content.payload.decode())
+    form, readable = FORMS[content.schema.type]
     if len(content.payload) != form.size:
         raise ValueError(f"the payload has {len(content.payload)} bytes, not {form.size}")
     stored: tuple[Any, ...] = form.unpack(content.payload)
-    value = readable(*stored)
+    name, value = _Schema.Type.Name(content.schema.type).lower(), readable(*stored)
     if value is not None:
         return Shown(name, value)
     return Shown(name, stored[0] if len(stored) == 1 else list(stored), "Out of range: shown as stored.")

@@ -1,16 +1,17 @@
-"""Decoded scalars as values that orjson can write, in the form a person reads them.
+"""Turns decoded scalars into readable values that orjson can write.
 
-Dates and times become ISO 8601 strings by integer arithmetic: Python's datetime knows no
-nanoseconds. Beyond the years 1 to 9999 the functions answer None and the caller shows the integer.
+Dates and times become ISO 8601 strings by integer arithmetic, as Python's datetime has no
+nanoseconds. Outside the years 1 to 9999 the functions return None, and the caller shows the integer.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from binascii import b2a_base64
 from datetime import date
 from functools import lru_cache
+
+from pulsarctl_wire.wire.fields import as_base64
 
 DAY = 86_400
 NANOS = 1_000_000_000
@@ -19,16 +20,16 @@ EPOCH_DAY = 719_163
 LAST_DAY = date.max.toordinal()
 
 MAX_DECIMAL_BYTES = 128
-"""Longer unscaled values stay base64: Python writes an integer in quadratic time."""
+"""Longer unscaled values are shown in base64: Python formats integers in quadratic time."""
 MAX_SCALE = 256
-"""Each digit of the scale may cost a character of zeros."""
+"""The largest scale shown as digits: each digit of the scale may add a zero to the text."""
 
 _FLOAT = struct.Struct("<f")
 _CONTROLS = bytes(code for code in range(0x20) if code not in b"\t\n\r")
 
 
 def plain_text(raw: bytes) -> str | None:
-    """``raw`` as text when it is UTF-8 without C0 control characters other than TAB, LF and CR."""
+    """``raw`` as text; None unless it is UTF-8 without C0 control characters other than TAB, LF and CR."""
     if len(raw.translate(None, _CONTROLS)) != len(raw):
         return None
     try:
@@ -37,13 +38,8 @@ def plain_text(raw: bytes) -> str | None:
         return None
 
 
-def base64_text(raw: bytes) -> str:
-    """``raw`` in base64 (RFC 4648, section 4)."""
-    return b2a_base64(raw, newline=False).decode("ascii")
-
-
 def double(number: float) -> float | str:
-    """``number``, or "NaN", "Infinity", "-Infinity": JSON has no such numbers."""
+    """``number``, or "NaN", "Infinity", "-Infinity", which JSON does not have as numbers."""
     if math.isfinite(number):
         return number
     if math.isnan(number):
@@ -52,7 +48,7 @@ def double(number: float) -> float | str:
 
 
 def single(number: float) -> float | str:
-    """An IEEE 754 binary32 number with no more digits than name it: 0.1, not 0.10000000149011612."""
+    """An IEEE 754 binary32 number with only as many digits as needed: 0.1, not 0.10000000149011612."""
     if not math.isfinite(number):
         return double(number)
     stored = _FLOAT.pack(number)
@@ -90,7 +86,7 @@ def iso_timestamp(nanos: int, zone: str = "Z") -> str | None:
 
 
 def _fraction(nanos: int) -> str:
-    """0, 3, 6 or 9 digits behind a point, as few as hold ``nanos``."""
+    """``nanos`` as a fraction of a second: 0, 3, 6 or 9 digits after a point, as few as possible."""
     if not nanos:
         return ""
     if nanos % 1_000:
@@ -107,15 +103,15 @@ def iso_duration(raw: bytes) -> str:
 def decimal_text(raw: bytes, scale: int) -> str:
     """Avro's decimal: big-endian two's complement of the unscaled value; 0 <= scale <= MAX_SCALE.
 
-    Bytes beyond MAX_DECIMAL_BYTES are shown in base64.
+    A value of more than MAX_DECIMAL_BYTES bytes is shown in base64.
     """
     if len(raw) > MAX_DECIMAL_BYTES:
-        return base64_text(raw)
+        return as_base64(raw)
     unscaled = int.from_bytes(raw, "big", signed=True)
     digits = str(abs(unscaled)).rjust(scale + 1, "0")
     sign = "-" if unscaled < 0 else ""
-    whole = len(digits) - scale
-    return f"{sign}{digits[:whole]}.{digits[whole:]}" if scale else sign + digits
+    point = len(digits) - scale
+    return f"{sign}{digits[:point]}.{digits[point:]}" if scale else sign + digits
 
 
 def uuid_text(raw: bytes) -> str:

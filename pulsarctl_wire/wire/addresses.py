@@ -1,10 +1,10 @@
-"""Which commands tell a client where brokers are, and the addresses in them replaced.
+"""Finds and rewrites the broker addresses that commands give to clients.
 
-An address comes as a pair of fields: NAMEUrl and NAMEUrlTls, or NAME_url and NAME_url_tls. The schema's
-descriptors are searched for such pairs, at any depth, so that a new command that has one needs no code
-here. CONNECT.proxy_to_broker_url has no twin: it goes to a broker's proxy, and is no carrier.
+An address is a pair of fields: NAMEUrl and NAMEUrlTls, or NAME_url and NAME_url_tls. The protobuf
+descriptors are searched for such pairs at any depth, so a new command with an address needs no code
+here. CONNECT.proxy_to_broker_url is not rewritten: it has no TLS counterpart, and goes to the proxy.
 
-Nothing here adds a sub-message, and what is not changed keeps its bytes.
+Rewriting never adds a sub-message, and leaves the bytes of all other fields unchanged.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,12 +18,12 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 
 def _pairs(descriptor: Any) -> Iterator[tuple[Any, Any]]:
-    """The fields of an address and of its TLS twin that a message has itself."""
+    """The address fields of a message, each with its TLS counterpart; sub-messages are not searched."""
     texts = {field.name: field for field in descriptor.fields if field.type == FieldDescriptor.TYPE_STRING}
     for name, field in texts.items():
-        twin = texts.get(f"{name}_tls" if name.endswith("url") else f"{name}Tls")
-        if twin is not None and name.lower().endswith("url"):
-            yield field, twin
+        with_tls = texts.get(f"{name}_tls" if name.endswith("url") else f"{name}Tls")
+        if with_tls is not None and name.lower().endswith("url"):
+            yield field, with_tls
 
 
 _PAIRS: Final = {each: list(_pairs(each)) for each in messages_in(BaseCommand.DESCRIPTOR)}
@@ -33,15 +33,15 @@ CARRIERS: Final[frozenset[int]] = frozenset(
     for number, body in BODIES.items()
     if any(map(_PAIRS.get, messages_in(BaseCommand.DESCRIPTOR.fields_by_name[body].message_type)))
 )
-"""Type numbers of the commands that carry addresses of brokers."""
+"""Type numbers of the commands that carry broker addresses."""
 
 
 def rewrite(command: BaseCommand, change: Callable[[str, str], tuple[str, str]]) -> bool:
-    r"""Replace the addresses in `command`; True if that changed it.
+    r"""Replace the addresses in `command`. Returns True if that changed it.
 
-    `change` gets each pair (address, its TLS twin) of which one is not empty, "" for what is absent and
-    \xNN for what is not UTF-8, and gives what is to stand there instead. "" removes a field; one that the
-    schema requires stays, empty.
+    `change` is called with each pair (address, TLS address) of which at least one is set, and returns the
+    new pair. In the arguments an absent field is "", and bytes that are not UTF-8 are written \xNN. If it
+    returns "", the field is removed; a required field is set to "".
     """
     return command.type in CARRIERS and _rewrite(getattr(command, BODIES[command.type]), change)
 

@@ -1,12 +1,10 @@
-"""What each byte of a frame is, and of bytes that are no frame, up to the one that breaks it.
+"""Labels every byte of a frame or of a malformed stretch; the latter up to the byte that breaks it.
 
-The labels are plain text. They have no values of bytes that are hidden: those are named by the schema alone.
+Labels are plain text. For hidden bytes they give the field's name from the schema, but no value.
 """
 
 import re
 import struct
-from collections.abc import Callable
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -19,14 +17,14 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, 
 from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_64, GROUP, SIZED, VARINT, Field, fields
 
 MOST_PARTS: Final = 20_000
-"""Parts of a frame that are annotated."""
+"""The maximum number of parts that are labelled per frame."""
 
 _MOST_DEPTH: Final = 16
-"""Messages inside each other that are taken apart."""
+"""The maximum nesting of messages that are split into fields."""
 
 
 class Part(NamedTuple):
-    """Bytes `start` to `stop` and what they are."""
+    """Bytes `start` to `stop`, and a label that says what they are."""
 
     start: int
     stop: int
@@ -34,7 +32,7 @@ class Part(NamedTuple):
 
 
 def annotated(event: Frame | Malformed, hidden: list[Span]) -> list[Part]:
-    """The parts of an event's `raw`, in order and without holes; `hidden` are the bytes not to be shown."""
+    """The parts of an event's `raw`, in order and without holes. Bytes in `hidden` must not be shown."""
     walk = _Annotating(event.raw, hidden)
     if isinstance(event, Frame):
         walk.frame(event)
@@ -54,10 +52,7 @@ class _Annotating:
         self.parts: list[Part] = []
         self._raw = raw
         self._hidden = hidden
-        self._cut = False  # whether the bytes end before the frame does
-
-    def _is_hidden(self, start: int, stop: int) -> bool:
-        return bool(self._hidden) and any(start < end and begin < stop for begin, end in self._hidden)
+        self._cut = False  # whether the end of the frame is missing
 
     # -- frames
 
@@ -65,7 +60,7 @@ class _Annotating:
         self.parts.append(Part(start, stop, label))
 
     def frame(self, frame: Frame) -> None:
-        """Add the parts of a frame, whole or cut."""
+        """Add the parts of a frame, complete or cut."""
         raw, size = self._raw, frame.command_size
         self._cut = frame.partial
         end = min(8 + size, len(raw))
@@ -75,10 +70,10 @@ class _Annotating:
         if frame.type in PAYLOAD_TYPES and frame.base is not None:
             self._entry(end, len(raw))
         elif end < len(raw):
-            self._add(end, len(raw), f"{len(raw) - end} bytes behind the command")
+            self._add(end, len(raw), f"{len(raw) - end} bytes after the command")
 
     def _entry(self, at: int, end: int) -> None:
-        """Add the parts behind the command of a SEND or MESSAGE."""
+        """Add the parts after the command of a SEND or MESSAGE."""
         raw = self._raw[:end]
         parts = locate(raw, at)
         start, stop = parts.broker_entry
@@ -104,10 +99,10 @@ class _Annotating:
             problem = parts.problem + ("" if self._cut else entry_hint(raw, at))
             self._add(at, end, problem if parts.problem else f"payload, {end - at} bytes")
 
-    # -- what is no frame
+    # -- malformed stretches
 
     def broken(self, event: Malformed) -> None:
-        """Add the parts of bytes that are no frame, up to where they break."""
+        """Add the parts of a malformed stretch, up to where it breaks."""
         raw = self._raw
         head = None if event.protocol else meant(raw)
         if head is None:
@@ -121,19 +116,19 @@ class _Annotating:
         if head.stop > head.end:
             self._entry(head.end, head.stop)
         if head.stop < len(raw):
-            behind = len(raw) - head.stop
-            self._add(head.stop, len(raw), f"{behind} bytes behind the frame that this was meant to be")
+            rest = len(raw) - head.stop
+            self._add(head.stop, len(raw), f"{rest} bytes after the frame that this was meant to be")
 
     # -- messages of protobuf
 
     def _message(self, at: int, stop: int, descriptor: Any, prefix: str, depth: int = 0) -> None:
-        """Add the fields of an encoded message; the one that breaks it is the last."""
-        schema, parts = _schema(descriptor), self.parts
+        """Add the fields of an encoded message, up to and including the one that breaks it."""
+        schema, parts, spans = descriptor.fields_by_number, self.parts, self._hidden
         for field in fields(self._raw, at, stop):
             if len(parts) > MOST_PARTS:
                 return
             number, wire, start, value_at, end, value, groups, problem = field
-            hidden = self._hidden != [] and self._is_hidden(start, end)
+            hidden = bool(spans) and any(start < until and begin < end for begin, until in spans)
             known = None if groups else schema.get(number)
             opened = wire == SIZED and value_at > start  # its size can be read
             inside = None
@@ -142,19 +137,20 @@ class _Annotating:
             else:
                 name = prefix + known.name
                 if opened and value and depth < _MOST_DEPTH:
-                    inside = known.inside
+                    inside = known.message_type
             if problem and not (opened and self._cut):
                 label = _broken(field, name, hidden)
             elif inside is not None:
                 label = f"{name}: {value} bytes"
             else:
                 label = name
-                if known is not None and wire not in known.wires:
-                    label += f" (wire type {wire} where the schema has {known.wires[0]})"
+                due = wire if known is None else wire_type(known)
+                if known is not None and wire != due and not (wire == SIZED and known.is_repeated):
+                    label += f" (wire type {wire} where the schema has {due})"
                 if hidden or wire != VARINT:
                     label += self._value(field, hidden)
                 else:
-                    label += f" = {value if known is None else known.text(value)}"
+                    label += f" = {_varint_text(value, known)}"
             if inside is None:
                 parts.append(Part(start, end, label))
             else:
@@ -162,7 +158,7 @@ class _Annotating:
                 self._message(value_at, end, inside, f"{name}.", depth + 1)
 
     def _value(self, field: Field, hidden: bool) -> str:
-        """What the value of a field says that is no varint, or is hidden."""
+        """The label text for the value of a field that is not a varint, or is hidden."""
         if field.wire in (GROUP, END_OF_GROUP):
             return ": a group begins" if field.wire == GROUP else ": the group ends"
         if hidden:
@@ -174,50 +170,24 @@ class _Annotating:
         return f" = {_bytes_text(data)}{cut}"
 
 
-class _Known(NamedTuple):
-    """A field of the schema: its name, the message that it is or None, its wire types, texts of varints."""
-
-    name: str
-    inside: Any
-    wires: tuple[int, ...]
-    text: Callable[[int], str]
-
-
-@cache
-def _schema(descriptor: Any) -> dict[int, _Known]:
-    """The fields of a message by their numbers."""
-    return {
-        number: _Known(
-            field.name,
-            field.message_type,
-            (wire_type(field), SIZED) if field.is_repeated else (wire_type(field),),
-            _texts(field),
-        )
-        for number, field in descriptor.fields_by_number.items()
-    }
-
-
 def _broken(field: Field, name: str, hidden: bool) -> str:
-    """Why a message ends at this field; without its numbers where they are of hidden bytes."""
+    """The label of the field that breaks a message. It has no numbers that come from hidden bytes."""
     problem = re.sub("[0-9]+", "?", field.problem) if hidden else field.problem
     called = f"{name} (field {field.number}, wire type {field.wire})" if field.number and not hidden else name
     return f"{called if field.number else 'BROKEN'}: {problem}; offset {field.start}"
 
 
-def _texts(field: Any) -> Callable[[int], str]:
-    """What gives the text of a varint that is this field."""
-    if field.enum_type is not None:
-        named = field.enum_type.values_by_number.get
-
-        def text(value: int) -> str:
-            known = named(value)
-            return f"{known.name} ({value})" if known else str(value)
-
-        return text
-    if field.type == FieldDescriptor.TYPE_BOOL:
-        return lambda value: "true" if value else "false"
-    least = 2**63 if field.type in (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64) else 2**64 - 1
-    return lambda value: str(value if value < least else value - 2**64)
+def _varint_text(value: int, known: Any) -> str:
+    """A varint as the value of the field `known`; as a plain number if that is None."""
+    if known is None:
+        return str(value)
+    if known.enum_type is not None:
+        named = known.enum_type.values_by_number.get(value)
+        return f"{named.name} ({value})" if named else str(value)
+    if known.type == FieldDescriptor.TYPE_BOOL:
+        return "true" if value else "false"
+    least = 2**63 if known.type in (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64) else 2**64 - 1
+    return str(value if value < least else value - 2**64)
 
 
 def _bytes_text(data: bytes) -> str:

@@ -1,15 +1,14 @@
-"""What bytes that are no frame were meant to be: their sizes and their command, as far as these can be read.
+"""Guesses which frame malformed bytes were meant to be: its sizes and its command, as far as readable.
 
-A frame that does not parse mostly has the right head, or one that is wrong in a way clients often get wrong:
+Most frames that do not parse begin with the right header, or with a mistake that clients often make:
 
-    TOTAL_SIZE COMMAND_SIZE command    the right one; maybe the sizes do not fit, or the command breaks
-    the same in little-endian order
+    TOTAL_SIZE COMMAND_SIZE command    right header; the sizes may not match, or the command is broken
+    the same with little-endian sizes
     SIZE command                       one of the sizes is missing
-    command                            both are
+    command                            both sizes are missing
 """
 
 import re
-import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice
@@ -17,21 +16,21 @@ from typing import Final, Literal, NamedTuple
 
 from pulsarctl_wire.wire.commands import NAMES, PAYLOAD_TYPES, command_name
 from pulsarctl_wire.wire.credentials import MOST_FIELDS, Span, is_type, names_credentials, type_in
-from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_FRAME_SIZE, Malformed
+from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_FRAME_SIZE, Malformed, header_at
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.resync import LARGEST_COMMAND, begins_command, sane_command
 from pulsarctl_wire.wire.varint import SIZED, Field, breaks, fields
 
 
 class Meant(NamedTuple):
-    """The frame that bytes were meant to be, as offsets in them.
+    """The frame that some bytes were meant to be, as offsets into them.
 
-    type      number of its command
-    command   where that begins
-    end       where it ends, by its size or where the bytes end
+    type      type number of its command
+    command   where the command begins
+    end       where the command ends, by its size, or where the bytes end
     stop      where the frame ends, likewise
-    order     of the bytes of its sizes, "big" or "little"
-    wrong     what is wrong with its head, "" if nothing
+    order     byte order of its sizes, "big" or "little"
+    wrong     what is wrong with its header; "" if nothing
     """
 
     type: int
@@ -43,20 +42,20 @@ class Meant(NamedTuple):
 
 
 def meant(raw: bytes) -> Meant | None:
-    """The frame that `raw` was meant to be; None where no command of the schema can be recognised."""
+    """The frame that `raw` was meant to be; None if no known command can be recognised."""
     return _meant(raw) if len(raw) <= Malformed.KEPT else _meant.__wrapped__(raw)
 
 
-@lru_cache(maxsize=2)  # several ask of each stretch
+@lru_cache(maxsize=2)  # several callers ask about the same stretch
 def _meant(raw: bytes) -> Meant | None:
     return _right_order(raw) or _little_endian(raw) or _sizes_missing(raw)
 
 
 def is_surely_meant(raw: bytes) -> bool:
-    """Whether `raw`, of which nothing else is known, was surely meant to be a frame.
+    """Whether `raw` alone, without any context, shows that it was meant to be a frame.
 
-    Its command is one that we know by its type and the tag behind it; where both sizes are missing, or one,
-    the whole of it has to be right.
+    The command must begin with a known type and the tag that belongs to it. If one or both sizes are
+    missing, the whole command must be valid.
     """
     head = meant(raw)
     return (
@@ -101,7 +100,7 @@ def _is_complete(raw: bytes, end: int, number: int) -> bool:
 
 
 def is_little_endian(raw: bytes, at: int) -> bool:
-    """Whether the sizes at `raw[at:]`, far too large as they are, make sense in the other order."""
+    """Whether the sizes at `raw[at:]` are far too large as big-endian numbers, but valid as little-endian."""
     total, size = _sizes(raw[at : at + 8], "little")
     return _sizes(raw[at : at + 8], "big")[1] > LARGEST_COMMAND and 2 <= size <= total - 4 < MAX_FRAME_SIZE
 
@@ -136,17 +135,17 @@ def _sizes(raw: bytes, order: Literal["big", "little"]) -> tuple[int, int]:
 
 
 def what_breaks(raw: bytes) -> str:
-    """What is wrong with the frame that `raw` was meant to be, as the end of a sentence; "" if nobody knows.
+    """What is wrong with the frame that `raw` was meant to be, as the end of a sentence; "" if unknown.
 
-    Of commands that may carry credentials nothing is said that follows from their bytes.
+    For a command that may carry credentials, it says nothing that depends on the command's bytes.
     """
     head = meant(raw)
     if head is None:
         return ""
     why = head.wrong
     secret = any(names_credentials(field) for field in _fields(raw, head.command, head.end))
-    whole = head.end < len(raw) or len(raw) < Malformed.KEPT  # else the command may go on behind what is kept
-    if not why and not secret and whole:
+    is_complete = head.end < len(raw) or len(raw) < Malformed.KEPT  # else its end may not be kept
+    if not why and not secret and is_complete:
         why = breaks(raw, head.command, head.end, BaseCommand.DESCRIPTOR)
     if why or secret:
         return f": {command_name(head.type)}{', ' if why else ''}{why}"
@@ -154,7 +153,7 @@ def what_breaks(raw: bytes) -> str:
 
 
 def broken_spans(raw: bytes) -> list[Span]:
-    """The spans of bytes that are no intact frame, without those that surely belong to a harmless command."""
+    """The spans of malformed bytes, except those that certainly belong to a command without credentials."""
     return list(_kept_spans(raw) if len(raw) <= Malformed.KEPT else _kept_spans.__wrapped__(raw))
 
 
@@ -173,38 +172,37 @@ def _kept_spans(raw: bytes) -> list[Span]:
 
 
 def _harmless_until(top: Sequence[Field], head: Meant) -> int:
-    """Where the bytes end that surely belong to a harmless command: its type, its own sub-message."""
-    whole = False
+    """Where the bytes end that certainly are a harmless command's type and its own sub-message."""
+    has_body = False
     for field in top:
         own = field.number == head.type and field.wire == SIZED and not field.depth
         if own and field.at > field.start and field.problem:
             return head.stop
         if field.problem or not (own or is_type(field)):
             return field.start
-        whole |= own
-    return head.stop if whole else head.end
+        has_body |= own
+    return head.stop if has_body else head.end
 
 
 _SIZES: Final = re.compile(
     rb"(?s)\x00(?=(..).\x00\1|...\x00..[\xfc-\xff])(?!\x00\x00\x00)(?=...\x00(?!\x00\x00[\x00\x01])...)"
 )
-"""Where two sizes may be that go together: without a carry all but their last bytes are alike."""
+"""Matches where TOTAL_SIZE = COMMAND_SIZE + 4 is possible: without a carry, only their last bytes differ."""
 
-_sizes_at: Final = struct.Struct(">II").unpack_from
 _MOST_WALKED: Final = 65_536
 
 
 def credentials_from(raw: bytes, start: int, stop: int) -> int:
     """Where in `raw[start:stop]` the first frame that may carry credentials begins; `stop` if there is none.
 
-    For bytes that no checksum covers: a frame whose size is too large takes in the frames after it. They are
-    found by two sizes that go together, and a command behind them that names credentials or cannot be read.
-    Where the search takes too long, all that is left counts as credentials.
+    For bytes that no checksum covers: a frame whose size is too large swallows the frames after it. These are
+    found by two matching sizes, followed by a command that names credentials or cannot be read.
+    If the search takes too long, the bytes from there on count as credentials.
     """
     walked = 0
     for match in _SIZES.finditer(raw, start, stop):
         at = match.start()
-        total, size = _sizes_at(raw, at)
+        total, size = header_at(raw, at)
         if total != size + 4:
             continue
         for field in islice(fields(raw, at + 8, min(at + 8 + size, stop)), MOST_FIELDS):

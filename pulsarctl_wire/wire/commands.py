@@ -1,9 +1,9 @@
-"""The commands of the protocol as tables: names, directions, and what answers what.
+"""The protocol's commands as tables: names, directions, and which answers belong to which requests.
 
 A command's type number is also the field number of its sub-message in BaseCommand (PulsarApi.proto),
-so one number leads to everything. Request ids are drawn per connection from two counters by some
-clients (C++): one for the lookup service, one for all else; a request is therefore known by
-(family, id) and not by its id alone.
+so one number identifies both. Some clients (C++) use two counters of request ids per connection:
+one for the lookup service, one for everything else. That is why requests are identified by
+(family, id) and not by the id alone.
 """
 
 from fnmatch import fnmatchcase
@@ -15,7 +15,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, ServerError
 _TYPES: Final = BaseCommand.Type.DESCRIPTOR.values_by_name
 
 NAMES: Final[dict[int, str]] = {value.number: name for name, value in _TYPES.items()}
-"""Type number -> the command's name, for every command of the schema."""
+"""Type number -> the command's name, for every command in PulsarApi.proto."""
 
 NUMBERS: Final[dict[str, int]] = {name: number for number, name in NAMES.items()}
 """The command's name -> type number."""
@@ -31,13 +31,13 @@ ERROR_FIELDS: Final[dict[int, str]] = {
     for field in BaseCommand.DESCRIPTOR.fields_by_number[number].message_type.fields  # type: ignore[union-attr]
     if field.enum_type is not None and field.enum_type.full_name == ServerError.DESCRIPTOR.full_name
 }
-"""Type number -> the field of the command that says which error it reports."""
+"""Type number -> the command's field that holds the ServerError."""
 
 FAILED: Final = {NUMBERS["LOOKUP_RESPONSE"]: 2, NUMBERS["PARTITIONED_METADATA_RESPONSE"]: 1}
-"""Type number of an answer with a field `response` -> its value Failed."""
+"""Type number of an answer with a field `response` -> the value of that field that means Failed."""
 
 PAYLOAD_TYPES: Final = frozenset({BaseCommand.SEND, BaseCommand.MESSAGE})
-"""The commands that carry an entry (metadata and payload) behind the command."""
+"""The commands that carry an entry (metadata and payload) after the command."""
 
 _EITHER_WAY: Final = {"PING", "PONG", "CLOSE_PRODUCER", "CLOSE_CONSUMER"}
 _FROM_BROKER: Final = {
@@ -47,77 +47,65 @@ _FROM_BROKER: Final = {
     *("SCALABLE_TOPIC_ASSIGNMENT_UPDATE", "WATCH_SCALABLE_TOPICS_UPDATE", "WATCH_TC_ASSIGNMENTS_UPDATE"),
 }
 
-# END_TXN_ON_* travel from a broker to another one, which is the broker of that connection.
+# END_TXN_ON_* are sent by one broker to another; the receiver counts as the broker of that connection.
 TO_BROKER: Final[dict[int, bool]] = {
     number: (name not in _FROM_BROKER and not name.endswith("_RESPONSE")) or name == "AUTH_RESPONSE"
     for number, name in NAMES.items()
     if name not in _EITHER_WAY
 }
-"""Type number -> whether it travels to the broker; types that go both ways are absent."""
+"""Type number -> whether it is sent to the broker; types sent both ways are absent."""
 
 
 class Request(NamedTuple):
-    """How a request is paired: its counter's family, the field that carries the key, its answers."""
+    """How a request is paired with its answers: its id's family, the field with the id, the answer types."""
 
     family: str
     key: str
     answers: frozenset[int]
 
 
-def _request(family: str, key: str, *answers: str) -> Request:
-    return Request(family, key, frozenset(NUMBERS[name] for name in answers))
-
-
-# Sources: the request handlers of the broker and both clients' id counters, as observed on 4.0.8.
-# CONNECT, SEND, PING and AUTH_CHALLENGE are paired by order or by (producer_id, sequence_id);
-# `pulsarctl_wire.wire.session` does that by hand.
-REQUESTS: Final[dict[int, Request]] = {
-    NUMBERS[name]: request
-    for name, request in {
-        "PRODUCER": _request("request", "request_id", "PRODUCER_SUCCESS", "ERROR"),
-        "SUBSCRIBE": _request("request", "request_id", "SUCCESS", "ERROR"),
-        "UNSUBSCRIBE": _request("request", "request_id", "SUCCESS", "ERROR"),
-        "SEEK": _request("request", "request_id", "SUCCESS", "ERROR"),
-        "CLOSE_PRODUCER": _request("request", "request_id", "SUCCESS", "ERROR"),
-        "CLOSE_CONSUMER": _request("request", "request_id", "SUCCESS", "ERROR"),
-        "ACK": _request("request", "request_id", "ACK_RESPONSE"),
-        "CONSUMER_STATS": _request("request", "request_id", "CONSUMER_STATS_RESPONSE", "ERROR"),
-        "GET_LAST_MESSAGE_ID": _request("request", "request_id", "GET_LAST_MESSAGE_ID_RESPONSE", "ERROR"),
-        "GET_OR_CREATE_SCHEMA": _request("request", "request_id", "GET_OR_CREATE_SCHEMA_RESPONSE", "ERROR"),
-        # the Pulsar proxy answers a failed PARTITIONED_METADATA with LOOKUP_RESPONSE
-        "PARTITIONED_METADATA": _request(
-            "lookup", "request_id", "PARTITIONED_METADATA_RESPONSE", "LOOKUP_RESPONSE", "ERROR"
-        ),
-        "LOOKUP": _request("lookup", "request_id", "LOOKUP_RESPONSE", "ERROR"),
-        "GET_TOPICS_OF_NAMESPACE": _request(
-            "lookup", "request_id", "GET_TOPICS_OF_NAMESPACE_RESPONSE", "ERROR"
-        ),
-        "GET_SCHEMA": _request("lookup", "request_id", "GET_SCHEMA_RESPONSE", "ERROR"),
+# Sources: the broker's request handlers and both clients' id counters, as observed on 4.0.8.
+# Not in this table: CONNECT, PING and AUTH_CHALLENGE, which state.py pairs by their order, and SEND,
+# which exchanges.py pairs by (producer_id, sequence_id).
+_BY_FAMILY: Final[dict[tuple[str, str], dict[str, tuple[str, ...]]]] = {
+    ("request", "request_id"): {
+        "PRODUCER": ("PRODUCER_SUCCESS", "ERROR"),
+        **dict.fromkeys(("SUBSCRIBE", "UNSUBSCRIBE", "SEEK"), ("SUCCESS", "ERROR")),
+        **dict.fromkeys(("CLOSE_PRODUCER", "CLOSE_CONSUMER", "WATCH_TOPIC_LIST_CLOSE"), ("SUCCESS", "ERROR")),
+        "ACK": ("ACK_RESPONSE",),
+        "TC_CLIENT_CONNECT_REQUEST": ("TC_CLIENT_CONNECT_RESPONSE", "ERROR"),
+        "WATCH_TOPIC_LIST": ("WATCH_TOPIC_LIST_SUCCESS", "ERROR"),
         **{
-            name: _request("request", "request_id", f"{name}_RESPONSE", "ERROR")
+            name: (f"{name}_RESPONSE", "ERROR")
             for name in (
-                "NEW_TXN",
-                "ADD_PARTITION_TO_TXN",
-                "ADD_SUBSCRIPTION_TO_TXN",
-                "END_TXN",
-                "END_TXN_ON_PARTITION",
-                "END_TXN_ON_SUBSCRIPTION",
-                "SCALABLE_TOPIC_SUBSCRIBE",
+                *("CONSUMER_STATS", "GET_LAST_MESSAGE_ID", "GET_OR_CREATE_SCHEMA", "NEW_TXN"),
+                *("ADD_PARTITION_TO_TXN", "ADD_SUBSCRIPTION_TO_TXN", "END_TXN", "END_TXN_ON_PARTITION"),
+                *("END_TXN_ON_SUBSCRIPTION", "SCALABLE_TOPIC_SUBSCRIBE"),
             )
         },
-        "TC_CLIENT_CONNECT_REQUEST": _request("request", "request_id", "TC_CLIENT_CONNECT_RESPONSE", "ERROR"),
-        "WATCH_TOPIC_LIST": _request("request", "request_id", "WATCH_TOPIC_LIST_SUCCESS", "ERROR"),
-        "WATCH_TOPIC_LIST_CLOSE": _request("request", "request_id", "SUCCESS", "ERROR"),
-        # no request ids here: the first update of a session or watch answers its opening
-        "SCALABLE_TOPIC_LOOKUP": _request("scalable", "session_id", "SCALABLE_TOPIC_UPDATE"),
-        "WATCH_SCALABLE_TOPICS": _request("watch topics", "watch_id", "WATCH_SCALABLE_TOPICS_UPDATE"),
-        "WATCH_TC_ASSIGNMENTS": _request("watch tc", "watch_id", "WATCH_TC_ASSIGNMENTS_UPDATE"),
-    }.items()
+    },
+    ("lookup", "request_id"): {
+        # the Pulsar proxy answers a failed PARTITIONED_METADATA with LOOKUP_RESPONSE
+        "PARTITIONED_METADATA": ("PARTITIONED_METADATA_RESPONSE", "LOOKUP_RESPONSE", "ERROR"),
+        "LOOKUP": ("LOOKUP_RESPONSE", "ERROR"),
+        "GET_TOPICS_OF_NAMESPACE": ("GET_TOPICS_OF_NAMESPACE_RESPONSE", "ERROR"),
+        "GET_SCHEMA": ("GET_SCHEMA_RESPONSE", "ERROR"),
+    },
+    # no request ids here: the first update of a session or watch answers the command that opened it
+    ("scalable", "session_id"): {"SCALABLE_TOPIC_LOOKUP": ("SCALABLE_TOPIC_UPDATE",)},
+    ("watch topics", "watch_id"): {"WATCH_SCALABLE_TOPICS": ("WATCH_SCALABLE_TOPICS_UPDATE",)},
+    ("watch tc", "watch_id"): {"WATCH_TC_ASSIGNMENTS": ("WATCH_TC_ASSIGNMENTS_UPDATE",)},
 }
-"""Type number of a request -> how its answer is found."""
+
+REQUESTS: Final[dict[int, Request]] = {
+    NUMBERS[name]: Request(family, key, frozenset(map(NUMBERS.__getitem__, answers)))
+    for (family, key), requests in _BY_FAMILY.items()
+    for name, answers in requests.items()
+}
+"""Type number of a request -> how it is paired with its answer."""
 
 ANSWERS: Final[dict[int, list[tuple[str, str]]]] = {}
-"""Type number of an answer -> the (family, key field) pairs to look its request up by, in that order."""
+"""Type number of an answer -> the (family, key field) pairs to try, in order, to find its request."""
 
 for _how in REQUESTS.values():
     for _answer in _how.answers:
@@ -127,19 +115,19 @@ for _how in REQUESTS.values():
 
 
 def commands_like(pattern: str) -> set[int]:
-    """Type numbers of the commands whose names `pattern` fits, in any case, with * and ? as in a shell."""
+    """Type numbers of the commands whose names match `pattern` (* and ? as in a shell, case is ignored)."""
     return {number for name, number in NUMBERS.items() if fnmatchcase(name, pattern.upper())}
 
 
 def command_name(number: int) -> str:
-    """The name of command type `number`, or UNKNOWN(number) for a type the schema does not have."""
+    """The name of command type `number`, or "UNKNOWN(number)" for a type that PulsarApi.proto lacks."""
     return NAMES.get(number) or f"UNKNOWN({number})"
 
 
 def build_command(name: str, **fields: Any) -> BaseCommand:
-    """The BaseCommand `name` ("LOOKUP") with these fields; None leaves one out, a dict is a message in it.
+    """The BaseCommand `name` ("LOOKUP") with these fields. None omits a field; a dict is a sub-message.
 
-    Raises LocalProtocolError for a number or a text that a field has no room for.
+    Raises LocalProtocolError if a field cannot hold its value.
     """
     number = NUMBERS[name]
     given = {key: value for key, value in fields.items() if value is not None}

@@ -1,9 +1,9 @@
-"""Where a command has credentials: found as a parser finds them, by a walk over its fields.
+"""Finds the credentials in a command by walking its fields, as a parser does.
 
-In whatever order, encoding and number of pieces they come. Which commands may carry some is found in the
-schema: those with a field of `SECRETS`, at any depth. Where such a command has anything in it that the schema
-does not know, or says things that do not fit together, nobody knows what is what: then all of it behind its
-type counts as credentials.
+It finds them in any order, in any encoding, and in any number of pieces. The commands that may carry
+credentials are those with a field of `SECRETS` at any depth. If such a command has anything that the schema
+does not know, or contradicts itself, its fields cannot be trusted: then everything after its type counts as
+credentials.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.varint import FIXED_32, FIXED_64, SIZED, VARINT, Field, fields
 
 Span = tuple[int, int]
-"""Bytes from an offset up to another."""
+"""A range of bytes: start offset, and the offset after its end."""
 
 WITH_SECRETS: Final[frozenset[int]] = frozenset(
     number
@@ -31,11 +31,11 @@ WITH_SECRETS: Final[frozenset[int]] = frozenset(
 """Type numbers of the commands that may carry credentials."""
 
 MOST_FIELDS: Final = 1_000
-"""Fields of a command that are looked at for credentials; one with more is odd."""
+"""The most fields of a command that are searched for credentials; a command with more is odd."""
 
-_MOST_DEPTH: Final = 100  # messages inside each other, as protobuf has it
+_MOST_DEPTH: Final = 100  # nesting of messages: protobuf's own limit
 _WITHOUT_DATA: Final = (b"", b"none", b"tls")
-"""Methods of authentication that send no credentials in the protocol."""
+"""Authentication methods that send no credentials in the protocol."""
 
 _WIRES: Final = {
     FieldDescriptor.TYPE_DOUBLE: FIXED_64,
@@ -44,41 +44,41 @@ _WIRES: Final = {
     FieldDescriptor.TYPE_BYTES: SIZED,
     FieldDescriptor.TYPE_MESSAGE: SIZED,
 }
-"""Wire types of the kinds of fields that are no varints."""
+"""Wire types of all field types that are not varints."""
 
 
 class Found(NamedTuple):
-    """The credentials of a command: where they are, and whether the rest of it is what the schema says."""
+    """The spans of a command's credentials; `known` is False if the command does not match the schema."""
 
     spans: list[Span]
     known: bool = True
 
 
 def find_secrets(data: bytes, start: int, stop: int) -> Found:
-    """The credentials of the BaseCommand at `data[start:stop]`: all behind its type where it is odd."""
+    """The credentials of the BaseCommand at `data[start:stop]`; everything after its type if it is odd."""
     found = _find(data[start:stop], 0, stop - start)
     if not found.spans:
         return found
     return Found([(start + begin, start + end) for begin, end in found.spans], found.known)
 
 
-@lru_cache(maxsize=2)  # several ask of each frame
+@lru_cache(maxsize=2)  # several callers ask about the same frame
 def _find(data: bytes, start: int, stop: int) -> Found:
     top = list(islice(fields(data, start, stop), MOST_FIELDS + 1))
     if len(top) > MOST_FIELDS:
-        return Found([_behind_type(top[0], start, stop)], False)
+        return Found([_after_type(top[0], start, stop)], False)
     number = type_in(top)
     others = {field.number for field in top if not field.depth} - {1}
-    lacks_body = bool(others) and number not in others  # a damaged type, tag or both, maybe
+    lacks_body = bool(others) and number not in others  # maybe the type, the tag or both are damaged
     if not lacks_body and not any(names_credentials(field) for field in top):
         return Found([])
     walk = _Walk(data)
     if walk.message(start, stop, BaseCommand.DESCRIPTOR, ()) and walk.fits({1, number}):
         return Found(walk.spans)
-    return Found([_behind_type(top[0], start, stop)], False)
+    return Found([_after_type(top[0], start, stop)], False)
 
 
-def _behind_type(first: Field, start: int, stop: int) -> Span:
+def _after_type(first: Field, start: int, stop: int) -> Span:
     return first.stop if is_type(first) else start, stop
 
 
@@ -90,31 +90,31 @@ def _is_text(data: bytes) -> bool:
 
 
 def wire_type(field: Any) -> int:
-    """The wire type of a field by its descriptor; packed ones of repeated numbers aside."""
+    """The wire type of a field by its descriptor; packed encoding is not considered."""
     return _WIRES.get(field.type, VARINT)
 
 
 def names_credentials(field: Field) -> bool:
-    """Whether a field of a BaseCommand says that credentials may be in it."""
+    """Whether this field of a BaseCommand shows that the command may carry credentials."""
     return not field.depth and (
         field.number in WITH_SECRETS or (is_type(field) and field.value & 0xFFFFFFFF in WITH_SECRETS)
     )
 
 
 class _Walk:
-    """A walk over one command that looks for credentials: their `spans`."""
+    """A walk over one command that collects the `spans` of its credentials."""
 
     def __init__(self, data: bytes) -> None:
         self.spans: list[Span] = []
         self._data = data
         self._left = MOST_FIELDS
         self._seen: dict[tuple[int, ...], Field] = {}
-        """What occurs once at most, by its path of field numbers."""
+        """The scalar fields seen so far, by their paths of field numbers."""
         self._owners: dict[tuple[int, ...], Any] = {}
-        """The messages that may hold credentials, by their paths."""
+        """The descriptors of the messages walked so far, by their paths."""
 
     def message(self, at: int, stop: int, descriptor: Any, path: tuple[int, ...]) -> bool:
-        """Take a message's fields; whether the schema has all of them."""
+        """Walk a message's fields. Returns False as soon as one does not match the schema."""
         if len(path) > _MOST_DEPTH:
             return False
         self._owners[path] = descriptor
@@ -131,20 +131,20 @@ class _Walk:
                     return False
                 continue
             if place in self._seen:
-                return False  # a parser takes the last one; who sends two means something else
+                return False  # a parser takes the last one, but a normal client never sends two
             self._seen[place] = field
             value = self._data[field.at : field.stop]
             if known.full_name not in SECRETS:
                 if known.type == FieldDescriptor.TYPE_STRING and not _is_text(value):
-                    return False  # a wrong size, maybe: other fields are in it
+                    return False  # maybe its size is wrong, and it contains other fields
             elif value not in (b"", REFRESH):
                 self.spans.append((field.at, field.stop))
         return True
 
     def fits(self, numbers: set[int | None]) -> bool:
-        """Whether the command has no fields but these, and what it says of credentials goes together.
+        """Whether the command has only fields with these numbers, and every auth method has its data.
 
-        A method without the data that belongs to it may mean that the data stands in another field.
+        If a method lacks its data, the data may be in another field.
         """
         if not {path[0] for path in (*self._seen, *self._owners) if path} <= numbers:
             return False
@@ -153,24 +153,19 @@ class _Walk:
             for data, method in METHODS.items():
                 if data not in names or (*path, names[data].number) in self._seen:
                     continue
-                said = self._seen.get((*path, names[method].number))
-                if said and self._data[said.at : said.stop] not in _WITHOUT_DATA:
+                named = self._seen.get((*path, names[method].number))
+                if named and self._data[named.at : named.stop] not in _WITHOUT_DATA:
                     return False
         return True
 
 
 def is_doubtful(frame: Frame) -> bool:
-    """Whether a frame's command may carry credentials in other fields than those that are for them."""
+    """Whether a frame's command may have credentials outside the fields that are meant for them."""
     return not find_secrets(frame.raw, 8, min(8 + frame.command_size, len(frame.raw))).known
 
 
-def command_type(data: bytes, at: int, stop: int) -> int | None:
-    """The type that the command at `data[at:stop]` names, in any encoding; None where none can be read."""
-    return type_in(fields(data, at, stop))
-
-
 def type_in(found: Iterable[Field]) -> int | None:
-    """The type that a command with these fields names; None if it names none."""
+    """The command type that these fields of a BaseCommand state; None if they have no valid type field."""
     number = None
     for field in found:
         if is_type(field):
@@ -179,5 +174,5 @@ def type_in(found: Iterable[Field]) -> int | None:
 
 
 def is_type(field: Field) -> bool:
-    """Whether a field of a BaseCommand is its type."""
+    """Whether this field of a BaseCommand is the field `type`."""
     return field.number == 1 and field.wire == VARINT and not field.depth and not field.problem

@@ -1,12 +1,12 @@
-"""Entries built: messages compressed, gathered into a batch, cut into chunks. The way back of `payload`.
+"""Builds entries from messages: compression, batching, chunking. The inverse of `payload`.
 
-    one message   MessageMetadata with all it has, payload compressed
-    batch         per message [SIZE 4][SingleMessageMetadata][payload], all together compressed; the entry
-                  takes key and ordering key of its first message
-    chunks        a compressed payload cut up, each part with the metadata of the whole, a uuid and its number
+    one message   MessageMetadata with all its fields, payload compressed
+    batch         per message [SIZE 4][SingleMessageMetadata][payload], compressed as a whole; the entry
+                  has the key and ordering key of its first message
+    chunks        a compressed payload, split; each chunk has the message's metadata, a uuid and its number
 
-A batch of one message is sent as one message. Sources: the binary protocol specification, "Batched messages";
-PIP-37 for chunks; the Java client for what it leaves open.
+A batch of one message is sent as a plain message. Sources: the binary protocol specification, "Batched
+messages"; PIP-37 for chunks; the Java client for what they leave open.
 """
 
 import struct
@@ -19,12 +19,12 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, MessageMetadata, 
 
 _u32: Final = struct.Struct(">I").pack
 _LOCAL: Final = ["__local__"]
-"""What replicate_to says for a message that is not to be replicated."""
+"""The value of replicate_to for a message that must not be replicated."""
 
 
 @dataclass(slots=True)
 class Outgoing:
-    """A message to be sent. Times are ms since the epoch; `key_is_base64` tells a binary key's text form."""
+    """A message to send. Times are ms since the epoch. `key_is_base64`: `key` is a binary key in base64."""
 
     payload: bytes
     key: str | None = None
@@ -39,7 +39,7 @@ class Outgoing:
 
     @property
     def weight(self) -> int:
-        """Bytes it adds to a batch, about: payload, key, properties."""
+        """About how many bytes it adds to a batch: payload, keys, properties."""
         if self.is_plain:
             return len(self.payload)
         pairs = sum(8 + 3 * (len(name) + len(value)) for name, value in self.properties)
@@ -47,7 +47,7 @@ class Outgoing:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is but a payload."""
+        """Whether it has no key, ordering key, properties or event time, and is not null."""
         return not (
             self.key is not None or self.properties or self.event_time or self.null or self.ordering_key
         )
@@ -55,16 +55,16 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What all entries of a producer have: its name, codec, schema version and transaction, if any."""
+    """What all entries of a producer share: its name, codec, schema version and transaction, if any."""
 
     producer_name: str
     codec: int = CompressionType.NONE
     schema_version: bytes = b""
     txn: tuple[int, int] | None = None
-    """(most, least significant bits)"""
+    """Transaction id: (most significant bits, least significant bits)."""
 
     def metadata(self, sequence_id: int, publish_time: int) -> MessageMetadata:
-        """The beginnings of an entry's metadata; `publish_time` in ms."""
+        """New metadata with the fields that every entry of the producer has; `publish_time` in ms."""
         metadata = MessageMetadata(
             producer_name=self.producer_name, sequence_id=sequence_id, publish_time=publish_time
         )
@@ -75,8 +75,8 @@ class Stamp:
         return metadata
 
     def compressed(self, metadata: MessageMetadata, payload: bytes) -> bytes:
-        """`payload` compressed, and the metadata told so."""
-        if not self.codec or not payload:  # some clients cannot read nothing, compressed
+        """`payload` compressed; sets codec and size in `metadata`. An empty payload is not compressed."""
+        if not self.codec or not payload:  # some clients cannot read a compressed empty payload
             return payload
         metadata.compression = self.codec  # type: ignore[assignment]
         metadata.uncompressed_size = len(payload)
@@ -84,7 +84,7 @@ class Stamp:
 
 
 def _describe(metadata: Any, message: Outgoing) -> None:
-    """What both kinds of metadata have of a message."""
+    """Set the fields that MessageMetadata and SingleMessageMetadata share."""
     if message.key is not None:
         metadata.partition_key = message.key
         if message.key_is_base64:
@@ -113,7 +113,7 @@ def single_entry(
 
 
 class Batch:
-    """Messages gathered for one entry. `count` of them, `size` bytes before compression."""
+    """A batch of messages for one entry: `count` messages, `size` bytes before compression."""
 
     __slots__ = ("_pieces", "_plain", "count", "first", "highest", "lowest", "size")
 
@@ -125,10 +125,10 @@ class Batch:
         self._plain = SingleMessageMetadata()
 
     def add(self, message: Outgoing, sequence_id: int) -> None:
-        """Take one more message."""
+        """Add a message."""
         payload = message.payload
         if message.is_plain:
-            single = self._plain  # made once: it differs by two numbers
+            single = self._plain  # reused, as only two numbers differ
         else:
             single = SingleMessageMetadata()
             _describe(single, message)
@@ -164,7 +164,7 @@ class Batch:
 
 
 def chunked(metadata: MessageMetadata, payload: bytes, limit: int) -> Iterator[tuple[MessageMetadata, bytes]]:
-    """An entry as chunks of at most `limit` bytes; as it is if it fits."""
+    """Split an entry into chunks with at most `limit` bytes of payload; a smaller one is not split."""
     if len(payload) <= limit:
         yield metadata, payload
         return

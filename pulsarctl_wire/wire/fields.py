@@ -1,8 +1,8 @@
-"""Protobuf messages as plain values, by walking their descriptors: a new field needs no code here.
+"""Turns protobuf messages into plain values by walking their descriptors: a new field needs no code here.
 
-Names and nesting are those of PulsarApi.proto. Enums become their names, bytes base64 text, the uint64
-of all ones (what Pulsar sends for -1) becomes -1; all other integers stay as they are. Fields that the
-schema does not have are shown as `unknown_field_N`. Secrets are replaced by their sizes.
+Names and nesting are those of PulsarApi.proto. Enums become their names and bytes become base64. The uint64
+2^64-1 (which Pulsar sends for -1) becomes -1; all other integers are unchanged. Fields that the schema does
+not have appear as `unknown_field_N`. Secrets are replaced by their sizes.
 """
 
 from base64 import b64encode
@@ -26,13 +26,13 @@ SECRETS: Final = frozenset(
 """Full names of the fields that hold credentials."""
 
 METHODS: Final = {"auth_data": "auth_method_name", "original_auth_data": "original_auth_method"}
-"""Fields that hold credentials, and the field beside each that says of which kind they are."""
+"""Field with credentials -> the field of the same message that names the authentication method."""
 
 REFRESH: Final = b"PulsarAuthRefresh"
-"""What AUTH_CHALLENGE carries when the broker asks for fresh credentials: no secret."""
+"""What AUTH_CHALLENGE carries when the broker asks for new credentials. It is not a secret."""
 
 _ALL_ONES: Final = 2**64 - 1
-_FEW_BYTES: Final = 256  # a message whose unknown fields are quickly listed, at a microsecond each
+_FEW_BYTES: Final = 256  # up to this size listing all unknown fields is fast enough, at 1 µs each
 
 Convert = Callable[[Any], Any]
 Plan = dict[Any, tuple[str, Convert | None, bool]]
@@ -40,7 +40,7 @@ Plan = dict[Any, tuple[str, Convert | None, bool]]
 
 
 def as_text(value: str | bytes) -> str:
-    r"""A protobuf string; bytes (what protobuf gives for one that is not UTF-8) with \xNN for what is not."""
+    r"""A protobuf string as text. One that is not UTF-8 arrives as bytes; invalid bytes become \xNN."""
     if isinstance(value, str):
         return value
     try:
@@ -50,8 +50,8 @@ def as_text(value: str | bytes) -> str:
 
 
 def _escaped(value: bytes) -> str:
-    """What `value.decode(errors="backslashreplace")` gives, in a fifth of the time."""
-    # a byte that is not UTF-8 becomes a surrogate, and that \\udcNN; meanwhile there are no other backslashes
+    """The same as `value.decode(errors="backslashreplace")`, but five times as fast."""
+    # an invalid byte becomes a surrogate, and then \\udcNN; real backslashes are replaced in the meantime
     hidden = value.replace(b"\0", b"\0\2").replace(b"\\", b"\0\1")
     surrogates = hidden.decode(errors="surrogateescape").encode(errors="backslashreplace")
     escaped = surrogates.replace(b"\\udc", b"\\x")
@@ -64,7 +64,7 @@ def as_base64(value: bytes) -> str:
 
 
 def signed(value: int) -> int:
-    """A uint64 as the int64 that was meant: Pulsar writes -1 as 2^64-1."""
+    """A uint64 as the int64 that was meant: Pulsar sends -1 as 2^64-1."""
     return value - 2**64 if value >= 2**63 else value
 
 
@@ -78,28 +78,28 @@ def _redacted(value: str | bytes) -> str:
 
 
 MAX_ITEMS: Final = 250_000
-"""Items of repeated and of unknown fields that are walked of one frame."""
+"""Items of repeated fields, and unknown fields, that are walked per frame."""
 
 MAX_ESCAPED: Final = 1024 * 1024
-"""Bytes of texts that are no UTF-8 that are shown of one frame: each may become sixteen."""
+"""Bytes of texts that are not UTF-8 shown per frame: each byte may become sixteen."""
 
 MAX_ODD: Final = 1_000
-"""Oddities of a frame that are told one by one."""
+"""Oddities listed per frame."""
 
 
 def _hidden(value: Any) -> str:
-    """What stands for a field that the schema does not have, of a message that may hold credentials."""
+    """The replacement for an unknown field's value in a message that may hold credentials."""
     return f"[redacted: {len(value)} bytes]" if isinstance(value, bytes) else "[redacted]"
 
 
 class Walker:
     """Turns messages into dicts of plain values; redacts secrets unless `show_secrets`.
 
-    With `hide_all` it redacts all texts and bytes, and what the schema does not know.
+    With `hide_all` it redacts all texts, all bytes, and all unknown fields.
 
-    `odd` collects what is wrong with the messages walked: required fields that are missing, fields that
-    the schema does not have, items left out because there are more than `MAX_ITEMS`, texts cut because they
-    are no UTF-8 and more than `MAX_ESCAPED`. Take it by `take_odd` once a frame; until then `escaped` counts
+    `odd` collects what is wrong with the messages walked: missing required fields, unknown fields, items
+    left out because there are more than `MAX_ITEMS`, and texts that are not UTF-8, cut because they have
+    more than `MAX_ESCAPED` bytes. The caller must call `take_odd` once per frame; until then `escaped` counts
     the bytes of such texts.
     """
 
@@ -112,7 +112,7 @@ class Walker:
         self._plans: dict[Any, tuple[Plan, frozenset[str]]] = {}
 
     def __call__(self, message: ProtoMessage) -> dict[str, Any]:
-        """The fields that are present in `message`, in the order of their numbers."""
+        """The fields present in `message`, in the order of their numbers."""
         plan, required = self._plans.get(message.__class__) or self._plan(message)
         values: dict[str, Any] = {}
         for field, value in message.ListFields():
@@ -133,11 +133,11 @@ class Walker:
 
     @property
     def is_used(self) -> bool:
-        """Whether `take_odd` has anything to do."""
+        """Whether `take_odd` has anything to return or to reset."""
         return bool(self.odd) or self._room != MAX_ITEMS or self.escaped > 0
 
     def take_odd(self) -> list[str]:
-        """What was odd since the last call; the next frame begins."""
+        """Return what was odd since the last call, and reset the limits for the next frame."""
         odd, self.odd = self.odd, []
         if len(odd) > MAX_ODD:
             odd[-1] = "… and more of this kind"
@@ -146,26 +146,26 @@ class Walker:
         return odd
 
     def text(self, value: Any) -> str:
-        """A text, str or bytes; of one that is no UTF-8 as much as may still be shown."""
+        """A protobuf string as text. If it is not UTF-8, it is cut to what `MAX_ESCAPED` still allows."""
         if isinstance(value, str):
             return value
         try:
-            whole: str = value.decode()
+            text: str = value.decode()
         except UnicodeDecodeError:
             left = MAX_ESCAPED - self.escaped
             if len(value) > left:
                 self._note(f"texts that are no UTF-8 are cut after {MAX_ESCAPED} bytes of a frame")
                 value = value[:left]
             self.escaped += len(value)
-            whole = as_text(value)
-        return whole
+            text = as_text(value)
+        return text
 
     def _note(self, text: str) -> None:
         if text not in self.odd[-1:] and len(self.odd) <= MAX_ODD:
             self.odd.append(text)
 
     def _bounded(self, items: Any) -> Any:
-        """`items`, or as many of them as may still be walked."""
+        """`items`, or as many of them as `MAX_ITEMS` still allows."""
         count = len(items)
         if count > self._room:
             self._note(f"only {self._room} of {count} items are shown")
@@ -196,11 +196,11 @@ class Walker:
 
 
 def _add_unknown(values: dict[str, Any], number: int, data: Any) -> None:
-    """Add an unknown field to `values`; of several with one number all are shown, as a list."""
+    """Add an unknown field to `values`. If several have the same number, their values make a list."""
     value: Any = data
     if isinstance(data, bytes):
         value = as_base64(data)
-    elif not isinstance(data, int | str):  # a group: fields inside
+    elif not isinstance(data, int | str):  # a group, with fields in it
         value = {}
         for each in data:
             _add_unknown(value, each.field_number, each.data)
@@ -214,7 +214,7 @@ def _add_unknown(values: dict[str, Any], number: int, data: Any) -> None:
 
 
 def messages_in(descriptor: Any) -> set[Any]:
-    """The descriptors of a message and of all that may be inside it; messages may hold their own kind."""
+    """The descriptors of a message and of all messages it may contain; messages may be recursive."""
     found: set[Any] = set()
     waiting = [descriptor]
     while waiting:
@@ -226,12 +226,12 @@ def messages_in(descriptor: Any) -> set[Any]:
 
 
 def has_unknown(message: Any) -> bool:
-    """Whether a message has fields that its schema does not have, in itself."""
+    """Whether a message has unknown fields. Its sub-messages are not searched."""
     return len(UnknownFieldSet(message)) > 0  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def has_unknown_fields(message: ProtoMessage) -> bool:
-    """Whether `message` has fields that its schema does not have; its fields' own messages aside."""
+    """The same as `has_unknown`, but also fast for a message with very many unknown fields."""
     if len(message.SerializePartialToString()) <= _FEW_BYTES:
         unknown: Any = UnknownFieldSet(message)
         return len(unknown) > 0
@@ -243,6 +243,6 @@ def has_unknown_fields(message: ProtoMessage) -> bool:
 
 
 def unknown_fields(message: ProtoMessage) -> list[tuple[int, Any]]:
-    """The (number, value) of the fields of `message` that its schema does not have."""
+    """The (number, value) of each unknown field of `message`."""
     unknown: Any = UnknownFieldSet(message)
     return [(each.field_number, each.data) for each in unknown] if len(unknown) else []

@@ -1,6 +1,6 @@
-"""What else speaks on a Pulsar port: TLS, HTTP, SSH, and PROXY protocol headers before the frames.
+"""Recognises other protocols on a Pulsar port: TLS, HTTP, SSH, and PROXY protocol headers before the frames.
 
-None of them can be taken for a frame: read as TOTAL_SIZE their first bytes are far above every limit.
+None of them can be mistaken for a frame: as a TOTAL_SIZE, their first bytes are far above every limit.
 """
 
 import re
@@ -13,10 +13,10 @@ _SIGNATURES: Final = (
 )
 
 QUERY: Final = re.compile(rb"\?\S*|(?<=//)[^\s/@]*@")
-"""What may hold credentials in the first line of a request."""
+"""Matches what may hold credentials in the first line of an HTTP request."""
 
 ENOUGH: Final = 16
-"""Bytes that suffice to recognise every protocol."""
+"""The number of bytes that suffices to recognise each of the protocols."""
 
 PROXY_V1: Final = b"PROXY "
 PROXY_V1_LONGEST: Final = 107  # bytes, line end included (PROXY protocol specification, 2.1)
@@ -25,9 +25,9 @@ _TLS_RECORDS: Final = {20: "change cipher spec", 21: "alert", 22: "handshake", 2
 
 
 def recognise(head: bytes) -> tuple[str, str]:
-    """The protocol that begins with `head` and a few words on what it begins with; ("", "") if none.
+    """The protocol that begins with `head`, and a short description of how it begins; ("", "") if none.
 
-    Of an HTTP request the query is left out: it may hold credentials.
+    The description of an HTTP request leaves out the query: it may hold credentials.
     """
     for signature, name in _SIGNATURES:
         if signature.match(head):
@@ -39,9 +39,9 @@ def recognise(head: bytes) -> tuple[str, str]:
 
 
 def proxy_header(head: bytes) -> tuple[int, str]:
-    """Length in bytes of the PROXY protocol header that `head` begins with, and what it says.
+    """Length in bytes of the PROXY protocol header that `head` begins with, and a description of it.
 
-    (0, "") if there is none; the length may be more than `head` has: then ask again with more.
+    (0, "") if there is no header. If the length is more than `head` has, call again with more bytes.
     Source: The PROXY protocol, versions 1 and 2, sections 2.1 and 2.2.
     """
     if head.startswith(PROXY_V1):

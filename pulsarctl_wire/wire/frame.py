@@ -1,18 +1,18 @@
 """One frame: its parts, parsing it and building it.
 
-Layout (sizes are big-endian and leave out their own four bytes):
+Layout (sizes are big-endian and do not count their own four bytes):
 
     [TOTAL_SIZE 4][COMMAND_SIZE 4][BaseCommand]                      every command
     [0e02][size 4][BrokerEntryMetadata]                              MESSAGE, if the broker adds it
     [0e01][CRC32-C 4]                                                optional in both directions
     [METADATA_SIZE 4][MessageMetadata][payload up to the frame end]  SEND and MESSAGE
 
-The CRC32-C covers METADATA_SIZE, metadata and payload, nothing before them. Both magics are told by
-two bytes alone: without 0e01 those two bytes are the high half of METADATA_SIZE.
+The CRC32-C covers METADATA_SIZE, metadata and payload, and nothing before them. Both magics are recognised
+by their two bytes alone: without 0e01 those two bytes are the high half of METADATA_SIZE.
 Source: Pulsar binary protocol specification, "Framing" and "Payload commands"; PIP-70 for 0e02.
 
-A frame's bytes may be wrong in any way. What cannot be read is left out and said in `Frame.notes`;
-nothing here raises for what was received. Only building raises, for what cannot exist.
+A frame's bytes may be wrong in any way. What cannot be read is left out and noted in `Frame.notes`; nothing
+here raises for bytes that were received. Only building a frame raises, if the frame would be invalid.
 """
 
 import struct
@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.errors import LocalProtocolError
-from pulsarctl_wire.wire.commands import BODIES, command_name
+from pulsarctl_wire.wire.commands import BODIES, PAYLOAD_TYPES, command_name
 from pulsarctl_wire.wire.fields import unknown_fields
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata, Schema
 from pulsarctl_wire.wire.varint import breaks
@@ -33,25 +33,29 @@ MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
 """Bytes a broker accepts in a message unless CONNECTED.max_message_size says otherwise."""
 
 FRAME_PADDING: Final = 10 * 1024
-"""Bytes a frame may be larger than the largest message; the limit counts the length prefix too."""
+"""Bytes by which a frame, including its length prefix, may be larger than the largest message."""
 
 MAX_FRAME_SIZE: Final = MAX_MESSAGE_SIZE + FRAME_PADDING
-"""Bytes of the largest legal frame, length prefix included, unless announced otherwise."""
+"""Bytes of the largest legal frame, length prefix included, unless the broker announces another limit."""
 
 MAX_PARSED: Final = MAX_FRAME_SIZE
-"""Bytes of the largest command or metadata that is parsed: parsed it may take 30 times as much memory."""
+"""Bytes of the largest command or metadata that is parsed. Parsed, it may take 30 times as much memory."""
 
 KEPT_FRAME: Final = 64 * 1024 * 1024
-"""Bytes of the largest frame kept whole, however large frames are said to be."""
+"""Bytes of the largest frame that is kept whole, whatever limit the broker announces."""
 
 MAGIC_CHECKSUM: Final = b"\x0e\x01"
 MAGIC_BROKER_ENTRY: Final = b"\x0e\x02"
 
-_MOST_GUESSED: Final = 65_536  # bytes of metadata whose size may be little-endian
+_MOST_GUESSED: Final = 65_536  # the largest metadata for which `entry_hint` tries a little-endian size
+
+header_at: Final = struct.Struct(">II").unpack_from
+"""TOTAL_SIZE and COMMAND_SIZE of the frame at an offset: `header_at(data, offset)`."""
 
 _U32: Final = struct.Struct(">I")
 _u32_at: Final = _U32.unpack_from
 _entry_at: Final = struct.Struct(">HII").unpack_from  # magic 0e01, CRC32-C, METADATA_SIZE
+_parse_command: Final = BaseCommand.FromString
 _parse_metadata: Final = MessageMetadata.FromString
 
 
@@ -60,8 +64,8 @@ class Connection:
     """A TCP connection, or what stands in for one (a hex dump, a file of raw frames).
 
     `index` counts connections from 0 in order of appearance, as Wireshark's tcp.stream does; `client`
-    and `server` are "address:port" texts, empty where the source does not say. `flipped` tells that they
-    were taken for one another until a command showed which is which.
+    and `server` are "address:port" texts, empty if the source does not have them. `flipped`: they had been
+    mistaken for each other, until a command showed which is which.
     """
 
     __slots__ = ("client", "flipped", "index", "server")
@@ -78,58 +82,40 @@ class Connection:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Frame:
-    """A frame of the protocol, whole or cut short, with what its session knows of it.
+    """A frame of the protocol, complete or cut, with what its connection's state knows about it.
 
-    number        counts frames from 1 in order of capture (0 until it is given one)
+    number        counts frames from 1 in order of capture; 0 until the state assigns it
     time_ns       when its last captured byte was captured, ns since the epoch; None if unknown
     start_ns      when its first captured byte was captured
     packet        number (from 1) of the packet that completed it; 0 where there are no packets
     packets       numbers of all packets that hold a part of it
-    connection    the `Connection` it travelled on
+    connection    the `Connection` it was sent on
     to_broker     True from client to broker
-    offset        of its first byte in its direction of the connection
+    offset        offset of its first byte in its direction of the connection
     raw           its bytes, length prefix included; fewer than `size` when `partial`
     partial       its end was not captured
-    type, base    the command's number and the parsed BaseCommand (None: the command itself is cut)
-    checksum      "valid", "invalid", "absent"; None for commands without payload, or when cut
+    type, base    the command's type number and the parsed BaseCommand (-1 and None: the command is cut)
+    checksum      "valid", "invalid", "absent"; None for commands without payload, or if cut
     metadata      MessageMetadata of SEND and MESSAGE; None if there is none or it does not parse
     payload_at    where in `raw` the payload begins; 0 if there is none
     broker_entry  whether the broker put its own metadata in front of the entry
-    topic, subscription   full topic name and subscription, where ids could be resolved; else None
-    request, latency_ns   for an answer: number of the request's frame, ns since it
-    request_type  for an answer: type number of that request's command; None where it is not known
-    answer        for a request: number of the answer's frame, where already known
-    joined        on the last chunk of a message: the payload of all its chunks, if they were seen
-    schema        of the topic's messages, where one was seen for the version that this one carries
+    topic, subscription   full topic name and subscription, if ids could be resolved; else None
+    producer      name of the producer: for SEND from its metadata, for its answer that of the SEND
+    sent          for an answer to a SEND: bytes of that SEND's frame, and messages in it
+    request, latency_ns   for an answer: number of the request's frame, ns since it or since `resend_of`
+    resend_of     for a resent SEND, and for its answer: number of the first frame it was sent in
+    request_type  for an answer: type number of that request's command; None if not known
+    answer        for a request: number of the answer's frame, if already known
+    joined        for the last chunk of a message: the payload of all its chunks, if they were seen
+    schema        the topic's schema for the version that this message carries, if one was seen
     notes         texts on anything odd
     """
 
     __slots__ = (
-        "answer",
-        "base",
-        "broker_entry",
-        "checksum",
-        "connection",
-        "joined",
-        "latency_ns",
-        "metadata",
-        "notes",
-        "number",
-        "offset",
-        "packet",
-        "packets",
-        "partial",
-        "payload_at",
-        "raw",
-        "request",
-        "request_type",
-        "schema",
-        "start_ns",
-        "subscription",
-        "time_ns",
-        "to_broker",
-        "topic",
-        "type",
+        *("answer", "base", "broker_entry", "checksum", "connection", "joined", "latency_ns", "metadata"),
+        *("notes", "number", "offset", "packet", "packets", "partial", "payload_at", "producer", "raw"),
+        *("request", "request_type", "resend_of", "schema", "sent", "start_ns", "subscription"),
+        *("time_ns", "to_broker", "topic", "type"),
     )
 
     def __init__(
@@ -160,6 +146,9 @@ class Frame:
         self.broker_entry = False
         self.topic: str | None = None
         self.subscription: str | None = None
+        self.producer: str | None = None
+        self.sent: tuple[int, int] | None = None
+        self.resend_of: int | None = None
         self.request: int | None = None
         self.request_type: int | None = None
         self.answer: int | None = None
@@ -170,12 +159,12 @@ class Frame:
 
     @property
     def command(self) -> str:
-        """The command's name: SEND, LOOKUP_RESPONSE, UNKNOWN(99); "?" where the command is cut."""
+        """The command's name: SEND, LOOKUP_RESPONSE, UNKNOWN(99); "?" if the command is cut."""
         return command_name(self.type) if self.base is not None else "?"
 
     @property
     def body(self) -> Any:
-        """The command's own sub-message (a protobuf message); None where it is missing."""
+        """The command's own sub-message (a protobuf message); None if it is missing."""
         name = BODIES.get(self.type)
         if name is None or self.base is None or not self.base.HasField(name):  # type: ignore[arg-type]
             return None
@@ -194,22 +183,22 @@ class Frame:
 
     @property
     def command_size(self) -> int:
-        """COMMAND_SIZE: bytes of the BaseCommand; 0 where that is not captured."""
+        """COMMAND_SIZE: bytes of the BaseCommand; 0 if the size was not captured."""
         return _u32_at(self.raw, 4)[0] if len(self.raw) >= 8 else 0
 
     @property
     def payload(self) -> bytes:
-        """The entry's payload as on the wire: maybe a batch, compressed, encrypted, a chunk."""
+        """The entry's payload as sent; it may be a batch, compressed, encrypted or a chunk."""
         return self.raw[self.payload_at :] if self.payload_at else b""
 
     @property
     def parts(self) -> "Parts":
-        """Where the parts of a payload frame lie."""
+        """Where the parts of a payload frame are."""
         return locate(self.raw, 8 + self.command_size)
 
     @property
     def broker_entry_metadata(self) -> BrokerEntryMetadata | None:
-        """What the broker prefixed to the entry (PIP-70); None if nothing, or not parseable."""
+        """What the broker put in front of the entry (PIP-70); None if nothing, or if it does not parse."""
         if not self.broker_entry:
             return None
         start, stop = self.parts.broker_entry
@@ -219,7 +208,7 @@ class Frame:
             return None
 
     def note(self, text: str) -> None:
-        """Add a remark on something odd."""
+        """Add a note about something odd."""
         self.notes = [*self.notes, text]
 
     def __repr__(self) -> str:
@@ -229,11 +218,11 @@ class Frame:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Malformed:
-    """A stretch of captured bytes that is no frame.
+    """A stretch of captured bytes that are not a frame.
 
-    `size` is its length in bytes, `raw` its first bytes (`KEPT` at most), `reason` what was expected
-    and not found, `protocol` the other protocol it speaks ("TLS", "HTTP", …) if it was recognised.
-    The rest as in `Frame`.
+    `size` is its length in bytes, `raw` its first bytes (`KEPT` at most), `reason` says what is wrong,
+    `protocol` names another protocol ("TLS", "HTTP", …) if one was recognised.
+    The other attributes are those of `Frame`.
     """
 
     __slots__ = (
@@ -253,7 +242,6 @@ class Malformed:
         offset: int = 0,
         time_ns: int | None = None,
         packet: int = 0,
-        protocol: str = "",
     ) -> None:
         self.reason = reason
         self.raw = raw[: self.KEPT]
@@ -264,7 +252,7 @@ class Malformed:
         self.time_ns = time_ns
         self.packet = packet
         self.packets: Sequence[int] = ()
-        self.protocol = protocol
+        self.protocol = ""
 
     def __repr__(self) -> str:
         return f"<Malformed {self.size} bytes at {self.offset}: {self.reason}>"
@@ -302,11 +290,11 @@ Event = Frame | Malformed | Gap
 
 
 class Parts:
-    """Where the parts behind the command lie in a frame's bytes, as (start, stop) offsets.
+    """Where the parts after the command are in a frame's bytes, as (start, stop) offsets.
 
-    A part that is not there is (0, 0). `stored` and `computed` are the checksum as carried and as
-    calculated (both None without 0e01, `computed` None too where the frame is cut). `problem` says
-    why the walk ended early, "" when it did not.
+    An absent part is (0, 0). `stored` is the checksum in the frame, and `computed` the checksum of its
+    bytes, even if the frame is cut (both None without 0e01). `problem` says why not all parts were found;
+    "" if they were.
     """
 
     __slots__ = ("broker_entry", "checksum", "computed", "metadata", "payload", "problem", "stored")
@@ -319,7 +307,7 @@ class Parts:
 
 
 def locate(raw: bytes, at: int) -> Parts:
-    """The parts of a payload frame `raw` whose command ends at `at`. Never raises."""
+    """The parts of the payload frame `raw`, whose command ends at `at`. Never raises."""
     parts = Parts()
     end = len(raw)
     if raw[at : at + 2] == MAGIC_BROKER_ENTRY and end - at >= 6:
@@ -335,7 +323,7 @@ def locate(raw: bytes, at: int) -> Parts:
         at += 6
         parts.computed = crc32c(memoryview(raw)[at:])
     if end - at < 4:
-        parts.problem = "no metadata behind the command"
+        parts.problem = "no metadata after the command"
         return parts
     start = at + 4
     stop = start + _u32_at(raw, at)[0]
@@ -350,7 +338,7 @@ def locate(raw: bytes, at: int) -> Parts:
 def read_entry(frame: Frame, at: int) -> None:
     """Fill in checksum, metadata and payload of a SEND or MESSAGE whose command ends at `at`.
 
-    The common layout (0e01, then metadata) is walked here; all others go through `locate`.
+    The usual layout (0e01, then metadata) is read here, all others by `locate`.
     """
     raw = frame.raw
     end = len(raw)
@@ -358,7 +346,7 @@ def read_entry(frame: Frame, at: int) -> None:
     if magic == 0x0E01:
         start = at + 10
         payload_at = start + size
-        # copying what is small is faster than a view on it
+        # for small data a copy is faster than a memoryview
         covered = raw[at + 6 :] if end < 65_536 else memoryview(raw)[at + 6 :]
         frame.checksum = "valid" if crc32c(covered) == stored else "invalid"
         problem = "" if payload_at <= end else f"metadata of {size} bytes runs beyond the frame"
@@ -389,8 +377,23 @@ def read_entry(frame: Frame, at: int) -> None:
         frame.note(f"the metadata does not parse as MessageMetadata: {why}".rstrip(": "))
 
 
+def cut_frame(
+    raw: bytes, connection: Connection, to_broker: bool, offset: int, time_ns: int | None, packet: int
+) -> Frame:
+    """The partial frame that begins with `raw`: at least 8 bytes. A complete command in it must parse."""
+    total, size = _u32_at(raw)[0], _u32_at(raw, 4)[0]
+    base = _parse_command(raw[8 : 8 + size]) if len(raw) >= 8 + size else None
+    number = -1 if base is None else type_of(base) or 0
+    frame = Frame(raw, base, number, connection, to_broker, offset, time_ns, packet)
+    frame.partial = True
+    frame.note(f"cut: {len(raw)} of {total + 4} bytes")
+    if number in PAYLOAD_TYPES:
+        read_entry(frame, 8 + size)
+    return frame
+
+
 def entry_hint(raw: bytes, at: int) -> str:
-    """What is likely wrong with an entry at `raw[at:]` whose parts cannot be located; "" if unknown."""
+    """What is probably wrong with the entry at `raw[at:]`, whose parts were not found; "" if unknown."""
     if raw[at : at + 2] == MAGIC_CHECKSUM:
         at += 6
     if len(raw) - at < 8:
@@ -415,8 +418,8 @@ def build_frame(
 ) -> bytes:
     """The bytes of a frame.
 
-    `metadata` makes it a payload frame (SEND, MESSAGE), with the CRC32-C unless `checksum` is False
-    and with `broker_entry` in front if given. Raises LocalProtocolError if a required field is
+    With `metadata` it is a payload frame (SEND, MESSAGE). It has a CRC32-C unless `checksum` is False,
+    and `broker_entry` in front of the entry if given. Raises LocalProtocolError if a required field is
     missing or the frame would exceed 4 GiB.
     """
     try:
@@ -438,13 +441,13 @@ def build_frame(
 
 
 def with_command(raw: bytes, base: BaseCommand) -> bytes:
-    """The frame `raw` with the command `base` in place of its own; all behind the command stays as it is."""
-    command, behind = base.SerializePartialToString(), raw[8 + int.from_bytes(raw[4:8], "big") :]
-    return struct.pack(">II", 4 + len(command) + len(behind), len(command)) + command + behind
+    """The frame `raw` with its command replaced by `base`; everything after the command is unchanged."""
+    command, rest = base.SerializePartialToString(), raw[8 + int.from_bytes(raw[4:8], "big") :]
+    return struct.pack(">II", 4 + len(command) + len(rest), len(command)) + command + rest
 
 
 def type_of(base: BaseCommand) -> int | None:
-    """The command's type number, also one that the schema does not have; None if it has none."""
+    """The command's type number, even if the schema does not have that type; None if it has no type."""
     if base.HasField("type"):
         return base.type
     types = [data for number, data in unknown_fields(base) if number == 1]

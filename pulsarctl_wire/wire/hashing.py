@@ -1,12 +1,12 @@
-"""The hashes by which keys find their partition.
+"""The hash functions that choose a partition for a message key.
 
-Sources: Pulsar's JavaStringHash and Murmur3_32Hash. Keys are hashed as they are carried: binary ones by their
+Sources: Pulsar's JavaStringHash and Murmur3_32Hash. Keys are hashed as they are sent: binary keys as their
 base64 text.
 """
 
 
 def java_string_hash(key: str) -> int:
-    """Java's String.hashCode of `key`, without its sign: 31 bits over UTF-16 units."""
+    """Java's String.hashCode of `key` without the sign bit: 31 bits, computed over UTF-16 units."""
     value = 0
     units = key.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):
@@ -15,7 +15,7 @@ def java_string_hash(key: str) -> int:
 
 
 def murmur3_32(key: str) -> int:
-    """Murmur3 (x86, 32 bits, seed 0) of `key` in UTF-8, without its sign."""
+    """Murmur3 (x86, 32 bits, seed 0) of `key` in UTF-8, without the sign bit."""
     import mmh3
 
     return mmh3.hash(key.encode("utf-8", "surrogatepass"), 0, signed=False) & 0x7FFFFFFF

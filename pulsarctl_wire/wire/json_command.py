@@ -1,28 +1,28 @@
-"""Lines of a script for a broker: JSON or hexadecimal digits in, bytes of frames out, right or wrong ones.
+"""Parses the lines of a script: JSON or hexadecimal digits in, the bytes of valid or invalid frames out.
 
     {"command": "LOOKUP", "fields": {…}, …}    a record, as in docs/json.md
     {"type": "LOOKUP", "lookupTopic": {…}}     a BaseCommand in protobuf's JSON
-    00000009 00000005 0812920100               bytes, whatever they are
-    {"wait": 0.5}                              no bytes: a pause
-    {"expect": "LOOKUP_RESPONSE"}              no bytes: go on when such a frame has come
+    00000009 00000005 0812920100               any bytes
+    {"wait": 0.5}                              no bytes: pause for so many seconds
+    {"expect": "LOOKUP_RESPONSE"}              no bytes: wait until such a frame has arrived
 
-Beside the command, both kinds of JSON say what stands behind it, and what is to be wrong:
+Both kinds of JSON may also have what follows the command, and what should be wrong with the frame:
 
     metadata, broker_entry_metadata       MessageMetadata, BrokerEntryMetadata; metadata alone is enough
-    payload, payload_base64               the entry's payload as it is on the wire; `payload` is text, or a
-                                          record's {"view": …, "value": …} where that tells all bytes
-    messages                              instead of a payload, in the same two ways: a record's messages,
-                                          put into a batch and compressed if the metadata says so
-    checksum                              "valid" (if nothing is said), "invalid", "absent"
-    force_total_size, force_command_size, force_metadata_size     to be written where the sizes stand
+    payload, payload_base64               the entry's payload as on the wire; `payload` is text, or a
+                                          record's {"view": …, "value": …} if that has all its bytes
+    messages                              instead of a payload: a record's messages, with payloads in the
+                                          same two forms; batched and compressed as the metadata says
+    checksum                              "valid" (the default), "invalid", "absent"
+    force_total_size, force_command_size, force_metadata_size     written in place of the real sizes
 
-Values are those of `fields.Walker`, and what else protobuf's JSON allows: numbers as texts, enums by
-number, names in camelCase. Nothing is filled in: a required field that is not given is not sent. What a
+Values are those of `fields.Walker`, and anything else that protobuf's JSON allows: numbers as strings, enums
+by number, names in camelCase. There are no defaults: a missing required field is not sent. Values that a
 field's type does not allow can be sent as `unknown_field_N`: an integer (as a varint), bytes in base64, an
 object of further unknown fields (a group), or a list of these. Fields are written in the order of their
-numbers, as protobuf does, so that the record of a frame gives its bytes again. Not those of damaged frames
-(what is wrong with them is only described), of batches and compressed payloads (the messages are right, but
-codecs and the rest of their metadata may differ), or where a text was no UTF-8.
+numbers, as protobuf does, so the record of a frame gives the same bytes again. Exceptions are damaged frames
+(a record only describes the damage), batches and compressed payloads (the messages are the same, but the
+compressed bytes and other fields of their metadata may differ), and texts that were not UTF-8.
 """
 
 import json
@@ -35,7 +35,9 @@ from operator import itemgetter
 from typing import Any, Final
 
 from crc32c import crc32c
+from google.protobuf import wrappers_pb2 as wrappers
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import ParseDict, ParseError
 
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
 from pulsarctl_wire.wire.entry import Stamp
@@ -55,18 +57,18 @@ Values = dict[str, Any]
 DESCRIBING: Final = frozenset(
     {
         *("number", "time_ns", "connection", "to_broker", "packet", "client", "server", "total_size"),
-        *("request", "answer", "latency_ns", "topic", "subscription", "partial", "notes"),
+        *("request", "answer", "resend_of", "latency_ns", "topic", "subscription", "partial", "notes"),
     }
 )
-"""Names at the top of a record that only describe its frame: they are passed over."""
+"""Names at the top level of a record that only describe its frame: they are ignored."""
 
-BEHIND: Final = frozenset(
+_EXTRA: Final = frozenset(
     {
         *("metadata", "broker_entry_metadata", "messages", "payload", "payload_base64", "checksum"),
         *("force_total_size", "force_command_size", "force_metadata_size"),
     }
 )
-"""Names of what stands behind the command, and of what is to be wrong."""
+"""Names for what follows the command, and for what should be wrong."""
 
 _FORMS: Final = (
     'a line has "command" (and "fields"), "type" (and a sub-message), "wait" or "expect", or is hex digits'
@@ -76,13 +78,16 @@ _UNKNOWN_FIELD: Final = re.compile(r"unknown_field_([0-9]{1,9})")
 _REDACTED: Final = re.compile(r"\[redacted: [0-9]+ bytes\]")
 _ALL_ONES: Final = 2**64 - 1
 _LARGEST_FIELD: Final = 2**29 - 1
-_RANGES: Final = {
-    FieldDescriptor.TYPE_UINT64: (-1, _ALL_ONES),  # -1 is how records show all ones
-    FieldDescriptor.TYPE_INT64: (-(2**63), 2**63 - 1),
-    FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
-    FieldDescriptor.TYPE_INT32: (-(2**31), 2**31 - 1),
-    FieldDescriptor.TYPE_ENUM: (-(2**31), 2**31 - 1),
+_NUMBERS: Final[dict[int, tuple[Any, str]]] = {
+    FieldDescriptor.TYPE_BOOL: (wrappers.BoolValue, "true or false"),
+    FieldDescriptor.TYPE_DOUBLE: (wrappers.DoubleValue, "a number"),
+    FieldDescriptor.TYPE_ENUM: (wrappers.Int32Value, "a name or a 32-bit integer"),
+    FieldDescriptor.TYPE_INT32: (wrappers.Int32Value, "a 32-bit integer"),
+    FieldDescriptor.TYPE_UINT32: (wrappers.UInt32Value, "an integer from 0 to 4294967295"),
+    FieldDescriptor.TYPE_INT64: (wrappers.Int64Value, "a 64-bit integer"),
+    FieldDescriptor.TYPE_UINT64: (wrappers.UInt64Value, f"an integer from -1 to {_ALL_ONES}"),
 }
+"""Field type -> the protobuf wrapper that parses its JSON, and what an error says was expected."""
 _u32: Final = struct.Struct(">I").pack
 
 
@@ -95,16 +100,16 @@ class Wait:
 
 @dataclass(frozen=True)
 class Expect:
-    """A pause until a frame of `command` ("LOOKUP_RESPONSE", "UNKNOWN(99)") has come."""
+    """A pause until a frame with this `command` ("LOOKUP_RESPONSE", "UNKNOWN(99)") has arrived."""
 
     command: str
 
 
 def parse_line(text: str) -> bytes | Wait | Expect | None:
-    """What a line means: bytes to be sent, or a pause; None for an empty one and for a comment (#).
+    """What a line means: bytes to send, or a pause; None for an empty line or a comment (#).
 
-    Lone surrogates U+DC80 to U+DCFF (as the error handler "surrogateescape" makes them) are sent as the
-    bytes they stand for. Raises ValueError with one line that names the cause and the way out.
+    Lone surrogates U+DC80 to U+DCFF (from Python's error handler "surrogateescape") are sent as the
+    bytes they stand for. Raises ValueError with one line that names the cause and how to fix it.
     """
     text = text.strip()
     if not text or text.startswith("#"):
@@ -114,12 +119,12 @@ def parse_line(text: str) -> bytes | Wait | Expect | None:
     try:
         return _meant(json.loads(text))
     except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error.msg} at character {error.pos + 1}") from None
+        raise ValueError(f"invalid JSON: {error.msg} at character {error.pos + 1}") from None
     except RecursionError:
-        raise ValueError("JSON with too many objects inside each other") from None
+        raise ValueError("the JSON is nested too deeply") from None
     except ValueError as error:
-        said = str(error)  # names and values of the line are in it: keep it to one line
-        raise ValueError(said if said.isprintable() else said.encode("unicode_escape").decode()) from None
+        text = str(error)  # it quotes names and values from the line, but must stay on one line
+        raise ValueError(text if text.isprintable() else text.encode("unicode_escape").decode()) from None
 
 
 def _meant(given: Values) -> bytes | Wait | Expect:
@@ -128,11 +133,11 @@ def _meant(given: Values) -> bytes | Wait | Expect:
             return _pause(name, given)
     if "malformed" in given or "gap" in given:
         what = "a malformed stretch" if "malformed" in given else "a gap in a capture"
-        raise ValueError(f"{what}, and no frame: leave it out, or give the bytes to be sent as hex digits")
+        raise ValueError(f"{what} is not a frame: remove it, or give the bytes to send as hex digits")
     if "command" in given:
         command = _command_of_record(given)
     elif "type" in given:
-        command = {name: value for name, value in given.items() if name not in BEHIND}
+        command = {name: value for name, value in given.items() if name not in _EXTRA}
     else:
         raise ValueError(f"no command: {_FORMS}")
     return _frame(encode(BaseCommand.DESCRIPTOR, command), given)
@@ -141,11 +146,11 @@ def _meant(given: Values) -> bytes | Wait | Expect:
 def _pause(name: str, given: Values) -> Wait | Expect:
     value = given[name]
     if len(given) > 1:
-        raise ValueError(f'"{name}" is a line of its own')
+        raise ValueError(f'"{name}" must be the only name on its line')
     if name == "expect":
         return Expect(command_name(_command_number(value)))
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ValueError(f"wait is {_shown(value)}; a number of seconds is wanted")
+        raise ValueError(f"wait is {_shown(value)}; expected a number of seconds")
     return Wait(float(value))
 
 
@@ -159,22 +164,22 @@ def _frame(command: bytes, given: Values) -> bytes:
 
 
 def _size(given: Values, name: str, size: int) -> bytes:
-    """`size`, or what is to stand in its place, as on the wire."""
+    """`size`, or the value that the line gives to replace it, as on the wire."""
     forced = given.get(name)
     if forced is not None:
         if isinstance(forced, bool) or not isinstance(forced, int) or not 0 <= forced < 2**32:
-            raise ValueError(f"{name} is {_shown(forced)}; an integer of 0 to 4294967295 is wanted")
+            raise ValueError(f"{name} is {_shown(forced)}; expected an integer from 0 to 4294967295")
         size = forced
     return _u32(size)
 
 
 def _entry(given: Values) -> bytes:
-    """What stands behind the command: nothing, or metadata and payload with all that is before them."""
+    """What follows the command: nothing, or metadata and payload with everything in front of them."""
     metadata, broker_entry = (_object(given, name) for name in ("metadata", "broker_entry_metadata"))
     payload = _payload(given, metadata)
     checksum = given.get("checksum")
     if checksum not in (None, "valid", "invalid", "absent"):
-        raise ValueError(f'checksum is {_shown(checksum)}; it can be "valid", "invalid" or "absent"')
+        raise ValueError(f'checksum is {_shown(checksum)}; expected "valid", "invalid" or "absent"')
     entry = b""
     if metadata is not None or payload is not None:
         head = encode(MessageMetadata.DESCRIPTOR, metadata or {}, "metadata")
@@ -184,8 +189,8 @@ def _entry(given: Values) -> bytes:
             entry = b"".join((MAGIC_CHECKSUM, _u32(crc), entry))
     elif checksum is not None:
         raise ValueError(
-            "a checksum, but no metadata: the record does not have what stood behind the command; "
-            "give metadata and payload_base64, or leave the checksum out"
+            "a checksum, but no metadata: the record does not have what followed the command; "
+            "add metadata and payload_base64, or remove checksum"
         )
     if broker_entry is not None:
         prefix = encode(BrokerEntryMetadata.DESCRIPTOR, broker_entry, "broker_entry_metadata")
@@ -203,19 +208,20 @@ def _payload(given: Values, metadata: Values | None) -> bytes | None:
     if payload is not None or messages is None or (messages == [] and metadata is None):
         return payload
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
-        raise ValueError("messages are a list of objects, each with payload or payload_base64")
+        raise ValueError("messages must be a list of objects, each with payload or payload_base64")
     metadata = metadata or {}
     chunks = metadata.get("num_chunks_from_msg")
     if isinstance(chunks, int) and chunks > 1:
-        raise ValueError(f"one of {chunks} chunks, and records do not have a chunk's bytes; {_INSTEAD}")
-    if messages and _view(messages[0]) == "encrypted":
+        raise ValueError(f"this is one of {chunks} chunks, whose bytes a record does not have; {_INSTEAD}")
+    shown = messages[0].get("payload") if messages else None
+    if isinstance(shown, dict) and shown.get("view") == "encrypted":
         return _needed(messages[0], "messages.0")
     if metadata.get("num_messages_in_batch") is not None:
         if not messages:
             raise ValueError(f"a batch without messages: they could not be read; {_INSTEAD}")
         payload = b"".join(_in_batch(message, f"messages.{n}") for n, message in enumerate(messages))
     elif len(messages) > 1:
-        raise ValueError(f"{len(messages)} messages, but metadata has no num_messages_in_batch; give it")
+        raise ValueError(f"{len(messages)} messages, but metadata has no num_messages_in_batch; add it")
     else:
         payload = _needed(messages[0], "messages.0") if messages else b""
     return _compressed(payload, metadata.get("compression"))
@@ -225,7 +231,7 @@ _INSTEAD: Final = "give the entry's payload as payload_base64"
 
 
 def _in_batch(message: Values, where: str) -> bytes:
-    """A message as a part of a batch, with the metadata that its record has."""
+    """A message as it appears in a batch, with the metadata from its record."""
     payload = _needed(message, where)
     properties = _object(message, "properties") or {}
     single = {
@@ -248,11 +254,6 @@ def _compressed(payload: bytes, codec: Any) -> bytes:
     return Stamp("", number.number).compressed(MessageMetadata(), payload) if number else payload
 
 
-def _view(message: Values) -> Any:
-    payload = message.get("payload")
-    return payload.get("view") if isinstance(payload, dict) else None
-
-
 def _needed(message: Values, where: str) -> bytes:
     """The bytes of a message's payload."""
     content = _content(message, f"{where}.payload")
@@ -264,11 +265,11 @@ def _needed(message: Values, where: str) -> bytes:
 
 
 def _content(given: Values, where: str) -> bytes | None:
-    """The bytes that `payload` or `payload_base64` stand for; None if neither is there."""
+    """The bytes that `payload` or `payload_base64` stands for; None if neither is given."""
     payload, encoded = given.get("payload"), given.get("payload_base64")
     if encoded is not None:
         if payload is not None:
-            raise ValueError(f"{where} and {where}_base64: which of them?")
+            raise ValueError(f"{where} and {where}_base64 are both given: give only one")
         return _base64(encoded, f"{where}_base64")
     if not isinstance(payload, dict):
         return None if payload is None else _text(payload, where)
@@ -276,11 +277,11 @@ def _content(given: Values, where: str) -> bytes | None:
     if view == "text":
         return _text(value, f"{where}.value")
     if view in ("hex", "encrypted"):
-        return _hex(value, f"{where}.value: no hexadecimal digits")
+        return _hex(value, f"{where}.value: not hexadecimal digits")
     if view == "json":
         return _text(json.dumps(value, ensure_ascii=False, separators=(",", ":")), f"{where}.value")
     raise ValueError(
-        f"{where} is shown as {_shown(view)}, which does not tell its bytes; "
+        f"{where} is shown as {_shown(view)}, which does not give its exact bytes; "
         "decode it with --schema bytes, or give payload_base64"
     )
 
@@ -289,12 +290,12 @@ def _content(given: Values, where: str) -> bytes | None:
 
 
 def _command_number(name: Any) -> int:
-    """The type number of a command's name, or of UNKNOWN(N)."""
+    """The type number for a command's name, or for UNKNOWN(N)."""
     known = NUMBERS.get(name.upper()) if isinstance(name, str) else None
     if known is not None:
         return known
     if name == "?":
-        raise ValueError("a frame whose command was not captured: leave it out")
+        raise ValueError("the command of this frame was not captured: remove the line")
     unknown = _UNKNOWN_COMMAND.fullmatch(name) if isinstance(name, str) else None
     if unknown is None:
         raise ValueError(
@@ -304,13 +305,13 @@ def _command_number(name: Any) -> int:
 
 
 def _command_of_record(given: Values) -> Values:
-    """The values of the BaseCommand that a record tells of."""
+    """The values of the BaseCommand in a record."""
     if given.get("partial"):
-        raise ValueError("the end of this frame was not captured: leave it out, or give it as hex digits")
-    odd = sorted(given.keys() - DESCRIBING - BEHIND - {"command", "fields"})
+        raise ValueError("the end of this frame was not captured: remove it, or give it as hex digits")
+    odd = sorted(given.keys() - DESCRIBING - _EXTRA - {"command", "fields"})
     if odd:
         raise ValueError(
-            f"unknown names {', '.join(odd)}; known are command, fields, {', '.join(sorted(BEHIND))}"
+            f"unknown names {', '.join(odd)}; allowed are command, fields, {', '.join(sorted(_EXTRA))}"
         )
     number = _command_number(given["command"])
     fields = _object(given, "fields") or {}
@@ -327,13 +328,12 @@ def _command_of_record(given: Values) -> Values:
 
 
 def encode(descriptor: Any, values: Values, where: str = "") -> bytes:
-    """The bytes of a message with these values (see above); `where` is it, for errors. Raises ValueError."""
-    fields = {each.name: each for each in descriptor.fields}
-    by_json_name = {each.json_name: each for each in descriptor.fields}
+    """Encode a message with these values (see above). `where` is its path, for errors. Raises ValueError."""
+    fields = descriptor.fields_by_name
     pieces: list[tuple[int, bytes]] = []
     for name, value in values.items():
         place = f"{where}.{name}" if where else name
-        field = fields.get(name) or by_json_name.get(name)
+        field = fields.get(name) or descriptor.fields_by_camelcase_name.get(name)
         if value is None:
             continue
         if field is None:
@@ -343,7 +343,7 @@ def encode(descriptor: Any, values: Values, where: str = "") -> bytes:
             pieces.append((number, _unknown(number, value, place)))
         elif field.is_repeated:
             if not isinstance(value, list):
-                raise ValueError(f"{place} is {_shown(value)}; a list is wanted")
+                raise ValueError(f"{place} is {_shown(value)}; expected a list")
             pieces.append((field.number, b"".join(_field(field, item, place) for item in value)))
         else:
             pieces.append((field.number, _field(field, value, place)))
@@ -351,59 +351,39 @@ def encode(descriptor: Any, values: Values, where: str = "") -> bytes:
 
 
 def _field(field: Any, value: Any, where: str) -> bytes:
-    """One value of a field, with its key."""
+    """One value of a field, with its tag."""
     if field.full_name in SECRETS:
         return sized(field.number, _secret(field, value, where))
     kind = field.type
     if kind == FieldDescriptor.TYPE_MESSAGE:
         if not isinstance(value, dict):
-            raise ValueError(f"{where} is {_shown(value)}; an object is wanted")
+            raise ValueError(f"{where} is {_shown(value)}; expected an object")
         return sized(field.number, encode(field.message_type, value, where))
     if kind in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
         is_text = kind == FieldDescriptor.TYPE_STRING
         return sized(field.number, _text(value, where) if is_text else _base64(value, where))
+    number = _number(field, value, where)
     if kind == FieldDescriptor.TYPE_DOUBLE:
-        return tag(field.number, FIXED_64) + _double(value, where)
-    return tag(field.number, VARINT) + varint(_integer(field, value, where))
+        return tag(field.number, FIXED_64) + struct.pack("<d", number)
+    return tag(field.number, VARINT) + varint(int(number))
 
 
-def _integer(field: Any, value: Any, where: str) -> int:
-    """The integer that a value of a bool, an enum or an integer is sent as."""
-    kind = field.type
-    if kind == FieldDescriptor.TYPE_BOOL:
-        if not isinstance(value, bool):
-            raise ValueError(f"{where} is {_shown(value)}; true or false is wanted")
-        return value
-    if isinstance(value, str):
-        if kind == FieldDescriptor.TYPE_ENUM:
-            known = field.enum_type.values_by_name
-            if value not in known:
-                raise ValueError(f"{where}: there is no {_shown(value)}{_alike(value, known)}")
-            number: int = known[value].number
-            return number
-        if re.fullmatch("-?[0-9]{1,20}", value):  # as protobuf's JSON has 64 bits
-            value = int(value)
-    if isinstance(value, float) and value.is_integer():  # as jq 1.6 has them
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{where} is {_shown(value)}; an integer is wanted{_else(field)}")
-    least, most = _RANGES[kind]
-    if not least <= value <= most:
-        raise ValueError(f"{where} is {_shown(value)}; it takes {least} to {most}{_else(field)}")
-    return value
-
-
-def _else(field: Any) -> str:
-    return f" (unknown_field_{field.number} sends anything)"
-
-
-def _double(value: Any, where: str) -> bytes:
+def _number(field: Any, value: Any, where: str) -> float:
+    """A number, a bool or an enum from protobuf's JSON. For a uint64, -1 means 2^64-1, as in records."""
+    if field.type == FieldDescriptor.TYPE_ENUM and isinstance(value, str):
+        known = field.enum_type.values_by_name
+        if value not in known:
+            raise ValueError(f"{where}: there is no {_shown(value)}{_alike(value, known)}")
+        value = known[value].number
+    wrapper, expected = _NUMBERS[field.type]
+    if field.type == FieldDescriptor.TYPE_UINT64 and value in (-1, "-1"):
+        value = _ALL_ONES
     try:
-        if isinstance(value, bool):
-            raise TypeError
-        return struct.pack("<d", float(value))
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{where} is {_shown(value)}; a number is wanted") from None
+        number: float = ParseDict(value, wrapper()).value
+    except (ParseError, TypeError, ValueError, OverflowError):
+        anything = f"unknown_field_{field.number} can send any value"
+        raise ValueError(f"{where} is {_shown(value)}; expected {expected} ({anything})") from None
+    return number
 
 
 def _unknown_number(name: str) -> int | None:
@@ -413,7 +393,7 @@ def _unknown_number(name: str) -> int | None:
 
 
 def _unknown(number: int, value: Any, where: str) -> bytes:
-    """A field by its number, its wire type by the kind of its value."""
+    """Encode an unknown field by its number. The type of its value decides the wire type."""
     if isinstance(value, list):
         return b"".join(_unknown(number, each, where) for each in value)
     if isinstance(value, str):
@@ -427,7 +407,7 @@ def _unknown(number: int, value: Any, where: str) -> bytes:
             inside.append(_unknown(inner, each, f"{where}.{name}"))
         return b"".join((tag(number, GROUP), *inside, tag(number, END_OF_GROUP)))
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value <= _ALL_ONES:
-        raise ValueError(f"{where} is {_shown(value)}; an integer of 64 bits, base64 or an object is wanted")
+        raise ValueError(f"{where} is {_shown(value)}; expected a 64-bit integer, base64 or an object")
     return tag(number, VARINT) + varint(value)
 
 
@@ -437,13 +417,13 @@ def _unknown(number: int, value: Any, where: str) -> bytes:
 def _object(given: Values, name: str) -> Values | None:
     value = given.get(name)
     if value is not None and not isinstance(value, dict):
-        raise ValueError(f"{name} is {_shown(value)}; an object is wanted")
+        raise ValueError(f"{name} is {_shown(value)}; expected an object")
     return value
 
 
 def _text(value: Any, where: str) -> bytes:
     if not isinstance(value, str):
-        raise ValueError(f"{where} is {_shown(value)}; text is wanted")
+        raise ValueError(f"{where} is {_shown(value)}; expected text")
     try:
         return value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -451,17 +431,17 @@ def _text(value: Any, where: str) -> bytes:
 
 
 def _secret(field: Any, value: Any, where: str) -> bytes:
-    """Credentials; an error does not show them."""
+    """Credentials, from text or base64. Errors do not show the value."""
     if value == REFRESH.decode():
         return REFRESH
     if isinstance(value, str) and _REDACTED.fullmatch(value):
-        raise ValueError(f"{where} is redacted; decode with --show-secrets, or write it there")
+        raise ValueError(f"{where} is redacted; decode with --show-secrets, or fill it in")
     is_text = field.type == FieldDescriptor.TYPE_STRING
     try:
         return _text(value, where) if is_text else _base64(value, where)
     except ValueError:
         raise ValueError(
-            f"{where}: {'text' if is_text else 'base64'} is wanted; what is there is not shown"
+            f"{where}: expected {'text' if is_text else 'base64'}; its value is not shown"
         ) from None
 
 
@@ -470,7 +450,7 @@ def _base64(value: Any, where: str) -> bytes:
         text = value.replace("-", "+").replace("_", "/")  # protobuf's JSON allows either alphabet
         return b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (AttributeError, ValueError):
-        raise ValueError(f"{where} is {_shown(value)}; base64 is wanted") from None
+        raise ValueError(f"{where} is {_shown(value)}; expected base64") from None
 
 
 def _hex(value: Any, otherwise: str) -> bytes:
@@ -481,12 +461,12 @@ def _hex(value: Any, otherwise: str) -> bytes:
 
 
 def _shown(value: Any) -> str:
-    """A value as it may stand in an error."""
+    """A value as shown in an error, cut to 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _alike(name: Any, names: Any) -> str:
-    """A hint at a name that may have been meant, if there is one."""
+    """A hint at a similar name that may have been meant; "" if there is none."""
     found = get_close_matches(name, names, 1) if isinstance(name, str) else []
     return f"; did you mean {found[0]}?" if found else ""

@@ -1,4 +1,4 @@
-"""Topic names as Pulsar reads them: `t` is `persistent://public/default/t`."""
+"""Parses and completes topic names as Pulsar does: `t` is `persistent://public/default/t`."""
 
 import re
 from collections.abc import Sequence
@@ -7,16 +7,16 @@ from typing import Final
 from pulsarctl_wire.wire.fields import as_text
 
 LONGEST_NAME: Final = 2_048
-"""Characters of a topic name that are remembered."""
+"""The most characters of a topic name that are kept."""
 
 _PARTITION: Final = re.compile(r"-partition-(?:0|[1-9][0-9]*)\Z")
 
 
 def full_topic(name: str | bytes) -> str:
-    """The full name of a topic given in any of Pulsar's spellings; other texts as they are.
+    """The full name of a topic, from any of the forms that Pulsar accepts; other texts are unchanged.
 
-    `t` and `tenant/namespace/t` get the domain (and tenant and namespace) they leave out. Bytes are
-    what protobuf gives for a name that is not UTF-8.
+    `t` and `tenant/namespace/t` get the missing domain (and tenant and namespace). `name` is bytes if
+    protobuf received a name that is not UTF-8.
     """
     name = as_text(name[:LONGEST_NAME])
     if "://" in name:
@@ -28,32 +28,33 @@ def full_topic(name: str | bytes) -> str:
 
 
 def check_topic(name: str) -> str:
-    """The full name of a topic that a user named. Raises ValueError for what is no topic name."""
+    """The full name of a topic that a user named. Raises ValueError if it is not a topic name."""
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{name[:80]!r} is no topic: it is not UTF-8") from None
+        raise ValueError(f"{name[:80]!r} is not a valid topic: it is not UTF-8") from None
     full = full_topic(name)
     domain, found, rest = full.partition("://")
     parts = rest.split("/")
     if found and domain not in ("persistent", "non-persistent", "topic", "segment"):
-        raise ValueError(f"{name[:80]!r} is no topic: a domain is persistent:// or non-persistent://")
+        raise ValueError(f"{name[:80]!r} is not a valid topic: use persistent:// or non-persistent://")
     if len(parts) < 3 or not all(parts) or len(name) > LONGEST_NAME:
         raise ValueError(
-            f"{name[:80]!r} is no topic: use NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME"
+            f"{name[:80]!r} is not a valid topic: "
+            "use NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME"
         )
     return full
 
 
 def check_namespace(name: str) -> str:
-    """`tenant/namespace` (older: `tenant/cluster/namespace`) that a user named. Raises ValueError."""
+    """Check a `tenant/namespace` (older: `tenant/cluster/namespace`) from a user. Raises ValueError."""
     if not all(name.split("/")) or not 1 <= name.count("/") <= 2 or "://" in name:
-        raise ValueError(f"{name[:80]!r} is no namespace: use TENANT/NAMESPACE")
+        raise ValueError(f"{name[:80]!r} is not a valid namespace: use TENANT/NAMESPACE")
     return name
 
 
 def namespace_of(topic: str) -> str:
-    """`tenant/namespace` (older: `tenant/cluster/namespace`) of a full topic name."""
+    """The `tenant/namespace` (older: `tenant/cluster/namespace`) of a full topic name."""
     return topic.partition("://")[2].rpartition("/")[0]
 
 
@@ -63,20 +64,20 @@ def partition_name(topic: str, index: int) -> str:
 
 
 def partition_index(topic: str) -> int:
-    """Which partition this topic is; -1 for one that is none."""
+    """Which partition this topic is; -1 if it is not a partition."""
     found = _PARTITION.search(topic)
     return int(found[0].rpartition("-")[2]) if found else -1
 
 
 def without_partition(topic: str) -> str:
-    """The topic that a partition belongs to (its `-partition-N` taken off); others as they are."""
+    """The topic that a partition belongs to (without `-partition-N`); other topics are unchanged."""
     return _PARTITION.sub("", topic)
 
 
 def id_text(ids: Sequence[tuple[int, int]], partition: int = -1, index: int | None = None) -> str:
     """A message id as text: 12:0, 12:0:2 (of partition 2), 12:0[3] (of a batch), 12:0…12:4 (of chunks).
 
-    `ids` are the (ledger, entry) of its chunks, or of the one entry it is in.
+    `ids` are the (ledger, entry) pairs of its chunks, or of its single entry.
     """
     suffix = f":{partition}" if partition >= 0 else ""
     texts = [f"{ledger}:{entry}{suffix}" for ledger, entry in ids]

@@ -1,19 +1,40 @@
-"""Numbers that were seen, one bit each."""
+"""A compact set of numbers: one bit for each."""
+
+from collections.abc import Iterator, Mapping
 
 
 class Numbers:
-    """A set of numbers from 0 on, for those that come about in order (connections): no hole costs more
-    than the bits of it.
-    """
+    """A set of numbers from 0 up. Every number up to the largest takes one bit, whether in the set or not."""
 
     def __init__(self) -> None:
         self._bits = bytearray()
 
-    def add(self, number: int) -> bool:
-        """Put `number` in; give whether it is new."""
-        at, bit = number // 8, 1 << number % 8
+    def __len__(self) -> int:
+        """How many numbers are in the set."""
+        return int.from_bytes(self._bits, "little").bit_count()
+
+    def __iter__(self) -> Iterator[int]:
+        """The numbers in order."""
+        for at, bits in enumerate(self._bits):
+            if bits:
+                yield from (8 * at + bit for bit in range(8) if bits >> bit & 1)
+
+    def add(self, number: int) -> None:
+        """Add `number`."""
+        at = number // 8
         if at >= len(self._bits):
             self._bits.extend(bytes(at + 64 - len(self._bits)))
-        is_new = not self._bits[at] & bit
-        self._bits[at] |= bit
-        return is_new
+        self._bits[at] |= 1 << number % 8
+
+    def rename(self, numbers: Mapping[int, int]) -> None:
+        """Replace each number that is a key of `numbers` by its value there."""
+        old = list(self)
+        self._bits.clear()
+        for number in old:
+            self.add(numbers.get(number, number))
+
+    def merge(self, other: "Numbers") -> None:
+        """Add all numbers of `other`."""
+        size = max(len(self._bits), len(other._bits))
+        both = int.from_bytes(self._bits, "little") | int.from_bytes(other._bits, "little")
+        self._bits = bytearray(both.to_bytes(size, "little"))

@@ -1,25 +1,25 @@
-"""An entry opened: decompressed, taken apart into its messages, joined from its chunks.
+"""Opens entries: decompresses them, splits batches into messages, and joins chunks.
 
-    payload of an entry   encrypted? then as it is. Else decompressed to MessageMetadata.uncompressed_size
-    batch                 num_messages_in_batch present (1 counts too): per message
+    payload of an entry   if encrypted, unchanged; else decompressed to MessageMetadata.uncompressed_size
+    batch                 if num_messages_in_batch is present (even as 1): per message
                           [SIZE 4][SingleMessageMetadata][payload of payload_size bytes]
-    chunks                one compressed payload cut into pieces, each in an entry of its own, joined by uuid
+    chunks                one compressed payload, split into several entries, joined by uuid
 
-Everything here is bounded: what a codec puts out by `uncompressed_size` and `MAX_PAYLOAD`, a batch by
-its bytes, chunks by `ChunkJoiner.MAX_BYTES` over all messages that wait for more, and all that is opened
-of one input by a `Budget`.
+Everything here is bounded: the output of a codec by `uncompressed_size` and `MAX_PAYLOAD`, a batch by
+its bytes, the chunks of all incomplete messages by `ChunkJoiner.MAX_BYTES`, and everything that is opened
+in one input by a `Budget`.
 """
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from pulsarctl_wire.wire.fields import as_text, unknown_fields
-from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CompressionType,
     MessageMetadata,
@@ -28,36 +28,36 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 from pulsarctl_wire.wire.varint import breaks, read_varint
 
 MAX_MESSAGES: Final = 65_536
-"""Messages of a batch that are opened: six bytes can claim to be one."""
+"""The most messages of a batch that are opened: six bytes can claim to be one."""
 
 MAX_PAYLOAD: Final = 64 * 1024 * 1024
 """Bytes of the largest payload that is decompressed."""
 
 MAX_METADATA: Final = 1024 * 1024
-"""Bytes of a SingleMessageMetadata that is parsed: two bytes can make a property of a hundred."""
+"""Bytes of the largest SingleMessageMetadata that is parsed: two bytes can become a property of a hundred."""
 
 MESSAGE_COST: Final = 1024
-"""What opening a message of a batch costs of a `Budget`, beside its bytes."""
+"""What each message of a batch costs of a `Budget`, in addition to its bytes."""
 
 PROPERTY_COST: Final = 256
-"""What a property of such a message costs of it."""
+"""What each property of such a message costs of a `Budget`."""
 
 WIDE_COST: Final = 3
-"""What a byte of its metadata costs of it where that is long, and one of a payload that is shown and is not
-ASCII: as text they may take much more."""
+"""What each byte of such a message's metadata costs if that is long, and each byte of a shown payload that is
+not all ASCII: as text they may take much more memory."""
 
 ESCAPED_COST: Final = 16
-"""What a byte costs of it that stands in a text and is no UTF-8, and so is shown as four characters."""
+"""What each byte costs of texts that are not UTF-8: an invalid byte is shown as four characters."""
 
 UNKNOWN_COST: Final = 64
-"""What a byte of its metadata costs of it where that has fields the schema does not know."""
+"""What each byte of such a message's metadata costs if it has unknown fields."""
 
-_USUAL_METADATA: Final = 64  # bytes that are not worth a look
+_USUAL_METADATA: Final = 64  # bytes of metadata that are not checked, and cost nothing extra
 
-_SNAPPY_FRAMING: Final = b"\xff\x06\x00\x00sNaPpY"
-"""What the framing format begins with (github.com/google/snappy, framing_format.txt): the Rust client's."""
+SNAPPY_FRAMING: Final = b"\xff\x06\x00\x00sNaPpY"
+"""The start of Snappy's framing format (google/snappy, framing_format.txt), which the Rust client uses."""
 
-_CHUNK_COST: Final = 192  # bytes of keeping a chunk, beside its payload
+_CHUNK_COST: Final = 192  # bytes that a stored chunk takes in addition to its payload
 
 _u32_at: Final = struct.Struct(">I").unpack_from
 
@@ -66,10 +66,10 @@ _u32_at: Final = struct.Struct(">I").unpack_from
 class Message:
     """One application message of an entry.
 
-    `index` is its place in the batch, None outside of one; `metadata` its SingleMessageMetadata in a
-    batch, else the entry's MessageMetadata; `payload` its bytes, None where it could not be had;
-    `skipped` that MESSAGE.ack_set masks it: the consumer has acknowledged it before; `head` the bytes of its
-    metadata in a batch.
+    `index` is its position in the batch; None if there is no batch. `metadata` is its SingleMessageMetadata
+    in a batch, else the entry's MessageMetadata. `payload` is None if it could not be read. `skipped`:
+    MESSAGE.ack_set masks it, as the consumer acknowledged it earlier. `head` is the size of its metadata in
+    a batch, in bytes.
     """
 
     index: int | None
@@ -80,11 +80,11 @@ class Message:
 
 
 class Entry(NamedTuple):
-    """What an entry holds: its messages, and texts on anything odd.
+    """The contents of an entry: its messages, and notes on anything odd.
 
-    An encrypted entry is one message whose payload is the ciphertext: `metadata.encryption_keys` tells.
-    `corrupt` tells that its bytes are not what its metadata says. A payload that is None although the entry
-    is not corrupt was left unopened: it is larger than what is opened, or memory was short.
+    An encrypted entry (with `metadata.encryption_keys`) is one message whose payload is the ciphertext.
+    `corrupt`: its bytes are not what its metadata says. If a payload is None although the entry is not
+    corrupt, it was not opened: it was too large, the budget was used up, or memory ran out.
     """
 
     messages: list[Message]
@@ -93,17 +93,17 @@ class Entry(NamedTuple):
 
 
 class PayloadError(ValueError):
-    """A payload that its codec cannot read; internal, becomes a note."""
+    """A payload that its codec cannot read. Internal: it becomes a note."""
 
 
 class Budget:
-    """How much may be opened of an input: a few bytes can ask for very much.
+    """Limits how much is opened in one input, as a few bytes can demand very much.
 
-    The unit is a byte of decompressed payload; a message costs `MESSAGE_COST` as well, and whoever shows
-    payloads spends what that takes. The first MiB of input may use `START`; each byte after it adds `ratio`.
-    Traffic of clients stays far below that.
+    The unit is a byte of decompressed payload. Each message of a batch also costs `MESSAGE_COST`, and code
+    that shows payloads subtracts their costs from `left`. The first MiB of input may use `START`; each byte
+    after it adds `ratio`. Traffic of real clients stays far below that.
 
-    `unopened` counts the entries that were not opened, or not to their end, for lack of it.
+    `unopened` counts the entries that were not opened, or only in part, because the budget was used up.
     """
 
     START: Final = 160 * 1024 * 1024
@@ -117,7 +117,7 @@ class Budget:
         self._free = self.FREE
 
     def read(self, size: int) -> None:
-        """`size` more bytes of input were read."""
+        """Note that `size` more bytes of input were read."""
         if self._free >= size:
             self._free -= size
         else:
@@ -125,27 +125,27 @@ class Budget:
             self._free = 0
 
     def spend(self, cost: int) -> bool:
-        """Take `cost`, if that much is left; gives whether it was."""
+        """Subtract `cost` if that much is left. Returns whether it was."""
         if cost > self.left:
             return False
         self.left -= cost
         return True
 
     def refuse(self, what: str) -> str:
-        """Count an entry as left unopened; gives the note that says so of `what`."""
+        """Count an entry as unopened. Returns the note for it, which begins with `what`."""
         self.unopened += 1
         return f"{what}: too much was opened for so few bytes read (--payload-ratio)"
 
 
 class PayloadTooLarge(PayloadError):
-    """A payload that may be intact, but is larger than what is decompressed."""
+    """A payload that may be intact, but is too large to be decompressed."""
 
 
 def open_entry(frame: Frame, budget: Budget | None = None) -> Entry:
-    """The messages of a SEND or MESSAGE. Never raises: what cannot be read is said in the notes.
+    """The messages of a SEND or MESSAGE. Never raises: the notes say what could not be read.
 
-    A chunk has none, but the last one of a message has that message if all chunks were seen.
-    What `budget` has no room for stays unopened, and is noted.
+    A chunk has no messages, except that the last chunk has the whole message if all chunks were seen.
+    What exceeds `budget` is not opened, and noted.
     """
     try:
         return _opened(frame, budget)
@@ -166,7 +166,7 @@ def _opened(frame: Frame, budget: Budget | None) -> Entry:
         return Entry([Message(None, metadata, payload)], [])
     notes: list[str] = []
     if metadata.compression:
-        if metadata.compression == CompressionType.SNAPPY and payload.startswith(_SNAPPY_FRAMING):
+        if metadata.compression == CompressionType.SNAPPY and payload.startswith(SNAPPY_FRAMING):
             notes.append("SNAPPY in its framing format; the Java and C++ clients use the raw one")
         if budget is not None and not budget.spend(metadata.uncompressed_size):
             note = budget.refuse(f"{metadata.uncompressed_size} bytes left compressed")
@@ -182,8 +182,8 @@ def _opened(frame: Frame, budget: Budget | None) -> Entry:
     masked = frame.base.message.ack_set if frame.type == 9 and frame.base is not None else ()
     unopened = budget.unopened if budget is not None else 0
     messages = _batch(payload, count, masked, notes, budget)
-    whole = len(messages) >= min(count, MAX_MESSAGES)
-    return Entry(messages, notes, corrupt=not whole and (budget is None or budget.unopened == unopened))
+    is_complete = len(messages) >= min(count, MAX_MESSAGES)
+    return Entry(messages, notes, corrupt=not is_complete and (budget is None or budget.unopened == unopened))
 
 
 def _batch(
@@ -222,20 +222,23 @@ def _batch(
     if len(messages) != count:
         notes.append(f"{len(messages)} messages in a batch that says {count}")
     elif at < end:
-        notes.append(f"{end - at} bytes behind the last message of the batch")
+        notes.append(f"{end - at} bytes after the last message of the batch")
     return messages
 
 
 def _cost(single: SingleMessageMetadata, size: int) -> int:
-    """What a message with this metadata, of `size` bytes, costs of a `Budget`."""
-    cost = MESSAGE_COST + PROPERTY_COST * len(single.properties)
-    if size <= _USUAL_METADATA:
-        return cost
-    if unknown_fields(single):
+    """What a message with this metadata of `size` bytes costs of a `Budget`."""
+    cost = message_cost(size) + PROPERTY_COST * len(single.properties)
+    if size > _USUAL_METADATA and unknown_fields(single):
         cost += UNKNOWN_COST * size
-    if not _is_text(single):
+    if size > _USUAL_METADATA and not _is_text(single):
         cost += ESCAPED_COST * size
-    return cost + WIDE_COST * size
+    return cost
+
+
+def message_cost(size: int) -> int:
+    """What a message of a batch with usual metadata of `size` bytes and no properties costs of a `Budget`."""
+    return MESSAGE_COST if size <= _USUAL_METADATA else MESSAGE_COST + WIDE_COST * size
 
 
 def _is_text(single: Any) -> bool:
@@ -256,24 +259,25 @@ def _masked(ack_set: Any, index: int) -> bool:
 
 
 def decompress(codec: int, data: bytes, size: int) -> bytes:
-    """`data` decompressed by Pulsar's codec number `codec` to the `size` bytes that its metadata says.
+    """`data` decompressed with Pulsar's codec number `codec` to `size` bytes, its uncompressed_size.
 
-    Raises PayloadError if it is not of that codec or not of that size, PayloadTooLarge if that is more than
-    `MAX_PAYLOAD`, MemoryError if there is too little memory.
+    Raises PayloadError if the codec cannot read it or the size is wrong, PayloadTooLarge if `size` is more
+    than `MAX_PAYLOAD`, and MemoryError if there is too little memory.
     """
     name = CompressionType.DESCRIPTOR.values_by_number[codec].name
     if size > MAX_PAYLOAD:
         raise PayloadTooLarge(f"{name} payload of {size} bytes: more than {MAX_PAYLOAD} are not decompressed")
     try:
-        whole = _CODECS[codec](data, size)
+        output = _CODECS[codec](data, size)
     except (PayloadError, MemoryError):
         raise
     except Exception as error:
-        raise PayloadError(f"the payload does not decompress as {name}: {_first_line(error)}") from error
-    if len(whole) != size:
-        more = "or more " if len(whole) > size else ""
-        raise PayloadError(f"{name} payload of {len(whole)} {more}bytes where uncompressed_size says {size}")
-    return whole
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise PayloadError(f"the payload does not decompress as {name}: {why}") from error
+    if len(output) != size:
+        more = "or more " if len(output) > size else ""
+        raise PayloadError(f"{name} payload of {len(output)} {more}bytes where uncompressed_size says {size}")
+    return output
 
 
 def _lz4(data: bytes, size: int) -> bytes:
@@ -283,7 +287,7 @@ def _lz4(data: bytes, size: int) -> bytes:
 
 
 def _zlib(data: bytes, size: int) -> bytes:
-    # Java ends its streams by a flush, without final block or checksum
+    # Java ends its streams with a flush, without a final block or checksum
     return zlib.decompressobj().decompress(data, size + 1)
 
 
@@ -302,14 +306,14 @@ def _zstd(data: bytes, size: int) -> bytes:
 def _snappy(data: bytes, size: int) -> bytes:
     import cramjam
 
-    if data.startswith(_SNAPPY_FRAMING):
-        whole = bytearray(size)
-        return bytes(whole[: cramjam.snappy.decompress_into(data, whole)])
-    said, _ = read_varint(data, 0, min(len(data), 5))
-    if said != size:
-        raise PayloadError(f"SNAPPY payload of {said} bytes where uncompressed_size says {size}")
-    whole = bytearray(size)  # ours, for cramjam panics where it cannot have the memory
-    return bytes(memoryview(whole)[: cramjam.snappy.decompress_raw_into(data, whole)])
+    if data.startswith(SNAPPY_FRAMING):
+        output = bytearray(size)
+        return bytes(output[: cramjam.snappy.decompress_into(data, output)])
+    stated, _ = read_varint(data, 0, min(len(data), 5))
+    if stated != size:
+        raise PayloadError(f"SNAPPY payload of {stated} bytes where uncompressed_size says {size}")
+    output = bytearray(size)  # allocated here, as cramjam panics if it cannot allocate the memory
+    return bytes(memoryview(output)[: cramjam.snappy.decompress_raw_into(data, output)])
 
 
 _CODECS: Final[dict[int, Callable[[bytes, int], bytes]]] = {
@@ -320,12 +324,8 @@ _CODECS: Final[dict[int, Callable[[bytes, int], bytes]]] = {
 }
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
-
-
 class _Chunks:
-    """The chunks of one message so far."""
+    """The chunks of one message that arrived so far."""
 
     __slots__ = ("expected", "ids", "parts", "size")
 
@@ -336,10 +336,18 @@ class _Chunks:
         self.size = 0
 
 
-class ChunkJoiner:
-    """Joins the chunks of messages, told apart by connection, direction, owner and uuid.
+ChunkKey = tuple[Connection, bool, int, str]
+"""Connection, direction, owner and uuid of a message."""
 
-    With `keep` False it only tells when a message is whole (`joined` is then empty): for counting.
+
+def _key(frame: Frame, metadata: MessageMetadata, owner: int) -> ChunkKey:
+    return frame.connection, frame.to_broker, owner, as_text(metadata.uuid[:256])
+
+
+class ChunkJoiner:
+    """Joins the chunks of messages, which it identifies by connection, direction, owner and uuid.
+
+    With `keep` False it keeps no payloads, for callers that only count: `joined` is b"" when complete.
     """
 
     MAX_BYTES: Final = 64 * 1024 * 1024
@@ -347,32 +355,33 @@ class ChunkJoiner:
 
     def __init__(self, *, keep: bool = True) -> None:
         self._keep = keep
-        self._waiting: dict[tuple[int, bool, int, str], _Chunks] = {}
+        self._waiting: dict[ChunkKey, _Chunks] = {}
         self._bytes = 0
 
     def add(
         self, frame: Frame, metadata: MessageMetadata, owner: int, place: tuple[int, int] | None = None
     ) -> list[tuple[int, int]]:
-        """Take the chunk in `frame` of producer or consumer `owner`; the last one gets `frame.joined`.
+        """Add the chunk in `frame` of producer or consumer `owner`. For the last one, sets `frame.joined`.
 
-        `place` is the chunk's (ledger, entry), where they are asked for: with the last chunk those of all
-        are given.
+        `place` is the chunk's (ledger, entry), for callers that need them. Returns those of all chunks with
+        the last chunk, and otherwise an empty list.
         """
-        none: list[tuple[int, int]] = []
+        nothing: list[tuple[int, int]] = []
         chunk, count = metadata.chunk_id, metadata.num_chunks_from_msg
-        key = frame.connection.index, frame.to_broker, owner, as_text(metadata.uuid[:256])
+        key = _key(frame, metadata, owner)
         chunks = self._waiting.get(key)
         if chunk == 0:
             self._drop(key)
             chunks = self._waiting[key] = _Chunks()
         if chunks is None or chunk > chunks.expected:
             expected = chunks.expected if chunks else 0
-            frame.note(f"chunk {chunk} of message {as_text(metadata.uuid)} without chunk {expected}")
+            uuid = as_text(metadata.uuid)
+            frame.note(f"chunk {chunk + 1} of message {uuid} without chunk {expected + 1}")
             self._drop(key)
-            return none
+            return nothing
         if chunk < chunks.expected:
-            frame.note(f"chunk {chunk} of message {as_text(metadata.uuid)} once more")
-            return none
+            frame.note(f"chunk {chunk + 1} of message {as_text(metadata.uuid)} once more")
+            return nothing
         chunks.expected += 1
         if place is not None:
             chunks.ids.append(place)
@@ -386,9 +395,23 @@ class ChunkJoiner:
         while self._bytes > self.MAX_BYTES or len(self._waiting) > self.MAX_MESSAGES:
             frame.note("too many chunks wait for more: the oldest message is given up")
             self._drop(next(iter(self._waiting)))
-        return none if frame.joined is None else chunks.ids
+        return nothing if frame.joined is None else chunks.ids
 
-    def _drop(self, key: tuple[int, bool, int, str]) -> None:
+    def has_begun(self, frame: Frame, metadata: MessageMetadata, owner: int) -> bool:
+        """Whether earlier chunks of this frame's message have arrived."""
+        return _key(frame, metadata, owner) in self._waiting
+
+    def begun(self, connection: Connection) -> list[tuple[bool, int, str, int]]:
+        """A connection's incomplete messages: direction, owner, uuid, and how many chunks have arrived."""
+        return [(*key[1:], chunks.expected) for key, chunks in self._waiting.items() if key[0] is connection]
+
+    def resume(self, connection: Connection, begun: Iterable[tuple[bool, int, str, int]]) -> None:
+        """Continue from what another joiner's `begun` returned."""
+        for to_broker, owner, uuid, expected in begun:
+            chunks = self._waiting[connection, to_broker, owner, uuid] = _Chunks()
+            chunks.expected = expected
+
+    def _drop(self, key: ChunkKey) -> None:
         chunks = self._waiting.pop(key, None)
         if chunks is not None:
             self._bytes -= chunks.size

@@ -1,8 +1,8 @@
-"""PROXY protocol headers: whose connection a proxy passes on, said before all else, as text or binary.
+"""Builds and parses PROXY protocol headers: a proxy sends one first, to say whose connection it forwards.
 
-A shell reads as many bytes as `header_size` asks for until it has so many, and not one more: what follows
-belongs to the protocol inside. A header is right to the letter or refused; nobody guesses on an untrusted
-port. Of v2's extensions (TLVs) nothing is read. Bounds: 107 bytes of v1, 16 and 65,535 of v2.
+The caller reads as many bytes as `header_size` returns, calls it again until it has that many, and reads no
+further: the next byte belongs to the inner protocol. An invalid header is refused; nothing is guessed on an
+untrusted port. Extensions of v2 (TLVs) are ignored. Limits: 107 bytes for v1, 16 plus 65,535 for v2.
 Source: "The PROXY protocol, versions 1 & 2" by HAProxy, sections 2.1 and 2.2.
 """
 
@@ -30,27 +30,27 @@ End = tuple[str, int]
 
 
 class ProxyHeaderError(WireError):
-    """What came is no PROXY header, or a wrong one."""
+    """The bytes received are not a PROXY header, or an invalid one."""
 
 
 class Origin(NamedTuple):
-    """Who connected to the first proxy, and to where; None where the header does not tell."""
+    """Who connected to the first proxy, and to which address; None if the header does not say."""
 
     source: End | None
     target: End | None
 
 
 UNKNOWN: Final = Origin(None, None)
-"""The proxy's own connection (LOCAL), or one that is not by IP: the socket's own ends are meant."""
+"""The proxy's own connection (LOCAL), or one that does not use IP: use the socket's own addresses."""
 
 
 def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """An IPv4 address that is mapped into IPv6 as what it is, all others as they are."""
+    """An IPv4-mapped IPv6 address as IPv4; all others unchanged."""
     return (address.version == 6 and address.ipv4_mapped) or address
 
 
 def _ip(host: str) -> IPv4Address | IPv6Address | None:
-    """The address that `host` is, without its zone; None for a name."""
+    """`host` as an IP address without its zone; None if it is a name."""
     try:
         return _plain(ip_address(host.partition("%")[0]))
     except ValueError:
@@ -64,8 +64,8 @@ def _mapped(address: IPv4Address | IPv6Address) -> IPv6Address:
 def build_header(version: int, source: End, target: End) -> bytes:
     """The header of version 1 or 2 for a TCP connection from `source` to `target`.
 
-    One IPv4 and one IPv6 address are both written as IPv6. If a host is no IP address, the header says
-    that the ends are unknown. Raises LocalProtocolError for another version, or an impossible port.
+    If one address is IPv4 and the other IPv6, both are written as IPv6. If a host is not an IP address, the
+    header says UNKNOWN. Raises LocalProtocolError for another version or an invalid port.
     """
     ports = source[1], target[1]
     if version not in (1, 2) or not all(0 <= port < 65_536 for port in ports):
@@ -77,7 +77,7 @@ def build_header(version: int, source: End, target: End) -> bytes:
     if not four:
         ends = [_mapped(end) for end in ends]
     if version == 1:
-        # in full: how a mapped address is abbreviated depends on Python's version
+        # written in full, as the short form of a mapped address depends on Python's version
         texts = " ".join(str(end) if four else end.packed.hex(":", 2) for end in ends)
         return f"PROXY TCP{4 if four else 6} {texts} {ports[0]} {ports[1]}\r\n".encode()
     block = _INET[1 if four else 2].pack(*(end.packed for end in ends), *ports)
@@ -85,10 +85,10 @@ def build_header(version: int, source: End, target: End) -> bytes:
 
 
 def header_size(data: bytes) -> int:
-    """Bytes of the header that `data` begins with; more than `data` has: read up to so many, ask again.
+    """Bytes of the header that `data` begins with. If `data` has fewer, read up to that many and call again.
 
-    The answer never goes beyond the header's end. Raises ProxyHeaderError as soon as `data` cannot become
-    a header.
+    The result never goes beyond the header's end. Raises ProxyHeaderError as soon as `data` cannot be the
+    beginning of a header.
     """
     if PROXY_V1.startswith(data[: len(PROXY_V1)]):
         end = data.find(b"\r\n", 0, PROXY_V1_LONGEST)
@@ -96,23 +96,23 @@ def header_size(data: bytes) -> int:
             return end + 2
         least = max(_V1_SHORTEST, len(data) + (1 if data.endswith(b"\r") else 2))
         if least > PROXY_V1_LONGEST:
-            raise ProxyHeaderError(f"a PROXY header that does not end within {PROXY_V1_LONGEST} bytes")
+            raise ProxyHeaderError(f"the PROXY header does not end within {PROXY_V1_LONGEST} bytes")
         return least
     if not PROXY_V2.startswith(data[: len(PROXY_V2)]):
         begin = data[:12].hex(" ")
         raise ProxyHeaderError(
-            f"no PROXY header: the connection begins with {begin}; does its sender add one?"
+            f"no PROXY header: the connection begins with {begin}; does its sender send one?"
         )
     if len(data) > len(PROXY_V2) and data[len(PROXY_V2)] >> 4 != 2:
-        raise ProxyHeaderError(f"a PROXY header of version {data[len(PROXY_V2)] >> 4}; 1 and 2 are known")
+        raise ProxyHeaderError(f"PROXY header of version {data[len(PROXY_V2)] >> 4}; 1 and 2 are supported")
     return _V2_HEAD.size + (_V2_HEAD.unpack_from(data)[3] if len(data) >= _V2_HEAD.size else 0)
 
 
 def parse_header(data: bytes) -> Origin:
-    """What the header says that `data` begins with. Raises ProxyHeaderError if it is not whole and right."""
+    """Parse the header that `data` begins with. Raises ProxyHeaderError if it is incomplete or invalid."""
     size = header_size(data)
     if size > len(data):
-        raise ProxyHeaderError(f"a PROXY header that ends after {len(data)} bytes")
+        raise ProxyHeaderError(f"the PROXY header is cut after {len(data)} bytes")
     return _parse_v1(data[: size - 2]) if data.startswith(PROXY_V1) else _parse_v2(data[:size])
 
 
@@ -151,4 +151,4 @@ def _parse_v2(header: bytes) -> Origin:
 
 def _wrong(header: bytes) -> ProxyHeaderError:
     shown = repr(header[:PROXY_V1_LONGEST])[2:-1] if header.startswith(PROXY_V1) else header[12:28].hex(" ")
-    return ProxyHeaderError(f"a PROXY header that makes no sense: {shown}")
+    return ProxyHeaderError(f"invalid PROXY header: {shown}")

@@ -1,11 +1,10 @@
-"""Bytes of the protocol without credentials: masked by stars, as long as they were.
+"""Masks credentials in the protocol's bytes with stars; the length stays the same.
 
-Of a frame these are the fields that `credentials.py` finds. Of bytes that are no intact frame only those are
-shown that surely belong to a command without credentials (`broken.py`).
+In a frame it masks the fields that `credentials.py` finds. In malformed bytes it masks everything, except
+what certainly belongs to a command without credentials (`broken.py`).
 """
 
 import re
-import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
@@ -15,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from pulsarctl_wire.wire.broken import broken_spans, credentials_from
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
-from pulsarctl_wire.wire.credentials import WITH_SECRETS, Span, command_type, find_secrets
+from pulsarctl_wire.wire.credentials import WITH_SECRETS, Span, find_secrets, type_in
 from pulsarctl_wire.wire.foreign import ENOUGH, QUERY, proxy_header, recognise
 from pulsarctl_wire.wire.frame import (
     KEPT_FRAME,
@@ -26,11 +25,13 @@ from pulsarctl_wire.wire.frame import (
     Frame,
     Gap,
     Malformed,
+    header_at,
     locate,
 )
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.resync import COMMAND_HEADS
 from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.varint import fields, read_varint
 
 _HEADER: Final = re.compile(rb"[A-Za-z0-9-]{1,40}:[ \t]*")
 _HARMLESS_HEADERS: Final = frozenset(
@@ -44,7 +45,7 @@ _HARMLESS_HEADERS: Final = frozenset(
 
 
 def event_spans(event: Event) -> list[Span]:
-    """The spans of an event's `raw` that only `--show-secrets` shows."""
+    """The spans of an event's `raw` that are shown only with `--show-secrets`."""
     if isinstance(event, Gap):
         return []
     if isinstance(event, Frame):
@@ -57,9 +58,9 @@ def event_spans(event: Event) -> list[Span]:
 
 
 def frame_spans(frame: Frame) -> list[Span]:
-    """The spans of a frame's bytes that are credentials, or may be some."""
+    """The spans of a frame's bytes that are credentials, or may be."""
     raw = frame.raw
-    if frame.base is None:  # cut; its sizes are its own all the same
+    if frame.base is None:  # the command is cut, but the sizes are there
         return [(max(start, 8), stop) for start, stop in broken_spans(raw) if stop > 8]
     end = min(8 + frame.command_size, len(raw))
     proven = end if frame.checksum == "valid" and not frame.broker_entry else None
@@ -68,24 +69,26 @@ def frame_spans(frame: Frame) -> list[Span]:
 
 
 def hides_entry(frame: Frame) -> bool:
-    """Whether a part of the frame's entry is not shown: no checksum covers it, and it may be credentials."""
+    """Whether a part of the frame's entry is hidden: no checksum covers it, and it may hold credentials."""
     if frame.checksum == "valid":
         return False
     end = 8 + frame.command_size
     return any(stop > end for _, stop in frame_spans(frame))
 
 
-_MOST_KEPT: Final = 1024 * 1024  # bytes of a frame that are kept for those who ask again
+_MOST_KEPT: Final = 1024 * 1024  # bytes of the largest frame whose spans are cached
 
 
-@lru_cache(maxsize=2)  # several ask of each frame
+@lru_cache(maxsize=2)  # several callers ask about the same frame
 def _intact_spans(raw: bytes, end: int, number: int, proven: int | None = None) -> list[Span]:
-    """The spans of a frame whose command of type `number` ends at `end`; all from `proven` on is checked."""
+    """The spans of a frame whose command ends at `end`; a valid checksum covers it from `proven` on."""
     spans = find_secrets(raw, 8, end).spans
     visible = end
     if number in PAYLOAD_TYPES and not spans:
         if proven is None:
-            proven = _proven_from(raw, end)
+            parts = locate(raw, end)
+            is_right = parts.computed is not None and parts.computed == parts.stored
+            proven = parts.checksum[1] if is_right else len(raw)
         visible = credentials_from(raw, end, proven)
         if visible == proven:
             return []
@@ -93,27 +96,21 @@ def _intact_spans(raw: bytes, end: int, number: int, proven: int | None = None) 
 
 
 def _is_proven(data: bytes, at: int, stop: int) -> bool:
-    """Whether the entry at `data[at:stop]` begins with its checksum, and that is right."""
+    """Whether the entry at `data[at:stop]` begins with a checksum, and the checksum is valid."""
     if stop - at < 10 or data[at : at + 2] != MAGIC_CHECKSUM:
         return False
     return bool(crc32c(memoryview(data)[at + 6 : stop]) == int.from_bytes(data[at + 2 : at + 6], "big"))
 
 
-def _proven_from(raw: bytes, end: int) -> int:
-    """Where in the frame whose command ends at `end` what a right checksum covers begins; else its length."""
-    parts = locate(raw, end)
-    return parts.checksum[1] if parts.computed is not None and parts.computed == parts.stored else len(raw)
-
-
 def _http_spans(raw: bytes) -> Iterator[Span]:
-    """Of HTTP the query of the request, values of headers that are not known to be harmless, and bodies."""
+    """The spans to mask in HTTP: the query, the body, and values of headers not known to be harmless."""
     at = 0
     for number, line in enumerate(raw.splitlines(keepends=True)):
         stop, text = at + len(line), line.rstrip(b"\r\n")
         if not number:
             yield from ((at + found.start(), at + found.end()) for found in QUERY.finditer(text))
             if stop == len(raw) and b"//" in text and not line.endswith(b"\n"):
-                yield at + text.index(b"//"), stop  # who knows what follows
+                yield at + text.index(b"//"), stop  # the rest of the line is unknown
         elif not text:
             break
         else:
@@ -127,19 +124,17 @@ def _http_spans(raw: bytes) -> Iterator[Span]:
 
 
 _FIRST: Final = bytes([KEPT_FRAME >> 24])  # the largest first byte of a frame
-_HEAD: Final = 14  # bytes of a frame that tell whether it is plain
+_HEAD: Final = 14  # the first bytes of a frame, which tell whether it is plain
 _PLAIN: Final = {
     head: (len(head), number in PAYLOAD_TYPES)
     for head, number in COMMAND_HEADS.items()
     if number not in WITH_SECRETS
 }
-"""What commands without credentials begin with -> its size, and whether a payload follows the command."""
-
-_sizes_at: Final = struct.Struct(">II").unpack_from
+"""First bytes of a command without credentials -> their number, and whether a payload follows the command."""
 
 
 def masked(data: bytes, spans: list[Span], mask: bytes = b"*") -> bytes:
-    """`data` with stars, or another `mask` of one byte, in place of `spans`."""
+    """`data` with every byte in `spans` replaced by `mask`, which is a single byte."""
     if not spans:
         return data
     made = bytearray(data)
@@ -150,7 +145,7 @@ def masked(data: bytes, spans: list[Span], mask: bytes = b"*") -> bytes:
 
 
 def hex_digits(data: bytes, spans: list[Span]) -> str:
-    """`data` in hexadecimal digits, with xx for the bytes of `spans`."""
+    """`data` in hexadecimal digits, with xx for the bytes in `spans`."""
     if not spans:
         return data.hex(" ")
     digits = data.hex(" ").split()
@@ -161,7 +156,7 @@ def hex_digits(data: bytes, spans: list[Span]) -> str:
 
 
 def shown(event: Frame | Malformed, show_secrets: bool = False) -> bytes:
-    """The bytes of a frame or a malformed stretch as they may be shown."""
+    """The bytes of a frame or a malformed stretch, masked unless `show_secrets`."""
     return event.raw if show_secrets else masked(event.raw, event_spans(event))
 
 
@@ -169,25 +164,25 @@ def shown(event: Frame | Malformed, show_secrets: bool = False) -> bytes:
 
 
 class Redacted:
-    """One direction of a connection, redacted: what may hold credentials waits until it is whole.
+    """Redacts one direction of a connection. Frames that may hold credentials are held until complete.
 
-    Frames are followed by their sizes as long as these make sense. From where they do not, bytes wait no
-    longer than the decoder lets them, and are masked but for the intact frames that it finds.
+    It walks from frame to frame by their sizes, as long as the sizes are valid. After that the decoder takes
+    over: bytes are held as long as it holds them, and all are masked except the intact frames it finds.
     """
 
     def __init__(self) -> None:
         self.held = 0
-        """Bytes that wait."""
-        self._pieces: list[bytes] = []  # which they came in
-        self._need = 0  # bytes that must wait before there is anything to do
-        self._left = 0  # bytes to come of a frame, or of a PROXY header, that is let through
-        self._fresh = True  # nothing is known yet of what is spoken here
-        self._protocol = ""  # another one than Pulsar's
-        self._stream: FrameStream | None = None  # where sizes made no sense
-        self._at = 0  # in that, the offset of what is held
+        """The number of bytes held."""
+        self._pieces: list[bytes] = []  # the bytes held
+        self._need = 0  # do nothing until so many bytes are held
+        self._left = 0  # remaining bytes of a frame, or of a PROXY header, that is not masked
+        self._fresh = True  # the protocol is not known yet
+        self._protocol = ""  # another protocol than Pulsar's
+        self._stream: FrameStream | None = None  # the decoder, once sizes were invalid
+        self._at = 0  # offset in that stream of the bytes held
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The next bytes, as they may be shown."""
+        """Take the next bytes. Yields the bytes that can be shown now, masked."""
         if self._stream is not None:
             yield self._released(self._taken(data), self._stream.feed(data), self._stream)
         elif self._protocol:
@@ -203,7 +198,7 @@ class Redacted:
                 yield from self._frames(data)
 
     def end(self) -> bytes:
-        """What still waits, for no more will come."""
+        """The bytes still held, masked. Call it when no more bytes will come."""
         held = self._taken(b"")
         if self._stream is not None:
             return self._released(held, self._stream.close(), self._stream)
@@ -211,20 +206,20 @@ class Redacted:
         return masked(held, [(max(start, sizes), stop) for start, stop in broken_spans(held)])
 
     def _taken(self, data: bytes) -> bytes:
-        """What waits, and `data` after it: nothing waits any more."""
+        """The bytes held, followed by `data`; afterwards nothing is held."""
         data = b"".join((*self._pieces, data))
         self._hold(b"")
         return data
 
     def _hold(self, data: bytes, need: int = 0) -> None:
-        """Let `data` wait, until there are `need` bytes."""
+        """Hold `data` until there are `need` bytes."""
         self._pieces, self.held, self._need = [data], len(data), need
 
     def _begins(self, data: bytes) -> bool:
-        """Find out what begins with `data`; whether that can be told yet."""
+        """Find out which protocol begins with `data`. Returns False if that needs more bytes."""
         header, known = proxy_header(data)
         if header and not known:
-            return False  # there is more to it
+            return False  # the header is not complete
         if header or data[:1] <= _FIRST:
             self._left = header
         elif len(data) >= ENOUGH:
@@ -235,17 +230,17 @@ class Redacted:
         return True
 
     def _frames(self, data: bytes) -> Iterator[bytes]:
-        """Go from header to header; look into the frames that are not surely without credentials."""
+        """Walk from frame to frame, and mask those that may have credentials."""
         if self._protocol:
             yield masked(data, list(_http_spans(data)) if self._protocol == "HTTP" else [])
             return
         done, at, end, need = 0, self._left, len(data), 0
         while end - at >= 8:
-            total, size = _sizes_at(data, at)
+            total, size = header_at(data, at)
             stop = at + 4 + total
             if size < 2 or size + 4 > total or total > KEPT_FRAME:
                 yield data[done:at]
-                yield self._lose(data[at:])
+                yield self._start_search(data[at:])
                 return
             plain = _is_plain(data, at, total, size)
             if plain and (total == size + 4 or (stop <= end and _is_proven(data, at + 8 + size, stop))):
@@ -256,23 +251,23 @@ class Redacted:
                 break
             if total > MAX_FRAME_SIZE and not plain:
                 yield data[done:at]
-                yield self._lose(data[at:])
+                yield self._start_search(data[at:])
                 return
             yield data[done:at]
-            yield _whole(data[at:stop], size)
+            yield _masked_frame(data[at:stop], size)
             done = at = stop
         self._left = max(at - end, 0)
         self._hold(data[at:], need)
         yield data[done:at]
 
-    def _lose(self, data: bytes) -> bytes:
-        """No frame begins with `data`: leave it to the decoder to find the next one."""
+    def _start_search(self, data: bytes) -> bytes:
+        """No frame begins with `data`: from here on a decoder searches for frames."""
         self._stream = FrameStream(Connection(0), True, from_start=False)
         self._stream.certain = False
         return self._released(data, self._stream.feed(data), self._stream)
 
     def _released(self, data: bytes, events: list[Event], stream: FrameStream) -> bytes:
-        """What the decoder has done with of `data`, masked but for the frames in it; the rest waits."""
+        """The part of `data` that the decoder has finished, masked except for its frames. Holds the rest."""
         size = stream.position - self._at
         made = bytearray(b"*" * size)
         for frame in events:
@@ -285,24 +280,21 @@ class Redacted:
 
 
 def _is_plain(data: bytes, at: int, total: int, size: int) -> bool:
-    """Whether the frame at `data[at:]` has no credentials for sure, by its head alone.
+    """Whether the first bytes of the frame at `data[at:]` prove that it has no credentials.
 
-    That is a command which may carry none, written as protobuf writes it: its type, its sub-message of just
-    the size that is left, nothing behind that.
+    They do if the command's type may carry none, and its sub-message takes up the rest of the command.
     """
     head = _PLAIN.get(data[at + 8 : at + 11]) or _PLAIN.get(data[at + 8 : at + 12])
     if head is None or (total > size + 4 and not head[1]):
         return False
-    at, left = at + 8 + head[0], size - head[0] - 1
-    if left < 128:
-        return left >= 0 and data[at] == left if at < len(data) else False
-    left -= 1
-    return data[at : at + 2] == bytes((left & 0x7F | 0x80, left >> 7)) if left < 16_384 else False
+    begin = at + 8 + head[0]
+    left, start = read_varint(data, begin, len(data))
+    return begin < start <= at + _HEAD and start + left == at + 8 + size
 
 
-def _whole(raw: bytes, size: int) -> bytes:
-    """A whole frame by its sizes, as it may be shown; its command of `size` bytes may be anything."""
-    number = command_type(raw, 8, 8 + size)
+def _masked_frame(raw: bytes, size: int) -> bytes:
+    """A frame that is complete by its sizes, masked. Its command of `size` bytes may be anything."""
+    number = type_in(fields(raw, 8, 8 + size))
     try:
         BaseCommand.FromString(raw[8 : 8 + size])
     except DecodeError:

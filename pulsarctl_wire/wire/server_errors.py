@@ -1,4 +1,4 @@
-"""What the error codes of a broker mean, in a few words for who meets one.
+"""Short explanations of the broker's error codes, for error messages.
 
 Sources: the broker's mapping of its exceptions to codes, and each code as observed on 4.0.8.
 """
@@ -8,34 +8,34 @@ from typing import Final
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 
 MEANINGS: Final = {
-    "UnknownError": "nothing more is known; the broker's log has it",
-    "MetadataError": "metadata is out of reach, a pattern is no regular expression, or a consumer is unknown",
-    "PersistenceError": "the entry could not be stored; sending it again may succeed",
+    "UnknownError": "the cause is only in the broker's log",
+    "MetadataError": "metadata is unavailable, a regular expression is invalid, or a consumer is unknown",
+    "PersistenceError": "the entry could not be stored; a retry may succeed",
     "AuthenticationError": "the credentials are missing, wrong or expired",
     "AuthorizationError": "the role of these credentials lacks the permission",
-    "ConsumerBusy": "another exclusive consumer, another subscription type, or a limit of consumers",
+    "ConsumerBusy": "an exclusive consumer, another subscription type, or the limit of consumers",
     "ServiceNotReady": "the broker does not own the topic, does not know the listener, or is starting",
-    "ProducerBlockedQuotaExceededError": "the backlog quota is exceeded and its policy holds producers back",
-    "ProducerBlockedQuotaExceededException": "the backlog quota is exceeded and its policy refuses producers",
-    "ChecksumError": "the entry arrived with other bytes than its CRC32-C was taken of",
+    "ProducerBlockedQuotaExceededError": "the backlog quota is exceeded; its policy makes producers wait",
+    "ProducerBlockedQuotaExceededException": "the backlog quota is exceeded; its policy refuses producers",
+    "ChecksumError": "the entry's bytes do not match its CRC32-C",
     "UnsupportedVersionError": "the client's protocol version is too old for this",
-    "TopicNotFound": "no such topic, namespace, partition or schema, and nothing creates it",
-    "SubscriptionNotFound": "no such subscription, and nothing creates it",
+    "TopicNotFound": "no such topic, namespace, partition or schema, and it is not created automatically",
+    "SubscriptionNotFound": "no such subscription, and it is not created automatically",
     "ConsumerNotFound": "no such consumer on this connection",
-    "TooManyRequests": "lookups are throttled; ask more slowly",
-    "TopicTerminatedError": "the topic was ended for good; it can be read only",
-    "ProducerBusy": "the name is taken, an exclusive producer holds the topic, or a limit of producers",
-    "InvalidTopicName": "no topic may have this name",
-    "IncompatibleSchema": "the topic's schemas do not allow this one",
+    "TooManyRequests": "lookups are throttled; send fewer",
+    "TopicTerminatedError": "the topic was terminated; it is read-only",
+    "ProducerBusy": "the name is taken, the topic has an exclusive producer, or the limit of producers",
+    "InvalidTopicName": "this is not a valid topic name",
+    "IncompatibleSchema": "the schema is not compatible with the topic's schemas",
     "ConsumerAssignError": "key ranges are missing, reversed or overlap with another consumer's",
     "TransactionCoordinatorNotFound": "no coordinator here; transactions may be off, or it is starting",
-    "InvalidTxnStatus": "the transaction has ended, or is ending, already",
+    "InvalidTxnStatus": "the transaction has already ended, or is ending",
     "NotAllowedError": "a setting or a limit of the broker or the topic forbids it",
     "TransactionConflict": "another transaction has acknowledged this message",
     "TransactionNotFound": "no such transaction; it may have timed out",
-    "ProducerFenced": "exclusive access is not to be had, or another producer has taken it",
+    "ProducerFenced": "exclusive access is not available, or another producer took it",
 }
-"""ServerError's name -> its meaning."""
+"""ServerError's name -> what it means."""
 
 FINAL: Final = frozenset(
     {
@@ -46,15 +46,15 @@ FINAL: Final = frozenset(
         *("ConsumerNotFound", "TransactionNotFound"),
     }
 )
-"""Codes that trying again does not help against; the others may pass."""
+"""Codes for which a retry is useless. The others may be temporary."""
 
 FINAL_LATER: Final = frozenset(
     {"TopicNotFound", "TopicTerminatedError", "ProducerFenced", "AuthorizationError", "AuthenticationError"}
 )
-"""The same, for a producer or consumer that was open before."""
+"""Codes for which a retry is useless when a producer or consumer that was open is opened again."""
 
 
 def error_name(code: int) -> str:
-    """The name of ServerError number `code`."""
+    """The name of ServerError number `code`, or "ServerError(code)" if it is unknown."""
     known = ServerError.DESCRIPTOR.values_by_number.get(code)
     return known.name if known else f"ServerError({code})"

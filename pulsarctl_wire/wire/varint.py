@@ -1,37 +1,40 @@
-"""Protobuf's wire format, field by field: the one walker for all who need to know where fields lie.
+"""Walks protobuf's wire format field by field, for all code that needs to know where fields are.
 
     field    tag = number << 3 | wire type (a varint), then by wire type:
     0 varint  1 eight bytes  2 size (a varint), bytes  3 fields up to a tag 4 of the same number  5 four bytes
 
-Every encoding that any parser accepts is read: varints longer than necessary (up to ten bytes), fields in any
-order and any number of times, groups. Source: https://protobuf.dev/programming-guides/encoding/.
+It reads every encoding that any parser accepts: varints longer than necessary (up to ten bytes), fields in
+any order and repeated any number of times, groups. Source: https://protobuf.dev/programming-guides/encoding/.
 """
 
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from mypy_extensions import i64
+
 VARINT, FIXED_64, SIZED, GROUP, END_OF_GROUP, FIXED_32 = range(6)
 """Wire types."""
 
 MOST_GROUPS: Final = 100
-"""Groups inside each other; protobuf itself reads no more."""
+"""The maximum nesting of groups; protobuf has the same limit."""
 
-_LONGEST: Final = 10  # bytes of a varint
+_LONGEST: Final = 10  # bytes of the longest varint
+_MINUS_ONE: Final = b"\xff" * 9 + b"\x01"
 _64_BITS: Final = 2**64 - 1
 _32_BITS: Final = 2**32 - 1
 
 
 class Field(NamedTuple):
-    """A field of an encoded message, as offsets in its bytes.
+    """A field of an encoded message, as offsets into the bytes.
 
-    number    0 where the tag itself cannot be read
+    number    its field number; 0 if the tag itself cannot be read
     wire      its wire type
     start     where its tag begins
-    at        where its value begins (behind the size, of a SIZED one)
-    stop      where its value ends, or the message if the field is broken
-    value     of a varint; of a SIZED one the size it announces
-    depth     how many groups it is in; a group's own tags count as outside of it
-    problem   "", or why the field is broken: then it is the last one
+    at        where its value begins (if it is SIZED, after the size)
+    stop      where its value ends; where the message ends, if the field is broken
+    value     the value of a varint; the size of a SIZED field
+    depth     how many groups it is in; a group's own tags are outside of it
+    problem   "", or why the field is broken; a broken field is the last one
     """
 
     number: int
@@ -45,7 +48,7 @@ class Field(NamedTuple):
 
 
 def read_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
-    """The varint at `data[at:stop]`, modulo 2^64, and the offset behind it; `at` if it does not end."""
+    """The varint at `data[at:stop]`, modulo 2^64, and the offset after it; (0, `at`) if it does not end."""
     if at < stop and data[at] < 0x80:
         return data[at], at + 1
     value = shift = 0
@@ -58,14 +61,31 @@ def read_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
     return 0, at
 
 
+def read_signed(data: bytes, at: i64, stop: i64) -> tuple[i64, i64]:
+    """The varint at `data[at:stop]` if it is an int64 from -1 up, and the offset after it; else (0, `at`)."""
+    if at < stop and data[at] < 0x80:
+        return data[at], at + 1
+    value: i64 = 0
+    shift: i64 = 0
+    index = at
+    while index < stop and shift < 63:
+        byte: i64 = data[index]
+        index += 1
+        if byte < 0x80:
+            return value | byte << shift, index
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return (-1, index + 1) if data[at : min(index + 1, stop)] == _MINUS_ONE else (0, at)
+
+
 def fields(data: bytes, at: int, stop: int) -> Iterator[Field]:
-    """The fields of the message at `data[at:stop]`, those in groups too, up to the first broken one."""
+    """The fields of the message at `data[at:stop]`, including those in groups, up to the first broken one."""
     groups: list[int] = []
     while at < stop:
         start = at
         tag = data[at]
         if 7 < tag < 0x80 and at + 1 < stop and (value := data[at + 1]) < 0x80:
-            wire = tag & 7  # most fields of commands: two bytes, and maybe so many as the second one says
+            wire = tag & 7  # most fields in commands: two bytes; the second is the value, or the size of more
             if wire == VARINT:
                 at += 2
                 yield Field(tag >> 3, VARINT, start, start + 1, at, value, len(groups))
@@ -97,7 +117,7 @@ def fields(data: bytes, at: int, stop: int) -> Iterator[Field]:
 
 
 def breaks(data: bytes, at: int, stop: int, message: Any, prefix: str = "") -> str:
-    """Which field breaks the `message` (a descriptor) at `data[at:stop]`, why and where; "" if none."""
+    """Which field breaks the message at `data[at:stop]`, why and where; "" if none. `message` is its type."""
     for field in fields(data, at, stop):
         known = None if field.depth else message.fields_by_number.get(field.number)
         message_like = known is not None and known.message_type is not None and field.wire == SIZED
@@ -108,19 +128,15 @@ def breaks(data: bytes, at: int, stop: int, message: Any, prefix: str = "") -> s
             if problem:
                 return problem
         if field.problem:
-            return f"{field_name(field, known, prefix)} {field.problem} (offset {field.start})".lstrip()
+            name = f"{prefix}field {field.number}" if field.number else prefix.rstrip(".")
+            if known is not None:
+                name = f"{prefix}{known.name} (field {field.number})"
+            return f"{name} {field.problem} (offset {field.start})".lstrip()
     return ""
 
 
-def field_name(field: Field, known: Any, prefix: str = "") -> str:
-    """How a field is called: by its path and number, or its number where the schema does not have it."""
-    if known is not None:
-        return f"{prefix}{known.name} (field {field.number})"
-    return f"{prefix}field {field.number}" if field.number else prefix.rstrip(".")
-
-
 def _value(data: bytes, at: int, stop: int, wire: int) -> tuple[int, int, int, str]:
-    """A field's value (of a SIZED one, its size), where it begins and ends, and what is wrong with it."""
+    """A field's value (its size if it is SIZED), where it begins and ends, and what is wrong with it."""
     if wire in (VARINT, SIZED):
         value, end = read_varint(data, at, stop)
         if end == at:
@@ -146,7 +162,7 @@ def _left(size: int) -> str:
 
 
 def _ending(number: int, groups: list[int]) -> str:
-    """What is wrong with the end of group `number`; takes it off `groups`."""
+    """What is wrong with the end of group `number`; "" if nothing. Removes the group from `groups`."""
     if not groups:
         return "the end of a group that has not begun"
     begun = groups.pop()
@@ -154,7 +170,7 @@ def _ending(number: int, groups: list[int]) -> str:
 
 
 def varint(value: int) -> bytes:
-    """An integer of 64 bits as protobuf writes it; a negative one as its two's complement."""
+    """Encode a 64-bit integer as a varint; a negative one as its two's complement."""
     value &= _64_BITS
     digits = bytearray()
     while value > 0x7F:
@@ -165,10 +181,10 @@ def varint(value: int) -> bytes:
 
 
 def tag(number: int, wire: int) -> bytes:
-    """What a field begins with."""
+    """Encode the tag of a field."""
     return varint(number << 3 | wire)
 
 
 def sized(number: int, data: bytes) -> bytes:
-    """A whole field of wire type SIZED."""
+    """Encode a field of wire type SIZED, including its tag."""
     return tag(number, SIZED) + varint(len(data)) + data

@@ -1,14 +1,14 @@
-"""Where frames begin and end in one direction of a connection, without decoding them.
+"""Finds where frames begin and end in one direction of a connection, without decoding them.
 
-For those who pass bytes on and are interested in few of them: `walk` goes from header to header, and stops
-where a frame begins that is wanted, or a header that is not all there. A frame is believed by its sizes and
-by the first byte of its command; where they make no sense the walker is `lost`, for good: what follows may
-be anything, and is to be passed on as it is.
+It is for callers that forward bytes and need only a few of the frames. `walk` goes from header to header. It
+stops where a wanted frame begins, or where a header is incomplete. A frame is accepted by its sizes and
+the first byte of its command. If they are invalid, the walker is `lost` for good: the bytes that follow may
+be anything, and the caller should forward them unchanged.
 
     TOTAL_SIZE (4)  COMMAND_SIZE (4)  08 TYPE …      08 is the tag of BaseCommand.type, which comes first
 
-Small frames come by the million, so that there are two ways from header to header, for the same result: one
-for the compiler, by single bytes, and one that is quick where nothing was compiled.
+There may be millions of small frames, so the loop over headers exists twice, with the same result: one that
+reads single bytes, for the compiler, and one that is fast in interpreted Python.
 """
 
 import struct
@@ -20,10 +20,10 @@ from pulsarctl_wire.wire.foreign import proxy_header
 from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_FRAME_SIZE
 
 HEAD: Final = 10
-"""Bytes that tell a frame's size and its command; no frame is smaller."""
+"""Bytes with a frame's sizes and command type; no frame is smaller."""
 
 LARGEST: Final = MAX_FRAME_SIZE
-"""TOTAL_SIZE of a wanted frame; larger ones are passed over unless all are wanted."""
+"""The largest TOTAL_SIZE of a wanted frame; larger frames are skipped, unless all frames are wanted."""
 
 _ALL: Final = bytes([2] * 256)
 _COMPILED: Final = not __file__.endswith(".py")
@@ -33,10 +33,10 @@ _head_at: Final = struct.Struct(">IIBB").unpack_from
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FrameWalk:
-    """The walk over one direction, from its first byte on; a PROXY header before the frames is passed over.
+    """The walk over one direction, from its first byte on. It skips a PROXY header before the frames.
 
-    `wanted` are the command types (below 128) to stop at; `want_all` makes it all of them. `left` are the
-    bytes to come of the frame that has begun, `frames` counts those that were passed over.
+    `wanted` are the command types (below 128) to stop at; `want_all` makes it stop at all types. `left` is
+    the number of bytes that the current frame still lacks; `frames` counts the frames skipped.
     """
 
     __slots__ = ("_fresh", "_some", "_stops", "frames", "left", "lost")
@@ -49,13 +49,13 @@ class FrameWalk:
         self._fresh = True
 
     def want_all(self, all_of_them: bool) -> None:
-        """Stop at every frame from now on, or again only at those that are wanted."""
+        """Stop at every frame from now on; with False, only at wanted frames again."""
         self._stops = _ALL if all_of_them else self._some
 
     def walk(self, data: bytes, at: int) -> int:
-        """How far from `at` on `data` (from where the last walk ended) need not be looked at.
+        """Walk over `data` from `at` (where the last walk stopped). Returns the offset where it stops.
 
-        Short of its end, a frame begins there: a wanted one, or one whose head is not there as a whole.
+        If that is not the end of `data`, a wanted frame, or a frame with an incomplete header, begins there.
         """
         end = len(data)
         if self.lost:
@@ -63,7 +63,7 @@ class FrameWalk:
         if self._fresh and end:
             header, known = proxy_header(data)
             if header and not known:
-                return at  # it may be one, when there is more
+                return at  # it may be a PROXY header; that needs more bytes
             self._fresh = False
             self.left = header
         at += self.left
@@ -78,13 +78,13 @@ class FrameWalk:
 
     @staticmethod
     def size(data: bytes, at: int) -> int:
-        """Bytes of the frame that begins at `at`, where a walk stopped; 0 if its head is not all there."""
+        """Size in bytes of the frame at `at`, where a walk stopped; 0 if its header is incomplete."""
         total = int.from_bytes(data[at : at + 4], "big")
         return 4 + total if len(data) - at >= HEAD and total <= KEPT_FRAME else 0
 
 
 def _by_bytes(data: bytes, start: int, stops: bytes) -> tuple[int, int]:
-    """Where to stop, and the frames before it; -1 where there is no frame."""
+    """Where to stop, and the number of frames before that; -1 if a header is invalid. For the compiler."""
     end: i64 = len(data)
     at: i64 = start
     frames: i64 = 0
@@ -102,7 +102,7 @@ def _by_bytes(data: bytes, start: int, stops: bytes) -> tuple[int, int]:
 
 
 def _by_heads(data: bytes, at: int, stops: bytes) -> tuple[int, int]:
-    """The same."""
+    """The same as `_by_bytes`, but fast in interpreted Python."""
     end = len(data)
     frames = 0
     while end - at >= HEAD:

@@ -161,7 +161,7 @@ def test_recursive_schema() -> None:
 
 
 def test_bytes_left_over_are_noted() -> None:
-    assert avro("int", b"\x02\x00\x00") == Shown("avro", 1, "Bytes left over behind the value: 2.")
+    assert avro("int", b"\x02\x00\x00") == Shown("avro", 1, "Bytes left over after the value: 2.")
 
 
 @pytest.mark.parametrize(

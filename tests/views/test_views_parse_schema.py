@@ -156,7 +156,7 @@ def test_files_that_are_no_descriptors(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "x.desc"
     file.write_bytes(data)
     message = refusal(f"protobuf:{file}")
-    assert "holds no Protobuf descriptors: write it with protoc --include_imports" in message
+    assert "contains no Protobuf descriptors: write it with protoc --include_imports" in message
 
 
 def test_messages_that_are_not_there_or_not_one(tmp_path: Path, descriptors: Path) -> None:
@@ -179,5 +179,5 @@ def test_descriptors_without_imports(tmp_path: Path) -> None:
     files = shop()
     del files.file[1]
     message = refusal(f"protobuf:{written(tmp_path, files)}")
-    assert "lacks 'units.proto'" in message
+    assert "lacks the import 'units.proto'" in message
     assert "--include_imports" in message

@@ -114,7 +114,7 @@ _loose: st.SearchStrategy[Any] = st.recursive(
     ),
     st.none() | st.binary(max_size=4),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_show_never_raises_for_arbitrary_bytes(
     payload: bytes, type_name: str | None, data: bytes, properties: dict[str, str], key: bytes | None
 ) -> None:
@@ -123,19 +123,19 @@ def test_show_never_raises_for_arbitrary_bytes(
 
 
 @given(mutated())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_show_never_raises_for_mutated_traffic(content: Content) -> None:
     check(content)
 
 
 @given(_loose, st.binary(max_size=30))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_show_never_raises_for_things_like_avro_schemas(described: object, payload: bytes) -> None:
     check(Content(payload, schema("Avro", json.dumps(described).encode())))
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_without_schema_the_payload_can_be_told_from_what_is_shown(payload: bytes) -> None:
     shown = check(Content(payload))
     assert isinstance(shown.value, str)
@@ -147,7 +147,7 @@ def test_without_schema_the_payload_can_be_told_from_what_is_shown(payload: byte
     st.integers(-(2**63), 2**63 - 1),
     st.sampled_from(["int64", "date", "time", "timestamp", "localdate", "localtime"]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_number_is_a_date_or_stays_a_number(number: int, type_name: str) -> None:
     shown = check(Content(number.to_bytes(8, "big", signed=True), parse_schema(type_name)))
     assert shown.view == type_name

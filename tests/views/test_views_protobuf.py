@@ -120,7 +120,7 @@ def _fields(children: st.SearchStrategy[Any] | None) -> st.SearchStrategy[dict[s
 
 
 @given(_fields(_fields(_fields(None))))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_messages_show_as_google_protobuf_reads_them(fields: dict[str, Any]) -> None:
     message = all_class()(**fields)
     shown = show(Content(message.SerializeToString(), ALL))

@@ -6,11 +6,11 @@ import struct
 
 import pytest
 
-from pulsarctl_wire.cli.console import Paint
-from pulsarctl_wire.cli.hexview import HexRenderer
-from pulsarctl_wire.cli.line import LineRenderer
-from pulsarctl_wire.cli.tree import TreeRenderer
 from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.render.hexview import HexRenderer
+from pulsarctl_wire.render.line import LineRenderer
+from pulsarctl_wire.render.text import Paint
+from pulsarctl_wire.render.tree import TreeRenderer
 from pulsarctl_wire.wire.annotate import Part, annotated
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
@@ -144,7 +144,7 @@ def test_what_follows_a_broken_frame_is_masked() -> None:
     assert SECRET[:4] not in masked(first.raw, event_spans(first))
 
 
-def test_bytes_behind_a_command_are_masked() -> None:
+def test_bytes_after_a_command_are_masked() -> None:
     """TOTAL_SIZE of a PING that takes in what follows it."""
     connect = _connect(b"")
     data = struct.pack(">II", 9 + len(connect), 5) + PING[8:] + connect

@@ -124,11 +124,11 @@ def test_the_checksum_may_be_absent() -> None:
     assert frame.payload == b"hi"
 
 
-def test_bytes_behind_a_command_without_payload_are_noted() -> None:
+def test_bytes_after_a_command_without_payload_are_noted() -> None:
     body = VECTORS["PING"][1][8:]
     frame = parse((len(body) + 7).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body + b"abc")
     assert frame.command == "PING"
-    assert frame.notes == ["3 bytes behind the command"]
+    assert frame.notes == ["3 bytes after the command"]
 
 
 def test_a_type_the_schema_does_not_have_keeps_its_number() -> None:
@@ -141,7 +141,7 @@ def test_a_type_the_schema_does_not_have_keeps_its_number() -> None:
 @pytest.mark.parametrize(
     ("entry", "note"),
     [
-        (b"", "no metadata behind the command"),
+        (b"", "no metadata after the command"),
         (b"\x00\x00\x00\x09abc", "metadata of 9 bytes runs beyond the frame"),
         (b"\x0e\x02\xff\xff\xff\xff", "broker entry metadata of 4294967295 bytes runs beyond the frame"),
         (

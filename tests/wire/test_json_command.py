@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import message_frames, request_frames, send_frames
 
-from pulsarctl_wire.cli.jsonl import json_line
 from pulsarctl_wire.record import RECORD_NAMES, Recorder
+from pulsarctl_wire.render.jsonl import json_line
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, build_command
 from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunked, single_entry
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
@@ -331,7 +331,7 @@ def connecting(**fields: Any) -> dict[str, Any]:
 def test_redacted_credentials_are_refused(name: str) -> None:
     value: Any = "secret" if name.startswith("original") else b"secret"
     shown = connecting(auth_method_name="token", **{name: value})
-    assert refusal(shown) == (f"connect.{name} is redacted; decode with --show-secrets, or write it there")
+    assert refusal(shown) == (f"connect.{name} is redacted; decode with --show-secrets, or fill it in")
     shown["fields"][name] = "secret" if name.startswith("original") else b64encode(b"secret").decode()
     assert b"secret" in parsed(shown)
 
@@ -356,9 +356,9 @@ def test_the_brokers_constant_is_no_secret() -> None:
         ("hello", "neither a JSON object nor hexadecimal digits"),
         ("abc", "hexadecimal digits"),
         ("[1]", "hexadecimal digits"),
-        ('{"command": "PING"', "no JSON"),
-        ('{"command": "PING"} x', "no JSON: Extra data at character 21"),
-        ('{"a":' * 100_000, "objects inside each other"),
+        ('{"command": "PING"', "invalid JSON"),
+        ('{"command": "PING"} x', "invalid JSON: Extra data at character 21"),
+        ('{"a":' * 100_000, "nested too deeply"),
         (
             '{"command":"PING","fields":{"unknown_field_9":'
             + '{"unknown_field_9":' * 5000
@@ -376,30 +376,30 @@ def test_the_brokers_constant_is_no_secret() -> None:
         ({"type": "PING", "command_size": 3}, "BaseCommand has no such field"),
         ({"type": "PINGS"}, "type: there is no"),
         ({"type": "LOOKUP", "lookup": {}}, "did you mean lookupTopic?"),
-        ({"command": "LOOKUP", "fields": []}, "an object is wanted"),
+        ({"command": "LOOKUP", "fields": []}, "expected an object"),
         ({"command": "LOOKUP", "fields": {"topik": "t"}}, "did you mean topic?"),
-        ({"command": "LOOKUP", "fields": {"topic": 5}}, "lookupTopic.topic is 5; text is wanted"),
+        ({"command": "LOOKUP", "fields": {"topic": 5}}, "lookupTopic.topic is 5; expected text"),
         ({"command": "LOOKUP", "fields": {"topic": "\ud800"}}, "lone surrogate"),
-        ({"command": "LOOKUP", "fields": {"request_id": "x"}}, "unknown_field_2 sends anything"),
-        ({"command": "LOOKUP", "fields": {"request_id": -2}}, "it takes -1 to 18446744073709551615"),
-        ({"command": "LOOKUP", "fields": {"request_id": 1.5}}, "an integer is wanted"),
-        ({"command": "LOOKUP", "fields": {"request_id": True}}, "an integer is wanted"),
-        ({"command": "LOOKUP", "fields": {"authoritative": 1}}, "true or false is wanted"),
+        ({"command": "LOOKUP", "fields": {"request_id": "x"}}, "unknown_field_2 can send any value"),
+        ({"command": "LOOKUP", "fields": {"request_id": -2}}, "an integer from -1 to 18446744073709551615"),
+        ({"command": "LOOKUP", "fields": {"request_id": 1.5}}, "expected an integer"),
+        ({"command": "LOOKUP", "fields": {"request_id": True}}, "expected an integer"),
+        ({"command": "LOOKUP", "fields": {"authoritative": 1}}, "expected true or false"),
         ({"command": "SUBSCRIBE", "fields": {"subType": "Shard"}}, "did you mean Shared?"),
-        ({"command": "SUBSCRIBE", "fields": {"schema": "s"}}, "an object is wanted"),
-        ({"command": "SUBSCRIBE", "fields": {"metadata": {}}}, "a list is wanted"),
-        ({"command": "SUBSCRIBE", "fields": {"metadata": [1]}}, "an object is wanted"),
-        ({"command": "CONNECT", "fields": {"auth_data": "a.b"}}, "connect.auth_data: base64 is wanted; what"),
+        ({"command": "SUBSCRIBE", "fields": {"schema": "s"}}, "expected an object"),
+        ({"command": "SUBSCRIBE", "fields": {"metadata": {}}}, "expected a list"),
+        ({"command": "SUBSCRIBE", "fields": {"metadata": [1]}}, "expected an object"),
+        ({"command": "CONNECT", "fields": {"auth_data": "a.b"}}, "connect.auth_data: expected base64; its"),
         (
             {"command": "LOOKUP", "fields": {"original_auth_data": ["a.b"]}},
-            "text is wanted; what",
+            "expected text; its value",
         ),
-        ({"command": "CONNECT", "fields": {"auth_data": 5}}, "base64 is wanted"),
-        ({"command": "CONSUMER_STATS_RESPONSE", "fields": {"msgRateOut": "x"}}, "a number is wanted"),
+        ({"command": "CONNECT", "fields": {"auth_data": 5}}, "expected base64"),
+        ({"command": "CONSUMER_STATS_RESPONSE", "fields": {"msgRateOut": "x"}}, "expected a number"),
         ({"command": "PING", "fields": {"unknown_field_99999999999": 1}}, "no such field"),
-        ({"command": "PING", "fields": {"unknown_field_9": 2**64}}, "an integer of 64 bits"),
-        ({"command": "PING", "fields": {"unknown_field_9": 1.5}}, "an integer of 64 bits"),
-        ({"command": "PING", "fields": {"unknown_field_9": "?"}}, "base64 is wanted"),
+        ({"command": "PING", "fields": {"unknown_field_9": 2**64}}, "a 64-bit integer"),
+        ({"command": "PING", "fields": {"unknown_field_9": 1.5}}, "a 64-bit integer"),
+        ({"command": "PING", "fields": {"unknown_field_9": "?"}}, "expected base64"),
         ({"command": "PING", "fields": {"unknown_field_9": {"a": 1}}}, "unknown_field_N"),
         ({"command": "PING", "force_total_size": -1}, "force_total_size is -1"),
         ({"command": "PING", "force_command_size": 2**32}, "force_command_size is 4294967296"),
@@ -407,11 +407,11 @@ def test_the_brokers_constant_is_no_secret() -> None:
         ({"command": "SEND", "metadata": {}, "checksum": "wrong"}, '"valid", "invalid" or "absent"'),
         ({"command": "SEND", "metadata": 5}, "metadata is 5"),
         ({"command": "SEND", "metadata": {"publish_tim": 5}}, "did you mean publish_time?"),
-        ({"command": "SEND", "payload": 5}, "payload is 5; text is wanted"),
-        ({"command": "SEND", "payload": "a", "payload_base64": "YQ=="}, "which of them?"),
-        ({"command": "SEND", "payload_base64": "ä"}, "base64 is wanted"),
-        ({"command": "SEND", "payload": {"view": "hex", "value": "xx"}}, "no hexadecimal digits"),
-        ({"command": "SEND", "payload": {"view": "hex", "value": 5}}, "no hexadecimal digits"),
+        ({"command": "SEND", "payload": 5}, "payload is 5; expected text"),
+        ({"command": "SEND", "payload": "a", "payload_base64": "YQ=="}, "give only one"),
+        ({"command": "SEND", "payload_base64": "ä"}, "expected base64"),
+        ({"command": "SEND", "payload": {"view": "hex", "value": "xx"}}, "not hexadecimal digits"),
+        ({"command": "SEND", "payload": {"view": "hex", "value": 5}}, "not hexadecimal digits"),
         ({"command": "SEND", "payload": {"view": "avro", "value": {}}}, "--schema bytes"),
         ({"command": "SEND", "messages": 5, "metadata": {}}, "a list of objects"),
         ({"command": "SEND", "messages": [5], "metadata": {}}, "a list of objects"),
@@ -422,7 +422,7 @@ def test_the_brokers_constant_is_no_secret() -> None:
         ({"wait": "1"}, "a number of seconds"),
         ('{"wait": NaN}', "a number of seconds"),
         ('{"wait": Infinity}', "a number of seconds"),
-        ({"wait": 1, "expect": "PONG"}, "a line of its own"),
+        ({"wait": 1, "expect": "PONG"}, "the only name on its line"),
         ({"expect": "PONK"}, "did you mean PONG?"),
         ({"number": None, "malformed": "x", "bytes": "eA=="}, "a malformed stretch"),
         ({"number": None, "gap": 5}, "a gap"),

@@ -74,12 +74,15 @@ each_codec = pytest.mark.parametrize(("codec", "compress"), CODECS.values(), ids
 each_number = pytest.mark.parametrize("codec", [LZ4, ZLIB, ZSTD, SNAPPY])
 
 
+CONNECTION: Final = Connection(0)
+
+
 def metadata_of(**fields: Any) -> MessageMetadata:
     return MessageMetadata(**{"producer_name": "p", "sequence_id": 0, "publish_time": 1000, **fields})
 
 
 def received(data: bytes, to_broker: bool = True, connection: Connection | None = None) -> Frame:
-    (frame,) = FrameStream(connection or Connection(0), to_broker).feed(data)
+    (frame,) = FrameStream(connection or CONNECTION, to_broker).feed(data)
     assert isinstance(frame, Frame)
     return frame
 
@@ -135,7 +138,7 @@ def test_the_vector_of_a_send() -> None:
     assert (frame.checksum, frame.notes) == ("valid", ())
 
 
-def test_the_vector_of_a_message_behind_broker_metadata() -> None:
+def test_the_vector_of_a_message_after_broker_metadata() -> None:
     head = "000000340000000c08094a0808011204080510090e020000000508d00f1007"
     entry = "0e01c633c1950000000a0a0170100018e807480568656c6c6f"
     frame = received(bytes.fromhex(head + entry), to_broker=False)
@@ -548,7 +551,7 @@ def test_a_count_too_low(count: int) -> None:
     entry = open_entry(sent(data, num_messages_in_batch=count))
     assert payloads(entry) == [b"one"][:count]
     rest = len(data) - count * len(data) // 2
-    assert entry.notes == [f"{rest} bytes behind the last message of the batch"]
+    assert entry.notes == [f"{rest} bytes after the last message of the batch"]
 
 
 @pytest.mark.parametrize("count", [-1, -(2**31)])
@@ -787,7 +790,7 @@ def test_messages_are_apart_by_connection_direction_and_owner() -> None:
     results: list[list[bytes | None]] = [[], [], [], []]
     for at in range(3):
         for number, way in enumerate(ways):
-            frame = chunk(at, f"{number}{at}".encode(), **{"connection": Connection(0), **way})
+            frame = chunk(at, f"{number}{at}".encode(), **way)
             results[number].append(add(joiner, frame, owner=2 if number == 3 else 1).joined)
             assert frame.notes == ()
     assert results == [[None, None, f"{n}0{n}1{n}2".encode()] for n in range(4)]
@@ -796,7 +799,7 @@ def test_messages_are_apart_by_connection_direction_and_owner() -> None:
 def test_a_chunk_sent_again() -> None:
     frames = [chunk(0, b"a"), chunk(1, b"b"), chunk(1, b"B"), chunk(2, b"c")]
     assert joined(ChunkJoiner(), *frames) == [None, None, None, b"abc"]
-    assert notes(frames) == [[], [], ["chunk 1 of message p-1 once more"], []]
+    assert notes(frames) == [[], [], ["chunk 2 of message p-1 once more"], []]
 
 
 def test_a_message_sent_again() -> None:
@@ -811,13 +814,13 @@ def test_a_message_that_was_whole_comes_again() -> None:
     for _ in range(2):
         assert joined(joiner, chunk(0, b"a"), chunk(1, b"b"), chunk(2, b"c")) == [None, None, b"abc"]
     late = add(joiner, chunk(2, b"c"))
-    assert (late.joined, list(late.notes)) == (None, ["chunk 2 of message p-1 without chunk 0"])
+    assert (late.joined, list(late.notes)) == (None, ["chunk 3 of message p-1 without chunk 1"])
 
 
 def test_the_first_chunk_is_missing() -> None:
     frames = [chunk(1), chunk(2)]
     assert joined(ChunkJoiner(), *frames) == [None, None]
-    assert notes(frames) == [[f"chunk {at} of message p-1 without chunk 0"] for at in (1, 2)]
+    assert notes(frames) == [[f"chunk {at} of message p-1 without chunk 1"] for at in (2, 3)]
 
 
 def test_a_chunk_in_the_middle_is_missing() -> None:
@@ -825,8 +828,8 @@ def test_a_chunk_in_the_middle_is_missing() -> None:
     assert joined(ChunkJoiner(), *frames) == [None] * 3
     assert notes(frames) == [
         [],
-        ["chunk 2 of message p-1 without chunk 1"],
-        ["chunk 3 of message p-1 without chunk 0"],
+        ["chunk 3 of message p-1 without chunk 2"],
+        ["chunk 4 of message p-1 without chunk 1"],
     ]
 
 
@@ -835,7 +838,7 @@ def test_the_uuid_is_not_utf8() -> None:
     assert frame.metadata is not None
     metadata = MessageMetadata.FromString(frame.metadata.SerializeToString().replace(b"cafe", b"caf\xe9"))
     ChunkJoiner().add(frame, metadata, 1)
-    assert frame.notes == [r"chunk 1 of message caf\xe9 without chunk 0"]
+    assert frame.notes == [r"chunk 2 of message caf\xe9 without chunk 1"]
 
 
 @pytest.mark.parametrize("at", [-1, -(2**31), 3, 2**31 - 1])
@@ -882,7 +885,7 @@ def test_the_bytes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         chunk(1, bytes(30), uuid="b", of=2),
     ]
     assert joined(joiner, *frames) == [None, None, None, bytes(90)]
-    assert notes(frames) == [[], [GIVEN_UP], ["chunk 1 of message a without chunk 0"], []]
+    assert notes(frames) == [[], [GIVEN_UP], ["chunk 2 of message a without chunk 1"], []]
 
 
 def test_whole_messages_do_not_count_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -903,14 +906,14 @@ def test_a_message_larger_than_what_may_wait(monkeypatch: pytest.MonkeyPatch) ->
     joiner = ChunkJoiner()
     frames = [chunk(at, bytes(40), of=5) for at in range(5)]
     assert joined(joiner, *frames) == [None] * 5
-    assert notes(frames)[:4] == [[], [], [GIVEN_UP], ["chunk 3 of message p-1 without chunk 0"]]
+    assert notes(frames)[:4] == [[], [], [GIVEN_UP], ["chunk 4 of message p-1 without chunk 1"]]
 
 
 def test_chunks_of_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ChunkJoiner, "MAX_BYTES", 3 * CHUNK_COST)
     frames = [chunk(at, b"", of=100) for at in range(5)]
     assert joined(ChunkJoiner(), *frames) == [None] * 5
-    assert notes(frames) == [[], [], [], [GIVEN_UP], ["chunk 4 of message p-1 without chunk 0"]]
+    assert notes(frames) == [[], [], [], [GIVEN_UP], ["chunk 5 of message p-1 without chunk 1"]]
 
 
 def test_the_messages_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

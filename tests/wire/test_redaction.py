@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cuts, request_frames, send_frames
 
-from pulsarctl_wire.cli.console import Paint
-from pulsarctl_wire.cli.line import LineRenderer
 from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.render.line import LineRenderer
+from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.wire.commands import NAMES, build_command
 from pulsarctl_wire.wire.credentials import WITH_SECRETS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed, build_frame

@@ -200,7 +200,7 @@ V2 = b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + bytes(12)
 
 
 @pytest.mark.parametrize("header", [b"PROXY TCP4 10.0.0.1 10.0.0.2 56324 6650\r\n", V2])
-def test_a_proxy_header_is_named_and_the_frames_behind_it_decoded(header: bytes) -> None:
+def test_a_proxy_header_is_named_and_the_frames_after_it_decoded(header: bytes) -> None:
     for chunks in ([header + PING + SEND], [bytes([byte]) for byte in header + PING + SEND]):
         events = decode(*chunks)
         assert commands(events) == ["Malformed", "PING", "SEND"]

@@ -33,7 +33,7 @@ def test_a_topic_is_read_as_pulsar_does(given: str, full: str) -> None:
     "given", ["", "a/b", "foo://a/b/c", "persistent://a/b", "persistent://a//c", "x" * 3000]
 )
 def test_what_is_no_topic_is_refused(given: str) -> None:
-    with pytest.raises(ValueError, match="is no topic"):
+    with pytest.raises(ValueError, match="is not a valid topic"):
         check_topic(given)
 
 
@@ -51,5 +51,5 @@ def test_partitions() -> None:
 def test_namespaces() -> None:
     assert check_namespace("acme/shop") == "acme/shop"
     for wrong in ("", "default", "a/", "persistent://a/b", "a/b/c/d"):
-        with pytest.raises(ValueError, match="is no namespace"):
+        with pytest.raises(ValueError, match="is not a valid namespace"):
             check_namespace(wrong)

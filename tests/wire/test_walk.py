@@ -242,7 +242,7 @@ def test_a_proxy_header_in_pieces(header: bytes, step: int) -> None:
     assert looked_at == [(len(data) - len(LOOKUP), len(data))]
 
 
-def test_a_proxy_header_behind_a_frame_is_none() -> None:
+def test_a_proxy_header_after_a_frame_is_none() -> None:
     walker = FrameWalk(frozenset())
     assert walker.walk(PING + HEADERS[0] + PING, 0) == len(PING + HEADERS[0] + PING)
     assert walker.lost

@@ -1,48 +1,39 @@
-"""What a user types as payload bytes, by a schema: the way back from what the views show.
+"""Encodes text that a user types into payload bytes, by a schema. The inverse of the views.
 
     from pulsarctl_wire.views import encode, parse_schema
 
     encode(b"42", parse_schema("int64"))                # Encoded(b"\\0\\0\\0\\0\\0\\0\\0*")
     encode(b'{"id": 7}', parse_schema("avro:user.avsc"))  # Encoded(b"\\x0e")
 
-The text is JSON where the schema describes structures or numbers; dates and times may stand
-without quotes. What `show` gives for the bytes, written as JSON, encodes to a payload that shows the
-same. A KeyValue takes ``{"key": ..., "value": ...}``, each as its own schema wants it.
+The text is JSON if the schema describes structures or numbers; dates and times need no
+quotes. The output of `show`, written as JSON, encodes to a payload that is shown the same way. A
+KeyValue takes ``{"key": ..., "value": ...}``, each in the form for its own schema.
 
-The schema may come from a broker, the text is the user's own. Libraries write Avro and Protobuf;
-they are imported when the first such schema comes.
+The schema may come from a broker, and is not trusted; the text is the user's own. The encoders of Avro
+and Protobuf are imported when the first such schema is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pulsarctl_wire.views import keyvalue
 from pulsarctl_wire.views.content import quoted
+from pulsarctl_wire.views.encoding.primitives import FORMS, encode_primitive
 from pulsarctl_wire.views.encoding.texts import members, read_json, utf8
 from pulsarctl_wire.wire import PulsarApi_pb2
 
 _Schema = PulsarApi_pb2.Schema
-
-_PRIMITIVES: tuple[int, ...] = (
-    *(_Schema.Bool, _Schema.Int8, _Schema.Int16, _Schema.Int32, _Schema.Int64, _Schema.Float, _Schema.Double),
-    *(_Schema.Date, _Schema.Time, _Schema.Timestamp, _Schema.Instant),
-    *(_Schema.LocalDate, _Schema.LocalTime, _Schema.LocalDateTime),
-)
+_NONE = _Schema.Type.Value("None")
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What a message carries for one text.
+    """The payload for one text, and what the message's metadata must have.
 
-    Attributes:
-        payload: the message's payload; empty when ``null_value``.
-        key: the message key's bytes, for KeyValue in SEPARATED encoding: the metadata has them as
-            base64, with ``partition_key_b64_encoded``. None in all other cases, and for a null key
-            (``null_partition_key``).
-        null_value: a KeyValue in SEPARATED encoding whose value is null: the metadata's field of
-            that name says so, since the payload cannot.
+    ``key`` is for KeyValue in SEPARATED encoding: the metadata must have it in base64, with
+    ``partition_key_b64_encoded``. It is None in all other cases, and for a null key (``null_partition_key``).
+    ``null_value``: the value of such a KeyValue is null and the payload empty; the metadata must say so.
     """
 
     payload: bytes
@@ -51,10 +42,10 @@ class Encoded:
 
 
 def encode(text: bytes, schema: PulsarApi_pb2.Schema | None = None) -> Encoded:
-    """``text`` as a payload of ``schema``; bytes as they are without one.
+    """``text`` as a payload of ``schema``; unchanged if there is no schema.
 
-    ValueError, one line that names cause and way out, when the text does not fit the schema, or
-    nothing can be written by it.
+    Raises ValueError if the text does not fit the schema, or the schema cannot be used for encoding. Its
+    text is one line that names the cause and how to fix it.
     """
     if schema is not None and schema.type == _Schema.KeyValue:
         return _pair(text, schema)
@@ -62,61 +53,36 @@ def encode(text: bytes, schema: PulsarApi_pb2.Schema | None = None) -> Encoded:
 
 
 def _single(text: bytes, schema: PulsarApi_pb2.Schema | None) -> bytes:
-    if schema is None or schema.type == _Schema.Type.Value("None"):
+    kind = _NONE if schema is None else schema.type
+    if schema is None or kind == _NONE:
         return text
-    if schema.type not in _WAYS:
-        name = PulsarApi_pb2.Schema.Type.Name(schema.type)
-        raise ValueError(
-            f"a schema of type {name} does not say how values are written: use another, or bytes"
-        )
-    return _WAYS[schema.type](text, schema)
-
-
-def _string(text: bytes, schema: PulsarApi_pb2.Schema) -> bytes:
-    utf8(text)
-    return text
-
-
-def _json(text: bytes, schema: PulsarApi_pb2.Schema) -> bytes:
-    if not schema.schema_data:
+    if kind == _Schema.String:
+        utf8(text)
+        return text
+    if kind == _Schema.Json and not schema.schema_data:
         read_json(text, float)
         return text
-    from pulsarctl_wire.views.encoding.avro import check_json
+    if kind in FORMS:
+        return encode_primitive(utf8(text), kind)
+    if kind == _Schema.Json:
+        from pulsarctl_wire.views.encoding.avro import check_json
 
-    check_json(text, schema)
-    return text
+        check_json(text, schema)
+        return text
+    if kind == _Schema.Avro:
+        from pulsarctl_wire.views.encoding.avro import encode_avro
 
+        return encode_avro(text, schema)
+    if kind in (_Schema.Protobuf, _Schema.ProtobufNative):
+        from pulsarctl_wire.views.encoding.protobuf import encode_protobuf
 
-def _primitive(text: bytes, schema: PulsarApi_pb2.Schema) -> bytes:
-    from pulsarctl_wire.views.encoding.primitives import encode_primitive
-
-    return encode_primitive(utf8(text), schema.type)
-
-
-def _avro(text: bytes, schema: PulsarApi_pb2.Schema) -> bytes:
-    from pulsarctl_wire.views.encoding.avro import encode_avro
-
-    return encode_avro(text, schema)
-
-
-def _protobuf(text: bytes, schema: PulsarApi_pb2.Schema) -> bytes:
-    from pulsarctl_wire.views.encoding.protobuf import encode_protobuf
-
-    return encode_protobuf(text, schema)
-
-
-_WAYS: dict[int, Callable[[bytes, PulsarApi_pb2.Schema], bytes]] = {
-    _Schema.String: _string,
-    _Schema.Json: _json,
-    _Schema.Avro: _avro,
-    _Schema.Protobuf: _protobuf,
-    _Schema.ProtobufNative: _protobuf,
-    **dict.fromkeys(_PRIMITIVES, _primitive),
-}
+        return encode_protobuf(text, schema)
+    name = _Schema.Type.Name(kind)
+    raise ValueError(f"a schema of type {name} does not define an encoding: use another, or bytes")
 
 
 def _pair(text: bytes, schema: PulsarApi_pb2.Schema) -> Encoded:
-    compiled = keyvalue._pairs(schema)  # the view's own reading of the schema, kept for both ways
+    compiled = keyvalue._pairs(schema)  # the view's cache of compiled schemas
     given = members(utf8(text))
     if set(given) != {"key", "value"}:
         names = quoted(", ".join(given)) if given else "none"
@@ -131,11 +97,11 @@ def _pair(text: bytes, schema: PulsarApi_pb2.Schema) -> Encoded:
 
 
 def _half(name: str, text: str, schema: PulsarApi_pb2.Schema) -> bytes | None:
-    """A key or value, as typed in the object: its text is kept, for JSON schemas to pass it on."""
+    """Encode a key or value from the text typed for it; a JSON schema needs this text unchanged."""
     if text == "null":
         return None
     try:
-        if schema.type in (_Schema.String, _Schema.Type.Value("None")):
+        if schema.type in (_Schema.String, _NONE):
             plain = read_json(text.encode(), float)
             if not isinstance(plain, str):
                 raise ValueError("this schema takes text: put it in double quotes")
@@ -145,7 +111,7 @@ def _half(name: str, text: str, schema: PulsarApi_pb2.Schema) -> bytes | None:
         raise ValueError(f"the {name}: {error}") from None
     if inner.key is not None or inner.null_value:
         raise ValueError(
-            f"the {name} is a KeyValue with a separate key, which has no place there: use INLINE"
+            f"the {name} is a KeyValue with a separate key, which is not possible there: use INLINE"
         )
     return inner.payload
 

@@ -1,57 +1,58 @@
-"""Decimals and base64 as Avro's values: the inverses of ``decimal_text`` and ``base64_text`` in values.py."""
+"""Encodes decimals and base64 as Avro values: the inverses of ``decimal_text`` and ``as_base64``."""
 
 from __future__ import annotations
 
 import re
 from binascii import a2b_base64
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
 
 from pulsarctl_wire.views.values import MAX_DECIMAL_BYTES, MAX_SCALE
 
 _DIGITS = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
-_MOST_DIGITS = 4_000  # Python converts no more than 4,300 between text and integer
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_MOST_DIGITS = 4_000  # Python converts at most 4,300 between text and integer
 
 
 def number(digits: str) -> Decimal:
-    """A JSON number with a point or an exponent, exactly; ValueError when its exponent is absurd."""
+    """The exact value of a JSON number with a point or an exponent; ValueError if that is out of range."""
     try:
         return Decimal(digits)
     except ArithmeticError:
-        raise ValueError(f"the number {digits[:40]} is out of all range: give a smaller one") from None
+        raise ValueError(f"the number {digits[:40]} is out of range: give a smaller one") from None
 
 
 def unbase64(text: object) -> bytes | None:
-    """The bytes that ``text`` is the base64 of; None when it is none."""
+    """The bytes that ``text`` encodes in base64; None if it is not base64."""
     if not isinstance(text, str) or len(text) % 4 or not _BASE64.fullmatch(text):
         return None
     return a2b_base64(text)
 
 
 def scale_of(schema: dict[str, Any]) -> int | None:
-    """The scale of a decimal type; None when it is none that the view shows as digits."""
+    """The scale of a decimal type; None if the view does not show that type as digits."""
     scale = schema.get("scale", 0)
     return scale if isinstance(scale, int) and 0 <= scale <= MAX_SCALE else None
 
 
 def decimal_bytes(schema: dict[str, Any], value: object, size: int | None = None) -> bytes | None:
-    """Two's complement of ``value``, unscaled; None when it is no decimal of this type.
+    """The unscaled ``value`` in two's complement; None if it is not a decimal of this type.
 
-    Args:
-        schema: the decimal type, with ``scale`` and ``precision``.
-        value: digits as text, an integer or a Decimal; or base64, where the view shows that because
-            scale or size are beyond its limits.
-        size: bytes of a fixed; None for as few as hold the value.
+    ``value`` is digits as text, an integer or a Decimal; or base64 if the view shows that, as scale or size
+    exceed its limits. ``size`` is the size of a fixed; with None the result is as short as possible.
     """
     scale = scale_of(schema)
     plain = _plain(value)
     if scale is None or plain is None:
         raw = unbase64(value)
-        fits = raw is not None and (scale is None or len(raw) > MAX_DECIMAL_BYTES)
-        return raw if fits and raw is not None and size in (None, len(raw)) else None
+        if raw is None or size not in (None, len(raw)):
+            return None
+        return raw if scale is None or len(raw) > MAX_DECIMAL_BYTES else None
     unscaled = _unscaled(plain, scale)
-    if unscaled is None or _digits(unscaled) > _precision(schema):
+    precision = schema.get("precision")
+    most = precision if isinstance(precision, int) and precision > 0 else _MOST_DIGITS
+    if unscaled is None or len(str(abs(unscaled))) > most:
         return None
     needed = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
     if size is not None and needed > size:
@@ -68,24 +69,10 @@ def _plain(value: object) -> Decimal | None:
 
 
 def _unscaled(plain: Decimal, scale: int) -> int | None:
-    """``plain`` times 10 to the scale; None when that is no integer, or one of very many digits."""
-    sign, digits, exponent = plain.as_tuple()
-    if not isinstance(exponent, int):
-        return None
-    shift = exponent + scale
-    if not any(digits):
+    """``plain`` times 10 to the scale; None if that is not an integer, or has too many digits."""
+    if not plain:
         return 0
-    if not -len(digits) < shift <= _MOST_DIGITS - len(digits) or any(digits[len(digits) + min(shift, 0) :]):
+    if not plain.is_finite() or not 0 <= plain.adjusted() + scale < _MOST_DIGITS:
         return None
-    kept = digits[: len(digits) + min(shift, 0)]
-    unscaled: int = int("".join(map(str, kept))) * 10 ** max(shift, 0)
-    return -unscaled if sign else unscaled
-
-
-def _digits(unscaled: int) -> int:
-    return len(str(abs(unscaled)))
-
-
-def _precision(schema: dict[str, Any]) -> int:
-    precision = schema.get("precision")
-    return precision if isinstance(precision, int) and precision > 0 else _MOST_DIGITS
+    scaled = plain.scaleb(scale, _EXACT)
+    return int(scaled) if scaled == scaled.to_integral_value() else None

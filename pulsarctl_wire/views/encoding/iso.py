@@ -1,7 +1,7 @@
-"""Dates and times as people write them, back to integers: the inverse of the ``iso_`` functions in values.py.
+"""Parses dates and times in ISO 8601 to integers: the inverse of the ``iso_`` functions in values.py.
 
-ISO 8601, by integer arithmetic: Python's datetime knows no nanoseconds. Every function answers None for
-what it cannot read, and for what is finer than the unit asked for: nothing is rounded.
+It uses integer arithmetic, as Python's datetime has no nanoseconds. All functions return None for text that
+they cannot parse, and for values finer than the requested unit: nothing is rounded.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from datetime import date
 from pulsarctl_wire.views.values import DAY, EPOCH_DAY, NANOS
 
 _DATE = r"(\d{4})-(\d\d)-(\d\d)"
-_TIME = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?"
+_TIME = r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d{1,9}))?)?"
 _ONE_DATE = re.compile(_DATE, re.ASCII)
 _ONE_TIME = re.compile(_TIME, re.ASCII)
-_TIMESTAMP = re.compile(f"(?P<date>{_DATE})[T ](?P<time>{_TIME})(?P<zone>Z|[+-]\\d\\d:\\d\\d)?", re.ASCII)
+_ZONE = r"Z|(?P<sign>[+-])(?P<offset>\d\d:\d\d)"
+_TIMESTAMP = re.compile(f"(?P<date>{_DATE})[T ](?P<time>{_TIME})(?P<zone>{_ZONE})?", re.ASCII)
 _DURATION = re.compile(
     r"P(?=.)(?:(\d{1,10})M)?(?:(\d{1,10})D)?(?:T(?=.)(?:(\d{1,7})(?:\.(\d{1,3}))?S)?)?", re.ASCII
 )
@@ -39,41 +40,26 @@ def time_of_day(text: str, unit: int = 1) -> int | None:
     if found is None:
         return None
     hour, minute, second = (int(part or 0) for part in found.groups()[:3])
-    if hour > 23 or minute > 59 or second > 59:
-        return None
     nanos = int((found[4] or "").ljust(9, "0"))
     return _units((hour * 3600 + minute * 60 + second) * NANOS + nanos, unit)
 
 
-def timestamp(text: str, unit: int = 1) -> int | None:
-    """``2023-11-14T22:13:20.5Z`` or with an offset, in units of ``unit`` nanoseconds since the epoch."""
-    return _timestamp(text, unit, zoned=True)
+def timestamp(text: str, unit: int = 1, *, zoned: bool = True) -> int | None:
+    """``2023-11-14T22:13:20.5Z``, or one with an offset, in units of ``unit`` nanoseconds since the epoch.
 
-
-def local_timestamp(text: str, unit: int = 1) -> int | None:
-    """``2023-11-14T22:13:20.5``, without zone, in units of ``unit`` nanoseconds."""
-    return _timestamp(text, unit, zoned=False)
-
-
-def _timestamp(text: str, unit: int, zoned: bool) -> int | None:
+    If not ``zoned``, it is a local time, and must have neither Z nor an offset.
+    """
     found = _TIMESTAMP.fullmatch(text)
     if found is None or (found["zone"] is not None) != zoned:
         return None
-    day, time = days(found["date"]), time_of_day(found["time"])
-    offset = _offset(found["zone"])
+    day, time, offset = (
+        days(found["date"]),
+        time_of_day(found["time"]),
+        time_of_day(found["offset"] or "00:00"),
+    )
     if day is None or time is None or offset is None:
         return None
-    return _units((day * DAY - offset) * NANOS + time, unit)
-
-
-def _offset(zone: str | None) -> int | None:
-    """Seconds east of Greenwich."""
-    if zone is None or zone == "Z":
-        return 0
-    minutes = time_of_day(zone[1:], 60 * NANOS)
-    if minutes is None:
-        return None
-    return minutes * 60 if zone[0] == "+" else -minutes * 60
+    return _units(day * DAY * NANOS + time + (offset if found["sign"] == "-" else -offset), unit)
 
 
 def _units(nanos: int, unit: int) -> int | None:
@@ -82,7 +68,7 @@ def _units(nanos: int, unit: int) -> int | None:
 
 
 def duration(text: str) -> bytes | None:
-    """Avro's 12 bytes for ``P1M2DT3.004S``: months, days, milliseconds; parts that are 0 may be left out."""
+    """Avro's 12 bytes for ``P1M2DT3.004S``: months, days, milliseconds; parts that are 0 may be omitted."""
     found = _DURATION.fullmatch(text)
     if found is None:
         return None

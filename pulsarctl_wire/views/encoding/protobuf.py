@@ -1,18 +1,19 @@
-"""JSON to Protobuf messages, by the topic's ProtobufNative or Protobuf schema.
+"""Encodes JSON as Protobuf messages, by the topic's ProtobufNative or Protobuf schema.
 
-The JSON is Protobuf's own mapping (protobuf.dev, "ProtoJSON Format"), read by google.protobuf: fields by
+The JSON is Protobuf's own mapping (protobuf.dev, "ProtoJSON Format"), parsed by google.protobuf: fields by
 their names in the .proto file or in camelCase, bytes in base64, enums by name or number, a Timestamp as
-``"2023-11-14T22:13:20Z"``. What the Protobuf view shows for those well-known types, their fields, is taken
-as well: if the first reading fails, a second one treats them as any other message.
+``"2023-11-14T22:13:20Z"``. The fields of such well-known types, which the Protobuf view shows, are accepted
+as well: if the first attempt fails, a second one treats these types like any other message.
 
-Nothing is added to the default descriptor pool. A Protobuf schema describes the fields of the top message
-only: messages inside it cannot be written.
+Nothing is added to the default descriptor pool. A Protobuf schema describes only the fields of the top
+message: messages inside it cannot be encoded.
 """
 
 from __future__ import annotations
 
 from binascii import a2b_base64
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from pulsarctl_wire.views import protobuf
@@ -29,21 +30,16 @@ if TYPE_CHECKING:
 _WELL_KNOWN = "google.protobuf"
 _PLAIN = "plain.google.protobuf"
 _PROTOC = "give the schema as protobuf:FILE, written with protoc --include_imports"
-_LARGEST_FLOAT, _BEYOND_FLOAT = (
-    float.fromhex("0x1.fffffep127"),
-    float.fromhex("0x1.ffffffp127"),
-)  # between them, rounding leads back
-_ROOT = "Message"  # the name of a message that only its fields are known of
+_LARGEST_FLOAT = float.fromhex("0x1.fffffep127")
+_BEYOND_FLOAT = float.fromhex("0x1.ffffffp127")  # numbers below this still round to the largest float
+_ROOT = "Message"  # the name given to a message if only its fields are known
 
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    """A message's class in a pool of its own.
+    """A message's class, and a pool with all types that it needs.
 
-    Attributes:
-        pool: all types that the message needs.
-        made: the message's class.
-        unknown: names of fields that the schema names but does not describe.
+    ``unknown`` are the names of fields whose message type the schema does not describe.
     """
 
     pool: DescriptorPool
@@ -72,9 +68,9 @@ def encode_protobuf(text: bytes, schema: PulsarApi_pb2.Schema) -> bytes:
 
 
 def _number(digits: str) -> float | str:
-    """A JSON number. The largest float is written 3.4028235e38, which as a double is larger than that one.
+    """A JSON number. Protobuf writes the largest float as 3.4028235e38, which as a double is larger than it.
 
-    The library refuses such numbers, but not their digits as text, which it takes for any number.
+    The library refuses such a number, but accepts its digits as a string, as it does for any number.
     """
     number = float(digits)
     return digits if _LARGEST_FLOAT < abs(number) < _BEYOND_FLOAT else number
@@ -98,7 +94,7 @@ def _written(value: Any, kind: _Type) -> bytes:
 
 
 def _compile(schema: PulsarApi_pb2.Schema) -> tuple[_Type, ...]:
-    protobuf.compile_schema(schema)  # says what is wrong with it; from here on it is well formed
+    protobuf.compile_schema(schema)  # raises if the schema is invalid; from here on it is well formed
     if schema.type == PulsarApi_pb2.Schema.Protobuf:
         return (_from_parsing_info(schema),)
     described = schema_json(schema.schema_data)
@@ -124,29 +120,21 @@ def _type(files: FileDescriptorSet, root: str, unknown: frozenset[str] = frozens
         for file in _in_order(files):
             pool.AddSerializedFile(file.SerializePartialToString())
         return _Type(pool, GetMessageClass(pool.FindMessageTypeByName(root)), unknown)
+    except CycleError:
+        raise ValueError(f"the schema's descriptors import each other in a cycle; {_PROTOC}") from None
     except (TypeError, KeyError) as error:
-        raise ValueError(f"its descriptors do not fit together: {error}; {_PROTOC}") from None
+        raise ValueError(f"the schema's descriptors are inconsistent: {error}; {_PROTOC}") from None
 
 
 def _in_order(files: FileDescriptorSet) -> list[FileDescriptorProto]:
-    """Each file once, behind those that it imports, as a pool wants them."""
+    """Each file once, after the files that it imports, as a pool requires."""
     by_name = {file.name: file for file in reversed(files.file)}
-    ordered: dict[str, FileDescriptorProto] = {}
-    begun: set[str] = set()
-    stack = [(name, False) for name in by_name]
-    while stack:
-        name, imported = stack.pop()
-        if imported:
-            ordered.setdefault(name, by_name[name])
-        elif name in by_name and name not in begun:
-            begun.add(name)
-            stack.append((name, True))
-            stack += [(needed, False) for needed in by_name[name].dependency]
-    return list(ordered.values())
+    order = TopologicalSorter({name: file.dependency for name, file in by_name.items()})
+    return [by_name[name] for name in order.static_order() if name in by_name]
 
 
 def _make_plain(file: FileDescriptorProto) -> None:
-    """Rename the well-known types in ``file``, and their files: the library knows them by either."""
+    """Rename the well-known types in ``file``, and their files, as the library recognises them by both."""
     if file.package == _WELL_KNOWN:
         file.package = _PLAIN
     file.name = f"plain/{file.name}"
@@ -158,7 +146,7 @@ def _make_plain(file: FileDescriptorProto) -> None:
         messages += message.nested_type
         fields += (*message.field, *message.extension)
     for field in fields:
-        if field.type_name:  # to set it, even to "", would be to say that the field has a message's type
+        if field.type_name:  # setting it, even to "", would make the field one of a message type
             field.type_name = _renamed(field.type_name)
         if field.extendee:
             field.extendee = _renamed(field.extendee)
@@ -182,7 +170,7 @@ def _from_parsing_info(schema: PulsarApi_pb2.Schema) -> _Type:
         if one["type"] in ("MESSAGE", "GROUP"):
             unknown.add(one["name"])
             continue
-        # Names of enum values are not in the schema, but their numbers are written as integers are.
+        # The schema does not have the names of enum values, but their numbers are encoded as integers.
         kind = "INT32" if one["type"] == "ENUM" else one["type"]
         field = message.field.add(name=one["name"], number=one["number"])
         field.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind}")

@@ -1,4 +1,4 @@
-"""What encoders share: text and JSON as users type them, and what is said when they do not fit."""
+"""What encoders share: parsing text and JSON that users type, and errors for values that do not fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def utf8(text: bytes) -> str:
-    """``text`` as a string; ValueError when it is not UTF-8."""
+    """``text`` as a string; ValueError if it is not UTF-8."""
     try:
         return text.decode()
     except UnicodeDecodeError as error:
@@ -23,12 +23,12 @@ def utf8(text: bytes) -> str:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The last of two equal names would win, and what was typed for the first be lost in silence."""
+    """A JSON object. Refuses duplicate names: the last one would win, and the others silently be lost."""
     made = dict(pairs)
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {quoted(twice)} stands twice in one object: leave one")
+        raise ValueError(f"the name {quoted(twice)} appears twice in one object: remove one")
     return made
 
 
@@ -37,48 +37,46 @@ def _constant(name: str) -> Any:
 
 
 def read_json(text: bytes | str, number: Callable[[str], Any]) -> Any:
-    """The value of ``text``, a JSON document; ValueError says what is wrong with it.
+    """Parse ``text``, a JSON document in UTF-8; ValueError says what is wrong with it.
 
-    Args:
-        text: UTF-8.
-        number: makes numbers with a point or an exponent from their digits.
+    ``number`` converts the digits of numbers with a point or an exponent.
     """
     typed = text if isinstance(text, str) else utf8(text)
     try:
         return json.loads(typed, parse_float=number, parse_constant=_constant, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise ValueError(f"the text is no JSON: {error.msg} at {place}; text goes in double quotes") from None
+        raise ValueError(f"the text is not JSON: {error.msg} at {place}; put text in double quotes") from None
     except RecursionError:
-        raise ValueError("the JSON is nested too deep: nest it less") from None
+        raise ValueError("the JSON is nested too deeply: nest it less") from None
 
 
 def members(text: str) -> dict[str, str]:
-    """The members of a JSON object, each with its value as it was typed; ValueError if it is none."""
+    """The members of a JSON object, with their values as typed; ValueError if it is not an object."""
     if not isinstance(read_json(text, float), dict):
-        raise ValueError('a KeyValue is a JSON object: give {"key": ..., "value": ...}')
+        raise ValueError('a KeyValue must be a JSON object: give {"key": ..., "value": ...}')
     decoder = json.JSONDecoder()
     found: dict[str, str] = {}
-    at = _behind(text, text.index("{") + 1)
+    at = _after_blanks(text, text.index("{") + 1)
     while text[at] != "}":
         name, at = decoder.raw_decode(text, at)
-        start = _behind(text, _behind(text, at) + 1)  # behind the colon
+        start = _after_blanks(text, _after_blanks(text, at) + 1)  # after the colon
         _, end = decoder.raw_decode(text, start)
         found[name] = text[start:end]
-        at = _behind(text, end)
+        at = _after_blanks(text, end)
         if text[at] == ",":
-            at = _behind(text, at + 1)
+            at = _after_blanks(text, at + 1)
     return found
 
 
-def _behind(text: str, at: int) -> int:
-    """The index of what comes behind the white space at ``at``."""
+def _after_blanks(text: str, at: int) -> int:
+    """The index after any white space at ``at``."""
     space = _SPACE.match(text, at)
     return at if space is None else space.end()
 
 
 def shown(value: object) -> str:
-    """A JSON value as part of an error: short, one line."""
+    """A JSON value as part of an error: one short line."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -88,6 +86,6 @@ def shown(value: object) -> str:
 
 
 def misfit(where: str, value: object, wanted: str) -> ValueError:
-    """The error for ``value`` in the field ``where`` ("" is the whole value): ``wanted`` is the way out."""
+    """The error for ``value`` in the field ``where`` ("": the value itself). ``wanted`` says what to give."""
     place = f"the field {quoted(where, MAX_REASON)}" if where else "the value"
     return ValueError(f"{place} is {shown(value)}: give {wanted}")

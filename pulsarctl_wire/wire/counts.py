@@ -1,0 +1,61 @@
+"""The single definition of each number that pwire counts, used by every command. See docs/definitions.md."""
+
+from typing import Any, Final
+
+from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.frame import Frame
+
+_PRODUCER_SUCCESS: Final = NUMBERS["PRODUCER_SUCCESS"]
+_SEND_RECEIPT: Final = NUMBERS["SEND_RECEIPT"]
+_WORD: Final = 2**64 - 1
+
+
+def messages_in(frame: Frame) -> int:
+    """How many messages a SEND or MESSAGE carries; 0 if the frame is cut.
+
+    In a batch, messages that the ack_set masks count too. A chunked message counts once, with its last
+    chunk, if all its chunks were seen.
+    """
+    metadata = frame.metadata
+    if metadata is None or frame.partial:
+        return 0
+    if metadata.num_chunks_from_msg > 1:
+        return int(frame.joined is not None)
+    count: int = metadata.num_messages_in_batch
+    return count if count > 0 else 0
+
+
+def is_publish(frame: Frame) -> bool:
+    """Whether the frame completes a publish: it is a receipt, and its SEND was seen."""
+    return frame.type == _SEND_RECEIPT and frame.request is not None
+
+
+def latency_of(frame: Frame) -> int | None:
+    """Latency of the request that this frame answers, in ns; None if it answers none or more answers follow.
+
+    A producer that waits for its turn (WaitForExclusive, PIP-68) gets two answers: only the last one counts.
+    """
+    if frame.latency_ns is not None and frame.type == _PRODUCER_SUCCESS:
+        ready: bool = frame.base.producer_success.producer_ready  # type: ignore[union-attr]
+        return frame.latency_ns if ready else None
+    return frame.latency_ns
+
+
+def permits_used(frame: Frame) -> int:
+    """Permits that a MESSAGE uses: one for each message that its ack_set does not mask, one for a chunk.
+
+    Markers use none.
+    """
+    metadata = frame.metadata
+    if metadata is None:
+        return 1
+    if metadata.HasField("marker_type"):
+        return 0
+    words: Any = frame.base.message.ack_set  # type: ignore[union-attr]
+    count = ones(words) if words else metadata.num_messages_in_batch
+    return max(count, 1)
+
+
+def ones(words: Any) -> int:
+    """How many messages of a batch an ack_set (signed 64-bit words) leaves unacknowledged (PIP-54)."""
+    return sum((word & _WORD).bit_count() for word in words)

@@ -1,0 +1,439 @@
+"""Tracks a connection in parts: several processes track one part each, and another one joins the parts.
+
+A `PartState` begins in the middle of the connection. Whatever depends on earlier frames it leaves in a
+`Part` to the joining process, which has a `KnownState`:
+
+    topics of producers and consumers opened earlier   stand-ins, replaced later (`KnownState.names`)
+    answers to earlier requests and SENDs              deferred: the joining process tracks them
+    handshake, PING and PONG, paired by their order    deferred
+    SENDs that may be resends, chunks, reused ids      ranges; if they overlap with earlier ones, the
+                                                       part cannot be used (`KnownState.contradicts`)
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from mypy_extensions import mypyc_attr
+
+from pulsarctl_wire.wire.commands import ANSWERS, BODIES, NUMBERS, REQUESTS
+from pulsarctl_wire.wire.exchanges import ExchangeState, ProducerLedger, Sent
+from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.knowledge import MAX_PENDING, Identity, Knowledge, Unanswered, bound
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from pulsarctl_wire.wire.state import Asked
+from pulsarctl_wire.wire.stream import FrameStream
+
+
+class Sends(NamedTuple):
+    """A `ProducerLedger` as plain data: pending sends, and chunks (sequence id, next chunk, sends)."""
+
+    topic: str | None
+    name: str
+    is_open: bool
+    is_closed: bool
+    doubtful: int
+    pending: list[tuple[int, Sent]]
+    chunks: list[tuple[int, int, list[Sent]]]
+
+
+class Known(NamedTuple):
+    """What a state knows about its connection, as plain data.
+
+    `producers`, `consumers` and `sends` are by id, `asked` by family and id, `pings` with their direction.
+    `chunks` are incomplete chunked messages (see `ChunkJoiner.begun`). `lossy`: bytes were missed since the
+    beginning; None if the part did not change that.
+    """
+
+    producers: dict[int, str]
+    consumers: dict[int, tuple[str, str]]
+    asked: dict[tuple[str, int], Asked]
+    sends: dict[int, Sends]
+    chunks: list[tuple[bool, int, str, int]]
+    lossy: bool | None = None
+    handshake: Asked | None = None
+    challenge: Asked | None = None
+    pings: tuple[tuple[bool, Asked], ...] = ()
+
+
+class Deferred(NamedTuple):
+    """A frame without payload that only the joining process can resolve; see `Frame`."""
+
+    raw: bytes
+    to_broker: bool
+    offset: int
+    time_ns: int | None
+    start_ns: int | None
+    packet: int
+
+    def frame(self, connection: Connection, shift: int) -> Frame:
+        """Make the frame again, with `shift` added to its offset."""
+        base = BaseCommand.FromString(self.raw[8 : 8 + int.from_bytes(self.raw[4:8], "big")])
+        offset = self.offset + shift
+        frame = Frame(
+            self.raw, base, base.type, connection, self.to_broker, offset, self.time_ns, self.packet
+        )
+        frame.start_ns = self.start_ns
+        return frame
+
+
+class Part(NamedTuple):
+    """What a `PartState` leaves to a `KnownState`. Frame numbers count within the part.
+
+    producers, consumers   id -> stand-in for a topic; id -> stand-ins for topic and subscription
+    deferred               deferred frames, in order
+    opened, reopened       ids of producers that were opened; ids that were closed and then reopened
+    left                   sends that were unanswered when their producer was reopened
+    maybe_resent           (producer name, sequence id, last frame number by then) of sends pending when the
+                           part began, when a producer was reopened, or when the connection ended
+    sent                   producer name -> lowest and highest sequence id, number of the last frame
+    asked                  family -> lowest and highest id of requests
+    errors                 ids of lookups that were answered by ERROR
+    lost                   number of the last frame after which bytes were missed; 0 if none were
+    chunked, doubtful      whether it has chunks; whether it must not be used
+    """
+
+    producers: dict[int, str]
+    consumers: dict[int, tuple[str, str]]
+    deferred: list[Deferred]
+    opened: list[int]
+    reopened: list[int]
+    left: list[tuple[Identity, int, int | None, bool]]
+    maybe_resent: list[tuple[str, int, int]]
+    sent: dict[str, tuple[int, int, int]]
+    asked: dict[str, tuple[int, int]]
+    errors: list[int]
+    lost: int
+    chunked: bool
+    doubtful: bool
+
+
+MaybeResent = Mapping[str, list[tuple[int, int]]]
+"""Producer name -> sequence ids of sends that may be resent, each with the frame number after which."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class KnownState(ExchangeState):
+    """An `ExchangeState` that can be handed to another process, and can continue after a `Part`."""
+
+    def known(self) -> Known:
+        """Everything the state knows, as plain data."""
+        return Known(
+            dict(self._producers),
+            dict(self._consumers),
+            dict(self._asked),
+            {producer: _sends(ledger) for producer, ledger in self.producers.items()},
+            self._knowledge.chunks.begun(self.connection),
+            self._lossy,
+            self._handshake,
+            self._challenge,
+            tuple((to_broker, asked) for to_broker, queue in self._pings.items() for asked in queue),
+        )
+
+    def resume(self, known: Known) -> None:
+        """Continue from what another state knew; this state must be new."""
+        self._update(known, {}, 0)
+        self._handshake, self._challenge = known.handshake, known.challenge
+        for to_broker, asked in known.pings:
+            self._wait_for_pong(to_broker, asked)
+
+    def waiting(self) -> Iterator[tuple[str, int]]:
+        """Producer name and sequence id of the pending sends."""
+        for ledger in self.producers.values():
+            for sequence, sent in ledger.sends():
+                yield sent[5], sequence
+
+    def names(self, part: Part) -> dict[str, str | None]:
+        """Stand-in -> real name, for the stand-ins of a part that begins at this point."""
+        names = {name: self._producers.get(producer) for producer, name in part.producers.items()}
+        for consumer, both in part.consumers.items():
+            names.update(zip(both, self._consumers.get(consumer, (None, None)), strict=True))
+        return names
+
+    def contradicts(self, part: Part, resent: MaybeResent) -> bool:
+        """Whether a part that begins at this point is wrong, because of what came before it."""
+        if part.doubtful or (part.chunked and (self._lossy or self._knowledge.chunks.begun(self.connection))):
+            return True
+        errors, reopened = set(part.errors), set(part.reopened)
+        for family, number in self._asked:
+            low, high = part.asked.get(family, (0, -1))
+            if low <= number <= high or (family == "request" and number in errors):
+                return True
+        for producer in part.opened:
+            ledger = self.producers.get(producer)
+            if ledger is not None and (ledger.is_closed or ledger.waiting) and producer not in reopened:
+                return True
+        return any(
+            low <= sequence <= high and after < last
+            for name, (low, high, last) in part.sent.items()
+            for sequence, after in resent.get(name, ())
+        )
+
+    def go_on(self, known: Known, part: Part, names: dict[str, str | None], shift: int) -> None:
+        """Continue after a part: `known` is what its state knew at its end.
+
+        `names` is what `names` returned at its beginning; `shift` is added to its frame numbers.
+        """
+        if part.lost:
+            for ledger in self.producers.values():
+                ledger.lose(part.lost + shift)
+        for (topic, name, sequence, publish_time, chunk), number, time_ns, is_sure in part.left:
+            identity = _named(topic, names), name, sequence, publish_time, chunk
+            self._knowledge.leave(identity, Unanswered(number + shift, time_ns, self.connection, is_sure))
+        for producer in part.reopened:
+            if producer in self.producers:
+                self._give_up(self.producers.pop(producer))
+        self._update(known, names, shift)
+
+    def _update(self, known: Known, names: dict[str, str | None], shift: int) -> None:
+        self._producers.update(known.producers)
+        self._consumers.update(known.consumers)
+        for key, asked in known.asked.items():
+            self._asked[key] = asked._replace(
+                number=asked.number + shift,
+                topic=_named(asked.topic, names),
+                subscription=_named(asked.subscription, names),
+            )
+        for producer, sends in known.sends.items():
+            self._add_sends(producer, sends, names, shift)
+        for table in (self._producers, self._consumers, self._asked):
+            bound(table, MAX_PENDING)
+        self._pending = sum(ledger.waiting for ledger in self.producers.values())
+        if self._pending > MAX_PENDING:
+            self._forget_sends()
+        self._knowledge.chunks.resume(self.connection, known.chunks)
+        if known.lossy is not None:
+            self._lossy = known.lossy
+
+    def _add_sends(self, producer: int, sends: Sends, names: dict[str, str | None], shift: int) -> None:
+        ledger = self.producers.get(producer) or self._ledger(producer)
+        if sends.is_open or sends.is_closed:
+            ledger.is_open, ledger.is_closed = sends.is_open, sends.is_closed
+        ledger.topic = _named(sends.topic, names)
+        ledger.name = sends.name or ledger.name
+        if sends.doubtful:
+            ledger.doubtful = sends.doubtful + shift
+        for sequence, sent in sends.pending:
+            ledger.add(sequence, _shifted(sent, names, shift))
+        for sequence, chunk, waiting in sends.chunks:
+            ledger.resume_chunks(sequence, chunk, [_shifted(sent, names, shift) for sent in waiting])
+
+
+def _named(text: str | None, names: dict[str, str | None]) -> str | None:
+    return None if text is None else names.get(text, text)
+
+
+def _shifted(sent: Sent, names: dict[str, str | None], shift: int) -> Sent:
+    number, time_ns, frame, topic, highest, producer, publish_time, chunk, size = sent
+    topic = _named(topic, names)
+    return number + shift, time_ns, frame + shift, topic, highest, producer, publish_time, chunk, size
+
+
+def _sends(ledger: ProducerLedger) -> Sends:
+    chunks = [(number, each.next, list(each.waiting)) for number, each in ledger.chunks.items()]
+    pending = [
+        (number, sent)
+        for number, one in ledger.pending.items()
+        for sent in ([one] if isinstance(one, tuple) else one)
+    ]
+    return Sends(
+        ledger.topic, ledger.name, ledger.is_open, ledger.is_closed, ledger.doubtful, pending, chunks
+    )
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PartState(KnownState):
+    """Tracks one part of a connection, from `begin` on, without knowing what came before.
+
+    It sets the number of a deferred frame to 0.
+    """
+
+    def __init__(
+        self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
+    ) -> None:
+        super().__init__(connection, knowledge, streams)
+        self.begin("")
+
+    def begin(self, prefix: str) -> None:
+        """Begin the part. Stand-ins begin with `prefix`; no real name may begin with it."""
+        self._maybe_resent = [(name, sequence, 0) for name, sequence in self.waiting()]
+        self._prefix = prefix
+        self._unknown_producers: dict[int, str] = {}
+        self._unknown_consumers: dict[int, tuple[str, str]] = {}
+        self._producers, self._consumers, self._asked, self.producers = {}, {}, {}, {}
+        self._pending = 0
+        self._lossy = False
+        self._reopened: set[int] = set()
+        self._deferred: list[Frame] = []
+        self._left: list[tuple[Identity, int, int | None, bool]] = []
+        self._sent: dict[str, tuple[int, int, int]] = {}
+        self._asked_here: dict[str, tuple[int, int]] = {}
+        self._errors: list[int] = []
+        self._lost = 0
+        self._chunked = self._doubtful = self._ended = False
+        self._lossy_here: bool | None = None
+
+    def part(self) -> Part:
+        """What this state leaves to the joining process."""
+        producers, consumers = self._unknown_producers, self._unknown_consumers
+        many = max(len(each) for each in (producers, consumers, self._sent, self._deferred, self._left))
+        return Part(
+            producers,
+            consumers,
+            [
+                Deferred(each.raw, each.to_broker, each.offset, each.time_ns, each.start_ns, each.packet)
+                for each in self._deferred
+            ],
+            [producer for producer in self._producers if self._is_known(producer)],
+            sorted(self._reopened),
+            self._left,
+            self._maybe_resent,
+            self._sent,
+            self._asked_here,
+            self._errors,
+            self._lost,
+            self._chunked,
+            self._doubtful or many > MAX_PENDING,
+        )
+
+    def known(self) -> Known:
+        """As in `KnownState`, but without stand-ins and without anything from deferred frames."""
+        producers = {each: topic for each, topic in self._producers.items() if self._is_known(each)}
+        unknown = self._unknown_consumers
+        consumers = {each: names for each, names in self._consumers.items() if names != unknown.get(each)}
+        return super().known()._replace(producers=producers, consumers=consumers, lossy=self._lossy_here)
+
+    def end(self) -> None:
+        """The connection has ended. Pending sends are kept for the joining process."""
+        if not self._ended:  # late packets can end it again
+            self._ended = True
+            at = self._knowledge.frames
+            self._maybe_resent += [(name, sequence, at) for name, sequence in self.waiting()]
+
+    def _defer(self, frame: Frame) -> None:
+        if len(self._deferred) <= MAX_PENDING:
+            self._deferred.append(frame)
+        frame.number = 0
+
+    def _lose(self) -> None:
+        super()._lose()
+        self._lost, self._lossy_here = self._knowledge.frames, True
+
+    # -- topics and subscriptions
+
+    def _is_known(self, producer: int) -> bool:
+        """Whether a producer was opened in this part."""
+        topic = self._producers.get(producer)
+        return topic is not None and topic != self._unknown_producers.get(producer)
+
+    def _topic_of(self, producer: int) -> str | None:
+        """The topic of a producer, or a stand-in for it."""
+        if producer not in self._producers and len(self._unknown_producers) <= MAX_PENDING:
+            topic = self._unknown_producers.setdefault(producer, f"{self._prefix}p{producer}")
+            self._producers[producer] = topic
+        return super()._topic_of(producer)
+
+    def _name(self, frame: Frame, consumer: int) -> None:
+        """Set a frame's topic and subscription to those of a consumer, or to stand-ins."""
+        if consumer not in self._consumers and len(self._unknown_consumers) <= MAX_PENDING:
+            names = f"{self._prefix}t{consumer}", f"{self._prefix}s{consumer}"
+            self._consumers[consumer] = self._unknown_consumers.setdefault(consumer, names)
+        super()._name(frame, consumer)
+
+    # -- SENDs
+
+    def _send(self, frame: Frame) -> None:
+        super()._send(frame)
+        sequence, name = frame.base.send.sequence_id, frame.producer or ""  # type: ignore[union-attr]
+        low, high, _ = self._sent.get(name, (sequence, sequence, 0))
+        if len(self._sent) <= MAX_PENDING:
+            self._sent[name] = min(low, sequence), max(high, sequence), frame.number
+
+    def _receipt(self, frame: Frame) -> None:
+        self._know(frame.base.send_receipt.producer_id)  # type: ignore[union-attr]
+        super()._receipt(frame)
+
+    def _send_error(self, frame: Frame) -> None:
+        self._know(frame.base.send_error.producer_id)  # type: ignore[union-attr]
+        super()._send_error(frame)
+
+    def _know(self, producer: int) -> None:
+        if producer not in self.producers:
+            self._ledger(producer)
+
+    def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Sent | None:
+        sent = super()._answer_send(frame, ledger, sequence)
+        if sent is None and not self._is_known(getattr(frame.base, BODIES[frame.type]).producer_id):
+            self._defer(frame)
+        elif sent is None and ledger.is_closed:
+            self._doubtful = True  # the producer is being reopened
+        return sent
+
+    def _give_up(self, ledger: ProducerLedger) -> None:
+        at = self._knowledge.frames
+        if len(self._left) <= MAX_PENDING:
+            for identity, send in self._unanswered(ledger):
+                self._left.append((identity, send.number, send.time_ns, send.is_sure))
+                self._maybe_resent.append((identity[1], identity[2], at))
+        self._pending -= ledger.waiting
+
+    def _entry(self, frame: Frame, metadata: MessageMetadata, owner: int) -> None:
+        if metadata.num_chunks_from_msg > 1 and not frame.partial:
+            self._chunked = True
+            if metadata.chunk_id and not self._knowledge.chunks.has_begun(frame, metadata, owner):
+                self._doubtful = True
+        super()._entry(frame, metadata, owner)
+
+    # -- requests and answers
+
+    def _request(self, frame: Frame) -> None:
+        if frame.type == _CLOSE_PRODUCER:
+            self._know(frame.base.close_producer.producer_id)  # type: ignore[union-attr]
+        super()._request(frame)
+
+    def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
+        super()._ask(key, asked, body)
+        family, number = key
+        low, high = self._asked_here.get(family, (number, number))
+        self._asked_here[family] = min(low, number), max(high, number)
+
+    def _answer(self, frame: Frame) -> None:
+        body: Any = frame.body
+        families = ANSWERS[frame.type]
+        is_known = body is None or any(
+            (family, getattr(body, name)) in self._asked for family, name in families
+        )
+        super()._answer(frame)
+        if not is_known:
+            self._defer(frame)
+        elif frame.request_type is not None and REQUESTS[frame.request_type].family != families[0][0]:
+            self._errors.append(body.request_id)
+            self._doubtful |= len(self._errors) > MAX_PENDING
+
+    def _opened(self, producer: int, name: str) -> None:
+        ledger = self.producers.get(producer)
+        if ledger is not None and ledger.is_closed:
+            self._reopened.add(producer)
+        super()._opened(producer, name)
+
+    # -- the connection itself
+
+    def _connect(self, frame: Frame) -> None:
+        if frame.type == _CONNECT:
+            self._lossy = self._lossy_here = False
+        self._defer(frame)
+
+    def _connected(self, frame: Frame) -> None:
+        if frame.type == _CONNECTED:
+            self.apply_limit(frame)
+        self._defer(frame)
+
+    def _ping(self, frame: Frame) -> None:
+        self._defer(frame)
+
+    def _pong(self, frame: Frame) -> None:
+        self._defer(frame)
+
+
+_CONNECT: Final = NUMBERS["CONNECT"]
+_CONNECTED: Final = NUMBERS["CONNECTED"]
+_CLOSE_PRODUCER: Final = NUMBERS["CLOSE_PRODUCER"]

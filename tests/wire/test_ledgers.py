@@ -1,0 +1,43 @@
+"""The exchanges of a connection are what the answers' records tell."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pulsarctl_wire import Frame
+from pulsarctl_wire.capture.sources import Decoder, open_source
+from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.ledgers import Acknowledged, Answered, Exchange, LedgerState
+
+WAITS = NUMBERS["PRODUCER_SUCCESS"]
+"""The answer that may come twice: the producer may have to wait for others (PIP 68)."""
+SAMPLES = sorted((Path(__file__).parents[2] / "samples" / "pcaps").glob("*.pcap*"))
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
+def test_exchanges_are_what_answers_tell(sample: Path) -> None:
+    found: list[Exchange] = []
+    decoder = Decoder(new_state=partial(LedgerState, on_exchange=found.append))
+    source = open_source(str(sample))
+    with source.stream:
+        batches = [*decoder.read(source), *decoder.finish()]
+    frames = {each.number: each for batch in batches for each in batch if isinstance(each, Frame)}
+    told = {
+        (frame.number, frame.type, frame.time_ns, frame.latency_ns, frame.topic, frame.subscription)
+        for frame in frames.values()
+        if frame.latency_ns is not None and not (frame.type == WAITS and not frame.body.producer_ready)
+    }
+    answered = [each for each in found if isinstance(each, Answered)]
+    assert told == {
+        (each.answer, each.answer_type, each.time_ns, each.latency_ns, each.topic, each.subscription)
+        for each in answered
+    }
+    for each in answered:
+        request, answer = frames[each.number], frames[each.answer]
+        assert (request.type, request.connection) == (each.type, answer.connection)
+    for one in found:
+        if isinstance(one, Acknowledged):
+            message_id = frames[one.number].body.message_id
+            assert (message_id.ledgerId, message_id.entryId) == (one.ledger, one.entry)
+            assert frames[one.answer].command == "ACK"
