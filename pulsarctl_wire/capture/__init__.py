@@ -1,4 +1,4 @@
-"""Captured traffic as events: files, hex dumps, pipes and interfaces in, frames out."""
+"""Decodes captured traffic: files, hex dumps, pipes and interfaces in, frames out."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,9 +19,9 @@ def read_events(
 ) -> Iterator[Event]:
     """The frames, malformed stretches and gaps of captures, hex dumps or raw frames, in order of capture.
 
-    `sources` are paths or binary streams; several continue each other or are read side by side, as the times
-    in the files say (see `series`). Raises CaptureError for a source that cannot be read at once,
-    DamagedCapture for one that breaks off after all that came before.
+    `sources` are paths or binary streams; several are read one after the other or merged, by the times in
+    them (see `series`). Raises CaptureError at once for a source that cannot be read, DamagedCapture for
+    one that breaks off, after all events.
     """
     decoder = Decoder(max_frame_size=max_frame_size)
     damage: list[DamagedCapture] = []
@@ -53,7 +53,7 @@ def read_events(
 def read_frames(
     *sources: str | PathLike[str] | BinaryIO, max_frame_size: int | None = None
 ) -> Iterator[Frame]:
-    """The frames of captures, hex dumps or raw frames: `read_events` without what is no frame."""
+    """The frames of captures, hex dumps or raw frames: `read_events` without malformed stretches and gaps."""
     for event in read_events(*sources, max_frame_size=max_frame_size):
         if isinstance(event, Frame):
             yield event

@@ -1,6 +1,6 @@
-"""Compressed sources, undone as they are read.
+"""Decompresses sources while they are read.
 
-This module is not compiled (hatch_build.py): a read that runs in the interpreter lets Ctrl-C through.
+This module is not compiled (hatch_build.py), so that Ctrl-C takes effect between reads.
 """
 
 import gzip
@@ -19,19 +19,19 @@ _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 COMPRESSED: Final = (_GZIP_MAGIC, _ZSTD_MAGIC)
 
 MAX_RATIO: Final = 1000
-"""Bytes that a byte of a source may become, beyond the first `FREE_BYTES`: captures compress less well."""
+"""Bytes that one byte of a source may expand to, after the first `FREE_BYTES`; captures compress less."""
 
 FREE_BYTES: Final = 16 * 1024 * 1024
 
 Read = Callable[[], bytes]
-"""Gives the next bytes as soon as there are some; empty at the end."""
+"""Returns the next bytes as soon as there are some; empty at the end."""
 
 
 _BROKEN: Final = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
 
 
 class Counted:
-    """A stream, and how many bytes were read of it."""
+    """A stream that counts the bytes read from it."""
 
     def __init__(self, stream: Any) -> None:
         self.count = 0
@@ -47,15 +47,15 @@ class Counted:
 
 
 class _Bounded(Counted):
-    """What was compressed in `source`, as long as it does not expand beyond `MAX_RATIO`."""
+    """The decompressed bytes of `source`, as long as they do not expand beyond `MAX_RATIO`."""
 
     def __init__(self, stream: Any, source: Counted) -> None:
         super().__init__(stream)
         self._source = source
-        self._error: Exception | None = None  # a stream that has failed gives nothing when it is read again
+        self._error: Exception | None = None  # raised again, as a failed stream returns no bytes afterwards
 
     def read1(self, size: int = -1) -> bytes:
-        """The next bytes. Raises DamagedCapture where there are too many for those read of the source."""
+        """The next bytes. Raises DamagedCapture if there are too many for the bytes read from the source."""
         if self._error is not None:
             raise self._error
         try:
@@ -64,25 +64,25 @@ class _Bounded(Counted):
             self._error = error
             raise
         if self.count > FREE_BYTES + MAX_RATIO * self._source.count:
-            raise DamagedCapture(f"it expands more than {MAX_RATIO} times; if it should, unpack it")
+            raise DamagedCapture(f"it expands more than {MAX_RATIO} times; if that is intended, unpack it")
         return data
 
     read = read1
 
 
 def decompress(stream: BinaryIO, head: bytes, source: Counted) -> BinaryIO:
-    """What `stream` holds, whose first bytes (not consumed) are `head`: those of gzip or zstd.
+    """The decompressed contents of `stream`, gzip or zstd, whose first bytes (not consumed) are `head`.
 
-    Reading raises DamagedCapture where that is far more than was read of `source`, the file itself.
+    Reading raises DamagedCapture if they are far larger than what was read from `source`, the file itself.
     """
     unpacked = gzip.GzipFile(fileobj=stream) if head.startswith(_GZIP_MAGIC) else _Zstandard(stream)
     return cast(BinaryIO, _Bounded(unpacked, source))
 
 
 class _Zstandard:
-    """Reads zstd frames one after the other, and knows when the last one is not whole."""
+    """Reads zstd frames one after the other, and detects when the last one is incomplete."""
 
-    _STEP: Final = 2048  # compressed bytes; they may become 128 KiB for each four of them
+    _STEP: Final = 2048  # compressed bytes; four of them may expand to 128 KiB
 
     def __init__(self, stream: BinaryIO) -> None:
         self._read = getattr(stream, "read1", stream.read)
@@ -90,7 +90,7 @@ class _Zstandard:
         self._frame: Any = None
 
     def read1(self, size: int = -1) -> bytes:
-        """The next bytes; b"" at the end. Raises EOFError where a frame is cut."""
+        """The next bytes; b"" at the end. Raises EOFError if a frame is cut."""
         while True:
             if not self._rest:
                 self._rest = self._read(CHUNK)
@@ -112,9 +112,9 @@ class _Zstandard:
 
 
 def reader(stream: BinaryIO) -> Read:
-    """A function that reads on in `stream`.
+    """A function that reads the next bytes of `stream`.
 
-    It raises DamagedCapture where the compression breaks off, CaptureError where reading fails.
+    It raises DamagedCapture if the compressed data breaks off, CaptureError if reading fails.
     """
     read1 = getattr(stream, "read1", stream.read)
 
@@ -138,13 +138,13 @@ class Unread(io.RawIOBase):
         self._stream = stream
 
     def readable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` as far as there is something; how many bytes that was."""
+        """Fill `buffer` with the available bytes; returns how many."""
         view = memoryview(buffer)
-        if not self._head:  # a reader may give more than it was asked for
+        if not self._head:  # a reader may return more than was requested
             self._head = getattr(self._stream, "read1", self._stream.read)(len(view))
         data, self._head = self._head[: len(view)], self._head[len(view) :]
         view[: len(data)] = data

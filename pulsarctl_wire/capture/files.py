@@ -1,7 +1,7 @@
-"""Capture files as packets: pcap and pcapng, from anything that can be read forward.
+"""Reads the packets of capture files, pcap and pcapng, from any stream.
 
-Both formats are walked in large chunks, without an object per record: at MTU-sized packets the record
-walk is a third of all the work. Nothing is seeked, so pipes work, and a packet is given as soon as it
+Both formats are read in large chunks, without an object per record: at MTU-sized packets reading records
+is a third of all the work. It never seeks, so pipes work, and yields a packet as soon as it
 has arrived. Sources: the libpcap file format (pcap-savefile) and the PCAP Next Generation draft.
 """
 
@@ -18,10 +18,10 @@ RawPacket = tuple[int | None, int, bytes, int]
 """(time in ns since the epoch or None, link type, captured bytes, length on the wire in bytes)."""
 
 MAX_INTERFACES: Final = 65_536
-"""Interfaces of a section that are believed."""
+"""The most interfaces that a section may have."""
 
 LARGEST_PACKET: Final = 16 * 1024 * 1024
-"""Bytes of the largest packet believed; a longer one means that the file is damaged there."""
+"""Bytes of the largest packet accepted; a longer one means that the file is damaged there."""
 
 _PCAP_MAGICS: Final = {
     b"\xd4\xc3\xb2\xa1": ("<", 1000),
@@ -32,8 +32,8 @@ _PCAP_MAGICS: Final = {
 _SECTION: Final = 0x0A0D0D0A
 _INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _STATISTICS, _ENHANCED_PACKET = 1, 2, 3, 5, 6
 _DROPPED: Final = (5, 7)  # options of statistics: isb_ifdrop, isb_osdrop
-_MOST_DROPPED: Final = 1 << 40  # packets; a larger count says that it is not known
-_TIMES: Final = 1 << 63  # beyond which no time can be meant
+_MOST_DROPPED: Final = 1 << 40  # packets; a larger count means that it is not known
+_TIMES: Final = 1 << 63  # ns; a larger time is taken for unknown
 _PCAPNG_MAGIC: Final = b"\x0a\x0d\x0d\x0a"
 _SECTION_ORDERS: Final = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
 
@@ -44,9 +44,9 @@ def is_capture(head: bytes) -> bool:
 
 
 class Interface(NamedTuple):
-    """What an interface block says: link type, snap length, ticks to ns as a fraction, offset in ns.
+    """The contents of an interface block: link type, snap length, ticks to ns as a fraction, offset in ns.
 
-    `dropped` are the packets of which its statistics said so far that the kernel dropped them.
+    `dropped` counts the packets that the kernel dropped, by its statistics so far.
     """
 
     link: int
@@ -58,9 +58,9 @@ class Interface(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How the packets of a capture file are written, from some place in it on.
+    """The format of a capture file at some place in it.
 
-    `order` is the byte order; a pcap file has one interface, which `blocks` (pcapng) may add to.
+    `order` is the byte order; `blocks` is True for pcapng, where later blocks may add interfaces.
     """
 
     blocks: bool
@@ -69,22 +69,22 @@ class Layout(NamedTuple):
 
 
 class PacketReader:
-    """The packets of a capture file, one after the other, to be iterated over once.
+    """Iterates over the packets of a capture file, once.
 
-    `data` are the bytes from `start` on (in bytes of the file) as far as they were read, `read` gives
-    more; `layout` is the file's there. Packets whose records begin at `stop` or later are left.
-    Iterating raises DamagedCapture where the file breaks off or makes no sense.
+    `data` are the bytes from offset `start` of the file that were read already, `read` returns more;
+    `layout` is the file's format there. Packets whose records begin at `stop` or later are not read.
+    Iterating raises DamagedCapture where the file breaks off or is invalid.
     """
 
     def __init__(
         self, data: bytes, read: Read, layout: Layout, start: int = 0, stop: int = sys.maxsize
     ) -> None:
         self.dropped = 0
-        """Packets that the kernel dropped, by what the statistics say that were read so far."""
+        """Packets that the kernel dropped, by the statistics read so far."""
         self._layout = layout
         self._interfaces = list(layout.interfaces)
         self.offset = start
-        """Where the record begins that holds the packet given last; at the end: where the next would."""
+        """The offset of the last packet's record; at the end: where the next record would begin."""
         self._data = data
         self._read = read
         self._start = start
@@ -95,7 +95,7 @@ class PacketReader:
 
     @property
     def layout(self) -> Layout:
-        """How packets are written where the reader is."""
+        """The format of the file where the reader is."""
         return self._layout._replace(interfaces=tuple(self._interfaces))
 
     def _records(self) -> Iterator[RawPacket]:
@@ -165,7 +165,7 @@ class PacketReader:
                         self.dropped += _newly_dropped(body, order, interfaces)
                 except (struct.error, IndexError) as error:
                     raise DamagedCapture(
-                        f"a block that makes no sense at byte {self.offset}: the file is damaged there"
+                        f"an invalid block at byte {self.offset}: the file is damaged there"
                     ) from error
             if at >= last or not (more := read()):
                 self.offset = base + at
@@ -178,10 +178,10 @@ class PacketReader:
 
 
 def read_packets(head: bytes, read: Read, stop: int = sys.maxsize) -> PacketReader:
-    """The packets of a pcap or pcapng file: `head` is what was read of it so far, `read` gives the rest.
+    """The packets of a pcap or pcapng file: `head` are its first bytes, `read` returns the rest.
 
-    Those that begin at byte `stop` of the file or later are left.
-    Raises CaptureError if it is no capture, DamagedCapture where it breaks off or makes no sense.
+    Packets that begin at byte `stop` of the file or later are not read.
+    Raises CaptureError if it is not a capture, DamagedCapture where it breaks off or is invalid.
     """
     while len(head) < 24 and (more := read()):
         head += more
@@ -193,7 +193,7 @@ def read_packets(head: bytes, read: Read, stop: int = sys.maxsize) -> PacketRead
         layout = Layout(False, order, (Interface(link, 0, unit, 1, 0),))
         return PacketReader(head[24:], read, layout, 24, stop)
     raise CaptureError(
-        "no pcap or pcapng file" if head[:4] not in _PCAP_MAGICS else "cut inside the file header"
+        "not a pcap or pcapng file" if head[:4] not in _PCAP_MAGICS else "cut inside the file header"
     )
 
 
@@ -201,16 +201,16 @@ def read_packets(head: bytes, read: Read, stop: int = sys.maxsize) -> PacketRead
 
 
 class Lane:
-    """A file that is read side by side with others: the packet that comes next, and what is known of it.
+    """A file that is merged with others: its next packet, with the packet's place and time.
 
-    `base` is added to the offsets in the file, to tell the places of packets in different files apart.
+    `base` is added to the offsets in the file, so that packets of different files have different places.
     """
 
     def __init__(self, packets: PacketReader, base: int) -> None:
         self.packet: RawPacket | None = None
         """The next packet; None at the end."""
         self.place = base
-        """Where its record begins: `base`, and the offset in the file."""
+        """Where its record begins: `base` and the offset in the file."""
         self.time = -_TIMES
         """The latest time of the packets so far, this one included (ns)."""
         self.error: CaptureError | None = None
@@ -221,7 +221,7 @@ class Lane:
         self.advance()
 
     def advance(self) -> None:
-        """Go on to the next packet."""
+        """Move to the next packet."""
         try:
             self.packet = next(self._packets, None)
         except CaptureError as error:
@@ -234,26 +234,26 @@ class Lane:
 
     @property
     def dropped(self) -> int:
-        """As of `PacketReader`."""
+        """As in `PacketReader`."""
         return self._reader.dropped
 
 
 class SideBySide:
-    """The packets of several files in the order of time, to be iterated over once.
+    """Iterates over the packets of several files in the order of time, once.
 
-    Of each lane they are those from the first one at `since` on, to the first one at `until` (ns; None: all
-    of them). A packet that was captured before an earlier one of its file comes right behind that one.
+    From each lane it takes the packets from the first one at `since` to the first one at `until` (ns; None:
+    no bound). A packet whose time is before that of an earlier one in its file comes right after that one.
     """
 
     def __init__(self, lanes: list[tuple[Lane, int | None, int | None]]) -> None:
         self.offset = 0
-        """The place of the packet given last."""
+        """The place of the last packet yielded."""
         self._lanes = lanes
         self._dropped_before = 0
 
     @property
     def dropped(self) -> int:
-        """Packets that the kernel dropped meanwhile, by what the statistics say that were read so far."""
+        """Packets that the kernel dropped since the first packet, by the statistics read so far."""
         return sum(lane.dropped for lane, _, _ in self._lanes) - self._dropped_before
 
     def __iter__(self) -> Iterator[RawPacket]:
@@ -293,7 +293,7 @@ def _interface(body: bytes, order: str) -> Interface:
 
 
 def _newly_dropped(body: bytes, order: str, interfaces: list[Interface]) -> int:
-    """How many more packets of an interface were dropped than its statistics said before."""
+    """How many more packets of an interface were dropped than by its earlier statistics."""
     number = struct.unpack_from(order + "I", body)[0] if len(body) >= 12 else len(interfaces)
     if number >= len(interfaces):
         return 0
@@ -309,7 +309,7 @@ def _newly_dropped(body: bytes, order: str, interfaces: list[Interface]) -> int:
 
 
 def _options(body: bytes, at: int, order: str) -> Iterator[tuple[int, int, bytes]]:
-    """The options of a block, from byte `at` of its body on: codes, sizes, and values (which may be cut)."""
+    """The options of a block, from byte `at` of its body: codes, sizes, and values (which may be cut)."""
     while at + 4 <= len(body):
         code, size = struct.unpack_from(order + "HH", body, at)
         if code == 0:
@@ -337,15 +337,15 @@ def _block_packet(kind: int, body: bytes, order: str, interfaces: list[Interface
 
 # -- beginning in the middle
 
-_CHAIN: Final = 12  # records in a row that make a place sure enough to begin at
+_CHAIN: Final = 12  # records in a row that make a place certain enough to begin at
 _DAY: Final = 86_400
 
 
 def find_record(data: bytes, layout: Layout, start: int, *, complete: bool) -> int | None:
     """Where in `data`, which begins at byte `start` of a file, the first record or block begins.
 
-    That is a guess: whoever read the bytes before must have ended there. `complete` says that the file
-    ends with `data`. None if no place looks right, and where more bytes are needed to tell.
+    This is a guess: the caller must check that the reader of the previous bytes ends there. `complete`: the
+    file ends with `data`. None if no place looks right, or if more bytes are needed to decide.
     """
     follows = _block_follows if layout.blocks else _record_follows
     step = 4 if layout.blocks else 1
@@ -366,7 +366,7 @@ def find_record(data: bytes, layout: Layout, start: int, *, complete: bool) -> i
 def _record_follows(
     data: bytes, at: int, layout: Layout, before: int | None
 ) -> tuple[int, int | None] | None:
-    """Where the record at `at` ends, and its second; None if it is none, or not all of its header is here."""
+    """Where the record at `at` ends, and its time in seconds; None if no whole valid header is there."""
     if len(data) - at < 16:
         return None
     seconds, fraction, size, length = struct.unpack_from(layout.order + "IIII", data, at)

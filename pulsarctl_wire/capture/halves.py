@@ -1,34 +1,35 @@
-"""One TCP connection: its two halves, whose bytes are put in order, and what waits in them.
+"""Keeps a TCP connection: its two halves, whose bytes it puts in order, what waits in them, how it ended.
 
-The functions here are steps of `reassembly.Reassembler`. Those that may give many events put them into a list
-and pause, so that whoever runs them can take the events out.
+The functions here are steps of `reassembly.Reassembler`. Those that may produce many events append them to a
+list and yield now and then, so that the caller can take the events out.
 """
 
 import heapq
 import sys
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
-from pulsarctl_wire.capture.lifecycle import Life, learn_direction
-from pulsarctl_wire.wire.frame import Event
-from pulsarctl_wire.wire.session import Session
+from pulsarctl_wire.wire.commands import TO_BROKER
+from pulsarctl_wire.wire.ending import CLOSED, OPEN, PULSAR, REFUSED, RESET, UNANSWERED, UNKNOWN, Ending
+from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.state import State
 from pulsarctl_wire.wire.stream import FrameStream
 
 PATIENCE: Final = 64
 """Packets of a connection after which acknowledged bytes that were not seen are given up."""
 EARLY_COST: Final = 256
-"""Of keeping a segment that came early, beside its bytes."""
+"""Memory for an early segment, besides its payload, in bytes."""
 MASK: Final = 0xFFFFFFFF
-"""Of sequence numbers."""
+"""The mask of sequence numbers."""
 HALF: Final = 0x80000000
-"""Half of all sequence numbers: what is further ahead is behind."""
+"""Half of the sequence numbers: a number that is further ahead counts as behind."""
 
 Early = tuple[int, int, int, bytes, int, int | None]
-"""A segment that waits: sequence number, turn, packet, payload, missing, time in ns.
+"""An early segment: sequence number, turn, packet, payload, missing, time in ns.
 
-Its turn among those of both directions is its packet's number, or what waited behind it has that before.
+Segments of both directions are delivered by turn: the packet's number, or a lower one of what waits after it.
 """
 
 
@@ -50,21 +51,21 @@ class Half:
         self.acknowledged = 0  # up to here by the peer
         self.early: list[Early] = []  # a heap
         self.early_bytes = 0
-        self.hole_at = -1  # where the peer's acknowledgements last told of a hole
-        self.hole_turn = 0  # the packet before the one that told
+        self.hole_at = -1  # where the peer's acknowledgements last showed a hole
+        self.hole_turn = 0  # the packet before the one that showed it
         self.patience = PATIENCE
         self.fin = -1
         self.syn: int | None = None
         self.closed = False  # no more bytes are taken
         self.ended = False  # its stream was closed
-        self.held: list[Event] = []  # its last events, while it depends on the other half what to do
+        self.held: list[Event] = []  # its last events, until the other half shows whether to report them
 
     def unwrap(self, sequence: int) -> int:
-        """The number nearest to `next` that has these 32 bits."""
+        """The number nearest to `next` whose lower 32 bits are `sequence`."""
         return self.next + ((sequence - self.next + HALF) & MASK) - HALF
 
     def lacks(self, acknowledged: int) -> bool:
-        """Whether the peer acknowledges bytes up to a sequence number that were not seen yet."""
+        """Whether bytes before this sequence number, which the peer acknowledges, were not seen yet."""
         if self.closed:
             return False
         ahead = (acknowledged - self.next) & MASK
@@ -72,7 +73,7 @@ class Half:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are in no event yet, and what it costs to keep them."""
+        """Bytes that are in no event yet, and the memory to keep them."""
         return self.early_bytes + self.stream.held_bytes
 
     @property
@@ -82,37 +83,53 @@ class Half:
 
     @property
     def turn(self) -> int:
-        """The turn of what comes next, be it there or missing."""
+        """The turn of the next segment, waiting or missing."""
         first = self.early[0][1] if self.early else sys.maxsize
         return min(first, self.hole_turn) if self.hole_at == self.next else first
 
 
+class Life:
+    """How a connection was opened and ended, as far as seen. Segments with only data change nothing."""
+
+    __slots__ = ("accepted", "by_first", "end", "end_ns", "packet", "reset", "syns", "time_ns")
+
+    def __init__(self, time_ns: int | None, packet: int) -> None:
+        self.time_ns = time_ns  # of its first packet
+        self.packet = packet
+        self.syns = 0  # of the client, including those sent again
+        self.accepted = False  # the broker's SYN was seen
+        self.end = OPEN
+        self.end_ns: int | None = None
+        self.by_first: bool | None = None  # whether the half that was seen first sent the first FIN or RST
+        self.reset = False
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Tcp:
-    """A TCP connection: the half it was first seen by (that knows the other) and its session."""
+    """A TCP connection: the half that sent its first packet (which knows the other) and its state."""
 
     __slots__ = (
-        *("certain", "ended", "half", "keys", "last_ns", "last_packet", "life", "mark", "session"),
+        *("certain", "ended", "half", "keys", "last_ns", "last_packet", "life", "mark", "state"),
         "waiting",
     )
 
     def __init__(
-        self, keys: tuple[bytes, bytes], session: Session, half: Half, certain: bool, life: Life
+        self, keys: tuple[bytes, bytes], state: State, half: Half, certain: bool, life: Life
     ) -> None:
         self.keys = keys
-        self.session = session
+        self.state = state
         self.half = half
         self.certain = certain  # which side is the broker
         half.stream.certain = half.other.stream.certain = certain
         self.ended = False
-        self.waiting = False  # segments wait, in one half for others, in the other one for these
+        self.waiting = False  # segments wait, in one half for missing ones, or in the other for those
         self.last_packet, self.last_ns = life.packet, life.time_ns
         self.life = life
-        self.mark: Any = None  # of whoever follows it
+        self.mark: Any = None  # for the caller's use
 
 
 def tracked(tcp: Tcp, events: list[Event]) -> list[Event]:
-    """Take the events of a connection out of `events`, once its session has followed them."""
+    """Take the events of a connection out of `events`, after its state has tracked them."""
     if not events:
         return []
     given = events[:]
@@ -122,19 +139,37 @@ def tracked(tcp: Tcp, events: list[Event]) -> list[Event]:
 
 
 def track(tcp: Tcp, events: list[Event]) -> None:
-    """Let the session of a connection follow its events."""
+    """Let the state of a connection track its events."""
     if not tcp.certain:
         learn_direction(tcp, events)
-    tcp.session.track(events)
+    tcp.state.track(events)
+
+
+def learn_direction(tcp: Tcp, events: list[Event]) -> None:
+    """Learn from the commands which side is the broker, if no SYN showed it."""
+    for event in events:
+        right = TO_BROKER.get(event.type) if isinstance(event, Frame) else None
+        if right is None:
+            continue
+        if right is not event.to_broker:
+            connection = event.connection
+            connection.client, connection.server = connection.server, connection.client
+            connection.flipped = not connection.flipped
+            for half in (tcp.half, tcp.half.other):
+                half.stream.to_broker = not half.stream.to_broker
+            for other in events:
+                other.to_broker = not other.to_broker
+        tcp.certain = tcp.half.stream.certain = tcp.half.other.stream.certain = True
+        return
 
 
 def is_another(half: Half, sequence: int) -> bool:
-    """Whether a SYN on the addresses of a connection opens another one."""
+    """Whether a SYN on the addresses of a connection opens a new one."""
     return half.syn != sequence and (half.syn is not None or half.next not in (0, sequence + 1))
 
 
 def begin(half: Half, sequence: int) -> None:
-    """A SYN was seen: the bytes begin behind it."""
+    """Note a SYN: the bytes begin after it."""
     half.syn = sequence
     if not half.begun:
         half.begun = True
@@ -142,7 +177,7 @@ def begin(half: Half, sequence: int) -> None:
 
 
 def deliver(half: Half, segment: Early, events: list[Event]) -> Iterator[None]:
-    """Give the stream the bytes of a segment that it does not have; they begin at `next` or before."""
+    """Pass the new bytes of a segment, which begins at `next` or before, to the stream."""
     at, _, packet, payload, missing, time_ns = segment
     seen = half.next - at
     if seen >= len(payload) + missing:
@@ -161,21 +196,21 @@ def deliver(half: Half, segment: Early, events: list[Event]) -> Iterator[None]:
 
 
 def take_rest(half: Half, events: list[Event]) -> Iterator[None]:
-    """Take the events that are left out of a stream that has paused."""
+    """Take the remaining events from a stream that has paused."""
     while half.stream.pending:
         events += half.stream.take_more()
         yield
 
 
 def settle(half: Half, events: list[Event]) -> Iterator[None]:
-    """Take the events out of a stream whose next bytes will not come."""
+    """Take the events from a stream whose next bytes will not come."""
     while some := half.stream.settle():
         events += some
         yield
 
 
 def release(tcp: Tcp, events: list[Event]) -> Iterator[None]:
-    """Deliver what waits for nothing any more, in turns; what came behind a hole on the other half waits."""
+    """Deliver the early segments that are next, by turn, except those after a hole in the other half."""
     one, other = tcp.half, tcp.half.other
     while True:
         ready = [half for half in (one, other) if half.early and not half.blocked]
@@ -191,7 +226,7 @@ def release(tcp: Tcp, events: list[Event]) -> Iterator[None]:
 
 
 def give_up(half: Half, upto: int, events: list[Event]) -> Iterator[None]:
-    """The bytes from `next` up to `upto`, or to the first early ones, will not come: a gap."""
+    """Report the bytes from `next` up to `upto`, or up to the first early ones, as a gap."""
     packet, time_ns = half.tcp.last_packet, None
     if half.early:
         upto = min(upto, half.early[0][0])
@@ -204,15 +239,92 @@ def give_up(half: Half, upto: int, events: list[Event]) -> Iterator[None]:
 
 
 def unblock(half: Half, events: list[Event]) -> Iterator[None]:
-    """Give up the hole that the first segment of a half waits for, whichever half it is in."""
+    """Give up the hole, in either half, that the first early segment of `half` waits for."""
     blocked = half if half.blocked else half.other
     yield from give_up(blocked, blocked.early[0][0] if blocked.early else blocked.acknowledged, events)
 
 
 def flush(half: Half, events: list[Event]) -> Iterator[None]:
-    """Give the stream all that is left of a half, holes as gaps."""
+    """Pass all remaining bytes of a half to its stream, holes as gaps."""
     while half.early:
         yield from unblock(half, events)
     end = half.fin if half.fin >= 0 else half.acknowledged
     if half.begun and end > half.next:
         yield from give_up(half, end, events)
+
+
+# -- from its SYN to its FIN or RST
+
+
+def note_end(half: Half, *, reset: bool) -> None:
+    """Note that a half has sent FIN or RST. The sender of the first one has ended the connection."""
+    tcp, life = half.tcp, half.tcp.life
+    life.reset |= reset
+    if life.by_first is None:
+        life.by_first = half is tcp.half
+        life.end = RESET if reset else CLOSED
+        life.end_ns = tcp.last_ns
+
+
+class LifeState(NamedTuple):
+    """A `Life`, or the later part of one; `by` is the half that ended it: 0 or 1, in the order of keys."""
+
+    syns: int
+    accepted: bool
+    end: str
+    end_ns: int | None
+    by: int | None
+    reset: bool
+    last_ns: int | None
+
+
+def life_state(tcp: Tcp, first: Half) -> LifeState:
+    """The life of a connection; `first` is the first half in the order of their keys."""
+    life = tcp.life
+    by = None if life.by_first is None else int(life.by_first is not (tcp.half is first))
+    return LifeState(life.syns, life.accepted, life.end, life.end_ns, by, life.reset, tcp.last_ns)
+
+
+def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
+    """Add the later part of a connection's life; `first` is the first half in the order of their keys."""
+    life = tcp.life
+    life.syns += later.syns
+    life.accepted |= later.accepted
+    life.reset |= later.reset
+    tcp.last_ns = later.last_ns if later.last_ns is not None else tcp.last_ns
+    if life.by_first is None:
+        life.end, life.end_ns = later.end, later.end_ns
+        life.by_first = None if later.by is None else (later.by == 0) is (tcp.half is first)
+
+
+def ending(tcp: Tcp) -> Ending:
+    """How a connection ended. Call it after its streams have ended."""
+    life = tcp.life
+    first, second = tcp.half, tcp.half.other
+    client, broker = (first, second) if first.stream.to_broker else (second, first)
+    sizes = broker.stream.position, client.stream.position
+    end = life.end
+    by_broker = None if life.by_first is None else life.by_first is (broker is first)
+    if life.syns and not life.accepted:
+        if end == RESET and by_broker and not any(sizes):
+            end = REFUSED
+        elif not broker.begun:
+            end, by_broker = UNANSWERED, None
+    protocol = client.stream.protocol or broker.stream.protocol or (UNKNOWN if any(sizes) else None)
+    if client.stream.spoke or broker.stream.spoke:
+        protocol = PULSAR
+    return Ending(
+        connection=first.stream.connection,
+        state=tcp.state,
+        packet=life.packet,
+        time_ns=life.time_ns,
+        last_ns=tcp.last_ns,
+        syns=life.syns,
+        joined=not (life.syns or life.accepted),
+        end=end,
+        by_broker=by_broker,
+        end_ns=None if by_broker is None else life.end_ns,
+        both=life.reset or min(client.fin, broker.fin) >= 0,
+        protocol=protocol,
+        sizes=sizes,
+    )

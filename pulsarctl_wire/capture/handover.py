@@ -1,31 +1,32 @@
-"""A connection handed over between processes that follow different parts of one capture.
+"""Hands connections over between processes that follow different parts of one capture.
 
-A process that begins in the middle of a capture does not know what came before. Yet from some packet on
-it follows a connection just as one would that has seen everything: once both halves are in step with the
-frames, and no segment waits for another. `Footing` tells where that is; what came before decides whether
-the connection really stood there (`agrees`). If it did, its state at the end of the part is the true one,
-but for what counts from the beginning of the connection, and that is shifted (`take_over`).
+A process that begins in the middle of a capture does not know what came before. But once both halves of a
+connection are in step with the frames and no segment waits for another, the connection is synchronized: the
+process follows it as if it had seen everything. A `SyncPoint` is its guess of where that is. A process that
+knows the past checks the guess (`agrees`). If it is right, so is the state at the end of the part, except
+for numbers that count from the beginning of the connection, which are shifted (`take_over`).
 """
 
 import heapq
 from typing import Any, Final, NamedTuple
 
-from pulsarctl_wire.capture.halves import EARLY_COST, Early, Half, Tcp
+from pulsarctl_wire.capture.halves import EARLY_COST, Early, Half, LifeState, Tcp, extend_life, life_state
 from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.frame import Connection, Event, Malformed
-from pulsarctl_wire.wire.topics import Tables, TopicSession
+from pulsarctl_wire.wire.knowledge import Identity, Unanswered
+from pulsarctl_wire.wire.part import Known, KnownState
 
 FRESH, STEP, IDLE = "fresh", "step", "idle"
-"""Kinds of halves: just opened; in step with the frames; nothing known but where its next byte goes."""
+"""Kinds of halves: just opened; in step with the frames; only the next sequence number is known."""
 
 _MASK: Final = 0xFFFFFFFF
 _CARRIED: Final = ("begun", "closed", "ended", "hole_turn", "patience")
-_NUMBERS: Final = ("next", "acknowledged", "hole_at", "fin")  # sequence numbers; -1 is none
+_NUMBERS: Final = ("next", "acknowledged", "hole_at", "fin")  # sequence numbers; -1: none
 
 
-class HalfFooting(NamedTuple):
-    """One half: its kind, whether its bytes have begun, the number of the next one, where the bytes of a
-    frame came from that are here, and its stream's position.
+class HalfSync(NamedTuple):
+    """One half: its kind, whether its bytes have begun, the number of the next one, the origins of the bytes
+    of its unfinished frame, and its stream's position.
     """
 
     kind: str
@@ -35,18 +36,18 @@ class HalfFooting(NamedTuple):
     position: int
 
 
-class Footing(NamedTuple):
-    """Where a connection stands: its halves in the order of their keys, the direction of the first one,
-    and the largest frame allowed, in bytes.
+class SyncPoint(NamedTuple):
+    """Where a connection is synchronized: its halves in the order of their keys, the direction of the first
+    one, and the largest frame allowed, in bytes.
     """
 
-    halves: tuple[HalfFooting, HalfFooting]
+    halves: tuple[HalfSync, HalfSync]
     to_broker: bool
     limit: int
 
 
 class HalfState(NamedTuple):
-    """A half but for its stream, as `Half` has it."""
+    """The attributes of a `Half`, without its stream."""
 
     begun: bool
     closed: bool
@@ -61,17 +62,17 @@ class HalfState(NamedTuple):
     syn: int | None
 
 
-class State(NamedTuple):
-    """All that is needed to go on with a connection. A stream that is None was not touched."""
+class Handover(NamedTuple):
+    """All that is needed to continue with a connection. A stream is None if it got no bytes."""
 
     halves: tuple[HalfState, HalfState]
     streams: tuple[tuple[Any, ...] | None, tuple[Any, ...] | None]
-    tables: Tables
-    unmatched: list[tuple[int, int]]
+    known: Known
     limit: int
     ended: bool
     waiting: bool
     last_packet: int
+    life: LifeState
 
 
 def halves_of(tcp: Tcp) -> tuple[Half, Half]:
@@ -80,39 +81,39 @@ def halves_of(tcp: Tcp) -> tuple[Half, Half]:
     return (first, other) if tcp.keys[0] <= tcp.keys[1] else (other, first)
 
 
-def footing(tcp: Tcp, *, patient: bool) -> Footing | None:
-    """Where a connection stands; None while that is not sure, or a half is idle and we are `patient`."""
+def sync_point(tcp: Tcp, *, patient: bool) -> SyncPoint | None:
+    """Where a connection is synchronized; None if it is not yet, or with `patient` if a half is idle."""
     if not tcp.certain or tcp.waiting or tcp.ended:
         return None
-    one, other = (_footing(half) for half in halves_of(tcp))
+    one, other = (_half_sync(half) for half in halves_of(tcp))
     if one is None or other is None:
         return None
     kinds = {one.kind, other.kind}
     if IDLE in kinds and (patient or STEP not in kinds):
         return None
     stream = halves_of(tcp)[0].stream
-    return Footing((one, other), stream.to_broker, stream.limit)
+    return SyncPoint((one, other), stream.to_broker, stream.limit)
 
 
 def _is_open(half: Half) -> bool:
-    """Whether a half just takes its next bytes: nothing is missing, waits, or ends."""
+    """Whether a half only needs its next bytes: nothing is missing or waiting, and it is not ending."""
     missing = half.early or half.blocked or (half.begun and half.acknowledged > half.next)
     return not (missing or half.closed or half.fin >= 0 or half.held)
 
 
-def _footing(half: Half) -> HalfFooting | None:
+def _half_sync(half: Half) -> HalfSync | None:
     if not _is_open(half):
         return None
     stream = half.stream
     if stream.untouched:
-        return HalfFooting(FRESH if stream.in_step else IDLE, half.begun, half.next, (), 0)
+        return HalfSync(FRESH if stream.in_step else IDLE, half.begun, half.next, (), 0)
     if stream.step is None or stream.in_debt:
         return None
-    return HalfFooting(STEP, half.begun, half.next, stream.sources, stream.position)
+    return HalfSync(STEP, half.begun, half.next, stream.sources, stream.position)
 
 
-def agrees(guess: Footing, tcp: Tcp, state: State) -> bool:
-    """Whether `tcp`, of which the past is known, stands where `guess` says, so that `state` follows."""
+def agrees(guess: SyncPoint, tcp: Tcp, state: Handover) -> bool:
+    """Whether `tcp`, whose past is known, is where `guess` says, so that `state` is right."""
     if not tcp.certain or tcp.waiting or tcp.ended:
         return False
     if halves_of(tcp)[0].stream.to_broker is not guess.to_broker:
@@ -120,10 +121,10 @@ def agrees(guess: Footing, tcp: Tcp, state: State) -> bool:
     for half, mine, stream in zip(halves_of(tcp), guess.halves, state.streams, strict=True):
         if not _is_open(half) or half.begun is not mine.begun or (half.next - mine.next) & _MASK:
             return False
-        true = _footing(half)
+        true = _half_sync(half)
         if mine.kind == IDLE:
             if stream is not None and not (half.stream.untouched or half.stream.step == 0):
-                return False  # its first bytes went on with a frame
+                return False  # its first bytes were in the middle of a frame
             if half.stream.in_debt:
                 return False
         elif true is None or (true.kind, true.sources) != (mine.kind, mine.sources):
@@ -131,28 +132,28 @@ def agrees(guess: Footing, tcp: Tcp, state: State) -> bool:
     return True
 
 
-def hand_over(tcp: Tcp) -> State:
-    """The state of a connection; its session must be a `TopicSession`."""
+def hand_over(tcp: Tcp) -> Handover:
+    """The state of a connection, whose `state` must be a `KnownState`."""
     halves = halves_of(tcp)
-    session = tcp.session
-    assert isinstance(session, TopicSession)
+    state = tcp.state
+    assert isinstance(state, KnownState)
     one, other = (HalfState(*[getattr(half, name) for name in HalfState._fields]) for half in halves)
     streams = [None if half.stream.untouched else half.stream.state() for half in halves]
-    return State(
+    return Handover(
         (one, other),
         (streams[0], streams[1]),
-        session.tables(),
-        session.unmatched,
+        state.known(),
         tcp.half.stream.limit,
         tcp.ended,
         tcp.waiting,
         tcp.last_packet,
+        life_state(tcp, halves[0]),
     )
 
 
-def take_over(tcp: Tcp, guess: Footing, state: State) -> None:
-    """Bring `tcp` to `state`, which was reached from `guess`."""
-    limit = tcp.half.stream.limit if state.limit == guess.limit else state.limit  # one announced meanwhile
+def take_over(tcp: Tcp, guess: SyncPoint, state: Handover) -> None:
+    """Set `tcp` to `state`, which was reached from `guess`, except for `state.known`."""
+    limit = tcp.half.stream.limit if state.limit == guess.limit else state.limit  # a newly announced one
     rows = zip(halves_of(tcp), guess.halves, state.halves, state.streams, strict=True)
     for half, mine, values, stream in rows:
         shift = half.next - mine.next
@@ -168,15 +169,14 @@ def take_over(tcp: Tcp, guess: Footing, state: State) -> None:
             half.stream.resume(stream, half.stream.position - mine.position)
         half.stream.limit = limit
     tcp.ended, tcp.waiting, tcp.last_packet = state.ended, state.waiting, state.last_packet
-    assert isinstance(tcp.session, TopicSession)
-    tcp.session.learn(state.tables, state.unmatched)
+    extend_life(tcp, halves_of(tcp)[0], state.life)
 
 
 # -- all connections at once, as data
 
 
 class Lost(NamedTuple):
-    """A `Malformed` that a half holds back: its peer speaks another protocol, so it is never a frame."""
+    """A `Malformed` that a half holds back; its stream has another protocol, so it holds no frames."""
 
     reason: str
     raw: bytes
@@ -189,9 +189,9 @@ class Lost(NamedTuple):
 
 
 class TcpState(NamedTuple):
-    """A connection: the key of the half it was first seen by, whether that goes to the broker, its number.
+    """A connection: the key of its first packet's half, whether that goes to the broker, its number.
 
-    `held` are the events that its halves hold back. The others are as in `Tcp` and `Connection`.
+    `held` are the events that its halves hold back. The other fields are as in `Tcp` and `Connection`.
     """
 
     key: bytes
@@ -200,32 +200,43 @@ class TcpState(NamedTuple):
     flipped: bool
     certain: bool
     held: tuple[list[Lost], list[Lost]]
-    state: State
+    state: Handover
 
 
 class Following(NamedTuple):
-    """All that a reassembler goes on from: see `Reassembler.state`."""
+    """All that a reassembler continues from: see `Reassembler.state` and `Knowledge`."""
 
     connections: int
     known: list[TcpState]
     ended: list[int]
     servers: set[bytes]
+    frames: int
+    unanswered: list[tuple[Identity, int, int | None, int, bool]]
+    forgotten: int
 
 
-_NOWHERE: Final = HalfFooting(FRESH, False, 0, (), 0)
-_AT_FIRST: Final = Footing((_NOWHERE, _NOWHERE), True, -1)
+_NOWHERE: Final = HalfSync(FRESH, False, 0, (), 0)
+_AT_FIRST: Final = SyncPoint((_NOWHERE, _NOWHERE), True, -1)
 
 
 def save(reassembler: Reassembler) -> Following:
-    """What `restore` goes on from. Its sessions must be of `TopicSession`."""
+    """The data for `restore`. The states of the connections must be `KnownState`s."""
     known, ended, servers = reassembler.state()
-    return Following(reassembler.connections, [_saved(tcp) for tcp in known], ended, servers)
+    knowledge = reassembler.knowledge
+    unanswered = [
+        (identity, send.number, send.time_ns, send.connection.index, send.is_sure)
+        for identity, send in knowledge.unanswered.items()
+    ]
+    return Following(
+        *(reassembler.connections, [_saved(tcp) for tcp in known], ended, servers),
+        *(knowledge.frames, unanswered, knowledge.forgotten),
+    )
 
 
 def _saved(tcp: Tcp) -> TcpState:
     one, other = halves_of(tcp)
-    connection = tcp.session.connection
-    state = hand_over(tcp)._replace(streams=(one.stream.state(), other.stream.state()), unmatched=[])
+    connection = tcp.state.connection
+    state = hand_over(tcp)._replace(streams=(one.stream.state(), other.stream.state()))
     return TcpState(
         tcp.keys[0],
         tcp.half.stream.to_broker,
@@ -238,18 +249,24 @@ def _saved(tcp: Tcp) -> TcpState:
 
 
 def restore(reassembler: Reassembler, saved: Following) -> None:
-    """Bring a new reassembler to what was saved."""
+    """Set a new reassembler to the saved state."""
     known = []
     for each in saved.known:
         tcp = reassembler.new(each.key, each.to_broker, each.certain)
-        connection = tcp.session.connection
+        connection = tcp.state.connection
         connection.index, connection.flipped = each.number, each.flipped
         take_over(tcp, _AT_FIRST, each.state)
+        assert isinstance(tcp.state, KnownState)
+        tcp.state.resume(each.state.known)
         for half, held in zip(halves_of(tcp), each.held, strict=True):
             heapq.heapify(half.early)
             half.held = [_event(lost, connection, half.stream.to_broker) for lost in held]
         known.append(tcp)
     reassembler.resume(saved.connections, known, saved.ended, saved.servers)
+    knowledge = reassembler.knowledge
+    knowledge.frames, knowledge.forgotten = saved.frames, saved.forgotten
+    for identity, number, time_ns, index, is_sure in saved.unanswered:
+        knowledge.leave(identity, Unanswered(number, time_ns, Connection(index), is_sure))
 
 
 def _lost(event: Event) -> Lost:
@@ -259,6 +276,6 @@ def _lost(event: Event) -> Lost:
 
 def _event(lost: Lost, connection: Connection, to_broker: bool) -> Malformed:
     reason, raw, size, offset, time_ns, packet, packets, protocol = lost
-    event = Malformed(reason, raw, size, connection, to_broker, offset, time_ns, packet, protocol)
-    event.packets = packets
+    event = Malformed(reason, raw, size, connection, to_broker, offset, time_ns, packet)
+    event.packets, event.protocol = packets, protocol
     return event

@@ -1,19 +1,19 @@
-r"""Hex dumps: the text that a tool printed or someone pasted -> the bytes it shows.
+r"""Parses hex dumps: text that a tool printed or someone pasted -> the bytes that it shows.
 
-Strategy: the lines are split into three families, and the text belongs to one of them.
+Lines belong to one of three families, and a text to the family of its lines.
 
-- *rows*: an offset, the bytes in hex, perhaps their ASCII (xxd, hexdump -C, tcpdump, Wireshark, netty):
+- *rows*: an offset, the bytes in hex, perhaps their ASCII (xxd, hexdump -C, tcpdump, Wireshark):
   `hexrows.py`
 - *literals*: quoted strings with escapes (Python, C, Wireshark's escaped string)
-- *plain*: nothing but hex digits and what separates them (hex streams, xxd -p, arrays of 0x09)
+- *plain*: only hex digits and separators (hex streams, xxd -p, arrays of 0x09)
 
-Rows and plain digits are read as they come, so that a dump of any length takes little memory; the family is
-told from the first `_HEAD` bytes.
+Rows and plain digits are parsed as they are read, so a dump of any length takes little memory. The family is
+detected from the first `_HEAD` bytes.
 
-Invariants: pure; untrusted text raises CaptureError and nothing else, in time linear in its length; `*`
-lines stand for MAX_REPEATED bytes and MAX_ZEROS zeros at most. Lines that belong to no family (prompts,
-tcpdump's packet headers, prose) are skipped; a line which belongs and is broken is an error, since bytes
-lost in silence would show as a broken frame later.
+Invariants: pure; untrusted text raises only CaptureError, in time linear in its length; `*`
+lines stand for MAX_REPEATED bytes and MAX_ZEROS zeros at most. Lines of no family (prompts,
+tcpdump's packet headers, prose) are skipped; an invalid line of the text's family is an error, because bytes
+that were silently lost would look like a malformed frame later.
 """
 
 import re
@@ -22,11 +22,11 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Literal
 
-from pulsarctl_wire.capture.hexrows import PIECE, Dumped, Row, is_plausible, parse_rows, read_row
+from pulsarctl_wire.capture.hexrows import PIECE, Dumped, Row, parse_rows, read_row
 from pulsarctl_wire.errors import CaptureError
 
 MAX_LITERALS = 4 << 20
-"""Bytes of a text of literals: those are read whole."""
+"""The most bytes of a text of literals, which is read into memory."""
 
 _SNIFFED = 4096
 _HEAD = 256 << 10
@@ -36,21 +36,21 @@ _Form = Literal["rows", "literals", "plain", "words", ""]
 
 
 def looks_like_hexdump(head: bytes) -> bool:
-    """Tell whether a file that starts with `head` (4096 bytes or fewer) is text for `parse_hexdump`."""
+    """Whether a file that starts with `head` (4096 bytes or fewer) is text for `parse_hexdump`."""
     if any(byte < 0x20 and byte not in b"\t\n\r\f" for byte in head):
         return False
     lines = _lines(head.decode("utf-8", "replace"))
     if len(head) >= _SNIFFED and len(lines) > 1:
-        lines.pop()  # cut anywhere
+        lines.pop()  # it may be cut
     form = _form(lines)
     return _mostly_plain(lines) if form == "plain" else form != ""
 
 
 def parse_hexdump(chunks: Iterable[bytes]) -> Iterator[Dumped]:
-    """Read a dump of any form: one item per packet (rows whose offset starts again at 0), else one.
+    """Parse a dump of any form: one item per packet (rows whose offset starts again at 0), else one item.
 
-    `chunks` are the bytes of the text. What is longer than `PIECE` comes in several items, all but the last
-    with `more`. Raises CaptureError, naming the line, when there is no hex or a line contradicts the offsets.
+    `chunks` are the bytes of the text. More than `PIECE` bytes are yielded as several items, all but the last
+    with `more`. Raises CaptureError, naming the line, if there is no hex or a line contradicts the offsets.
     """
     rest = iter(chunks)
     head = b""
@@ -75,7 +75,7 @@ def _whole(head: bytes, rest: Iterable[bytes]) -> list[str]:
 
 
 def _split(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The lines of a text as they come; a very long one in several."""
+    """The lines of a text as they are read; a very long one in pieces."""
     decoder = getincrementaldecoder("utf-8-sig")("replace")
     text = ""
     for chunk in chunks:
@@ -91,7 +91,7 @@ def _split(chunks: Iterable[bytes]) -> Iterator[str]:
 
 
 def _broken(line: str, keep: int) -> Iterator[str]:
-    """A line in pieces of `_LONGEST` characters at most; up to `keep` more stay with the last one."""
+    """A line in pieces of at most `_LONGEST` characters; the last may have up to `keep` more."""
     at = 0
     while len(line) - at > _LONGEST + keep:
         end = at + _LONGEST
@@ -104,44 +104,44 @@ def _broken(line: str, keep: int) -> Iterator[str]:
 
 # ---- Which form ----
 
-# hexdump and od without options: octal or hex words, which cannot be told from their digits alone.
+# hexdump and od without options: octal or hex words, which their digits do not distinguish.
 _WORDS = re.compile(r"[0-9A-Fa-f]{7}(?: +[0-9A-Fa-f]{4,6}){1,8}\s*$")
 _PROMPTS = ("$", "#", "//", "%")
 
 
 def _lines(text: str) -> list[str]:
-    """Split at line feeds alone: `str.splitlines` would also split inside a gutter."""
+    """Split only at line feeds: `str.splitlines` would also split inside a gutter."""
     return [line.rstrip("\r") for line in text.removeprefix("\ufeff").split("\n")]
 
 
 def _form(lines: Iterable[str]) -> _Form:
-    """Tell the family: rows with a colon wherever they are, else what the first line of any family is."""
+    """The family: rows if any row has a colon, otherwise that of the first line of any family."""
     first: _Form = ""
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith(_PROMPTS):
             continue
         row = read_row(number, line)
-        if row is not None and row.colon and is_plausible(row):
+        if row is not None and row.colon and row.plausible:
             return "rows"
         first = first or _line_form(line, row)
     return first
 
 
 def _line_form(line: str, row: "Row | None") -> _Form:
-    if row is not None and is_plausible(row):
+    if row is not None and row.plausible:
         return "rows"
     if _WORDS.match(line):
         return "words"
     if _LITERAL.match(line):
         return "literals"
     tokens = _tokens(line)
-    # A word of prose may be made of the letters a to f: "added"
+    # A word of prose may consist of the letters a to f: "added"
     return "plain" if tokens and any("0" <= digit <= "9" for token in tokens for digit in token) else ""
 
 
 # ---- Literals ----
 
-# Nothing but a name, an equals sign and brackets before it
+# Only a name, an equals sign and brackets may come before it
 _LITERAL = re.compile(r"""(?:[^"'=]*=)?[\s(>]*(?:[bB]["']|["']\\x[0-9A-Fa-f]{2})""")
 _QUOTE = re.compile(r"""(?<!\w)([bB]?)(["'])""")
 _PIECES = {
@@ -154,7 +154,7 @@ _ESCAPES = {
 
 
 def _parse_literals(lines: list[str]) -> Dumped:
-    """Join the bytes literals, or where there is none, all strings."""
+    """Join the bytes literals, or all strings if there are no bytes literals."""
     found: list[tuple[bool, bytes]] = []
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith(_PROMPTS):
@@ -171,7 +171,7 @@ def _parse_literals(lines: list[str]) -> Dumped:
 
 
 def _read_literal(line: str, position: int, quote: str, number: int) -> tuple[bytes, int]:
-    """Give the bytes of the string that starts at `position`, and where the text goes on after it."""
+    """The bytes of the string whose content starts at `position`, and the position after its end."""
     out = bytearray()
     while match := _PIECES[quote].match(line, position):
         pair, octal, escape, text = match.groups()
@@ -195,7 +195,7 @@ def _read_literal(line: str, position: int, quote: str, number: int) -> tuple[by
 
 def _ascii(text: str, number: int) -> bytes:
     if not text.isascii():
-        raise CaptureError(f"line {number}: a string of bytes holds ASCII and escapes only")
+        raise CaptureError(f"line {number}: a string of bytes may only have ASCII and escapes")
     return text.encode("ascii")
 
 
@@ -203,13 +203,12 @@ def _ascii(text: str, number: int) -> bytes:
 
 _HEX = re.compile(r"[0-9A-Fa-f]+")
 _SEPARATORS = str.maketrans(dict.fromkeys(",;:-()[]", " "))
-_CAST = re.compile(r"\(byte\)", re.IGNORECASE)
 _MIN_BYTES = 4
-_LONG = 32  # digits that no number has
+_LONG = 32  # more digits than a number has
 
 
 def _parse_plain(lines: Iterable[str]) -> Iterator[Dumped]:
-    """All digits; a line may end between the two of a byte, as a wrapped hex stream does."""
+    """Parse plain hex digits; a line may end between the two digits of a byte, as in a wrapped hex stream."""
     found = bytearray()
     given = False
     edge, last, number = "", 0, 0
@@ -238,7 +237,7 @@ def _parse_plain(lines: Iterable[str]) -> Iterator[Dumped]:
 
 
 def _tokens(line: str) -> list[str] | None:
-    """Give the hex digits of a line, without prefixes and separators; None if it holds anything else."""
+    """The hex digits of a line, without prefixes and separators; None if it has anything else."""
     if _HEX.fullmatch(line):
         return [line]
     tokens: list[str] = []
@@ -252,16 +251,16 @@ def _tokens(line: str) -> list[str] | None:
 
 
 def _words(line: str) -> list[str]:
-    """Split a line at separators, after dropping comments and what is outside the braces of an array."""
+    """Split a line at separators, without comments and anything outside the braces of an array."""
     text = line.partition("#")[0].partition("//")[0]
     if text.lstrip().startswith("/*"):
         text = text.partition("*/")[2]
     text = text.partition("/*")[0].rpartition("{")[2].partition("}")[0]
-    return _CAST.sub(" ", text).replace("\\x", " ").translate(_SEPARATORS).split()
+    return text.replace("\\x", " ").translate(_SEPARATORS).split()
 
 
 def _refuse_broken(number: int, line: str) -> None:
-    """Refuse a line of hex with a slip in it, which must not be taken for prose."""
+    """Raise CaptureError for a line of hex with a typo, which must not be taken for prose."""
     words = _words(line)
     wrong = [word for word in words if not _HEX.fullmatch(word.removeprefix("0x"))]
     good = len(words) - len(wrong)
@@ -274,7 +273,7 @@ def _short(word: str) -> str:
 
 
 def _mostly_plain(lines: list[str]) -> bool:
-    """Tell hex from numbers (CSV, JSON, dates) and from prose with a line of hex in it."""
+    """Whether plain digits are hex, not numbers (CSV, JSON, dates) or prose with a line of hex in it."""
     digits: list[str] = []
     plain = total = 0
     for line in lines:
@@ -291,13 +290,13 @@ def _mostly_plain(lines: list[str]) -> bool:
     joined = "".join(digits)
     if len(joined) < 2 * _MIN_BYTES or plain * 4 < total:
         return False
-    # Decimal digits alone are hex if they lead with zeros, as no JSON or CSV number does, or never end.
+    # Only decimal digits: hex if they start with 00 or are very long, unlike JSON and CSV numbers.
     decimal = joined.isdecimal() and not joined.startswith("00") and max(map(len, digits)) < _LONG
     return not decimal or "0x" in "".join(lines).lower()
 
 
 def _regular(line: str, tokens: list[str]) -> bool:
-    """Tell whether a line without prefixes is bytes: pairs between signs, or runs of even length."""
+    """Whether a line without prefixes is bytes: pairs between separators, or runs of even length."""
     if line.lstrip().startswith(("[", "{")):
         return False
     if any(sign in line for sign in ",:-"):

@@ -1,6 +1,6 @@
-"""Packets of a live interface: needs the right to open packet sockets (root, CAP_NET_RAW).
+"""Captures packets of a live interface. It needs the right to open packet sockets (root, CAP_NET_RAW).
 
-Linux shares a ring buffer with us (ring.py); elsewhere scapy reads, and nobody tells what was lost.
+Linux shares a ring buffer with us (ring.py); elsewhere scapy reads, and cannot count lost packets.
 """
 
 import errno
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.packets import ETHERNET
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 
 if TYPE_CHECKING:
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
 BUFFER: Final = 64 * 1024 * 1024
 """Bytes of packets that may wait to be read."""
 
-_ETHERNET: Final = 1
-_LARGEST: Final = 256 * 1024  # bytes; segments that the interface is to split arrive whole
+_LARGEST: Final = 256 * 1024  # bytes; segments are captured before the interface splits them
 _INSTRUCTION: Final = struct.Struct("=HBBI")  # of BPF
 _RETURN, _ALL = 6, 0xFFFFFFFF
-_TICK: Final = 0.2  # seconds between two looks at whether it is over; a block of the ring takes less
-_SAY: Final = 1.0  # seconds between two reports of dropped packets
+_TICK: Final = 0.2  # seconds between two calls of `is_over`; a block of the ring takes less
+_REPORT_EVERY: Final = 1.0  # seconds between two reports of dropped packets
 
 
 def interface_names() -> list[str]:
@@ -34,12 +34,12 @@ def interface_names() -> list[str]:
 
 
 class Live:
-    """The packets that pass `interface` from now on, to be iterated over once.
+    """Iterates over the packets of `interface` from now on, once.
 
     `capture_filter` is a BPF expression such as "tcp port 6650". `buffer` bytes of packets may wait to be
-    read. Iteration ends with the last packet before `is_over` says so, which is called at least every 0.2 s.
-    `before_wait` is called whenever there is no packet to take, `on_drop` with the number of packets dropped
-    since its last call, at most once a second.
+    read. `is_over` is called at least every 0.2 s; once it returns True, iteration ends after the packets
+    received so far. `before_wait` is called whenever no packet is available, `on_drop` with the number of
+    packets dropped since its last call, at most once a second.
 
     Construction raises CaptureError if the interface cannot be opened. Iteration raises DamagedCapture if it
     goes down.
@@ -57,24 +57,15 @@ class Live:
     ) -> None:
         self._name = interface
         self._is_over, self._before_wait, self._on_drop = is_over, before_wait, on_drop
-        self._unsaid = 0
-        self._said_at = -_SAY
+        self._unreported = 0
+        self._reported_at = -_REPORT_EVERY
         self._source = _open(interface, capture_filter, buffer)
-
-    @property
-    def link(self) -> int:
+        self.link = self._source.link
         """The link type of all packets."""
-        return self._source.link
-
-    @property
-    def received(self) -> int:
-        """Packets that have passed the filter, those that were dropped included."""
-        return self._source.received
-
-    @property
-    def dropped(self) -> int | None:
-        """Packets that the kernel dropped because the buffer was full; None where that is not known."""
-        return self._source.dropped
+        self.received = 0
+        """Packets that have passed the filter, including dropped ones."""
+        self.dropped: int | None = self._source.dropped
+        """Packets that the kernel dropped because the buffer was full; None if unknown."""
 
     def __iter__(self) -> Iterator[RawPacket]:
         source = self._source
@@ -99,14 +90,15 @@ class Live:
             raise DamagedCapture(f"interface {self._name}: {failure.strerror}") from failure
 
     def close(self) -> None:
-        """Let go of the interface."""
+        """Close the interface."""
         self._source.close()
 
     def _count(self) -> None:
-        self._unsaid += self._source.count()
-        if self._unsaid and time.monotonic() >= self._said_at + _SAY:
-            self._on_drop(self._unsaid)
-            self._unsaid, self._said_at = 0, time.monotonic()
+        self._unreported += self._source.count()
+        self.received, self.dropped = self._source.received, self._source.dropped
+        if self._unreported and time.monotonic() >= self._reported_at + _REPORT_EVERY:
+            self._on_drop(self._unreported)
+            self._unreported, self._reported_at = 0, time.monotonic()
 
 
 def _open(interface: str, capture_filter: str | None, buffer: int) -> "Ring | _Scapy":
@@ -125,12 +117,12 @@ def _open(interface: str, capture_filter: str | None, buffer: int) -> "Ring | _S
         if isinstance(error, PermissionError):
             reason = "needs the right to capture; run as root, or give python CAP_NET_RAW"
         elif getattr(error, "errno", None) == errno.ENOMEM:
-            reason = f"there is no memory for a buffer of {buffer} bytes"
+            reason = f"not enough memory for a buffer of {buffer} bytes"
         raise CaptureError(f"interface {interface}: {reason}") from error
 
 
 def _program(capture_filter: str, link: int) -> bytes:
-    """A BPF program. Raises ValueError if the filter is none, ImportError if there is no libpcap."""
+    """Compile a BPF program. Raises ValueError if the filter is invalid, ImportError without libpcap."""
     from ctypes import string_at
 
     from scapy.arch.common import compile_filter, free_filter
@@ -142,7 +134,7 @@ def _program(capture_filter: str, link: int) -> bytes:
         raise ValueError(error) from error
     program = string_at(compiled.bf_insns, _INSTRUCTION.size * compiled.bf_len)
     free_filter(compiled)
-    # scapy has it take 64 KiB of a packet; it is to take all
+    # scapy's program cuts packets at 64 KiB; change it to take whole packets
     return b"".join(
         _INSTRUCTION.pack(code, yes, no, _ALL if code == _RETURN and value else value)
         for code, yes, no, value in _INSTRUCTION.iter_unpack(program)
@@ -150,7 +142,7 @@ def _program(capture_filter: str, link: int) -> bytes:
 
 
 class _Scapy:
-    """What a Ring does, by scapy: on systems other than Linux."""
+    """Does with scapy what `Ring` does, on systems other than Linux."""
 
     def __init__(self, interface: str, capture_filter: str | None) -> None:
         import scapy.layers.inet
@@ -166,10 +158,10 @@ class _Scapy:
         except Scapy_Exception as error:
             raise ValueError(error) from error
         self._socket = opened
-        self.link = int(conf.l2types.layer2num.get(opened.LL, _ETHERNET))
+        self.link = int(conf.l2types.layer2num.get(opened.LL, ETHERNET))
 
     def take(self) -> list[RawPacket]:
-        """A packet, if one is there."""
+        """The next packet, if there is one."""
         if not self.wait(0):
             return []
         _, data, stamp = self._socket.recv_raw(_LARGEST)
@@ -179,11 +171,11 @@ class _Scapy:
         return [(round((stamp or 0) * 1_000_000) * 1000, self.link, bytes(data), len(data))]
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a packet, but no longer than this; whether there is one."""
+        """Wait for a packet, but no longer than this; returns whether there is one."""
         return not self._stopped and bool(self._socket.select([self._socket], seconds))
 
     def count(self) -> int:
-        """Packets are dropped unseen."""
+        """Always 0: the number of dropped packets is unknown."""
         return 0
 
     def stop(self) -> None:
@@ -191,5 +183,5 @@ class _Scapy:
         self._stopped = True
 
     def close(self) -> None:
-        """Let go of the interface."""
+        """Close the interface."""
         self._socket.close()

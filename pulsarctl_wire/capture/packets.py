@@ -1,11 +1,11 @@
-"""Packets as TCP segments: link layers, IP, fragments.
+"""Finds the TCP segments in packets: link layers, IP, fragments.
 
-The usual layers are walked by hand, for they are most of the work on captures of small packets:
+The usual layers are parsed by hand, because they are most of the work on captures of small packets:
 Ethernet with VLAN tags, Linux cooked v1 and v2, BSD loopback, raw IP; IPv4 with options, IPv6 with
-extension headers; MPLS, PPPoE, and tunnels (IP in IP, GRE, VXLAN, Geneve). Of other link types scapy
-finds the IP packet in the first bytes, and that is walked as the others are.
+extension headers; MPLS, PPPoE, and tunnels (IP in IP, GRE, VXLAN, Geneve). For other link types scapy
+finds the IP packet in the first bytes, which is then parsed like the others.
 
-Sources: RFC 791, 8200 (IP), 9293 (TCP), 4303 (ESP is not looked into), 3032, 4385 (MPLS), 2516 (PPPoE),
+Sources: RFC 791, 8200 (IP), 9293 (TCP), 4303 (ESP is not opened), 3032, 4385 (MPLS), 2516 (PPPoE),
 2784, 2890 (GRE), 7348 (VXLAN), 8926 (Geneve), IEEE 802.1Q, LINKTYPE_ registry.
 """
 
@@ -17,7 +17,7 @@ Segment = tuple[bytes, int, int, int, bytes, int]
 """(key, sequence number, acknowledgement number, flags, payload, missing).
 
 `key` is source and destination address followed by source and destination port, as on the wire;
-`missing` counts payload bytes that the packet had and the capture has not (snap length).
+`missing` counts payload bytes that were sent but not captured (snap length).
 """
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
@@ -35,15 +35,17 @@ def endpoint_of(key: bytes) -> bytes:
 
 
 def address_of(key: bytes) -> str:
-    """The source of a segment's key as text: "address:port", of IPv6 "[address]:port"."""
+    """The source of a segment's key as text: "address:port", for IPv6 "[address]:port"."""
     address = ipaddress.ip_address(key[: len(key) // 2 - 2])
     return f"{address if address.version == 4 else f'[{address}]'}:{int.from_bytes(key[-4:-2], 'big')}"
 
 
-_ETHERNET, _COOKED, _COOKED2 = 1, 113, 276
-_LOOPBACKS: Final = {0: 4, 108: 4, 109: 12}  # bytes of the header before the IP packet
-_RAW: Final = {12, 14, 101, 228, 229}
+ETHERNET: Final = 1
 RAW_IP: Final = 101
+_TYPED: Final = {ETHERNET: (12, 14), 113: (14, 16), 276: (0, 20)}
+"""Link type (Ethernet, Linux cooked v1 and v2) -> where the EtherType is, and where the header ends."""
+_IP_AT: Final = {12: 0, 14: 0, RAW_IP: 0, 228: 0, 229: 0, 0: 4, 108: 4, 109: 12}
+"""Link type (raw IP, BSD loopback) -> where the IP packet begins."""
 
 _TAGS: Final = {0x8100, 0x88A8, 0x9100, 0x9200}
 _IP_TYPES: Final = {0x0800, 0x86DD}
@@ -63,45 +65,45 @@ _u16_at: Final = struct.Struct(">H").unpack_from
 _ipv4_at: Final = struct.Struct(">BxHHHxB").unpack_from
 _tcp_at: Final = struct.Struct(">IIBB").unpack_from
 
-_LARGEST_DATAGRAM: Final = 65_535 - 60  # bytes behind the largest header
+_LARGEST_DATAGRAM: Final = 65_535 - 60  # bytes after the largest header
 
 MAX_OFFLOADED: Final = 512 * 1024
-"""Bytes of the largest segment; it is not split yet when it is captured, and Linux makes no larger ones."""
+"""Bytes of the largest segment (captured before the network card splits it); Linux makes no larger ones."""
 
 _SEARCHED: Final = 256  # bytes in which scapy looks for an IP packet
-_DEEPEST: Final = 8  # IP packets in one another
+_DEEPEST: Final = 8  # nested IP packets
 
 MAX_DATAGRAMS: Final = 256
-"""IP datagrams whose fragments are kept at a time; of more, the oldest are given up."""
+"""IP datagrams whose fragments are kept at a time; beyond that the oldest are given up."""
 
 
 Waiting = dict[bytes, tuple[dict[int, bytes], int]]
-"""IP fragments that wait for others, by datagram: their bytes by offset, and its size (-1: not known yet)."""
+"""Incomplete datagrams, by key: the bytes of the fragments by offset, and the size (-1: not known yet)."""
 
 
 class Dissector:
-    """Finds the TCP segment in packets. It keeps state only for IP fragments and counts what it met.
+    """Finds the TCP segments in packets. Its only state is IP fragments and counters.
 
-    `waiting` are fragments from before, which are copied.
+    `waiting` are fragments of an earlier dissector, which are copied.
     """
 
     def __init__(self, waiting: Waiting | None = None) -> None:
         self.skipped = 0
-        """Packets that hold no TCP segment (other protocols, headers that were cut or make no sense)."""
+        """Packets without a TCP segment (other protocols, headers that were cut or are invalid)."""
         self.fragments = 0
-        """IP fragments met so far."""
+        """IP fragments seen so far."""
         self._datagrams = {key: _Datagram(*each) for key, each in (waiting or {}).items()}
         self._depth = 0
 
     @property
     def waiting(self) -> Waiting:
-        """The fragments that wait for others, for another dissector to go on with."""
+        """The incomplete datagrams, for another dissector to continue with."""
         return {key: (each.parts, each.size) for key, each in self._datagrams.items()}
 
     def segment(self, link: int, data: bytes, length: int) -> Segment | None:
         """The TCP segment in a packet of link type `link` and `length` bytes on the wire, or None."""
-        if link == _ETHERNET and len(data) >= _USUAL_HEADERS:
-            # what nearly every packet is: IPv4 without options or fragments, at once
+        if link == ETHERNET and len(data) >= _USUAL_HEADERS:
+            # fast path for nearly all packets: IPv4 without options or fragments
             kind, first, size, fragment, protocol, key, sequence, acked, header, flags = _usual_at(data)
             if kind == 0x0800 and first == 0x45 and protocol == _TCP and size and not fragment & 0x3FFF:
                 start, stop = 34 + (header >> 4) * 4, 14 + size
@@ -117,29 +119,20 @@ class Dissector:
         return found
 
     def _link(self, link: int, data: bytes, length: int) -> Segment | None:
-        if link == _ETHERNET:
-            kind, at = _u16_at(data, 12)[0], 14
-        elif link == _COOKED:
-            kind, at = _u16_at(data, 14)[0], 16
-        elif link == _COOKED2:
-            kind, at = _u16_at(data, 0)[0], 20
-        elif link in _RAW:
-            return self._ip(data, 0, length)
-        elif link in _LOOPBACKS:
-            return self._ip(data, _LOOPBACKS[link], length)
-        else:
-            at = ip_offset(link, data[:_SEARCHED])
-            return self._ip(data, at, length) if at >= 0 else None
-        return self._behind(kind, data, at, length)
+        if link in _TYPED:
+            kind_at, at = _TYPED[link]
+            return self._after_header(_u16_at(data, kind_at)[0], data, at, length)
+        at = _IP_AT[link] if link in _IP_AT else ip_offset(link, data[:_SEARCHED])
+        return self._ip(data, at, length) if at >= 0 else None
 
-    def _behind(self, kind: int, data: bytes, at: int, length: int) -> Segment | None:
-        """The segment in what a header with this EtherType is followed by."""
+    def _after_header(self, kind: int, data: bytes, at: int, length: int) -> Segment | None:
+        """The segment in what follows a header with this EtherType."""
         while kind in _TAGS:
             kind, at = _u16_at(data, at + 2)[0], at + 4
         if kind in _IP_TYPES:
             return self._ip(data, at, length)
         if kind in _MPLS:
-            while not data[at + 2] & 1:  # the last label says so
+            while not data[at + 2] & 1:  # the bit marks the last label
                 at += 4
             version = data[at + 4] >> 4
             if version in (4, 6):
@@ -150,14 +143,14 @@ class Dissector:
         return self._ethernet(data, at, length) if kind == _BRIDGED else None
 
     def _ethernet(self, data: bytes, at: int, length: int) -> Segment | None:
-        """The segment in an Ethernet frame inside of a packet."""
+        """The segment in an Ethernet frame inside a packet."""
         return self._inside(data, at + 14, length, _u16_at(data, at + 12)[0])
 
     def _ip(self, data: bytes, at: int, length: int) -> Segment | None:
         first, size, _, fragment, protocol = _ipv4_at(data, at)
         if first >> 4 != 4:
             return self._ipv6(data, at, length) if first >> 4 == 6 else None
-        # offloaded segments are captured before their length is known: 0 stands for all there is
+        # offloaded segments are captured before their length is known: 0 means the rest of the packet
         stop = at + size if size else length
         header = (first & 15) * 4
         if header < 20:
@@ -205,18 +198,11 @@ class Dissector:
         start = at + (header >> 4) * 4
         if start < at + 20 or not 0 <= stop - start <= MAX_OFFLOADED:
             return None
-        payload = data[start:stop]
-        return (
-            addresses + data[at : at + 4],
-            sequence,
-            acknowledged,
-            flags,
-            payload,
-            stop - start - len(payload),
-        )
+        key, payload = addresses + data[at : at + 4], data[start:stop]
+        return key, sequence, acknowledged, flags, payload, stop - start - len(payload)
 
     def _tunnel(self, protocol: int, data: bytes, at: int, stop: int) -> Segment | None:
-        """The segment in an IP packet's payload of another protocol than TCP."""
+        """The segment in the payload of an IP packet whose protocol is not TCP."""
         if protocol in _IP_IN_IP:
             return self._inside(data, at, stop)
         if protocol == _GRE:
@@ -237,17 +223,17 @@ class Dissector:
         return None
 
     def _inside(self, data: bytes, at: int = 0, length: int = -1, kind: int = 0x0800) -> Segment | None:
-        """The segment in what is inside of an IP packet, by its EtherType."""
+        """The segment in a packet that is inside an IP packet, by its EtherType."""
         if self._depth == _DEEPEST:
             return None
         self._depth += 1
         try:
-            return self._behind(kind, data, at, len(data) if length < 0 else length)
+            return self._after_header(kind, data, at, len(data) if length < 0 else length)
         finally:
             self._depth -= 1
 
     def _fragment(self, key: bytes, offset: int, more: bool, data: bytes) -> bytes | None:
-        """Add a fragment to its datagram; the whole of it once nothing is missing."""
+        """Add a fragment to its datagram; return the datagram once it is complete."""
         self.fragments += 1
         datagram = self._datagrams.get(key)
         if datagram is None:
@@ -261,18 +247,18 @@ class Dissector:
 
 
 class _Datagram:
-    """The fragments of one IP datagram seen so far; no more than the 64 KiB that it can have."""
+    """The fragments of one IP datagram seen so far; at most 64 KiB, which is the most that it can have."""
 
     def __init__(self, parts: dict[int, bytes] | None = None, size: int = -1) -> None:
         self.parts = dict(parts or {})
         self.size = size
         self._bytes = sum(map(len, self.parts.values()))
-        self._seen = bytearray()  # a one for each byte that is in a part
+        self._seen = bytearray()  # 1 for each byte that is in a part
         for offset, data in self.parts.items():
             self._note(offset, len(data))
 
     def add(self, offset: int, more: bool, data: bytes) -> bytes | None:
-        """Add a fragment; give the whole once nothing is missing."""
+        """Add a fragment; return the datagram once it is complete."""
         if offset not in self.parts and self._bytes + len(data) <= _LARGEST_DATAGRAM:
             self.parts[offset] = data
             self._bytes += len(data)
@@ -294,7 +280,7 @@ class _Datagram:
 
 
 def ip_offset(link: int, data: bytes) -> int:
-    """Where the IP packet begins that scapy finds in the head of a packet of link type `link`; or -1."""
+    """Where scapy finds an IP packet in `data`, the head of a packet of link type `link`; -1 if nowhere."""
     from scapy.config import conf
     from scapy.contrib import mpls  # noqa: F401  (importing binds the layers to each other)
     from scapy.layers import inet, inet6, l2, ppp  # noqa: F401
@@ -302,7 +288,7 @@ def ip_offset(link: int, data: bytes) -> int:
     layer: Any = conf.l2types.num2layer.get(link)
     at = 0
     try:
-        for _ in range(_DEEPEST):  # layer by layer: scapy would take apart all that is in the IP packet, too
+        for _ in range(_DEEPEST):  # layer by layer, or scapy would also dissect the IP packet itself
             if layer is None or layer in (inet.IP, inet6.IPv6):
                 break
             if hasattr(layer, "dispatch_hook"):

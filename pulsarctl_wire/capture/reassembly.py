@@ -1,20 +1,20 @@
-"""TCP segments as the two byte streams of each connection, and those as frames.
+"""Reassembles TCP segments into the two byte streams of each connection, and decodes these into frames.
 
-A connection is known by its addresses and ports; a SYN with another sequence number on the same ones
-is a new connection. Bytes are taken in sequence order; what comes twice is dropped, what comes early
-waits. A hole is given up as a `Gap` when it is certain that its bytes will not come any more:
+A connection is identified by its addresses and ports; a SYN with another sequence number on the same ones
+is a new connection. Bytes are taken in sequence order; duplicates are dropped, early segments
+wait. A hole is given up as a `Gap` when it is certain that its bytes will not come any more:
 
 - the peer has acknowledged them (so they were sent and arrived) and `halves.PATIENCE` more packets of the
   connection have passed: enough for captures whose packets are not in order;
-- more than `MAX_EARLY` bytes wait behind it;
-- the connection ends, or the capture does.
+- more than `MAX_EARLY` bytes wait after it;
+- the connection or the capture ends.
 
-Meanwhile the other half's later segments wait too: answers never come before their requests.
+Until then the other half's later segments wait too, so that answers never come before their requests.
 
-Memory: a connection holds at most `MAX_EARLY` early bytes and the beginning of one frame a direction
-(`FrameStream` bounds that). Where all of them hold more than `MAX_HELD` bytes, those that hold most are
-ended. Ended connections are forgotten `LINGER` later ones on; of more than `MAX_CONNECTIONS` open ones those
-silent for longest are ended. Events come about `PORTION` at a time, however many waited for one segment.
+Memory: a connection holds at most `MAX_EARLY` early bytes and the beginning of one frame per direction
+(`FrameStream` bounds that). If all connections hold more than `MAX_HELD` bytes, those that hold most are
+ended. An ended connection is forgotten after `LINGER` later ones. If more than `MAX_CONNECTIONS` are open,
+those idle for longest are ended. A segment's events are returned about `PORTION` at a time.
 """
 
 import heapq
@@ -22,7 +22,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from crc32c import crc32c
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.capture.halves import (
@@ -30,12 +29,15 @@ from pulsarctl_wire.capture.halves import (
     MASK,
     PATIENCE,
     Half,
+    Life,
     Tcp,
     begin,
     deliver,
+    ending,
     flush,
     give_up,
     is_another,
+    note_end,
     release,
     settle,
     take_rest,
@@ -43,11 +45,12 @@ from pulsarctl_wire.capture.halves import (
     tracked,
     unblock,
 )
-from pulsarctl_wire.capture.lifecycle import Life, ending, note_end
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment, address_of, endpoint_of, reverse
 from pulsarctl_wire.wire.ending import DROPPED, OPEN, REUSED, Ending
+from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event
-from pulsarctl_wire.wire.session import Knowledge, Session
+from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.state import State
 from pulsarctl_wire.wire.stream import PORTION, FrameStream
 
 MAX_EARLY: Final = 8 * 1024 * 1024
@@ -55,32 +58,30 @@ MAX_HELD: Final = 192 * 1024 * 1024
 MAX_CONNECTIONS: Final = 65_536
 LINGER: Final = 1_024
 
-NewSession = Callable[[Connection, Knowledge, Iterable[FrameStream]], Session]
+NewState = Callable[[Connection, Knowledge, Iterable[FrameStream]], State]
 OnEnd = Callable[[Ending], object]
 
 _ENDING: Final = FIN | RST
 _UNUSUAL: Final = SYN | FIN | RST
-_LOOK: Final = 32 * 1024 * 1024  # bytes that may have been held since the last look at `MAX_HELD`
+_CHECK_EVERY: Final = 32 * 1024 * 1024  # bytes held after which `MAX_HELD` is checked
 _PULSAR_PORTS: Final = {port.to_bytes(2, "big") for port in (6650, 6651)}
-_OTHER_TRAFFIC: Final = {"HTTP", "SSH"}  # TLS is not: Pulsar may be in it
+OTHER_TRAFFIC: Final = {"HTTP", "SSH"}  # TLS is not: Pulsar may be in it
 
-_ELSEWHERE: Final = Half(FrameStream(Connection(-1), True))
-"""Stands for the halves of connections that another process follows."""
-_ELSEWHERE.other = _ELSEWHERE
+_NO_HALF: Final = Half(FrameStream(Connection(-1), True))
+_NO_HALF.other = _NO_HALF
 _FORGOTTEN: Final = Tcp(
-    (b"", b""), Session(_ELSEWHERE.stream.connection, Knowledge()), _ELSEWHERE, False, Life(None, 0)
+    (b"", b""), State(_NO_HALF.stream.connection, Knowledge()), _NO_HALF, False, Life(None, 0)
 )
-"""Stands for the connection of halves that were forgotten."""
+"""The connection of halves that were forgotten."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Reassembler:
-    """Takes the TCP segments of a capture and gives the events of all its connections, in order.
+    """Takes the TCP segments of a capture and returns the events of all its connections, in order.
 
-    Frames come numbered and with what their sessions know of them. `limit` is the largest legal frame
-    in bytes; `knowledge` is what the sessions share. `share` (part, parts) makes it follow only its
-    part of the connections, where several processes divide the work. `new_session` makes the session of
-    a connection. `on_end` is told what became of each, once its session has seen all its events.
+    Frames are numbered and annotated by the state of their connection. `limit` is the largest legal frame
+    in bytes; `knowledge` is what the states share. `new_state` makes the state of a connection. `on_end` is
+    called with the `Ending` of each connection, once its state has seen all its events.
     """
 
     def __init__(
@@ -88,36 +89,31 @@ class Reassembler:
         knowledge: Knowledge,
         *,
         limit: int = MAX_FRAME_SIZE,
-        share: tuple[int, int] = (0, 1),
-        new_session: NewSession = Session,
+        new_state: NewState = ExchangeState,
         on_end: OnEnd | None = None,
     ) -> None:
         self.connections = 0
         """TCP connections seen so far."""
         self.other_traffic: Counter[str] = Counter()
-        """Connections by the other protocol that both of their sides speak."""
-        self.new_session = new_session
-        self._knowledge = knowledge
+        """Number of connections whose two sides both speak another protocol, by protocol."""
+        self.new_state = new_state
+        self.knowledge = knowledge
         self._limit = limit
-        self._share = share
         self._halves: dict[bytes, Half] = {}
         self._ended: deque[Tcp | None] = deque()
         self._on_end = on_end
-        self._untold: list[Tcp] = []  # what became of them
+        self._unreported: list[Tcp] = []  # ended connections for `on_end`
         self._servers: set[bytes] = set()
-        self._owners: dict[bytes, int] = {}
         self._steps: Iterator[list[Event]] | None = None  # of the last segment
-        self._held = 0  # bytes, since the last look at how many are
+        self._held = 0  # bytes held since `MAX_HELD` was last checked
 
     def add(self, segment: Segment, time_ns: int | None, packet: int) -> list[Event]:
-        """Take the segment of packet number `packet`; give the first events that it completes.
+        """Take the segment of packet number `packet`; return the first events that it completes.
 
-        The others come from `more`, which is to be asked until it gives none.
+        The caller must then call `more` until it returns none.
         """
         key, sequence, acknowledged, flags, payload, missing = segment
         half = self._halves.get(key)
-        if half is _ELSEWHERE and not flags & SYN:
-            return []
         if half is None or flags & _UNUSUAL or not half.begun or missing:
             return self._start(self._slowly(segment, time_ns, packet))
         tcp, other = half.tcp, half.other
@@ -137,10 +133,10 @@ class Reassembler:
             track(tcp, events)
             return events
         self._held += len(payload)
-        return self._start(self._look()) if self._held > _LOOK else events
+        return self._start(self._limit_held()) if self._held > _CHECK_EVERY else events
 
     def more(self) -> list[Event]:
-        """More events of the last segment; none once all are given."""
+        """More events of the last segment; none once all were returned."""
         if self._steps is not None:
             for events in self._steps:
                 return events
@@ -152,61 +148,53 @@ class Reassembler:
         return self.more()
 
     def _slowly(self, segment: Segment, time_ns: int | None, packet: int) -> Iterator[list[Event]]:
-        """The events of a segment that is more than the next bytes of its connection."""
+        """The events of a segment that is not just the next bytes of its connection."""
         key, sequence, _, flags, _, _ = segment
         half = self._halves.get(key)
         if half is None or flags & SYN:
-            if half is not None and half is not _ELSEWHERE and is_another(half, sequence):
+            if half is not None and is_another(half, sequence):
                 yield from self._close(half.tcp, REUSED)
                 half = None
             if half is None:
                 half = self._open(key, flags, time_ns, packet)
                 if len(self._halves) > 2 * MAX_CONNECTIONS:
                     yield from self._evict()
-            if half is not _ELSEWHERE and flags & SYN:
+            if flags & SYN:
                 begin(half, sequence)
-        if half is _ELSEWHERE:
-            return
         tcp = half.tcp
         tcp.last_packet, tcp.last_ns = packet, time_ns
         if flags & SYN:
-            sequence += 1  # it counts as one byte; what it carries comes behind it
+            sequence += 1  # SYN counts as one byte; its payload comes after that
             if flags & ACK:
                 tcp.life.accepted = True
             else:
                 tcp.life.syns += 1
         events: list[Event] = []
-        yield from self._given(tcp, self._follow(half, sequence, segment, time_ns, packet, events), events)
-        if self._held > _LOOK:
-            yield from self._look()
+        yield from self._given(tcp, self._follow(half, sequence, segment, events), events)
+        if self._held > _CHECK_EVERY:
+            yield from self._limit_held()
 
     def _given(self, tcp: Tcp, steps: Iterator[None], events: list[Event]) -> Iterator[list[Event]]:
-        """What `steps` put into `events`, which are those of `tcp`, a portion at a time."""
+        """The events of `tcp` that `steps` puts into `events`, a portion at a time."""
         for _ in steps:
             if len(events) >= PORTION:
                 yield tracked(tcp, events)
         last = tracked(tcp, events)
-        while self._untold and self._on_end is not None:
-            self._on_end(ending(self._untold.pop(0)))
+        if tcp.ended:
+            tcp.state.end()
+        while self._unreported and self._on_end is not None:
+            self._on_end(ending(self._unreported.pop(0)))
         if last:
             yield last
 
-    def _follow(
-        self,
-        half: Half,
-        sequence: int,
-        segment: Segment,
-        time_ns: int | None,
-        packet: int,
-        events: list[Event],
-    ) -> Iterator[None]:
-        """Follow a segment whose bytes begin at `sequence`. This and what it calls pause between events."""
+    def _follow(self, half: Half, sequence: int, segment: Segment, events: list[Event]) -> Iterator[None]:
+        """Apply the last segment, whose bytes begin at `sequence`; pauses for the caller to take events."""
         _, _, acknowledged, flags, payload, missing = segment
         other = half.other
         if flags & ACK and other.lacks(acknowledged):
             yield from self._acknowledge(other, acknowledged, events)
         if payload or missing:
-            yield from self._take(half, sequence, payload, missing, time_ns, packet, events)
+            yield from self._take(half, sequence, payload, missing, events)
         elif not half.begun:
             half.begun = True
             half.next = sequence
@@ -219,14 +207,14 @@ class Reassembler:
         return None if half is None else half.tcp
 
     def ended(self, tcp: Tcp) -> None:
-        """Take note that a connection has ended: it is remembered for a while."""
+        """Record that a connection has ended; it is remembered for a while."""
         tcp.ended = True
         if self._on_end is not None:
-            self._untold.append(tcp)
+            self._unreported.append(tcp)
         self._remember(tcp)
 
     def _remember(self, tcp: Tcp | None) -> None:
-        """Take note of a connection that has ended; None: another one has its addresses already."""
+        """Remember an ended connection; None: another one uses its addresses already."""
         self._ended.append(tcp)
         if len(self._ended) > LINGER:
             oldest = self._ended.popleft()
@@ -234,23 +222,23 @@ class Reassembler:
                 self.forget(oldest)
 
     def close(self) -> Iterator[list[Event]]:
-        """End all connections, as the capture ends; give the events that are left, by connection."""
+        """End all connections at the end of the capture; yield the remaining events, by connection."""
         while events := self.more():
             yield events
         for tcp in self._known():
             yield from self._close(tcp, OPEN)
         self._halves.clear()
 
-    # -- handing over to a process that goes on from here
+    # -- handing over to a process that continues from here
 
     def state(self) -> tuple[list[Tcp], list[int], set[bytes]]:
-        """The connections that are known; which of them have ended, in order (-1: known no more); servers."""
+        """The known connections; the indexes of the ended ones, in order (-1: forgotten); the servers."""
         known = self._known()
         places = {tcp: place for place, tcp in enumerate(known)}
         return known, [-1 if tcp is None else places.get(tcp, -1) for tcp in self._ended], self._servers
 
     def resume(self, connections: int, known: list[Tcp], ended: list[int], servers: set[bytes]) -> None:
-        """Go on from a `state` whose connections were made by `new`; there were `connections` before."""
+        """Continue from a `state` whose connections were made by `new`; there were `connections` so far."""
         self.connections = connections
         self._servers = servers
         for place in ended:
@@ -259,24 +247,18 @@ class Reassembler:
     # -- opening
 
     def _open(self, key: bytes, flags: int, time_ns: int | None, packet: int) -> Half:
-        """The half that the first segment of a connection belongs to.
-
-        `_ELSEWHERE` if the connection is somebody else's to follow (see `share`).
-        """
+        """The half that the first segment of a connection belongs to."""
         back = reverse(key)
         opened = bool(flags & SYN)
         to_broker = not flags & ACK if opened else self._guess(key, back)
         if opened and len(self._servers) < MAX_CONNECTIONS:
             self._servers.add(endpoint_of(back if to_broker else key))
-        if self._share[1] > 1 and not self._is_mine(min(key, back)):
-            self._halves[key] = self._halves[back] = _ELSEWHERE
-            return _ELSEWHERE
         return self.new(key, to_broker, opened, time_ns, packet).half
 
     def new(
         self, key: bytes, to_broker: bool, opened: bool, time_ns: int | None = None, packet: int = 0
     ) -> Tcp:
-        """A connection, first seen by the half with this key; `opened`: its first byte is the next one."""
+        """Add a connection whose first packet has this key; `opened`: no byte of it was sent before."""
         back = reverse(key)
         ends = address_of(key), address_of(back)
         connection = Connection(self.connections, *(ends if to_broker else ends[::-1]))
@@ -285,22 +267,13 @@ class Reassembler:
         other = Half(FrameStream(connection, not to_broker, from_start=opened, limit=self._limit))
         half.other, other.other = other, half
         streams = (half.stream, other.stream) if to_broker else (other.stream, half.stream)
-        session = self.new_session(connection, self._knowledge, streams)
-        tcp = half.tcp = other.tcp = Tcp((key, back), session, half, opened, Life(time_ns, packet))
+        state = self.new_state(connection, self.knowledge, streams)
+        tcp = half.tcp = other.tcp = Tcp((key, back), state, half, opened, Life(time_ns, packet))
         self._halves[key], self._halves[back] = half, other
         return tcp
 
-    def _is_mine(self, pair: bytes) -> bool:
-        """Whether a connection is this process's to follow: they take turns, in order of appearance."""
-        part, parts = self._share
-        if pair not in self._owners:
-            if len(self._owners) >= MAX_CONNECTIONS:
-                return crc32c(pair) % parts == part
-            self._owners[pair] = len(self._owners) % parts
-        return self._owners[pair] == part
-
     def _guess(self, key: bytes, back: bytes) -> bool:
-        """Whether the sender of a segment is the client, where no SYN tells."""
+        """Whether the sender of a segment is the client, if there was no SYN."""
         known = endpoint_of(key) in self._servers, endpoint_of(back) in self._servers
         if known[0] != known[1]:
             return known[1]
@@ -312,24 +285,18 @@ class Reassembler:
     # -- bytes
 
     def _take(
-        self,
-        half: Half,
-        sequence: int,
-        payload: bytes,
-        missing: int,
-        time_ns: int | None,
-        packet: int,
-        events: list[Event],
+        self, half: Half, sequence: int, payload: bytes, missing: int, events: list[Event]
     ) -> Iterator[None]:
-        """Take bytes, whether or not they are the next ones."""
+        """Take the bytes of the last segment, whether or not they are the next ones."""
         if half.closed:
             return
+        packet, time_ns = half.tcp.last_packet, half.tcp.last_ns
         if not half.begun:
             half.begun = True
             half.next = sequence
         at = half.unwrap(sequence)
         if at + len(payload) + missing <= half.next:
-            return  # all of it was seen before
+            return  # it was all seen before
         if at > half.next or half.tcp.waiting:
             turn = packet
             if at <= half.next:
@@ -347,7 +314,7 @@ class Reassembler:
         yield from self._check_ends(half, events)
 
     def _acknowledge(self, half: Half, acknowledged: int, events: list[Event]) -> Iterator[None]:
-        """The peer has bytes of this half that were not seen: late in the capture, or missing in it."""
+        """Handle an acknowledgement of bytes of `half` that were not seen: late ones, or never captured."""
         if not half.begun:
             if half.tcp.certain:  # its SYN was lost: this is where its bytes begin
                 half.begun = True
@@ -383,12 +350,12 @@ class Reassembler:
                 yield from self._end_halves(half.tcp, events)
         elif half.begun and not half.closed:
             note_end(half, reset=False)
-            half.fin = max(half.unwrap(sequence), half.next)  # what was delivered came before it
+            half.fin = max(half.unwrap(sequence), half.next)  # delivered bytes came before it
             half.acknowledged = min(half.acknowledged, half.fin)
             yield from self._check_ends(half, events)
 
     def _check_ends(self, half: Half, events: list[Event]) -> Iterator[None]:
-        """Close the halves whose FIN was reached; one that closes may let the other one go on."""
+        """Close the halves whose FIN was reached; closing one may release segments of the other."""
         for each in (half, half.other):
             if 0 <= each.fin <= each.next and not each.closed:
                 each.closed = True
@@ -409,20 +376,20 @@ class Reassembler:
             self.ended(tcp)
 
     def _close_stream(self, half: Half, events: list[Event]) -> Iterator[None]:
-        """End a stream. Where both sides speak the same other protocol it is other traffic: only counted."""
+        """End a stream. If both sides speak the same other protocol, the connection is only counted."""
         yield from settle(half, events)
         left = half.stream.close()
         protocol = half.stream.protocol
-        if protocol in _OTHER_TRAFFIC and not half.other.ended:
-            half.held = left  # what the other side speaks is not known yet
-        elif protocol in _OTHER_TRAFFIC and half.other.stream.protocol == protocol:
+        if protocol in OTHER_TRAFFIC and not half.other.ended:
+            half.held = left  # the other side's protocol is not known yet
+        elif protocol in OTHER_TRAFFIC and half.other.stream.protocol == protocol:
             self.other_traffic[protocol] += 1
         else:
             events += half.other.held + left
         half.ended = True
 
     def _close(self, tcp: Tcp, end: str) -> Iterator[list[Event]]:
-        """End a connection, because of `end`; give its last events, as `_slowly` does."""
+        """End a connection, because of `end`; yield its last events, as `_slowly` does."""
         if tcp.life.by_first is None:
             tcp.life.end = end
         events: list[Event] = []
@@ -434,23 +401,21 @@ class Reassembler:
             half = self._halves.get(key)
             if half is not None and half.tcp is tcp:
                 del self._halves[key]
-        # no cycles are left: the memory is free at once, not when it is collected some time
+        # no cycles are left: the memory is freed at once, without garbage collection
         tcp.half.tcp = tcp.half.other.tcp = _FORGOTTEN
-        tcp.half.other.other = _ELSEWHERE
+        tcp.half.other.other = _NO_HALF
 
     def _known(self) -> list[Tcp]:
-        return list(dict.fromkeys(half.tcp for half in self._halves.values() if half is not _ELSEWHERE))
+        return list(dict.fromkeys(half.tcp for half in self._halves.values()))
 
     def _evict(self) -> Iterator[list[Event]]:
-        """Too many connections: end the tenth of them that has been silent for longest."""
+        """End the tenth of all connections that has been idle for longest, as there are too many."""
         everyone = sorted(self._known(), key=lambda tcp: tcp.last_packet)
-        for key in [key for key, half in self._halves.items() if half is _ELSEWHERE]:
-            del self._halves[key]
         for tcp in everyone[: len(everyone) // 10]:
             yield from self._drop(tcp)
 
-    def _look(self) -> Iterator[list[Event]]:
-        """Where all connections hold too many bytes, end those that hold most."""
+    def _limit_held(self) -> Iterator[list[Event]]:
+        """If all connections together hold too many bytes, end those that hold most."""
         self._held = 0
         held = {tcp: tcp.half.held_bytes + tcp.half.other.held_bytes for tcp in self._known()}
         left = sum(held.values())
@@ -463,6 +428,6 @@ class Reassembler:
                 break
 
     def _drop(self, tcp: Tcp) -> Iterator[list[Event]]:
-        """Follow a connection no further; give its last events."""
+        """Stop following a connection; yield its last events."""
         yield from self._close(tcp, DROPPED)
         self.forget(tcp)

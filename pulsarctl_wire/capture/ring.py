@@ -1,4 +1,4 @@
-"""Packets of a Linux interface through a ring buffer that is shared with the kernel: TPACKET_V3.
+"""Captures packets of a Linux interface through a ring buffer shared with the kernel: TPACKET_V3.
 
 The kernel fills block after block and hands each over when it is full, or `_RETIRE` after its first packet. A
 block is copied and handed back at once. Packets that arrive while no block is free are dropped and counted.
@@ -16,12 +16,10 @@ from ctypes import addressof, create_string_buffer
 from typing import Final
 
 from pulsarctl_wire.capture.files import RawPacket
-from pulsarctl_wire.capture.packets import RAW_IP
+from pulsarctl_wire.capture.packets import ETHERNET, RAW_IP
 
-ETHERNET: Final = 1
-"""The link type of Ethernet."""
 BLOCK: Final = 512 * 1024
-"""Bytes of a block. A longer packet is cut; TCP segments that the interface is to split arrive whole."""
+"""Bytes of a block. A longer packet is cut; TCP segments are captured before the interface splits them."""
 
 _RETIRE: Final = 50  # ms
 _ARPHRD_ETHER, _ARPHRD_LOOPBACK = 1, 772
@@ -53,11 +51,11 @@ def _hardware(interface: str) -> int:
 
 
 class Ring:
-    """The packets that pass `interface` from now on.
+    """The packets of `interface` from now on.
 
-    `program` is a BPF program for the interface's `link_type` that chooses packets; empty: all. `size` is the
-    memory for packets that wait, in bytes. `dropped` counts the packets for which there was no room,
-    `received` all packets, those included; both as of the last `count`. All methods raise OSError.
+    `program` is a BPF program for the interface's `link_type` that selects packets; empty: all. `size` is the
+    memory for waiting packets, in bytes. `dropped` counts the packets dropped because it was full,
+    `received` all packets, including those; both as of the last `count`. All methods raise OSError.
     """
 
     def __init__(self, interface: str, program: bytes, size: int) -> None:
@@ -84,7 +82,7 @@ class Ring:
     def _start(self, interface: str, program: bytes) -> None:
         if program:
             self._filter(program)
-        if _hardware(interface) == _ARPHRD_LOOPBACK:  # which shows each packet going out and coming in
+        if _hardware(interface) == _ARPHRD_LOOPBACK:  # it shows each packet both going out and coming in
             self._set(_IGNORE_OUTGOING, 1)
         else:
             index = socket.if_nametoindex(interface)
@@ -92,19 +90,19 @@ class Ring:
         self._socket.bind((interface, _ETH_P_ALL))
 
     def take(self) -> list[RawPacket]:
-        """The packets of the next block; none if it is not ready."""
+        """The packets of the next block; empty if it is not ready."""
         status, count, at, size = _block_at(self._map, self._at)
         if not status & _USER:
             return []
         block = self._map[self._at : self._at + size]
-        self._map[self._at + 8 : self._at + 12] = bytes(4)  # the kernel's again
+        self._map[self._at + 8 : self._at + 12] = bytes(4)  # hand the block back to the kernel
         self._at = (self._at + BLOCK) % len(self._map)
         link = self.link
         packets: list[RawPacket] = []
         for _ in range(count):
             step, seconds, fraction, kept, length, status, start = _packet_at(block, at)
             data = block[at + start : at + start + kept]
-            if status & _VLAN and link == ETHERNET:  # the kernel has taken the tag out
+            if status & _VLAN and link == ETHERNET:  # the kernel has removed the tag
                 tag, kind = _tag_at(block, at)
                 data = data[:12] + _tag(kind if status & _VLAN_TYPE else _TAGGED, tag) + data[12:]
                 length += 4
@@ -113,7 +111,7 @@ class Ring:
         return packets
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a block, but no longer than this; whether one is ready."""
+        """Wait for a block, but no longer than this; returns whether one is ready."""
         for _, events in self._poll.poll(seconds * 1000):
             if events & select.POLLERR:
                 number = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -122,18 +120,18 @@ class Ring:
         return False
 
     def count(self) -> int:
-        """Bring the counters up to date; gives how many packets were dropped since the last time."""
+        """Update the counters; returns how many packets were dropped since the last call."""
         received, dropped, _ = struct.unpack("=3I", self._socket.getsockopt(_SOL_PACKET, _STATISTICS, 12))
         self.received += received
         self.dropped += dropped
         return int(dropped)
 
     def stop(self) -> None:
-        """Let no more packets in; those that are in the ring can still be taken."""
+        """Stop capturing; packets that are in the ring can still be taken."""
         self._filter(_NOTHING)
 
     def close(self) -> None:
-        """Give the ring back."""
+        """Release the ring."""
         self._map.close()
         self._socket.close()
 

@@ -1,39 +1,39 @@
-"""Several captures as one: the order in which files are read, whatever their names and their order.
+"""Reads several captures as one, in the order of time, whatever their names and their given order.
 
-A file's place is the time of its first packet. Files that overlap in time are read side by side, packet by
-packet, as `mergecap` joins them. So the order is cut into turns: each begins with the first packet of a file,
-and goes on to where the next file begins.
+Files are ordered by the times of their first packets. Files that overlap in time are merged packet by
+packet, as by `mergecap`. So the order is cut into turns: each begins with the first packet of a file,
+and ends where the next file begins.
 
     time        ---------------------------->
     hostA_1     [-----------------)               turns: 1  hostA_1
-    hostB_1            [-------------------)              2  hostB_1, beside hostA_1
-    hostA_2                       [--------)              3  hostA_2, beside hostB_1
+    hostB_1            [-------------------)              2  hostB_1 and hostA_1
+    hostA_2                       [--------)              3  hostA_2 and hostB_1
 
-Where a file ends is looked up at its end. Of a compressed one that is not known: it is taken to end where the
-next file of its series begins, which are those whose names are alike but for numbers and dates.
+A file's last packet is read from its end. A compressed file is assumed to end where the next file of its
+series begins. The names in a series differ only in numbers and dates.
 
-What has no packets with times (hex dumps, raw frames, pipes) keeps the place in which it was given.
+Sources without packets with times (hex dumps, raw frames, pipes) keep the place in which they were given.
 """
 
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import BinaryIO, Final, NamedTuple
 
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import Lane, SideBySide
-from pulsarctl_wire.capture.sources import PLACE_BITS, Decoder, Source, first_bytes, open_source, peel
+from pulsarctl_wire.capture.sources import PLACE_BITS, Decoder, Source, first_bytes, named, open_source, peel
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.frame import Event
 
 MOST_OPEN: Final = 64
-"""Files that are read side by side; of more, those that began first are read to their ends."""
+"""The most files that are read side by side; beyond that, those that began first are read to their ends."""
 
-_HEAD: Final = 256 * 1024  # bytes, without compression, that tell files apart which begin at the same time
-_TAIL: Final = 128 * 1024  # bytes at the end of a file in which its last packets are looked for
+_HEAD: Final = 256 * 1024  # decompressed bytes that distinguish files which begin at the same time
+_TAIL: Final = 128 * 1024  # bytes at the end of a file that are searched for its last packets
 _VARYING: Final = re.compile(
     r"[-_.:+ ]*(\d+|(?<![a-z])(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?![a-z]))", re.IGNORECASE
 )
@@ -42,9 +42,9 @@ _PACKED: Final = re.compile(r"\.(gz|zst|zstd)$")
 
 
 class Span(NamedTuple):
-    """When the first packet of a file was captured and when its last one, in ns; None: not known.
+    """When the first and the last packet of a file were captured, in ns; None: not known.
 
-    `mark` is a hash of how the file begins, the same if it is compressed.
+    `mark` is a hash of the file's first bytes, after decompression.
     """
 
     first: int
@@ -55,7 +55,7 @@ class Span(NamedTuple):
 class Part(NamedTuple):
     """What is read of a file in a turn: from the first packet at `since` to the first one at `until` (ns).
 
-    `file` counts the files in the order in which they begin, from 0. None: there is no such bound.
+    `file` counts the files from 0, in the order in which they are read. None: no bound.
     """
 
     file: int
@@ -64,10 +64,10 @@ class Part(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What is read at a time: the file that begins, by its index among those given, and parts of which.
+    """What is read at a time: the file that begins, by its index among those given, and the parts of files.
 
-    No `parts`: that file alone, from its beginning to its end. `followed`: the file was taken to end where
-    that one begins, at that time (ns).
+    Without `parts` only that file is read, from beginning to end. `followed`: the file was assumed to end
+    where this one begins, at this time (ns).
     """
 
     given: int
@@ -76,7 +76,7 @@ class Turn(NamedTuple):
 
 
 class Order(NamedTuple):
-    """The turns, one for each file, and what is to be said about them."""
+    """The turns, one for each file, and notes for the user about them."""
 
     turns: list[Turn]
     notes: list[str]
@@ -90,28 +90,28 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 
 
 def series(name: str) -> str:
-    """What the names of a series have in common: all but numbers, dates, and how they are compressed.
+    """What the names of a series have in common: all but numbers, dates, and the suffix of a compressed file.
 
-    Directories count, but for dates: there may be one for each host.
+    Directories count, except for dates in them: there may be a directory for each host.
     """
     directory, slash, file = _PACKED.sub("", name).rpartition("/")
     return _DATES.sub("", directory) + slash + _VARYING.sub("", file)
 
 
-def spans_of(paths: Sequence[str], sizes: Mapping[str, int] | None = None) -> list[Span | None]:
-    """The spans of several files, None for what has none; `sizes` are bytes after which files end."""
-    return [_span(path, (sizes or {}).get(path)) if len(paths) > 1 else None for path in paths]
+def spans_of(paths: Sequence[str]) -> list[Span | None]:
+    """The spans of several files, None for those without times."""
+    return [_span(path) if len(paths) > 1 else None for path in paths]
 
 
-def _span(path: str, size: int | None) -> Span | None:
-    if not os.path.isfile(path):  # what can be read only once
+def _span(path: str) -> Span | None:
+    if not os.path.isfile(path):  # it can be read only once
         return None
     try:
         source = open_source(path)
         with source.stream:
-            return span_of(source.stream, source.size if size is None else size)
+            return span_of(source.stream, source.size)
     except CaptureError:
-        return None  # reading it will say so
+        return None  # reading it will report that
 
 
 def span_of(stream: BinaryIO, size: int) -> Span | None:
@@ -132,7 +132,7 @@ def span_of(stream: BinaryIO, size: int) -> Span | None:
 
 
 def _last_time(stream: BinaryIO, first: files.PacketReader, size: int) -> int | None:
-    """The time of the last packet, as far as the end of the file tells; `first` has read the first one."""
+    """The time of the last packet, if the end of the file shows it; `first` has read the first one."""
     start = max(first.offset, size - _TAIL)
     stream.seek(start)
     tail = stream.read(max(size - start, 0))
@@ -144,7 +144,7 @@ def _last_time(stream: BinaryIO, first: files.PacketReader, size: int) -> int | 
         for time_ns, *_ in files.PacketReader(tail[found:], bytes, first.layout, start + found):
             last = time_ns if last is None or (time_ns is not None and time_ns > last) else last
     except CaptureError:
-        pass  # it is being written, or damaged: this far it goes
+        pass  # it is being written, or damaged: use the packets before that
     return last
 
 
@@ -155,7 +155,7 @@ def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
     order = [next(by_time) if given in first else given for given in range(len(names))]
     numbers = [number for number, given in enumerate(order) if given in first]
     alike = [series(name) for name in names]
-    going = _going(order, numbers, alike, spans)
+    going = _continuing(order, numbers, alike, spans)
     turns = [Turn(given) for given in order]
     for at, number in enumerate(numbers):
         following = numbers[at + 1] if at + 1 < len(numbers) else -1
@@ -186,10 +186,10 @@ def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
     return Order(turns, notes)
 
 
-def _going(
+def _continuing(
     order: list[int], numbers: list[int], alike: list[str], spans: Sequence[Span | None]
 ) -> dict[int, list[int]]:
-    """Which files go on where each of `numbers` begins."""
+    """Which earlier files continue after each of `numbers` begins."""
     going: dict[int, list[int]] = {}
     is_open: list[int] = []
     for number in numbers:
@@ -208,7 +208,7 @@ def _going(
 
 
 def _notes(overlaps: list[tuple[str, str]], names: Sequence[str], spans: Sequence[Span | None]) -> list[str]:
-    """What people should know: which files of a series overlap, and whose clock was set back."""
+    """Notes for the user: which files of a series overlap, and whose clock was set back."""
     back = [
         name
         for name, span in zip(names, spans, strict=True)
@@ -229,9 +229,9 @@ def _notes(overlaps: list[tuple[str, str]], names: Sequence[str], spans: Sequenc
 
 
 def lane(stream: BinaryIO, file: int) -> Lane:
-    """The capture in `stream`, to be read beside others; `file` is its number in places (see `PLACE_BITS`).
+    """The capture in `stream`, to be merged with others; `file` is its number in places (see `PLACE_BITS`).
 
-    Raises CaptureError if it is none.
+    Raises CaptureError if it is not a capture.
     """
     peeled, head = peel(stream)
     return Lane(files.read_packets(head, reader(peeled)), file << PLACE_BITS)
@@ -244,10 +244,10 @@ def read_all(
     problem: Callable[[CaptureError], object],
     note: Callable[[str], object] = lambda text: None,
 ) -> Iterator[list[Event]]:
-    """The events of several sources, turn by turn; end with `decoder.finish`.
+    """The events of several sources, turn by turn; call `decoder.finish` afterwards.
 
-    `opened` opens a source by its index among those given, and may raise CaptureError; `problem` is called
-    with what is wrong with one, `note` with what should be known of their order. All name it.
+    `opened` opens a source by its index among those given, and may raise CaptureError. `problem` is called
+    with the error of a source, `note` with a message about their order. Both name the source.
     """
     lanes: dict[int, tuple[Lane, str]] = {}
     with ExitStack() as stack:
@@ -279,7 +279,5 @@ def read_all(
 
 def _begun(source: Source, decoder: Decoder) -> tuple[Lane, str]:
     decoder.sources.append(source.name)
-    try:
+    with named(source.name):
         return lane(source.stream, len(decoder.sources) - 1), source.name
-    except CaptureError as error:
-        raise type(error)(f"{source.name}: {error}") from error

@@ -1,18 +1,19 @@
-"""Sources: whatever holds Pulsar traffic, told apart by its content, as one stream of events.
+"""Reads sources of Pulsar traffic, whose type is detected from their content, as one stream of events.
 
     capture file    pcap or pcapng, maybe compressed           -> packets -> TCP streams -> frames
     hex dump        text that shows bytes, of packets or not   -> packets or frames
     raw bytes       anything else: frames one after the other  -> frames
 
-Several sources continue each other, as rotated capture files do: a connection may begin in one and go
-on in the next.
+Several sources are one capture, as rotated files are: a connection may begin in one and continue in
+the next.
 """
 
 import errno
+import gc
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import BinaryIO, Final, NamedTuple, TypeVar, cast
 
@@ -21,30 +22,30 @@ from pulsarctl_wire.capture.compression import COMPRESSED, Counted, Read, Unread
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.hexdump import looks_like_hexdump, parse_hexdump
 from pulsarctl_wire.capture.hexrows import Dumped, link_of
-from pulsarctl_wire.capture.packets import RAW_IP, Dissector
-from pulsarctl_wire.capture.reassembly import NewSession, OnEnd, Reassembler
+from pulsarctl_wire.capture.packets import ETHERNET, RAW_IP, Dissector
+from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.broken import is_surely_meant
 from pulsarctl_wire.wire.commands import TO_BROKER
+from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame, Malformed
-from pulsarctl_wire.wire.session import Knowledge, Session
+from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.stream import FrameStream
 
 SNIFFED: Final = 4096
 PLACE_BITS: Final = 44
-"""Of a packet's place: `source << PLACE_BITS | offset`, sources counted from 0, offset in bytes."""
+"""A packet's place is `source << PLACE_BITS | offset`: sources are counted from 0, offsets in bytes."""
 
-_ETHERNET: Final = 1
-_MOST_COUNTED: Final = 1 << 53  # of what files may say; JSON holds it
-_PIECE: Final = 64 * 1024  # bytes whose frames are given at a time
-_LOOKED_AT: Final = 100  # dumps that tell whether a text of several shows packets
+_MAX_DROPPED: Final = 1 << 53  # of the counts in files; JSON holds it
+_PIECE: Final = 64 * 1024  # bytes decoded at a time
+_SAMPLED: Final = 100  # dumps of a text that are examined to find whether it shows packets
 
 
 _Item = TypeVar("_Item")
 
 
 class Source(NamedTuple):
-    """An open source and what it is called in messages; `size` in bytes, 0 where it is not known."""
+    """An open source, its name in messages, and its `size` in bytes (0 if unknown)."""
 
     name: str
     stream: BinaryIO
@@ -52,7 +53,7 @@ class Source(NamedTuple):
 
 
 def open_source(path: str) -> Source:
-    """Open the file at `path`; raises CaptureError if that cannot be."""
+    """Open the file at `path`. Raises CaptureError if it cannot be opened."""
     try:
         stream = open(path, "rb")  # noqa: SIM115 (the caller closes it)
         status = os.fstat(stream.fileno())
@@ -61,8 +62,23 @@ def open_source(path: str) -> Source:
     return Source(path, stream, status.st_size if stat.S_ISREG(status.st_mode) else 0)
 
 
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Put the name of the source in front of the message of a CaptureError."""
+    try:
+        yield
+    except CaptureError as error:
+        raise type(error)(f"{name}: {error}") from error
+
+
+def collect_rarely() -> None:
+    """Make garbage collection rare: hundreds of thousands of frames come and go, and hold no cycles."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
+
+
 def holds_packets(stream: BinaryIO) -> bool:
-    """Whether a file, of which nothing was read, is a capture, maybe compressed.
+    """Whether a file, read from its beginning, is a capture, maybe compressed.
 
     Raises CaptureError if it cannot be read.
     """
@@ -79,7 +95,7 @@ def _explain(error: OSError) -> str:
 
 
 class _Until(Iterator[_Item]):
-    """What an iterable gives up to an error of that kind, which is then `error`."""
+    """The items of an iterable until it raises an error of that kind, which is kept in `error`."""
 
     def __init__(self, kind: type[CaptureError], items: Iterable[_Item]) -> None:
         self.error: CaptureError | None = None
@@ -95,14 +111,14 @@ class _Until(Iterator[_Item]):
 
 
 class Decoder:
-    """Turns sources into events; what it counts on the way is there to be read at any time.
+    """Turns sources into events. Its counters can be read at any time.
 
-    `max_frame_size` in bytes (length prefix included) fixes the limit above which frames are noted,
-    else it is 5 MiB + 10 KiB or what the broker announces. `join_chunks` False saves the memory for
+    `max_frame_size` in bytes (with the length prefix) fixes the limit above which frames get a note;
+    by default it is 5 MiB + 10 KiB or what the broker announces. `join_chunks` False saves the memory for
     the payloads of chunked messages. `link_answers` fills `knowledge.answers`. `tee`, if given, is
-    called with the number and content of every packet before its events are given. `share` is as in
-    `Reassembler`. With `places`, events tell the places of their packets (see `PLACE_BITS`), not their
-    numbers; of a hex dump they still tell the numbers. `new_session` and `on_end` are as in `Reassembler`.
+    called with the number and content of every packet before its events are yielded. With `places`,
+    the `packet` of an event is the packet's place (see `PLACE_BITS`) instead of its number, except in
+    a hex dump. `new_state` and `on_end` are as in `Reassembler`.
     """
 
     def __init__(
@@ -112,9 +128,8 @@ class Decoder:
         join_chunks: bool = True,
         link_answers: bool = False,
         tee: Callable[[int, RawPacket], None] | None = None,
-        share: tuple[int, int] = (0, 1),
         places: bool = False,
-        new_session: NewSession = Session,
+        new_state: NewState = ExchangeState,
         on_end: OnEnd | None = None,
     ) -> None:
         self.sources: list[str] = []
@@ -122,7 +137,7 @@ class Decoder:
         self.packets = 0
         self.cut_packets = 0
         self.dropped_packets = 0
-        """By the kernel, as the files say."""
+        """Packets that the kernel dropped, according to the files."""
         self._limit = max_frame_size or MAX_FRAME_SIZE
         self.knowledge = Knowledge(
             join_chunks=join_chunks, link_answers=link_answers, fixed_limit=max_frame_size is not None
@@ -130,28 +145,24 @@ class Decoder:
         self.tee = tee
         self._places = places
         self._dissector = Dissector()
-        self.reassembler = Reassembler(
-            self.knowledge, limit=self._limit, share=share, new_session=new_session, on_end=on_end
-        )
+        self.reassembler = Reassembler(self.knowledge, limit=self._limit, new_state=new_state, on_end=on_end)
 
     def read(self, source: Source) -> Iterator[list[Event]]:
-        """The events of `source`, a few at a time; end with `finish`.
+        """The events of `source`, a few at a time; call `finish` after the last source.
 
-        Raises CaptureError if it cannot be read, DamagedCapture (once all before is given) where it
-        breaks off. Both name the source.
+        Raises CaptureError if it cannot be read, DamagedCapture if it breaks off (after all events before
+        that). Both name the source.
         """
         self.sources.append(source.name)
-        try:
+        with named(source.name):
             yield from self._read(source.stream)
-        except CaptureError as error:
-            raise type(error)(f"{source.name}: {error}") from error
 
     def finish(self) -> Iterator[list[Event]]:
-        """Say that no more sources come; give the events that were waiting for more."""
+        """End all connections after the last source; yield the events that were waiting for more bytes."""
         return self.reassembler.close()
 
     def read_packets(self, packets: Iterable[RawPacket]) -> Iterator[list[Event]]:
-        """The events of packets, from wherever they come, a few at a time."""
+        """The events of packets from any source, a few at a time."""
         segment, tee = self._dissector.segment, self.tee
         add, more = self.reassembler.add, self.reassembler.more
         number = self.packets
@@ -175,7 +186,7 @@ class Decoder:
                         events = more()
         finally:
             if file is not None:
-                self.dropped_packets = min(self.dropped_packets + file.dropped, _MOST_COUNTED)
+                self.dropped_packets = min(self.dropped_packets + file.dropped, _MAX_DROPPED)
 
     @property
     def _place(self) -> int:
@@ -185,7 +196,7 @@ class Decoder:
     def _read(self, stream: BinaryIO) -> Iterator[list[Event]]:
         stream, head = peel(stream)
         read = reader(stream)
-        if not (head or read()):  # which raises if it breaks off at once
+        if not (head or read()):  # `read` raises if the source breaks off at once
             raise CaptureError("is empty: no packets, no frames")
         if files.is_capture(head):
             yield from self.read_packets(files.read_packets(head, read))
@@ -201,7 +212,7 @@ class Decoder:
         first: list[Dumped] = []
         for dumped in shown:
             first.append(dumped)
-            if dumped.more or len(first) == _LOOKED_AT:
+            if dumped.more or len(first) == _SAMPLED:
                 break
         if shown.error is not None and not first:
             raise shown.error
@@ -212,8 +223,8 @@ class Decoder:
             raise dumps.error
 
     def _dumped(self, first: list[Dumped], rest: Iterator[Dumped]) -> Iterator[list[Event]]:
-        """The events of a hex dump, of which `first` are looked at to tell what it shows."""
-        kinds = {"ethernet": _ETHERNET, "ip": RAW_IP, "": 0}
+        """The events of a hex dump; the kind of bytes in it is detected from `first`."""
+        kinds = {"ethernet": ETHERNET, "ip": RAW_IP, "": 0}
         links = [kinds[dump.link or link_of(dump.data)] for dump in first if not dump.more]
         if files.is_capture(first[0].data):  # somebody dumped a capture file
             pieces = (dump.data for dump in chain(first[1:], rest))
@@ -244,7 +255,7 @@ class Decoder:
         yield from batches
 
     def _is_frames(self, first: Event, head: bytes) -> bool:
-        """Whether a source with this first event and these first bytes holds frames, right or wrong."""
+        """Whether a source with this first event and these first bytes holds frames, valid or not."""
         if isinstance(first, Frame) or (isinstance(first, Malformed) and is_surely_meant(first.raw)):
             return True
         stream = FrameStream(Connection(0), True, from_start=False)
@@ -252,18 +263,18 @@ class Decoder:
         return any(isinstance(event, Frame) for event in [*stream.feed(head), *stream.close()])
 
     def _frames(self, chunks: Iterable[tuple[bytes, int | None]]) -> Iterator[list[Event]]:
-        """The frames of bytes without packets around them; the commands tell the direction of each."""
+        """The frames in bytes without packets; the command of each frame gives its direction."""
         connection = Connection(self.reassembler.connections)
         self.reassembler.connections += 1
         stream = FrameStream(connection, True, limit=self._limit)
         stream.certain = False
-        session = Session(connection, self.knowledge, (stream,))
+        state = ExchangeState(connection, self.knowledge, (stream,))
 
         def tracked(events: list[Event]) -> list[Event]:
             for event in events:
                 if isinstance(event, Frame):
                     event.to_broker = TO_BROKER.get(event.type, True)
-            session.track(events)
+            state.track(events)
             return events
 
         until = _Until(DamagedCapture, chunks)
@@ -275,14 +286,15 @@ class Decoder:
         while events := stream.settle():
             yield tracked(events)
         yield tracked(stream.close())
+        state.end()
         if until.error is not None:
             raise until.error
 
 
 def peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
-    """Undo the compression of a source; give the stream to read on in and its first bytes."""
+    """Undo the compression of a source; return its first bytes and the stream that the others come from."""
     source: Counted | None = None
-    for _ in range(4):  # nobody compresses more often, but an attacker
+    for _ in range(4):  # only an attacker compresses more often
         head = first_bytes(stream, 4)
         if not head.startswith(COMPRESSED):
             return stream, head + _rest_of_sniff(stream, head)
@@ -295,9 +307,9 @@ def peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
 
 
 def first_bytes(stream: BinaryIO, size: int, head: bytes = b"") -> bytes:
-    """At least `size` bytes of a source, of which `head` was read; all of them if it breaks off before.
+    """At least `size` bytes of a source, of which `head` was read; fewer if it ends or breaks off before.
 
-    Reading on says so once more.
+    If it breaks off, the next read raises that error again.
     """
     read = reader(stream)
     with suppress(DamagedCapture):
@@ -307,13 +319,13 @@ def first_bytes(stream: BinaryIO, size: int, head: bytes = b"") -> bytes:
 
 
 def _rest_of_sniff(stream: BinaryIO, head: bytes) -> bytes:
-    """More of a source whose kind four bytes do not tell (captures are told by those)."""
+    """More bytes of a source whose first four do not show that it is a capture."""
     if files.is_capture(head) or len(head) >= SNIFFED or not head:
         return b""
     return first_bytes(stream, SNIFFED - len(head))
 
 
 def uncompressed(stream: BinaryIO) -> BinaryIO:
-    """`stream` from its beginning, without whatever it is compressed by."""
+    """`stream` from its beginning, decompressed."""
     peeled, head = peel(stream)
     return cast(BinaryIO, Unread(head, peeled))

@@ -1,4 +1,4 @@
-"""Packets to a pcapng file: the packets of chosen events, or all of an interface.
+"""Writes packets to a pcapng file: the packets of selected events, or all of an interface.
 
 One section, an interface block for each link type, nanoseconds. Source: the PCAP Next Generation draft.
 """
@@ -12,9 +12,9 @@ from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.wire.frame import Event
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of packets that are kept because a later event may want them."""
+"""Bytes of packets that are kept because a later event may need them."""
 
-_COST: Final = 128  # bytes of keeping a packet, beside its own
+_COST: Final = 128  # bytes of memory for a kept packet, besides its own
 _SECTION, _INTERFACE, _STATISTICS, _PACKET = 0x0A0D0D0A, 1, 5, 6
 _RECEIVED, _DROPPED = 4, 5  # isb_ifrecv, isb_ifdrop
 _NANOSECONDS: Final = struct.pack("<HHB3xHH", 9, 1, 9, 0, 0)  # if_tsresol 10^-9, end of options
@@ -24,9 +24,9 @@ _u32: Final = struct.Struct("<I").pack
 
 
 class PcapngWriter:
-    """Writes packets to `stream` as pcapng. `count` is how many were written.
+    """Writes packets to `stream` as pcapng, and counts them in `count`.
 
-    All methods raise OSError where the stream cannot be written.
+    All methods raise OSError if the stream cannot be written.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -36,12 +36,12 @@ class PcapngWriter:
         self.begin()
 
     def begin(self) -> None:
-        """Begin a section, as a file does: what follows can be read without what came before."""
+        """Begin a section, as at the start of a file: it can be read without the previous ones."""
         self._interfaces.clear()
         self._block(_SECTION, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
 
     def write(self, packet: RawPacket) -> None:
-        """Add a packet."""
+        """Write a packet."""
         time_ns, link, data, length = packet
         number = self._interfaces.get(link)
         if number is None:
@@ -55,7 +55,7 @@ class PcapngWriter:
         self.count += 1
 
     def statistics(self, link: int, time_ns: int, received: int, dropped: int) -> None:
-        """Say what was counted at the interface with this link type by `time_ns`: packets."""
+        """Write the packet counters of the interface with this link type at `time_ns`."""
         number = self._interfaces.get(link)
         if number is None:
             number = self._interface(link)
@@ -63,7 +63,7 @@ class PcapngWriter:
         self._block(_STATISTICS, struct.pack("<III", number, time_ns >> 32, time_ns & 0xFFFFFFFF) + counters)
 
     def _interface(self, link: int) -> int:
-        """The number of a new interface."""
+        """Write the block of a new interface; returns its number."""
         self._block(_INTERFACE, struct.pack("<HHI", link, 0, 0) + _NANOSECONDS)
         return self._interfaces.setdefault(link, len(self._interfaces))
 
@@ -73,11 +73,11 @@ class PcapngWriter:
 
 
 class EventWriter:
-    """Writes the packets that hold chosen events, each once.
+    """Writes the packets that hold selected events, each once.
 
-    A frame is known only when its last packet has come, so packets are kept for a while: `see` every
-    packet, `take` the chosen events. `lost` counts packets that were wanted when they were gone. What was in
-    the stream before goes when the first packet is seen.
+    A frame is known only after its last packet, so packets are kept for a while: call `see` with every
+    packet, and `take` with the selected events. `lost` counts packets that were needed but no longer kept.
+    The first packet seen truncates the stream.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -94,7 +94,7 @@ class EventWriter:
         return self._writer.count if self._writer is not None else 0
 
     def see(self, number: int, packet: RawPacket) -> None:
-        """Keep packet `number` for the events that may want it."""
+        """Keep packet `number` for events that may need it."""
         if self._writer is None:
             with suppress(OSError):  # a pipe
                 self._stream.truncate(0)
@@ -106,7 +106,7 @@ class EventWriter:
             self._bytes -= len(old[2]) + _COST
 
     def take(self, event: Event) -> None:
-        """Write the packets of `event` that are not written yet."""
+        """Write the packets of `event` that were not written yet."""
         for number in event.packets or (event.packet,):
             packet = self._kept.pop(number, None)
             if packet is not None and self._writer is not None:

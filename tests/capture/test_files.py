@@ -154,7 +154,7 @@ def test_pcap_cut_at_every_offset(order: str, nanoseconds: bool) -> None:
             assert f"the packet at byte {max(end for end in ends if end <= cut)}" in str(error)
         else:
             assert type(error) is CaptureError
-            assert ("header" if cut >= 4 else "no pcap") in str(error)
+            assert ("header" if cut >= 4 else "not a pcap") in str(error)
 
 
 @pytest.mark.parametrize("size", [LARGEST_PACKET + 1, 0x7FFFFFFF, 0xFFFFFFFF])
@@ -398,7 +398,7 @@ def test_no_capture(data: bytes) -> None:
     packets, error = collect(data)
     assert packets == []
     assert type(error) is CaptureError
-    assert "no pcap or pcapng file" in str(error)
+    assert "not a pcap or pcapng file" in str(error)
 
 
 def test_captures_are_told_by_four_bytes() -> None:

@@ -14,26 +14,26 @@ from pulsarctl_wire.capture.handover import (
     FRESH,
     IDLE,
     STEP,
-    Footing,
-    State,
+    Handover,
+    SyncPoint,
     agrees,
-    footing,
     halves_of,
     hand_over,
+    sync_point,
     take_over,
 )
 from pulsarctl_wire.capture.packets import Segment
 from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.frame import Event
-from pulsarctl_wire.wire.session import Knowledge
-from pulsarctl_wire.wire.topics import TopicSession
+from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.part import KnownState
 
 FLOW = build("FLOW", consumer_id=2, messagePermits=1)
 MESSAGE = build("ACTIVE_CONSUMER_CHANGE", consumer_id=2, is_active=True)
 
 
 def following() -> Reassembler:
-    return Reassembler(Knowledge(join_chunks=False, schemas=False), new_session=TopicSession)
+    return Reassembler(Knowledge(join_chunks=False, schemas=False), new_state=KnownState)
 
 
 def feed(into: Reassembler, segments: Iterable[Segment], first: int = 1) -> list[Event]:
@@ -48,14 +48,14 @@ def connection(into: Reassembler, tcp: Tcp) -> halves.Tcp:
     return found
 
 
-def stand(tcp: Tcp, *segments: Segment) -> tuple[Reassembler, Footing | None]:
+def stand(tcp: Tcp, *segments: Segment) -> tuple[Reassembler, SyncPoint | None]:
     """A process that saw just these segments, behind four others, and where the connection stands for it."""
     into = following()
     feed(into, segments, 5)
-    return into, footing(connection(into, tcp), patient=False)
+    return into, sync_point(connection(into, tcp), patient=False)
 
 
-def kinds(found: Footing | None) -> list[str]:
+def kinds(found: SyncPoint | None) -> list[str]:
     assert found is not None
     return sorted(half.kind for half in found.halves)
 
@@ -74,7 +74,7 @@ def test_a_connection_in_step_and_one_with_a_silent_side() -> None:
     assert kinds(stand(tcp, *both)[1]) == [STEP, STEP]
     into, found = stand(tcp, both[0])
     assert kinds(found) == [IDLE, STEP]
-    assert footing(connection(into, tcp), patient=True) is None
+    assert sync_point(connection(into, tcp), patient=True) is None
 
 
 def test_where_nobody_stands() -> None:
@@ -95,7 +95,7 @@ def test_where_nobody_stands() -> None:
 # ---- Whether it really stood there ----
 
 
-def guessed() -> tuple[Tcp, list[Segment], Footing, State]:
+def guessed() -> tuple[Tcp, list[Segment], SyncPoint, Handover]:
     """A connection in step, guessed by one who began in its middle: what that saw, and what it found."""
     tcp = Tcp()
     tcp.sent.update({True: 100, False: 200})
@@ -156,7 +156,7 @@ def test_a_guess_that_is_not_true_does_not_agree(difference: str) -> None:
     ],
 )
 @pytest.mark.parametrize("which", [0, 1])
-def test_any_other_footing_of_a_half_does_not_agree(wrong: dict[str, Any], which: int) -> None:
+def test_any_other_sync_point_of_a_half_does_not_agree(wrong: dict[str, Any], which: int) -> None:
     tcp, segments, guess, state = guessed()
     truth = following()
     feed(truth, [*past(), *segments])
@@ -200,7 +200,7 @@ def test_what_goes_on_gives_what_one_would_have_given(cut: int) -> None:
         feed(part, segments[at : at + 1], number)
         events += feed(truth, segments[at : at + 1], number)
         mine = connection(part, tcp)
-        guess = footing(mine, patient=False)
+        guess = sync_point(mine, patient=False)
         if guess is not None and agrees(guess, connection(truth, tcp), hand_over(mine)):
             break
     assert guess is not None

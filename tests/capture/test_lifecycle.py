@@ -15,7 +15,7 @@ from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment
 from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.ending import SERVERS, Contents, Ending, WithoutData, without_data_in_words
 from pulsarctl_wire.wire.frame import Frame, Gap, Malformed
-from pulsarctl_wire.wire.session import Knowledge
+from pulsarctl_wire.wire.knowledge import Knowledge
 
 HELLO = b"\x16\x03\x01\x00\x40\x01" + bytes(63)
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: broker\r\n\r\n"
@@ -24,7 +24,7 @@ TALK = conversation()
 
 def listening() -> tuple[Reassembler, list[Ending]]:
     told: list[Ending] = []
-    return Reassembler(Knowledge(), new_session=Contents, on_end=told.append), told
+    return Reassembler(Knowledge(), new_state=Contents, on_end=told.append), told
 
 
 def endings(segments: Sequence[Segment]) -> list[Ending]:
@@ -153,7 +153,7 @@ def test_contents_count_what_was_carried_up_to_the_last_packet() -> None:
     segments = [*tcp.handshake(), *tcp.say([first, *rest]), tcp.fin(False), tcp.fin(True, last)]
     into, told = listening()
     events = decode(segments, into)
-    contents: Any = told[0].session
+    contents: Any = told[0].state
     frames = frames_of(events)
     assert contents.count(Frame) == tuple(
         sum(frame.to_broker is way for frame in frames) for way in (False, True)
@@ -170,7 +170,7 @@ def test_contents_follow_the_direction_that_is_learned_late() -> None:
     lost = tcp.send(True, b"", missing=100)
     frames = tcp.say(TALK[:4])
     (told,) = endings([junk, lost, *frames])
-    contents: Any = told.session
+    contents: Any = told.state
     assert told.connection.flipped
     assert contents.count(Frame) == (2, 2)
     assert contents.count(Malformed) == (1, 0)
@@ -200,7 +200,7 @@ def test_every_connection_is_told_of_once(script: list[tuple[int, bool, int, int
         into,
     )
     assert sorted(each.connection.index for each in told) == list(range(into.connections))
-    sessions: list[Any] = [each.session for each in told]
+    sessions: list[Any] = [each.state for each in told]
     assert sum(sum(session.count(Frame)) for session in sessions) == sum(
         isinstance(event, Frame) for event in events
     )

@@ -278,7 +278,7 @@ def test_unknown_interface() -> None:
 
 
 def test_a_buffer_that_no_machine_has(loopback: str) -> None:
-    reason = f"interface {loopback}: there is no memory for a buffer of {2**60} bytes"
+    reason = f"interface {loopback}: not enough memory for a buffer of {2**60} bytes"
     with pytest.raises(CaptureError, match=reason):
         Live(loopback, buffer=2**60)
 

@@ -122,7 +122,6 @@ def talks(draw: st.DrawFn) -> tuple[list[Chunk], dict[tuple[int, bool], list[byt
 
 
 @given(talks(), isns)
-@settings(max_examples=100)
 def test_the_frames_are_those_that_were_carried(
     talk: tuple[list[Chunk], dict[tuple[int, bool], list[bytes]]], isn: int
 ) -> None:
@@ -150,7 +149,6 @@ def test_the_frames_are_those_that_were_carried(
 @given(chunk_lists, isns)
 @example([Chunk(0, True, b""), Chunk(1, False, bytes(range(256)) * 600)], 2**32 - 1)
 @example([Chunk(1, True, b"\xff" * (MAX_PAYLOAD + 1)), Chunk(0, False, b"\xff" * MAX_PAYLOAD)], 1)
-@settings(max_examples=100)
 def test_each_direction_has_its_bytes_in_packets_without_a_hole(chunks: list[Chunk], isn: int) -> None:
     expected: dict[int, dict[bool, bytes]] = {n: {True: b"", False: b""} for n in range(len(ENDS))}
     for chunk in chunks:

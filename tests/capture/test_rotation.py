@@ -22,6 +22,7 @@ from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap
 
 TSHARK = shutil.which("tshark")
 SECOND = 1_000_000_000
+About = tuple[object, ...]
 
 
 def some(index: int = 0) -> Connection:
@@ -39,7 +40,7 @@ def decoded(paths: Iterable[Path]) -> list[Event]:
     return [*events, *chain.from_iterable(decoder.finish())]
 
 
-def talk(made: RotatingWriter, connections: int = 3, frames: int = 300) -> list[bytes]:
+def talk(made: RotatingWriter, connections: int = 3, frames: int = 150) -> list[bytes]:
     """Conversations of several connections, a millisecond a frame; gives the frames in order."""
     ends = [some(number) for number in range(connections)]
     for connection in ends:
@@ -52,11 +53,11 @@ def talk(made: RotatingWriter, connections: int = 3, frames: int = 300) -> list[
             raws.append(raw)
     for connection in ends:
         made.closed(connection, START_NS + len(turns) * SECOND // 1000)
-    made.close()
+    made.files.close()
     return raws
 
 
-def about(events: list[Event]) -> list[tuple[object, ...]]:
+def about(events: list[Event]) -> list[About]:
     """What events are, without the packets that they came in."""
     return [
         (
@@ -71,31 +72,42 @@ def about(events: list[Event]) -> list[tuple[object, ...]]:
 # ---- All files together ----
 
 
-@given(size=st.integers(1_000, 200_000), period_ns=st.sampled_from([0, SECOND // 20, SECOND]))
-@settings(max_examples=15, deadline=None)
-def test_all_files_hold_the_frames_of_one(
-    tmp_path_factory: pytest.TempPathFactory, size: int, period_ns: int
-) -> None:
+@pytest.fixture(scope="module")
+def one_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[bytes], list[About]]:
+    """What was said, and what one file has of it."""
     path = tmp_path_factory.mktemp("rotation") / "talk.pcapng"
     one = RotatingWriter(path, START_NS)
     raws = talk(one)
-    assert one.paths == [path]
+    assert one.files.paths == [path]
+    return raws, about(decoded([path]))
+
+
+@given(size=st.integers(1_000, 200_000), period_ns=st.sampled_from([0, SECOND // 20, SECOND]))
+@settings(max_examples=15, deadline=None)
+def test_all_files_hold_the_frames_of_one(
+    one_file: tuple[list[bytes], list[About]],
+    tmp_path_factory: pytest.TempPathFactory,
+    size: int,
+    period_ns: int,
+) -> None:
+    raws, expected = one_file
+    path = tmp_path_factory.mktemp("rotation") / "talk.pcapng"
     many = RotatingWriter(path, START_NS, size=size, period_ns=period_ns)
     assert talk(many) == raws
-    assert len(many.paths) > 1
-    events = decoded(many.paths)
+    assert len(many.files.paths) > 1
+    events = decoded(many.files.paths)
     assert troubles(events) == []
-    assert about(events) == about(decoded([path]))
+    assert about(events) == expected
     assert sorted(raw for event in events if isinstance(event, Frame) for raw in [event.raw]) == sorted(raws)
 
 
 def test_each_file_opens_by_itself(tmp_path: Path) -> None:
     made = RotatingWriter(tmp_path / "talk.pcapng", START_NS, size=20_000)
     talk(made)
-    assert len(made.paths) > 10
-    for path in made.paths:
+    assert len(made.files.paths) > 10
+    for path in made.files.paths:
         assert path.read_bytes()[:4] == b"\x0a\x0d\x0d\x0a"
-    for path in made.paths[:-1]:
+    for path in made.files.paths[:-1]:
         events = list(read_events(path))
         assert troubles(events) == []
         assert len({event.connection.index for event in events}) == 3
@@ -110,9 +122,9 @@ def test_a_frame_and_a_gap_may_go_on_in_the_next_file(tmp_path: Path) -> None:
     made.gap(some(), False, 7_000_000_000, START_NS)
     made.carried(some(), False, PONG, START_NS)
     made.closed(some(), START_NS)
-    made.close()
-    assert len(made.paths) == 6
-    events = decoded(made.paths)
+    made.files.close()
+    assert len(made.files.paths) == 6
+    events = decoded(made.files.paths)
     assert [event.raw for event in events if isinstance(event, Frame)] == [large, PING, PONG]
     assert sum(event.size for event in events if isinstance(event, Gap)) == 7_000_000_000
 
@@ -124,8 +136,8 @@ def test_a_file_ends_with_the_call_that_fills_it(tmp_path: Path) -> None:
     made = RotatingWriter(tmp_path / "a.pcapng", START_NS, size=10_000)
     for number in range(100):
         made.carried(some(), True, send(b"x" * 1000, number), START_NS)
-    made.close()
-    sizes = [path.stat().st_size for path in made.paths]
+    made.files.close()
+    sizes = [path.stat().st_size for path in made.files.paths]
     assert all(10_000 <= size < 12_000 for size in sizes[:-1])
     assert len(sizes) > 5
 
@@ -134,9 +146,10 @@ def test_a_period_begins_with_the_first_packet_of_its_file(tmp_path: Path) -> No
     made = RotatingWriter(tmp_path / "a.pcapng", START_NS, period_ns=60 * SECOND)
     for second in (3600, 3630, 3659, 3660, 3661, 3719, 7200):
         made.carried(some(), True, build("PING"), START_NS + second * SECOND)
-    made.close()
+    made.files.close()
     found = [
-        [((frame.time_ns or 0) - START_NS) // SECOND for frame in read_frames(path)] for path in made.paths
+        [((frame.time_ns or 0) - START_NS) // SECOND for frame in read_frames(path)]
+        for path in made.files.paths
     ]
     assert found == [[3600, 3630, 3659], [3660, 3661, 3719], [7200]]
 
@@ -145,25 +158,25 @@ def test_files_are_named_and_only_the_last_ones_kept(tmp_path: Path) -> None:
     made = RotatingWriter(tmp_path / "my.orders.pcapng", START_NS, size=1, keep=3)
     for number in range(12):
         made.carried(some(), True, PING, START_NS + number * SECOND)
-    (tmp_path / made.paths[0].name).unlink()  # somebody was faster
+    (tmp_path / made.files.paths[0].name).unlink()  # somebody was faster
     made.carried(some(), True, PING, START_NS + 12 * SECOND)
-    made.close()
+    made.files.close()
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == [path.name for path in made.paths]
+    assert names == [path.name for path in made.files.paths]
     assert len(names) == 3
     for number, name in zip(range(11, 14), names, strict=True):
         assert re.fullmatch(
             rf"my\.orders_{number:05}_2023111[345]\d{{6}}\.pcapng|my\.orders_{number:05}_202311\d{{8}}\.pcapng",
             name,
         )
-    assert [len(list(read_frames(path))) for path in made.paths] == [1, 1, 1]
+    assert [len(list(read_frames(path))) for path in made.files.paths] == [1, 1, 1]
 
 
 def test_without_rotation_there_is_one_file_of_that_name(tmp_path: Path) -> None:
     made = RotatingWriter(tmp_path / "a.pcapng", START_NS, keep=1)
     for number in range(10):
         made.carried(some(), True, send(b"x" * 100_000), START_NS + number * 3600 * SECOND)
-    made.close()
+    made.files.close()
     assert [path.name for path in tmp_path.iterdir()] == ["a.pcapng"]
 
 
@@ -178,8 +191,8 @@ def test_what_continues_a_recording_overwrites_nothing_of_it(size: int, tmp_path
         made = RotatingWriter(path, START_NS + turn * SECOND, size=size, keep=size and 500, since_ns=since)
         talk(made, frames=20)
         assert all(kept[each] == each.read_bytes() for each in kept)
-        assert [each for each in kept if each not in made.paths and each != path] == []
-        kept.update((each, each.read_bytes()) for each in made.paths)
+        assert [each for each in kept if each not in made.files.paths and each != path] == []
+        kept.update((each, each.read_bytes()) for each in made.files.paths)
         since = START_NS
     assert old.read_bytes() == b"of another run"
     numbers = [int(each.name.split("_")[1]) for each in sorted(kept) if each != path]
@@ -189,7 +202,7 @@ def test_what_continues_a_recording_overwrites_nothing_of_it(size: int, tmp_path
 def test_a_device_is_continued_as_it_is(tmp_path: Path) -> None:
     made = RotatingWriter(Path("/dev/null"), START_NS, since_ns=START_NS)
     talk(made)
-    assert made.paths == [Path("/dev/null")]
+    assert made.files.paths == [Path("/dev/null")]
 
 
 def test_what_is_flushed_is_there(tmp_path: Path) -> None:
@@ -197,11 +210,11 @@ def test_what_is_flushed_is_there(tmp_path: Path) -> None:
     made = RotatingWriter(path, START_NS)
     made.carried(some(), True, PING, START_NS)
     assert path.stat().st_size == 0
-    made.flush()
+    made.files.flush()
     assert [frame.raw for frame in read_frames(path)] == [PING]
     made.carried(some(), False, message(b"x" * GATHERED), START_NS)
     assert path.stat().st_size > GATHERED  # so much does not wait
-    made.close()
+    made.files.close()
 
 
 # ---- What cannot be written ----
@@ -226,11 +239,11 @@ for number in range(2000):
     try:
         made.carried(connection, True, send(b"x" * 999, number), START_NS)
         if number % 7 == 0:
-            made.flush()
+            made.files.flush()
     except OSError as error:
         print(error.errno)
         break
-made.close()
+made.files.close()
 """
 
 
@@ -265,7 +278,7 @@ def test_a_file_that_cannot_grow_ends_with_a_whole_packet(tmp_path: Path, size: 
 def test_tshark_has_no_complaint(tmp_path: Path) -> None:
     made = RotatingWriter(tmp_path / "talk.pcapng", START_NS, size=150_000)
     talk(made)
-    assert len(made.paths) > 3
+    assert len(made.files.paths) > 3
     shown = [
         "-T",
         "fields",
@@ -276,7 +289,7 @@ def test_tshark_has_no_complaint(tmp_path: Path) -> None:
         "-e",
         "_ws.expert.severity",
     ]
-    for path in made.paths:
+    for path in made.files.paths:
         command = [str(TSHARK), "-n", "-r", str(path), "-o", "tcp.check_checksum:TRUE"]
         command += ["-d", "tcp.port==6650,data", *shown]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)

@@ -721,18 +721,6 @@ def test_decoder_links_requests_to_answers_if_asked() -> None:
     assert Decoder().knowledge.answers is None
 
 
-@pytest.mark.parametrize("parts", [2, 3])
-def test_decoders_share_a_capture(parts: int) -> None:
-    each = [captured(Tcp(client=("10.0.0.1", port)).whole(TURNS)) for port in range(1000, 1010)]
-    file = pcap([packet for turn in zip(*each, strict=True) for packet in turn])
-    found: list[bytes] = []
-    for part in range(parts):
-        decoder = Decoder(share=(part, parts))
-        for events in [*decoder.read(Source("it", io.BytesIO(file))), *decoder.finish()]:
-            found += raws(events)
-    assert sorted(found) == sorted([raw for _, raw in TURNS] * 10)
-
-
 def test_decoder_counts_other_traffic() -> None:
     http = [(True, b"GET / HTTP/1.1\r\n\r\n"), (False, b"HTTP/1.1 200 OK\r\n\r\n")]
     decoder = Decoder()

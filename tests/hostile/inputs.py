@@ -1,6 +1,6 @@
-"""Inputs of at most 1 MB that ask for as much work and memory as they can.
+"""Inputs of a size that ask for as much work and memory as they can.
 
-INPUTS["batches of zeros"]()    the bytes of a file
+INPUTS["batches of zeros"](SIZE)    the bytes of a file of at most 1 MB
 """
 
 import base64
@@ -24,7 +24,10 @@ from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Connection
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CompressionType, MessageMetadata, Schema
 
 SIZE: Final = 1_000_000
-"""Bytes of an input."""
+"""Bytes of an input: what is promised is promised of so many."""
+
+SMALL: Final = SIZE // 16
+"""Bytes of an input whose work is a small part of that."""
 
 MIB: Final = 1024 * 1024
 EMOJI: Final = "\N{GRINNING FACE}".encode()
@@ -44,7 +47,7 @@ def frame(base: BaseCommand, metadata: MessageMetadata | None = None, payload: b
     return b"".join(((4 + len(command) + len(entry)).to_bytes(4, "big"), size, command, entry))
 
 
-def capture(frames: Iterable[bytes], size: int = SIZE) -> bytes:
+def capture(size: int, frames: Iterable[bytes]) -> bytes:
     """A capture of a client that sends these frames, as many as `size` bytes of file have room for."""
     file = io.BytesIO()
     writer = SessionWriter(file)
@@ -68,10 +71,9 @@ def command(name: str, **fields: Any) -> BaseCommand:
     return base
 
 
-def repeat(piece: bytes | Iterable[bytes], size: int = SIZE) -> bytes:
-    """As many times `piece` as fit into `size` bytes."""
-    assert isinstance(piece, bytes)
-    return piece * (size // len(piece))
+def repeat(size: int, piece: bytes) -> bytes:
+    """As many times `piece` as fit into `size` bytes; at least once."""
+    return piece * max(size // len(piece), 1)
 
 
 def endless(make: Callable[[int], bytes]) -> Iterable[bytes]:
@@ -85,12 +87,12 @@ def endless(make: Callable[[int], bytes]) -> Iterable[bytes]:
 # -- one frame with as many items as it has room for
 
 
-def of_items(body: str, field: str) -> bytes:
+def of_items(body: str, field: str, size: int) -> bytes:
     """A frame whose repeated `field` is full of the smallest items."""
     base = command(body)
     items = getattr(getattr(base, body), field)
     kind = getattr(base, body).DESCRIPTOR.fields_by_name[field]
-    for _ in range(SIZE // 2 - 100):
+    for _ in range(size // 2 - 100):
         if kind.message_type is not None:
             items.add()
         else:
@@ -107,9 +109,9 @@ REPEATED: Final = [
 ]
 
 
-def unknown_fields() -> bytes:
-    """PING with half a million unknown fields, no two alike in a row."""
-    fields = (b"\xc0\x3e\x00" + b"\xc8\x3e\x00") * (SIZE // 6 - 10)
+def unknown_fields(size: int) -> bytes:
+    """PING full of unknown fields, no two alike in a row."""
+    fields = (b"\xc0\x3e\x00" + b"\xc8\x3e\x00") * (size // 6 - 10)
     inside = b"\x08\x12\x92\x01" + _varint(len(fields)) + fields
     return (4 + len(inside)).to_bytes(4, "big") + len(inside).to_bytes(4, "big") + inside
 
@@ -122,16 +124,16 @@ def _varint(value: int) -> bytes:
     return bytes((*digits, value))
 
 
-def credentials(piece: bytes) -> bytes:
+def credentials(size: int, piece: bytes) -> bytes:
     """AUTH_RESPONSE whose sub-message comes in many pieces, which protobuf merges."""
-    inside = b"\x08\x25" + (b"\xaa\x02" + _varint(len(piece)) + piece) * (SIZE // (len(piece) + 3) - 10)
+    inside = b"\x08\x25" + (b"\xaa\x02" + _varint(len(piece)) + piece) * (size // (len(piece) + 3) - 10)
     return (4 + len(inside)).to_bytes(4, "big") + len(inside).to_bytes(4, "big") + inside
 
 
-def properties() -> bytes:
-    """SEND whose metadata has half a million properties without key and value."""
+def properties(size: int) -> bytes:
+    """SEND whose metadata is full of properties without key and value."""
     metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
-    for _ in range(SIZE // 2 - 100):
+    for _ in range(size // 2 - 100):
         metadata.properties.add()
     return frame(command("send", producer_id=0, sequence_id=0), metadata)
 
@@ -161,10 +163,10 @@ def entry(
     return frame(base or command("send", producer_id=0, sequence_id=0), metadata, packed)
 
 
-def opening(payload: bytes, **how: Any) -> bytes:
+def opening(size: int, payload: bytes, **how: Any) -> bytes:
     """A capture full of such entries."""
     each = entry(payload, **how)
-    return capture(each for _ in range(SIZE // len(each)))
+    return capture(size, [each] * (size // len(each)))
 
 
 def of_metadata(piece: bytes) -> bytes:
@@ -206,7 +208,7 @@ def texts(piece: bytes, last: bytes, count: int, size: int) -> bytes:
     return (len(metadata).to_bytes(4, "big") + metadata + text) * count
 
 
-def by_schema(kind: int, data: bytes, payload: bytes, **how: Any) -> bytes:
+def by_schema(size: int, kind: int, data: bytes, payload: bytes, **how: Any) -> bytes:
     """The bytes of a consumer with a schema, and of entries full of `payload` that it shows."""
     consumer = command("subscribe", topic="persistent://public/default/t", consumer_id=0, request_id=1)
     consumer.subscribe.subscription, consumer.subscribe.subType = "s", 0  # type: ignore[assignment]
@@ -214,7 +216,7 @@ def by_schema(kind: int, data: bytes, payload: bytes, **how: Any) -> bytes:
     message = command("message", consumer_id=0)
     message.message.message_id.ledgerId = message.message.message_id.entryId = 1
     head, each = frame(consumer), entry(payload, base=message, **how)
-    return head + each * max((SIZE - len(head)) // len(each), 1)
+    return head + each * max((size - len(head)) // len(each), 1)
 
 
 def batch_of(payload: bytes, count: int) -> bytes:
@@ -228,17 +230,17 @@ def zigzag(number: int) -> bytes:
     return _varint(number << 1)
 
 
-def items(schema: Any, item: bytes, count: int) -> bytes:
+def items(size: int, schema: Any, item: bytes, count: int) -> bytes:
     """A consumer of Avro arrays that are full of `item`, and batches of five of them."""
     data = json.dumps({"type": "array", "items": schema}).encode()
     array = zigzag(count) + item * count + zigzag(0)
-    return by_schema(Schema.Avro, data, batch_of(array, 5), batch=5)
+    return by_schema(size, Schema.Avro, data, batch_of(array, 5), batch=5)
 
 
-def strings(piece: bytes, last: bytes, size: int) -> bytes:
-    """A consumer of Avro strings of so many bytes."""
-    text = of_text(piece, last, size)
-    return by_schema(Schema.Avro, b'"string"', zigzag(len(text)) + text)
+def strings(size: int, piece: bytes, last: bytes) -> bytes:
+    """A consumer of long Avro strings."""
+    text = of_text(piece, last, 8 * MIB - 64)
+    return by_schema(size, Schema.Avro, b'"string"', zigzag(len(text)) + text)
 
 
 def nested_json(depth: int) -> bytes:
@@ -255,13 +257,19 @@ WIDE_RECORD: Final = json.dumps(
 ).encode()
 
 ONE_FIELD: Final = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}
-LARGE_SCHEMA: Final = json.dumps(
-    {"type": "record", "name": "r", "doc": "x" * 900_000, "fields": [{"name": "a", "type": "null"}]}
-).encode()
 NATIVE_SCHEMA: Final = json.dumps(
     {"fileDescriptorSet": base64.b64encode(b"\x0a\x05\x22\x03\x0a\x01r").decode(), "rootMessageTypeName": "r"}
 ).encode()
 """Of a message r without fields."""
+
+
+def large_schema(size: int) -> bytes:
+    """An Avro schema of nine tenths of `size`."""
+    fields = [{"name": "a", "type": "null"}]
+    return json.dumps(
+        {"type": "record", "name": "r", "doc": "x" * (size * 9 // 10), "fields": fields}
+    ).encode()
+
 
 # -- many small ones
 
@@ -287,14 +295,14 @@ def chunks(number: int) -> bytes:
     return frame(command("send", producer_id=0, sequence_id=number), metadata, b"x")
 
 
-def connections() -> bytes:
+def connections(size: int) -> bytes:
     """As many connections as there is room for, each with a frame."""
     file = io.BytesIO()
     writer = SessionWriter(file)
     ping = frame(command("ping"))
-    for number in range(SIZE):
+    for number in range(size):
         writer.carried(Connection(number), True, ping, START_NS)
-        if file.tell() > SIZE - 4096:
+        if file.tell() > size - 4096:
             break
     return file.getvalue()
 
@@ -310,10 +318,10 @@ def unanswered(count: int) -> bytes:
     return b"".join(packets)
 
 
-def fragments() -> bytes:
+def fragments(size: int) -> bytes:
     """IP fragments of a datagram that lacks its last eight bytes, and then the same one again and again."""
     packets = [segments.pcap_header(link=RAW_IP)]
-    for number in range(SIZE // 45):
+    for number in range(size // 45):
         offset = 8190 if not number else min(number - 1, 8188)
         head = struct.pack(">BBHHHBBH", 0x45, 0, 28, 1, offset | 0x2000 * bool(number), 64, 6, 0) + bytes(8)
         packets.append(segments.pcap_record((START_NS + number, RAW_IP, head + b"abcdefgh", 28)))
@@ -324,13 +332,13 @@ PING: Final = frame(command("ping"))
 SEND: Final = command("send", producer_id=0, sequence_id=0).SerializePartialToString()
 
 
-def segments_of(streams: Iterable[bytes], size: int) -> bytes:
-    """A capture of connections that carry these streams in segments of `size` bytes; all begin midway."""
+def segments_of(streams: Iterable[bytes], length: int) -> bytes:
+    """A capture of connections that carry these streams in segments of `length` bytes; all begin midway."""
     packets = [segments.pcap_header()]
     for number, data in enumerate(streams):
         key = b"\x0a\0\0\1\x0b\0\0\1" + struct.pack(">HH", 10_000 + number, 6650)
-        for at in range(0, len(data), size):
-            packet = segments.ethernet((key, 1 + at, 0, 0, data[at : at + size], 0))
+        for at in range(0, len(data), length):
+            packet = segments.ethernet((key, 1 + at, 0, 0, data[at : at + length], 0))
             packets.append(segments.pcap_record((START_NS + at, segments.ETHERNET, packet, len(packet))))
     return b"".join(packets)
 
@@ -363,31 +371,33 @@ def second_frames() -> bytes:
     return PING * 2 + b"\0\0\0\x09\0\0\0\x05\xff\xff\xff\xff\xff" + made + rest
 
 
-def claims() -> bytes:
+def claims(size: int) -> bytes:
     """Frames that break and claim to end where a SEND begins whose metadata is as large as all the rest."""
     entry = _varint(2 << 3 | 0) + b"\x00"
-    large = (len(entry) * 150_000).to_bytes(4, "big") + entry * 150_000
+    large = (len(entry) * (size // 7)).to_bytes(4, "big") + entry * (size // 7)
     send = (4 + len(SEND) + len(large)).to_bytes(4, "big") + len(SEND).to_bytes(4, "big") + SEND + large
-    count, made = 15_000, []
+    count, made = size // 67, []
     for number in range(count):
         left = (count - number) * 39 - 4
         made.append(left.to_bytes(4, "big") + b"\0\0\0\x05\xff\xff\xff\xff\xff" + PING * 2)
     return b"".join(made) + send
 
 
-def wrong_metadata() -> bytes:
+def wrong_metadata(size: int) -> bytes:
     """A SEND with metadata that does not parse, as large as all of the stream, which is full of PINGs."""
-    rest = PING * 35_000
-    size = 4 + len(SEND) + 4 + len(rest)
-    return size.to_bytes(4, "big") + len(SEND).to_bytes(4, "big") + SEND + b"\0\0\0\4\xff\xff\xff\xff" + rest
+    rest = PING * (size // 29)
+    total = 4 + len(SEND) + 4 + len(rest)
+    return total.to_bytes(4, "big") + len(SEND).to_bytes(4, "big") + SEND + b"\0\0\0\4\xff\xff\xff\xff" + rest
 
 
-def tunnels(heads: bytes, link: int = RAW_IP) -> bytes:
+def tunnels(size: int, heads: bytes, link: int = RAW_IP) -> bytes:
     """A capture of packets that begin with `heads`, with a PING each."""
     packets = [segments.pcap_header(link=link)]
     packet = segments.ethernet((b"\x0a\0\0\1\x0b\0\0\1\x9c\x40\x1a\x0a", 1, 0, 0, PING, 0))
     packet = heads + packet[14:]
-    packets += [segments.pcap_record((START_NS, link, packet, len(packet)))] * (SIZE // (len(packet) + 16))
+    packets += [segments.pcap_record((START_NS, link, packet, len(packet)))] * max(
+        size // (len(packet) + 16), 1
+    )
     return b"".join(packets)
 
 
@@ -450,9 +460,9 @@ def inside_a_candidate() -> bytes:
     return PING * 2 + b"\0\0\0\x09\0\0\0\x05\xff\xff\xff\xff\xff" + head + pings + bytes(8)
 
 
-def many(make: Callable[[int], bytes]) -> bytes:
+def many(size: int, make: Callable[[int], bytes]) -> bytes:
     """A capture of what `make` gives for 0, 1, 2 …"""
-    return capture(endless(make))
+    return capture(size, endless(make))
 
 
 def repeated_row(row: bytes) -> bytes:
@@ -461,89 +471,99 @@ def repeated_row(row: bytes) -> bytes:
     return f"00000000: {row.hex(' ')}\n*\n{most:08x}: 00\n".encode()
 
 
-INPUTS: Final[dict[str, Callable[[], bytes]]] = {
+INPUTS: Final[dict[str, Callable[[int], bytes]]] = {
     **{f"items of {body}.{field}": partial(of_items, body, field) for body, field in REPEATED},
     "unknown fields": unknown_fields,
     "properties": properties,
-    "credentials": lambda: credentials(b"\x12\x06\x12\x04abcd"),
-    "empty credentials": lambda: credentials(b""),
-    "batches of zeros": lambda: opening(bytes(64 * MIB), batch=65_536),
-    "batches of metadata": lambda: opening(of_metadata(b"\x0a\x00"), batch=65_536),
-    "batches of unknown fields": lambda: opening(of_metadata(b"\xc0\x3e\x00"), batch=65_536),
-    "small batches": lambda: opening(b"\x00\x00\x00\x02\x18\x00" * 1000, batch=1000),
-    "text": lambda: opening(b"x" * 5 * MIB),
-    "DEL": lambda: opening(b"\x7f" * 16 * MIB),
-    "C1": lambda: opening("\x9b".encode() * 8 * MIB),
-    "quotes": lambda: opening(b'"' * 16 * MIB, codec=CompressionType.ZLIB),
-    "line ends": lambda: opening(b"\n" * 16 * MIB),
-    "bytes": lambda: opening(b"\x01" * 16 * MIB),
-    "wide text": lambda: opening(of_text(b"\x7f", EMOJI, 16 * MIB)),
-    "keys that are no UTF-8": lambda: opening(keys(b"\xff"), batch=63),
-    "wide keys that are no UTF-8": lambda: opening(keys(b"\xff", EMOJI), batch=63),
-    "wide keys": lambda: opening(keys(b"\x7f", EMOJI), batch=63),
-    "ordering keys that are no UTF-8": lambda: opening(keys(b"\xff", EMOJI, b"\x3a"), batch=63),
-    "properties that are no UTF-8": lambda: opening(values(b"\xff", EMOJI), batch=63),
-    "wide properties": lambda: opening(values(b"\x7f", EMOJI), batch=63),
-    "short texts": lambda: opening(texts(b"\x7f", b"", 5_000, 2_000), batch=5_000),
-    "short wide texts": lambda: opening(texts("\x9b".encode(), EMOJI, 2_000, 2_000), batch=2_000),
-    "longer texts": lambda: opening(texts(b"\x7f", b"", 100, 60_000), batch=100),
-    "longer wide texts": lambda: opening(texts("\x9b".encode(), EMOJI, 60, 60_000), batch=60),
-    "64 MiB each": lambda: opening(bytes(64 * MIB)),
-    "JSON of lists": lambda: by_schema(Schema.Json, b"", b"[" + b"[]," * 49_000 + b"[]]"),
-    "JSON of text": lambda: by_schema(Schema.Json, b"", b'"' + b"x" * (16 * MIB - 2) + b'"'),
-    "nested JSON": lambda: by_schema(Schema.Json, b"", nested_json(50_000)),
-    "wide records": lambda: by_schema(
-        Schema.Avro, b'{"type":"array","items":%s}' % WIDE_RECORD, b"\xfe\xff\xff\xff\x0f" * 1000
+    "credentials": lambda size: credentials(size, b"\x12\x06\x12\x04abcd"),
+    "empty credentials": lambda size: credentials(size, b""),
+    "batches of zeros": lambda size: opening(size, bytes(64 * MIB), batch=65_536),
+    "batches of metadata": lambda size: opening(size, of_metadata(b"\x0a\x00"), batch=65_536),
+    "batches of unknown fields": lambda size: opening(size, of_metadata(b"\xc0\x3e\x00"), batch=65_536),
+    "small batches": lambda size: opening(size, b"\x00\x00\x00\x02\x18\x00" * 1000, batch=1000),
+    "text": lambda size: opening(size, b"x" * 5 * MIB),
+    "DEL": lambda size: opening(size, b"\x7f" * 16 * MIB),
+    "C1": lambda size: opening(size, "\x9b".encode() * 8 * MIB),
+    "quotes": lambda size: opening(size, b'"' * 16 * MIB, codec=CompressionType.ZLIB),
+    "line ends": lambda size: opening(size, b"\n" * 16 * MIB),
+    "bytes": lambda size: opening(size, b"\x01" * 16 * MIB),
+    "wide text": lambda size: opening(size, of_text(b"\x7f", EMOJI, 16 * MIB)),
+    "keys that are no UTF-8": lambda size: opening(size, keys(b"\xff"), batch=63),
+    "wide keys that are no UTF-8": lambda size: opening(size, keys(b"\xff", EMOJI), batch=63),
+    "wide keys": lambda size: opening(size, keys(b"\x7f", EMOJI), batch=63),
+    "ordering keys that are no UTF-8": lambda size: opening(size, keys(b"\xff", EMOJI, b"\x3a"), batch=63),
+    "properties that are no UTF-8": lambda size: opening(size, values(b"\xff", EMOJI), batch=63),
+    "wide properties": lambda size: opening(size, values(b"\x7f", EMOJI), batch=63),
+    "short texts": lambda size: opening(size, texts(b"\x7f", b"", 5_000, 2_000), batch=5_000),
+    "short wide texts": lambda size: opening(size, texts("\x9b".encode(), EMOJI, 2_000, 2_000), batch=2_000),
+    "longer texts": lambda size: opening(size, texts(b"\x7f", b"", 100, 60_000), batch=100),
+    "longer wide texts": lambda size: opening(size, texts("\x9b".encode(), EMOJI, 60, 60_000), batch=60),
+    "64 MiB each": lambda size: opening(size, bytes(64 * MIB)),
+    "JSON of lists": lambda size: by_schema(size, Schema.Json, b"", b"[" + b"[]," * 49_000 + b"[]]"),
+    "JSON of text": lambda size: by_schema(size, Schema.Json, b"", b'"' + b"x" * (16 * MIB - 2) + b'"'),
+    "nested JSON": lambda size: by_schema(size, Schema.Json, b"", nested_json(50_000)),
+    "wide records": lambda size: by_schema(
+        size, Schema.Avro, b'{"type":"array","items":%s}' % WIDE_RECORD, b"\xfe\xff\xff\xff\x0f" * 1000
     ),
-    "protobuf by number": lambda: by_schema(Schema.ProtobufNative, NATIVE_SCHEMA, b"\x08\x00" * 99_000),
-    "a large Avro schema": lambda: by_schema(Schema.Avro, LARGE_SCHEMA, batch_of(b"", 65_536), batch=65_536),
-    "a large schema that is refused": lambda: by_schema(
-        Schema.ProtobufNative, b"x" * 900_000, batch_of(b"", 65_536), batch=65_536
+    "protobuf by number": lambda size: by_schema(
+        size, Schema.ProtobufNative, NATIVE_SCHEMA, b"\x08\x00" * 99_000
     ),
-    "a large pair of schemas": lambda: by_schema(
-        Schema.KeyValue, b"x" * 900_000, batch_of(b"", 65_536), batch=65_536
+    "a large Avro schema": lambda size: by_schema(
+        size, Schema.Avro, large_schema(size), batch_of(b"", 65_536), batch=65_536
     ),
-    "strings that are no UTF-8": lambda: strings(b"\xff", EMOJI, 8 * MIB - 64),
-    "wide strings": lambda: strings(b"\x7f", EMOJI, 8 * MIB - 64),
-    "short strings that are no UTF-8": lambda: items("string", zigzag(20) + b"\xff" * 16 + EMOJI, 90_000),
-    "moments": lambda: items(
-        {"type": "long", "logicalType": "timestamp-nanos"}, zigzag(1_700_000_000_123_456_789), 99_000
+    "a large schema that is refused": lambda size: by_schema(
+        size, Schema.ProtobufNative, b"x" * (size * 9 // 10), batch_of(b"", 65_536), batch=65_536
     ),
-    "lists in a list": lambda: items({"type": "array", "items": "int"}, zigzag(0), 99_000),
-    "maps in a list": lambda: items({"type": "map", "values": "int"}, zigzag(1) + zigzag(0) * 3, 49_000),
-    "records in a list": lambda: items(ONE_FIELD, zigzag(0), 49_000),
-    "floats": lambda: items("float", b"\x12\x34\x56\x47", 99_000),
-    "requests": lambda: many(requests),
-    "producers": lambda: many(producers),
-    "chunks": lambda: many(chunks),
-    "broken entries": lambda: many(broken),
+    "a large pair of schemas": lambda size: by_schema(
+        size, Schema.KeyValue, b"x" * (size * 9 // 10), batch_of(b"", 65_536), batch=65_536
+    ),
+    "strings that are no UTF-8": lambda size: strings(size, b"\xff", EMOJI),
+    "wide strings": lambda size: strings(size, b"\x7f", EMOJI),
+    "short strings that are no UTF-8": lambda size: items(
+        size, "string", zigzag(20) + b"\xff" * 16 + EMOJI, 90_000
+    ),
+    "moments": lambda size: items(
+        size, {"type": "long", "logicalType": "timestamp-nanos"}, zigzag(1_700_000_000_123_456_789), 99_000
+    ),
+    "lists in a list": lambda size: items(size, {"type": "array", "items": "int"}, zigzag(0), 99_000),
+    "maps in a list": lambda size: items(
+        size, {"type": "map", "values": "int"}, zigzag(1) + zigzag(0) * 3, 49_000
+    ),
+    "records in a list": lambda size: items(size, ONE_FIELD, zigzag(0), 49_000),
+    "floats": lambda size: items(size, "float", b"\x12\x34\x56\x47", 99_000),
+    "requests": lambda size: many(size, requests),
+    "producers": lambda size: many(size, producers),
+    "chunks": lambda size: many(size, chunks),
+    "broken entries": lambda size: many(size, broken),
     "connections": connections,
-    "SYNs": lambda: unanswered(SIZE // 71),
+    "SYNs": lambda size: unanswered(size // 71),
     "fragments": fragments,
-    "GRE": lambda: tunnels(ip_heads(7, 47, b"\0\0\x08\0")),
-    "GRE without end": lambda: tunnels(ip_heads(2000, 47, b"\0\0\x08\0")),
-    "IP in IP": lambda: tunnels(ip_heads(1, 4, b"")),
-    "MPLS": lambda: tunnels(bytes(12) + b"\x88\x47" + bytes(4 * 200) + b"\0\0\1\0", segments.ETHERNET),
-    "PPP": lambda: tunnels(b"\xff\x03\0\x21" + ip_heads(20, 4, b""), 9),
-    "candidates in a row": lambda: repeat(chains(1000, 5300)),
-    "candidates of many connections": lambda: segments_of([chains(300, 2000)] * 90, 1400),
-    "candidates of small frames": lambda: repeat(chains(14, 10)),
-    "second frames": lambda: repeat(second_frames()),
+    "GRE": lambda size: tunnels(size, ip_heads(7, 47, b"\0\0\x08\0")),
+    "GRE without end": lambda size: tunnels(size, ip_heads(2000, 47, b"\0\0\x08\0")),
+    "IP in IP": lambda size: tunnels(size, ip_heads(1, 4, b"")),
+    "MPLS": lambda size: tunnels(
+        size, bytes(12) + b"\x88\x47" + bytes(4 * 200) + b"\0\0\1\0", segments.ETHERNET
+    ),
+    "PPP": lambda size: tunnels(size, b"\xff\x03\0\x21" + ip_heads(20, 4, b""), 9),
+    "candidates in a row": lambda size: repeat(size, chains(1000, 5300)),
+    "candidates of many connections": lambda size: segments_of([chains(300, 2000)] * (size // 11_000), 1400),
+    "candidates of small frames": lambda size: repeat(size, chains(14, 10)),
+    "second frames": lambda size: repeat(size, second_frames()),
     "frames that claim where they end": claims,
-    "small segments": lambda: segments_of([wrong_metadata()], 58),
-    "pings": lambda: repeat(PING),
-    "noise": lambda: random.Random(5).randbytes(SIZE),
-    "heads": lambda: repeat(b"\x00\x00\x00\x20\x00\x00\x00\x10\x08"),
-    "hexadecimal digits": lambda: b"0a\n" * (SIZE // 3),
-    "rows of hexadecimal digits": lambda: b"00000000: 00\n" * (SIZE // 13),
-    "a row that repeats": lambda: repeated_row(PING),
-    "zeros that repeat": lambda: repeated_row(bytes(16)),
-    "odd commands with credentials": lambda: repeat(odd_connect()),
-    "frames that break late": lambda: repeat(breaking(300)),
-    "frames that break soon": lambda: repeat(breaking(1)),
-    "small frames with payloads": lambda: repeat(small_send(0)),
-    "small frames with properties": lambda: repeat(small_send(20)),
-    "gzip of zeros": lambda: zlib.compress(bytes(64 * MIB), 9, 31),
+    "small segments": lambda size: segments_of([wrong_metadata(size)], 58),
+    "pings": lambda size: repeat(size, PING),
+    "noise": lambda size: random.Random(5).randbytes(size),
+    "heads": lambda size: repeat(size, b"\x00\x00\x00\x20\x00\x00\x00\x10\x08"),
+    "hexadecimal digits": lambda size: b"0a\n" * (size // 3),
+    "rows of hexadecimal digits": lambda size: b"00000000: 00\n" * (size // 13),
+    "a row that repeats": lambda _: repeated_row(PING),
+    "zeros that repeat": lambda _: repeated_row(bytes(16)),
+    "odd commands with credentials": lambda size: repeat(size, odd_connect()),
+    "frames that break late": lambda size: repeat(size, breaking(300)),
+    "frames that break soon": lambda size: repeat(size, breaking(1)),
+    "small frames with payloads": lambda size: repeat(size, small_send(0)),
+    "small frames with properties": lambda size: repeat(size, small_send(20)),
+    "gzip of zeros": lambda _: zlib.compress(bytes(64 * MIB), 9, 31),
 }
 """By what they are made of."""
 

@@ -169,9 +169,12 @@ def _end_of(errors: IO[bytes]) -> tuple[str, int]:
 if __name__ == "__main__":
     import importlib
 
-    verbs = ("consume", "decode", "send", "stats", "table")
-    for name in (*verbs, "consuming", "job", "hexview", "jsonl", "stats_page", "table_job", "tree"):
-        importlib.import_module(f"pulsarctl_wire.cli.{name}")  # what each run finds imported
+    verbs = ("decode", "job", "stats", "table", "table_job")
+    views = ("hexview", "jsonl", "line", "stats_page", "tree")
+    rooms = {"cli.capture": verbs, "cli.session": ("consume", "consuming", "send"), "render": views}
+    for room, names in rooms.items():  # what each run finds imported
+        for name in names:
+            importlib.import_module(f"pulsarctl_wire.{room}.{name}")
     import rule_engine  # noqa: F401
 
     for line in sys.stdin:
