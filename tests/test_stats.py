@@ -20,18 +20,20 @@ from pulsarctl_wire.capture.sources import Decoder, open_source
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.stats import NAMES, OTHERS, PERCENTILES, Stats, counting, records, rows, total_record
 from pulsarctl_wire.stats.latencies import EXACT, Latencies
+from pulsarctl_wire.wire.counts import latency_of
 from pulsarctl_wire.wire.ending import UNANSWERED, Ending
+from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, build_frame
+from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
-from pulsarctl_wire.wire.session import Knowledge, Session
 from pulsarctl_wire.wire.stream import FrameStream
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "pcaps"
 CAPTURES = sorted(path.name for path in SAMPLES.iterdir() if ".pcap" in path.name)
 
 
-def events_of(*names: str, share: tuple[int, int] = (0, 1)) -> tuple[list[Event], Decoder]:
-    decoder = Decoder(join_chunks=False, share=share)
+def events_of(*names: str) -> tuple[list[Event], Decoder]:
+    decoder = Decoder(join_chunks=False)
     events: list[Event] = []
     for name in names:
         source = open_source(str(SAMPLES / name))
@@ -155,7 +157,7 @@ def test_latencies_are_those_of_the_records(name: str) -> None:
         if not isinstance(event, Frame):
             continue
         commands[event.number] = event.command
-        if event.latency_ns is not None and event.request is not None:
+        if latency_of(event) is not None and event.request is not None:
             of = publish if event.command == "SEND_RECEIPT" else request
             for key in (
                 ("command", commands[event.request]),
@@ -163,7 +165,7 @@ def test_latencies_are_those_of_the_records(name: str) -> None:
                 ("connection", event.connection.index),
                 ("total", None),
             ):
-                of[key].append(event.latency_ns)
+                of[key].append(event.latency_ns or 0)
     for by in ("command", "topic", "connection"):
         for record in records(stats, by):
             assert record["publish_ns"] == nearest_rank(publish[by, record[by]])
@@ -232,10 +234,12 @@ def test_the_size_of_batches_does_not_matter(at_a_time: int) -> None:
 def test_a_connection_is_in_one_half_and_both_make_the_whole() -> None:
     names = ("auth-token.pcap", "errors.pcap", "mixed.pcapng.gz", "java-batch-zlib.pcap")
     whole = count(*events_of(*names))
-    first, second = (count(*events_of(*names, share=(part, 2))) for part in (0, 1))
+    events, decoder = events_of(*names)
+    first, second = (count([each for each in events if each.connection.index % 2 == part]) for part in (0, 1))
     both = Stats()
-    for part in chain(first.parts(), second.parts()):
+    for part in (first, second):
         both.merge(pickle.loads(pickle.dumps(part)))
+    both.finish(decoder)
     for by in ("command", "topic", "producer", "subscription", "error"):
         assert records(both, by) == records(whole, by)
     total = total_record(whole)
@@ -365,7 +369,7 @@ def hostile(size: int, *, name: str = "") -> Iterator[Event]:
     connection = Connection(0, "10.0.0.1:1", "10.0.1.1:6650")
     stream = FrameStream(connection, True)
     stream.certain = False
-    session = Session(connection, Knowledge(join_chunks=False), (stream,))
+    session = ExchangeState(connection, Knowledge(join_chunks=False), (stream,))
     for number in range(size):
         frames = []
         base = BaseCommand(type=BaseCommand.PRODUCER)
@@ -404,7 +408,7 @@ def test_connections_without_frames_leave_room_for_those_with_frames(monkeypatch
     stats = Stats()
     for index in range(1, 100):
         connection = Connection(index, f"10.0.0.9:{index}", "10.0.1.1:6650")
-        session = Session(connection, Knowledge())
+        session = ExchangeState(connection, Knowledge())
         stats.end(
             Ending(connection, session, index, 0, 0, 1, False, UNANSWERED, None, None, False, None, (0, 0))
         )
@@ -435,7 +439,7 @@ def test_latencies_are_bounded_and_rows_without_them_say_so(monkeypatch: pytest.
 
 def test_a_producer_opened_anew_has_its_new_name() -> None:
     connection = Connection(0)
-    session = Session(connection, Knowledge(join_chunks=False))
+    session = ExchangeState(connection, Knowledge(join_chunks=False))
     stream = FrameStream(connection, True)
     stream.certain = False
     stats = Stats()

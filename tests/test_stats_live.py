@@ -14,15 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from segments import build
 
-from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.capture.sources import Decoder, open_source
 from pulsarctl_wire.stats import OTHERS, Stats, records, total_record
 from pulsarctl_wire.stats.live import KEPT, MAX_TOPICS, Live
 from pulsarctl_wire.stats.meters import BOUNDS, SECOND, WINDOW, Meter, Passage, Timer
 from pulsarctl_wire.stats.snapshot import ROWS, Backlog, Snapshot, Traffic
+from pulsarctl_wire.wire.counts import latency_of
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge
+from pulsarctl_wire.wire.ledgers import LedgerState
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
-from pulsarctl_wire.wire.session import MAX_PENDING, Knowledge, Session
 from pulsarctl_wire.wire.stream import FrameStream
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "pcaps"
@@ -39,12 +40,12 @@ class Talk:
         self.now = START
         self.connection = Connection(index, f"10.0.0.1:{50_000 + index % 10_000}", "10.0.0.2:6650")
         self._streams = FrameStream(self.connection, False), FrameStream(self.connection, True)
-        self._session = Session(self.connection, Knowledge(), self._streams)
-        self.live.opened(self.connection, START)
+        self.session = LedgerState(self.connection, Knowledge(), self._streams)
+        self.live.opened(self.connection, START, self.session)
 
     def _add(self, events: list[Event]) -> None:
-        self._session.track(events)
-        self.live.add(events)
+        self.session.track(events)
+        self.live.events(events)
 
     def carry(self, to_broker: bool, data: bytes) -> None:
         self.now += MS
@@ -138,7 +139,7 @@ def test_counts_are_those_of_the_whole_capture(row: dict[str, Any]) -> None:
     events = [event for event in events if not (isinstance(event, Frame) and event.partial)]
     live = Live(START)
     for _, some in groupby(events, key=lambda event: event.connection.index):
-        live.add(list(some))
+        live.events(list(some))
     stats.add(events)
     stats.finish(decoder)
     found = live.snapshot(events[-1].time_ns or 0)
@@ -160,7 +161,8 @@ def test_counts_are_those_of_the_whole_capture(row: dict[str, Any]) -> None:
         assert (found.to_broker.messages, found.to_client.messages) == (total["sent"], total["delivered"])
     if not events[0].time_ns:
         return
-    took = [event.latency_ns for event in events if isinstance(event, Frame) and event.latency_ns is not None]
+    latencies = [latency_of(event) for event in events if isinstance(event, Frame)]
+    took = [each for each in latencies if each is not None]
     timed = [found.publishes, *found.requests.values()]
     assert sum(each.count for each in timed) == len(took)
     assert sum(each.sum_ns for each in timed) == sum(took)
@@ -195,7 +197,6 @@ def test_what_passed_is_told_apart_by_connection_topic_and_direction() -> None:
         (0, 3, 0),
         (1, 0, 1),
     ]
-    assert {row.name for row in found.producers} == {"p-0", "p-1", "p-2"}
     assert found.commands["SEND", True] == 2
 
 
@@ -206,12 +207,12 @@ def test_events_of_both_directions_may_come_together() -> None:
         stream = FrameStream(connection, to_broker)
         events += [*stream.feed(data, START), *stream.close()]
     live = Live(START)
-    live.add(events)
+    live.events(events)
     found = live.snapshot(START)
     assert found.commands["PING", True] == found.commands["PONG", False] == 1
     assert found.to_broker.size + found.to_client.size == len(build("PING") + build("PONG")) + 5
     assert found.to_client.size - found.to_broker.size == len(build("PONG")) - len(build("PING")) + 1
-    live.add([])
+    live.events([])
     assert live.snapshot(START) == found
 
 
@@ -265,24 +266,23 @@ def test_topics_beyond_the_bound_are_counted_together() -> None:
     assert found.topics[-1].topic == OTHERS
     assert found.topics[-1].sent.messages == found.topics[-1].backlog.producers == 20
     assert sum(row.sent.messages for row in found.topics) == MAX_TOPICS + 20
-    assert len(found.producers) == ROWS
     assert found.backlog.producers == MAX_TOPICS + 20
 
 
 def test_commands_nobody_knows_are_one() -> None:
     live = Live(START)
     for number in (200, 201):
-        live.add([Frame(b"\0" * 9, None, number, Connection(0), True, time_ns=START)])
+        live.events([Frame(b"\0" * 9, None, number, Connection(0), True, time_ns=START)])
     assert live.snapshot(START).commands == {("UNKNOWN", True): 2}
 
 
 def test_what_was_missed_is_counted() -> None:
     talk = Talk()
-    talk.live.missed(3)
-    talk.live.missed(4)
+    talk.live.missed(talk.connection, True, 0, 3, START)
+    talk.live.missed(talk.connection, False, 0, 4, START)
     talk.miss(True, 1_000)
     live = talk.live
-    live.add([Malformed("?", b"abc", 3, talk.connection, False, time_ns=START)])
+    live.events([Malformed("?", b"abc", 3, talk.connection, False, time_ns=START)])
     found = talk.snapshot
     assert (found.missed_frames, found.gaps, found.missed_bytes) == (7, 1, 1_000)
     assert (found.malformed, found.malformed_bytes) == (1, 3)
@@ -364,7 +364,7 @@ def test_a_lookup_of_the_same_id_that_fails_closes_nothing() -> None:
     talk.ask("PARTITIONED_METADATA", topic="orders", request_id=5)
     talk.tell("PARTITIONED_METADATA_RESPONSE", request_id=5, response=1, error=11)
     talk.tell("PRODUCER_SUCCESS", request_id=5, producer_name="p-1")
-    assert [row.name for row in talk.snapshot.producers] == ["p-1"]
+    assert [(each.name, each.is_open) for each in talk.session.producers.values()] == [("p-1", True)]
 
 
 def test_what_waits_when_bytes_are_missed_is_not_known_any_more() -> None:
@@ -374,10 +374,10 @@ def test_what_waits_when_bytes_are_missed_is_not_known_any_more() -> None:
     talk.ask("FLOW", consumer_id=2, messagePermits=10)
     talk.send(0)
     talk.deliver(0)
-    assert [row.exact for row in talk.snapshot.consumers] == [True]
+    assert [talk.backlog.exact] == [True]
     talk.miss(False, 100)
     assert (talk.backlog.pending_sends, talk.backlog.unacked, talk.backlog.permits) == (0, 0, 9)
-    assert [row.exact for row in talk.snapshot.consumers] == [False]
+    assert [talk.backlog.exact] == [False]
     assert talk.snapshot.topics[0].backlog.exact is False
     talk.send(1)
     assert talk.backlog.pending_sends == 1
@@ -425,7 +425,8 @@ def test_pending_sends_are_those_of_a_plain_list(steps: list[tuple[str, int, int
             if answered is not None:
                 waiting[producer].remove(answered)
     found = talk.snapshot
-    assert {row.producer_id: row.pending_sends for row in found.producers} == {
+    ledgers = {number: each for number, each in talk.session.producers.items() if each.is_open}
+    assert {number: each.surely_waiting()[0] for number, each in ledgers.items()} == {
         producer: len(those) for producer, those in waiting.items()
     }
     assert found.backlog.pending_sends == sum(map(len, waiting.values()))
@@ -454,13 +455,8 @@ def test_permits_are_what_flow_gave_less_what_was_delivered() -> None:
     talk.ask("FLOW", consumer_id=9, messagePermits=5)
     talk.deliver(5, consumer=9)
     assert talk.backlog.permits == 919
-    row = talk.snapshot.consumers[0]
-    assert (row.permits, row.topic, row.subscription, row.messages) == (
-        919,
-        ORDERS,
-        "s",
-        1 + 10 + 10 + 70 + 2000,
-    )
+    row = talk.session.consumers[2]
+    assert (row.permits, row.topic, row.subscription) == (919, ORDERS, "s")
 
 
 def test_a_new_subscription_begins_without_permits() -> None:
@@ -471,14 +467,6 @@ def test_a_new_subscription_begins_without_permits() -> None:
     assert (talk.backlog.permits, talk.backlog.consumers) == (0, 0)
     talk.subscribe()
     assert (talk.backlog.permits, talk.backlog.consumers) == (0, 1)
-
-
-def test_consumers_that_starve_come_first() -> None:
-    talk = Talk()
-    for consumer, permits in ((1, 50), (2, 3), (3, 700)):
-        talk.subscribe(consumer)
-        talk.ask("FLOW", consumer_id=consumer, messagePermits=permits)
-    assert [row.consumer_id for row in talk.snapshot.consumers] == [2, 1, 3]
 
 
 def test_a_subscription_that_ends_or_is_refused_is_gone() -> None:
@@ -525,13 +513,23 @@ CLIENTS = sorted(path.name for client in ("java", "python") for path in SAMPLES.
 @pytest.mark.parametrize("name", CLIENTS)
 def test_clients_stay_within_their_permits_and_acknowledge_all(name: str) -> None:
     live, lowest, most, last = Live(START), 0, 0, START
-    for event in read_events(SAMPLES / name):
-        live.add([event])
-        last = event.time_ns or last
-        if isinstance(event, Frame) and event.type == 9:
-            rows = live.snapshot(last).consumers
-            lowest = min([lowest, *(row.permits for row in rows)])
-            most = max([most, *(row.unacked for row in rows)])
+    states: list[LedgerState] = []
+
+    def new_state(*arguments: Any) -> LedgerState:
+        states.append(LedgerState(*arguments))
+        live.opened(states[-1].connection, START, states[-1])
+        return states[-1]
+
+    decoder = Decoder(new_state=new_state)
+    source = open_source(str(SAMPLES / name))
+    with source.stream:
+        for event in chain.from_iterable(decoder.read(source)):
+            live.events([event])
+            last = event.time_ns or last
+            if isinstance(event, Frame) and event.type == 9:
+                rows = [row for state in states for row in state.consumers.values()]
+                lowest = min([lowest, *(row.permits for row in rows)])
+                most = max([most, *(row.unacked for row in rows)])
     found = live.snapshot(last).backlog
     assert lowest == 0
     assert most > 0
@@ -673,7 +671,7 @@ def test_time_never_goes_back_for_meters(steps: list[tuple[bool, int]]) -> None:
     passage = Passage(START)
     at = START
     for is_met, step in steps:
-        before, at = at, passage.meet(START + step) if is_met else passage.at_ns
+        before, at = at, passage.observe(START + step) if is_met else passage.at_ns
         assert at >= before
         assert is_met or passage.read(START + step) >= at
 
@@ -737,5 +735,5 @@ def test_latencies_are_told_apart_by_request() -> None:
 
 def test_a_gap_event_is_no_frame() -> None:
     live = Live(START)
-    live.add([Gap(10, Connection(0), True, time_ns=None)])
+    live.events([Gap(10, Connection(0), True, time_ns=None)])
     assert live.snapshot(START).to_broker.frames == 0

@@ -1,90 +1,94 @@
-"""A split decoded alone: its rows as far as they are sure, and its edges.
+"""Decodes one split alone: its rows, as far as they are certain, and its edges.
 
-Of each connection the packets are kept until it stands on sure footing (capture/handover.py): they go to
-the one who knows what came before, and so does the connection's state at the end of the split. The rows
-in between are written as a draft: connections are numbered from 0, their bytes are counted from where the
-split began, and nothing is known of what was opened before.
+The packets of each connection are kept until it is synchronized (capture/handover.py). They go to the process
+that knows what came before, and so does the connection's state at the end of the split. The rows in between
+are written as a draft: connections are numbered from 0, stream offsets count from the connection's first byte
+in the split, and producers and consumers that were opened earlier are unknown.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-import pyarrow as pa
+from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import Lane, Layout, PacketReader, SideBySide
 from pulsarctl_wire.capture.halves import Tcp
-from pulsarctl_wire.capture.handover import IDLE, Footing, State, footing, halves_of, hand_over
+from pulsarctl_wire.capture.handover import IDLE, Handover, SyncPoint, halves_of, hand_over, sync_point
 from pulsarctl_wire.capture.packets import SYN, Dissector, Segment, Waiting, reverse
-from pulsarctl_wire.capture.reassembly import NewSession, Reassembler
+from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.capture.series import lane
 from pulsarctl_wire.capture.sources import PLACE_BITS, uncompressed
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
-from pulsarctl_wire.pipeline.splits import Side, Split, filesystem, opened, read_split
-from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder
-from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Event, Malformed
-from pulsarctl_wire.wire.session import Knowledge
-from pulsarctl_wire.wire.topics import TopicSession
+from pulsarctl_wire.pipeline.splits import Side, Split, opened, read_split
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Event, Frame, Malformed
+from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.part import Part, PartState
 
 PATIENCE: Final = 64
-"""Packets of a connection for which an idle half of it is waited for."""
+"""How many packets of a connection to wait for the first bytes of an idle half."""
 MOST_KEPT: Final = 8 * 1024 * 1024
-"""Bytes of packets of one connection that are kept; beyond that the split is read again for it."""
-MOST_SURE: Final = 16_384
-"""Connections of a split whose state is kept; beyond that it is read again for the others."""
+"""Most bytes of packets kept for one connection; beyond that, the split is read again for it."""
+MOST_SYNCED: Final = 16_384
+"""Most connections of a split whose state is kept; the split is read again for the others."""
 MOST_EDGES: Final = 65_536
-"""Connections of a split that it tells of; beyond that it is read again for the others."""
+"""Most connections that a split reports; the split is read again for the others."""
 _ALL_KEPT: Final = 64 * 1024 * 1024  # of all connections
-KINDS: Final = ("frames", "gaps")
 _PACKET_COST: Final = 256
-_GATHERED: Final = 64  # events that become rows at a time
+_GATHERED: Final = 64  # events that are collected at a time
 
 
 class Settings(NamedTuple):
-    """What all splits are decoded by: where drafts go, the largest frame in bytes, whether payloads stay."""
+    """Settings for all splits: where drafts go, the largest frame in bytes, whether to keep payloads.
 
-    drafts: str
+    `stand_in` is the prefix of stand-ins for topics. It is random, so no real topic begins with it.
+    """
+
+    drafts: str = ""
     max_frame_size: int | None = None
     payload: bool = False
+    stand_in: str = token_hex(16)
 
-    def reassembler(self, new_session: NewSession) -> Reassembler:
-        """A reassembler of frames for the table: chunks are not joined, schemas not kept."""
+    def reassembler(self, new_state: NewState, on_end: OnEnd | None = None) -> Reassembler:
+        """A new reassembler, which does not join chunks or keep schemas."""
         return Reassembler(
             Knowledge(join_chunks=False, schemas=False, fixed_limit=self.max_frame_size is not None),
             limit=self.max_frame_size or MAX_FRAME_SIZE,
-            new_session=new_session,
+            new_state=new_state,
+            on_end=on_end,
         )
 
 
 Kept = tuple[int, int, int | None, Segment]
-"""A packet that was kept: its turn in the split, its place, time in ns, and TCP segment.
+"""A kept packet: its turn in the split, its place, time in ns, and TCP segment.
 
-Turns bring the packets of a split into the order in which they were read. They are the places, but where
-files are read side by side.
+Turns give the order in which the packets of a split were read. A packet's turn is its place, or, if files
+are read side by side, its number in the split.
 """
 
 
+@mypyc_attr(native_class=False)
 @dataclass(slots=True)
 class Edge:
-    """What a split tells of a connection in it.
+    """What a split reports of one connection.
 
     index     its number in the draft
-    pair      the smaller one of its keys
-    turn      of its first packet
-    packets   from there until it stood on sure footing, or to the end; None if they were too many
-    kept      what keeping them takes, in bytes
-    guess     that footing; None if there was none. Then there are no rows of it
-    sure      the turn of the first packet after it
-    doubtful  whether an idle half did not go on with a frame when it woke up, or events are held back
-    state     the connection's at the end of the split
-    largest   bytes of its largest frame, or of the one that has begun
-    damaged   whether any of its bytes were lost or are no frames
+    pair      the smaller of the keys of its two directions
+    turn      the turn of its first packet
+    packets   its packets until it was synchronized, or to the end; None if they were too many
+    kept      bytes of memory that they take, estimated
+    guess     where it was synchronized; None if it never was, and then the draft has no rows of it
+    synced    the first turn after the last of `packets`
+    doubtful  whether an idle half may have resumed in the middle of a frame, or events are held back
+    state     its state at the end of the split; None if it was not synchronized
+    largest   size in bytes of its largest frame, including an unfinished one
+    damaged   whether it has gaps or malformed bytes
     in_step   whether both halves were in step at the end
-    guessed   topics of answers that may answer requests of before, by request ids
+    part      what the process that knows the past must resolve; None if it was not synchronized
     """
 
     index: int
@@ -92,24 +96,25 @@ class Edge:
     turn: int
     packets: list[Kept] | None = field(default_factory=list)
     kept: int = 0
-    guess: Footing | None = None
-    sure: int = 0
+    guess: SyncPoint | None = None
+    synced: int = 0
     doubtful: bool = False
-    state: State | None = None
+    state: Handover | None = None
     largest: int = 0
     damaged: bool = False
     in_step: bool = False
-    guessed: dict[int, tuple[str | None, str | None]] = field(default_factory=dict)
+    part: Part | None = None
 
 
 class Decoded(NamedTuple):
-    """What became of a split.
+    """The result of decoding a split.
 
-    `begin` and `end` are where its first packet's record begins and where the next split's does, with
-    the layouts there; no `begin`: none was found. `problems` are (file, what is wrong with it, whether it was
-    read up to there, or else cannot be read at all). `fragments` counts IP fragments, `waiting` are those
-    that wait for more. `rows` counts those of the draft. Connections without an edge were not followed
-    from the turn `rest` on; None if there are none. `dropped` counts packets that the kernel dropped.
+    `begin` and `end` are the offsets where its first record and the next split's begin, each with the layout
+    there; `begin` is None if no record was found. `problems` are (file, what is wrong, whether it was read up
+    to there; if not, it cannot be read at all). `fragments` counts IP fragments; `waiting` are the incomplete
+    datagrams. Connections without an edge were ignored from turn `rest` on; None if there are none. `dropped`
+    counts packets that the kernel dropped, `cut` those cut by a snap length, `frames` all frames seen.
+    `counts` are the counts of its events, if they are only counted.
     """
 
     split: Split
@@ -120,14 +125,16 @@ class Decoded(NamedTuple):
     fragments: int
     waiting: Waiting
     edges: list[Edge]
-    rows: int
     rest: int | None
     dropped: int = 0
+    cut: int = 0
+    frames: int = 0
+    counts: Any = None
 
 
-def decode_split(split: Split, settings: Settings) -> Decoded:
-    """Decode a split; its draft is written under `settings.drafts`. OSError if that cannot be."""
-    decoder = _SplitDecoder(split, settings)
+def decode(split: Split, settings: Settings, collect: Callable[[list[Event]], object]) -> Decoded:
+    """Decode a split; call `collect` with the certain events, whose connections have their edges' indexes."""
+    decoder = _SplitDecoder(split, settings, collect)
     begin: tuple[int, Layout | None] | None = (split.start, split.layout)
     end: tuple[int, Layout | None] = (split.start, split.layout)
     problems: list[tuple[str, str, bool]] = []
@@ -147,28 +154,19 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
                         end = packets.offset, packets.layout
     except CaptureError as error:
         problems.append(_problem(split.input.name, error))
-    finally:
-        decoder.close()
+    decoder.flush()
+    frames = decoder.reassembler.knowledge.frames
     return Decoded(
-        split,
-        begin,
-        end,
-        problems,
-        decoder.packets,
-        decoder.dissector.fragments,
-        decoder.dissector.waiting,
-        decoder.edges(),
-        decoder.rows,
-        decoder.rest,
-        dropped,
+        *(split, begin, end, problems, decoder.packets, decoder.dissector.fragments),
+        *(decoder.dissector.waiting, decoder.edges(), decoder.rest, dropped, decoder.cut, frames),
     )
 
 
 def unread(split: Split, problem: str) -> Decoded:
-    """What becomes of a split that is not read, for what is wrong with its file."""
+    """The result for a split that is not read because of a `problem` with its file."""
     start = split.start, split.layout
     problems = [(split.input.name, problem, True)]
-    return Decoded(split, start, start, problems, 0, 0, {}, [], 0, None)
+    return Decoded(split, start, start, problems, 0, 0, {}, [], None)
 
 
 def _problem(name: str, error: CaptureError) -> tuple[str, str, bool]:
@@ -179,9 +177,9 @@ def _problem(name: str, error: CaptureError) -> tuple[str, str, bool]:
 def _packets(
     split: Split, problems: list[tuple[str, str, bool]]
 ) -> Iterator[PacketReader | SideBySide | None]:
-    """The packets of a split; None if no beginning is found.
+    """Open a split and yield its packets, or None if no record is found.
 
-    What is wrong with one of several files is added to `problems`. Raises CaptureError for one alone.
+    Adds what is wrong with one of several files to `problems`; raises CaptureError if there is only one file.
     """
     if not split.input.sides:
         with opened(split.input.path, split.start) as stream:
@@ -199,15 +197,15 @@ def _packets(
 
 
 def reread(split: Split, waiting: Waiting, wanted: dict[bytes, int], rest: int | None) -> Iterator[Kept]:
-    """The packets of an exact split again: of connections by their pairs, each from its turn on.
+    """Read an exact split again; yield the packets of the connections in `wanted`: pair -> first turn.
 
-    `waiting` are the IP fragments that waited before the split; `rest` is the turn for all other pairs,
-    None for none of them.
+    `waiting` are the IP datagrams that were incomplete before the split. `rest` is the first turn for all
+    other pairs; None: skip those.
     """
     segment = Dissector(waiting).segment
     base, others = _base(split), rest or sys.maxsize
     with suppress(DamagedCapture), _packets(split, []) as packets:
-        assert packets is not None  # it is exact
+        assert packets is not None  # the split is exact
         for number, (time_ns, link, data, length) in enumerate(packets, 1):
             found = segment(link, data, length)
             if found is not None:
@@ -218,56 +216,54 @@ def reread(split: Split, waiting: Waiting, wanted: dict[bytes, int], rest: int |
 
 
 def _base(split: Split) -> int:
-    """What makes places of the offsets that the packets of a split are given with."""
+    """The bits to add to a packet's offset to get its place; 0 if the offset is the place."""
     return 0 if split.input.sides else split.file << PLACE_BITS
 
 
 class _SplitDecoder:
-    """Takes the packets of a split."""
+    """Decodes the packets of a split; keeps the edges of its connections."""
 
-    def __init__(self, split: Split, settings: Settings) -> None:
-        self.packets = 0
-        self.rows = 0
+    def __init__(self, split: Split, settings: Settings, collect: Callable[[list[Event]], object]) -> None:
+        self.packets = self.cut = 0
         self.rest: int | None = None
         self.dissector = Dissector(split.waiting)
-        self._reassembler = settings.reassembler(TopicSession)
+        self.reassembler = settings.reassembler(PartState)
+        self._stand_in = settings.stand_in
         self._base = _base(split)
         self._is_merged = bool(split.input.sides)
         self._edges: list[Edge] = []
         self._pairs: set[bytes] = set()  # of the edges
-        self._sure: dict[int, Tcp] = {}  # connections that have their footing, by the index of their edge
+        self._synced: dict[int, Tcp] = {}  # connections that are synchronized, by the index of their edge
         self._given_up: set[bytes] = set()
         self._kept = 0
-        self._broken: set[tuple[int, bool]] = set()  # halves whose first bytes were no frame
-        names = {side.file: side.name for side in split.input.sides} or {split.file: split.input.name}
-        self._builder = TableBuilder(names, payload=settings.payload)
+        self._broken: set[tuple[int, bool]] = set()  # halves whose first bytes were not a frame
+        self._collect = collect
         self._gathered: list[Event] = []
-        self._draft = Draft(settings.drafts, split.name)
-        self._draft.delete()  # of an attempt that began elsewhere
 
     def run(self, packets: PacketReader | SideBySide) -> None:
-        """Decode them."""
+        """Decode these packets."""
         segment, base = self.dissector.segment, self._base
-        add, more, connection = self._reassembler.add, self._reassembler.more, self._reassembler.connection
+        add, more, connection = self.reassembler.add, self.reassembler.more, self.reassembler.connection
         for number, (time_ns, link, data, length) in enumerate(packets, 1):
             self.packets = number
+            self.cut += len(data) < length
             found = segment(link, data, length)
             if found is None:
                 continue
             tcp = connection(found[0])
             place = base | packets.offset
             if tcp is None or tcp.mark is None or tcp.mark.guess is None or found[3] & SYN:
-                self._unsure((number if self._is_merged else place, place, time_ns, found))
+                self._unsynced((number if self._is_merged else place, place, time_ns, found))
             else:
                 events = add(found, time_ns, place)
                 while events:
                     self._gathered += events
                     if len(self._gathered) >= _GATHERED:
-                        self._flush()
+                        self.flush()
                     events = more()
 
-    def _unsure(self, packet: Kept) -> None:
-        """Take a packet of a connection that may have no sure footing."""
+    def _unsynced(self, packet: Kept) -> None:
+        """Decode a packet of a connection that may not be synchronized yet."""
         turn, place, time_ns, segment = packet
         key = segment[0]
         pair = _pair(key)
@@ -276,22 +272,22 @@ class _SplitDecoder:
         if len(self._edges) >= MOST_EDGES and pair not in self._pairs:
             self.rest = self.rest or turn
             return
-        events = self._reassembler.add(segment, time_ns, place)
+        events = self.reassembler.add(segment, time_ns, place)
         tcp = self._marked(key, turn)
         edges = self._edges
         while events:
             self._gathered += [event for event in events if edges[event.connection.index].guess is not None]
-            events = self._reassembler.more()
-            tcp = self._marked(key, turn)  # the events of a connection come before another one is opened
+            events = self.reassembler.more()
+            tcp = self._marked(key, turn)  # after these events, the key may be a new connection's
         if tcp is not None and tcp.mark.guess is None:
             self._keep(tcp, packet)
 
     def _marked(self, key: bytes, turn: int) -> Tcp | None:
-        """The connection of a segment, with its edge."""
-        tcp = self._reassembler.connection(key)
+        """The connection of a segment's key; it is given an edge if it has none."""
+        tcp = self.reassembler.connection(key)
         if tcp is not None and tcp.mark is None:
             tcp.mark = Edge(len(self._edges), _pair(key), turn)
-            tcp.session.connection.index = tcp.mark.index
+            tcp.state.connection.index = tcp.mark.index
             self._edges.append(tcp.mark)
             self._pairs.add(tcp.mark.pair)
         return tcp
@@ -301,7 +297,7 @@ class _SplitDecoder:
         cost = len(packet[3][4]) + _PACKET_COST
         edge.kept += cost
         self._kept += cost
-        too_many = len(self._sure) >= MOST_SURE or len(self._edges) > MOST_EDGES
+        too_many = len(self._synced) >= MOST_SYNCED or len(self._edges) > MOST_EDGES
         too_many |= edge.kept > MOST_KEPT or self._kept > _ALL_KEPT
         if edge.packets is None or too_many:
             self._kept -= edge.kept
@@ -309,46 +305,39 @@ class _SplitDecoder:
             self._given_up.add(edge.pair)
             return
         edge.packets.append(packet)
-        edge.guess = footing(tcp, patient=len(edge.packets) < PATIENCE)
-        edge.sure = packet[0] + 1
+        edge.guess = sync_point(tcp, patient=len(edge.packets) < PATIENCE)
+        edge.synced = packet[0] + 1
         if edge.guess is not None:
-            assert isinstance(tcp.session, TopicSession)
-            self._sure[edge.index] = tcp
-            tcp.session.forget()  # who knows the past has seen the same frames, and none that are none
+            assert isinstance(tcp.state, PartState)
+            self._synced[edge.index] = tcp
+            tcp.life.syns = 0
+            tcp.state.begin(f"{self._stand_in}{edge.index}")  # the stitcher decodes the earlier frames
 
-    def _flush(self, *, last: bool = False) -> None:
-        builder = self._builder
-        builder.add(self._gathered)
-        self._gathered = []
-        if builder.damage:
-            for event in builder.damage:
-                self._edges[event.connection.index].damaged = True
+    def flush(self) -> None:
+        """Call `collect` with the events gathered so far, except deferred frames."""
+        sure: list[Event] = []
+        for event in self._gathered:
+            edge = self._edges[event.connection.index]
+            if not isinstance(event, Frame):
+                edge.damaged = True
                 if isinstance(event, Malformed) and event.offset == 0:
-                    self._broken.add((event.connection.index, event.to_broker))
-            self._draft.gaps(builder.gaps())
-        if builder.is_full or (last and builder.rows):
-            batch = builder.frames()
-            self.rows += batch.num_rows
-            largest = np.zeros(len(self._edges), np.int64)
-            sizes = batch.column("total_size").to_numpy() + 4
-            np.maximum.at(largest, batch.column("connection").to_numpy(), sizes)
-            for index in np.flatnonzero(largest).tolist():
-                edge = self._edges[index]
-                edge.largest = max(edge.largest, int(largest[index]))
-            self._draft.frames(batch)
-
-    def close(self) -> None:
-        """Write what is left of the draft."""
-        self._flush(last=True)
-        self._draft.close()
+                    self._broken.add((edge.index, event.to_broker))
+            elif not event.number:  # deferred
+                continue
+            elif len(event.raw) > edge.largest or event.partial:
+                edge.largest = max(edge.largest, event.size)
+            sure.append(event)
+        self._gathered = []
+        if sure:
+            self._collect(sure)
 
     def edges(self) -> list[Edge]:
         """The edges, in the order in which their connections were opened."""
-        for index, tcp in self._sure.items():
+        for index, tcp in self._synced.items():
             edge = self._edges[index]
             edge.state = hand_over(tcp)
-            assert isinstance(tcp.session, TopicSession)
-            edge.guessed = tcp.session.guessed
+            assert isinstance(tcp.state, PartState)
+            edge.part = tcp.state.part()
             edge.doubtful = self._is_doubtful(edge, tcp)
             edge.largest = max(edge.largest, *(half.stream.awaited for half in halves_of(tcp)))
             edge.in_step = all(half.stream.step is not None for half in halves_of(tcp))
@@ -368,44 +357,5 @@ class _SplitDecoder:
 
 
 def _pair(key: bytes) -> bytes:
-    """The smaller one of the keys of a connection's directions."""
+    """The smaller of the keys of a connection's two directions."""
     return min(key, reverse(key))
-
-
-class Draft:
-    """The draft of a split: two Arrow streams, of frames and of gaps, each made when it is needed.
-
-    `paths` are theirs, in the filesystem of `directory`.
-    """
-
-    def __init__(self, directory: str, name: str) -> None:
-        self._system, inside = filesystem(directory)
-        self.paths = [f"{inside}/{name}.{kind}.arrow" for kind in KINDS]
-        self._open: dict[int, tuple[Any, Any]] = {}
-
-    def delete(self) -> None:
-        """Leave nothing of it."""
-        for path in self.paths:
-            with suppress(FileNotFoundError):
-                self._system.delete_file(path)
-
-    def frames(self, batch: Any) -> None:
-        """Append rows of frames."""
-        self._write(0, FRAMES, batch)
-
-    def gaps(self, batch: Any) -> None:
-        """Append rows of gaps."""
-        self._write(1, GAPS, batch)
-
-    def _write(self, which: int, schema: Any, batch: Any) -> None:
-        if which not in self._open:
-            file = self._system.open_output_stream(self.paths[which])
-            options = pa.ipc.IpcWriteOptions(compression="lz4")
-            self._open[which] = file, pa.ipc.new_stream(file, schema, options=options)
-        self._open[which][1].write_batch(batch)
-
-    def close(self) -> None:
-        """Finish both files."""
-        for file, stream in self._open.values():
-            stream.close()
-            file.close()

@@ -1,22 +1,22 @@
-"""Progress as data: what a table's directory and Spark's checkpoint keep, and what a stream's rows carry.
+"""Serializes progress for a table's directory, for Spark's checkpoint, and for the rows of a stream.
 
-Such a directory may be shared, so nothing is read from it but plain values of the types and ranges that are
-expected where they stand; the objects are made of those here. The bytes are
+Such a directory may be shared, so its contents are not trusted: only plain values of the expected types and
+ranges are read, and the objects are made from those here. The format is
 
     HEAD (with the version)   CRC32-C of the rest (4, big-endian)   one msgpack value
 
-Records (the classes of `_RECORDS`) are arrays of their fields. A shape says what may stand somewhere:
+Records (the classes of `_RECORDS`) are arrays of their fields. A shape says which values are allowed:
 
-    a class of `_RECORDS`, str, bytes, bool    just that; bytearray: bytes, to be added to
+    a class of `_RECORDS`, str, bytes, bool    exactly that
     range                                      an integer in it
     frozenset                                  one of these values
-    [X]  (X, ...)  (X, Y)  {K: V}  {X}         a list, tuples, a dict, a set of such
-    Maybe(X)                                   that or None
-    PLACE                                      the place of a packet in one of the files that were read
+    [X]  (X, ...)  (X, Y)  {K: V}  {X}         a list, tuples, a dict, a set of these shapes
+    Maybe(X)                                   X or None
+    PLACE                                      the place of a packet in one of the files read
 """
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -24,44 +24,47 @@ import msgpack
 from crc32c import crc32c
 
 from pulsarctl_wire.capture.files import Interface, Layout
+from pulsarctl_wire.capture.halves import LifeState
 from pulsarctl_wire.capture.handover import (
     FRESH,
     IDLE,
     STEP,
     Following,
-    Footing,
-    HalfFooting,
     HalfState,
+    HalfSync,
+    Handover,
     Lost,
-    State,
+    SyncPoint,
     TcpState,
 )
 from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Settings
 from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
+from pulsarctl_wire.pipeline.rows import Stitched, TableStitcher
 from pulsarctl_wire.pipeline.splits import Input, Side, Split
-from pulsarctl_wire.pipeline.stitch import Mend, Stitched, Stitcher
-from pulsarctl_wire.wire.commands import ANSWERS, REQUESTS
-from pulsarctl_wire.wire.session import Asked
+from pulsarctl_wire.pipeline.stitch import Fixup
+from pulsarctl_wire.wire.commands import BODIES
+from pulsarctl_wire.wire.part import Deferred, Known, Part, Sends
+from pulsarctl_wire.wire.state import Asked
 from pulsarctl_wire.wire.stream import STATE
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 2\n"
-"""What saved data begins with; the number grows when a shape changes."""
+HEAD: Final = b"pwire progress 5\n"
+"""What saved data begins with. Increase the number when a shape changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
-"""Bytes of the largest saved progress that is read."""
+"""Most bytes of saved data; more are refused."""
 
 _CHECKED: Final = len(HEAD) + 4
 _PICKLED: Final = b"\x80"
 _LONG: Final = 1  # msgpack extension: an integer of more than 64 bits, signed, big-endian
-_LONGEST: Final = 64  # bytes of such
+_LONGEST: Final = 64  # size of such an integer in bytes
 
 
 class Maybe(NamedTuple):
-    """The shape of what may be None."""
+    """The shape of a value that may be None."""
 
     shape: Any
 
@@ -69,10 +72,10 @@ class Maybe(NamedTuple):
 PLACE: Final = Maybe(None)
 _PLACES: Final = range(-1, 2**63)
 _COUNT: Final = range(2**53)  # also bytes, and offsets in streams
-_WISH: Final = range(2**500)  # a size in bytes that a user may name
+_WISH: Final = range(2**500)  # a size in bytes that a user may give
 _ANY_32: Final = range(2**32)
 _ANY_64: Final = range(2**64)
-_NUMBER: Final = range(-(2**40), 2**53)  # a sequence number that is not wrapped; -1 is none
+_NUMBER: Final = range(-(2**40), 2**53)  # an unwrapped sequence number, or -1 for none
 _TIME: Final = Maybe(range(1 - 2**63, 2**63))
 _TEXT: Final = Maybe(str)
 _PROBLEM: Final = (str, str, bool)
@@ -80,15 +83,15 @@ _KEY: Final = bytes
 _EARLY: Final = (_NUMBER, PLACE, PLACE, bytes, _ANY_32, _TIME)
 _SEGMENT: Final = (bytes, _ANY_32, _ANY_32, range(256), bytes, _ANY_32)
 _WAITING: Final = {bytes: ({range(2**16): bytes}, range(-1, 2**32))}
-_TABLES: Final = (
-    {_ANY_64: (str, range(-(2**53), 2**64))},
-    {_ANY_64: (str, str)},
-    {(str, _ANY_64): Asked},
+_SENT: Final = (
+    *(_COUNT, _TIME, _COUNT, _TEXT, _ANY_64, str, _ANY_64, range(-(2**31), 2**31)),
+    (_COUNT, _COUNT),
 )
+_IDENTITY: Final = (_TEXT, str, *_SENT[4:5], _SENT[6], _SENT[7])
 _STREAM: Final = {
     "limit": _WISH,
     "protocol": str,
-    "_offset": _COUNT,
+    "position": _COUNT,
     "_buffer": [bytes],
     "_need": _COUNT,
     "_sources": [(_COUNT, PLACE, _TIME)],
@@ -99,70 +102,62 @@ _STREAM: Final = {
     "_approved": range(-1, 2**32),
     "_skip": _COUNT,
     "_searching": bool,
-    "_seen_frame": bool,
+    "spoke": bool,
     "_fresh": bool,
-    "_resume_at": range(-1, 2**53),
-    "_searched": _COUNT,
-    "_effort": _COUNT,
-    "_lost_reason": str,
-    "_lost_at": _COUNT,
-    "_lost_size": _COUNT,
-    "_lost_head": bytearray,
-    "_lost_packets": [PLACE],
-    "_lost_stamp": (_TIME, PLACE),
 }
-_STREAM_STATE: Final = tuple(_STREAM[name] for name in STATE)
+_SEARCH: Final = (range(-1, 2**53), _COUNT, _COUNT)
+_LOST: Final = (str, _COUNT, _COUNT, bytes, [PLACE], (_TIME, PLACE))
+_STREAM_STATE: Final = (*(_STREAM[name] for name in STATE), _SEARCH, _LOST)
 _FOUND: Final = Maybe((_COUNT, Maybe(Layout)))
 
 
-class _Saved(NamedTuple):
-    """A `Progress`, its stitcher by its state."""
-
-    inputs: list[Input]
-    options: Options
-    totals: Totals
-    file: int
-    part: int
-    end: tuple[int, Layout | None] | None
-    spoilt: bool
-    version: str
-    stitcher: tuple[Any, Following]
-
-
 _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
-    _Saved: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, (_WAITING, Following)),
+    Progress: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, (_WAITING, Following)),
     Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...)),
     Side: (_COUNT, str, str, _TIME, _TIME),
     Options: (_WISH, Maybe(_WISH), bool),
-    Totals: (*[_COUNT] * 7, _WISH, [_PROBLEM]),
+    Totals: (*[_COUNT] * 7, _WISH, _WISH, [_PROBLEM]),
     Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100), _COUNT),
     Layout: (bool, frozenset("<>"), (Interface, ...)),
-    Following: (_COUNT, [TcpState], [range(-1, 2**53)], {bytes}),
-    TcpState: (_KEY, bool, _COUNT, bool, bool, ([Lost], [Lost]), State),
+    Following: (
+        *(_COUNT, [TcpState], [range(-1, 2**53)], {bytes}, _COUNT),
+        *([(_IDENTITY, _COUNT, _TIME, _COUNT, bool)], _COUNT),
+    ),
+    TcpState: (_KEY, bool, _COUNT, bool, bool, ([Lost], [Lost]), Handover),
     Lost: (str, bytes, _COUNT, _COUNT, _TIME, PLACE, [PLACE], str),
-    State: (
+    Handover: (
         (HalfState, HalfState),
         (Maybe(_STREAM_STATE), Maybe(_STREAM_STATE)),
-        _TABLES,
-        [(frozenset(ANSWERS), _ANY_64)],
-        *(_WISH, bool, bool, PLACE),
+        *(Known, _WISH, bool, bool, PLACE, LifeState),
     ),
+    LifeState: (_COUNT, bool, str, _TIME, Maybe(range(2)), bool, _TIME),
+    Known: (
+        *({_ANY_64: str}, {_ANY_64: (str, str)}, {(str, _ANY_64): Asked}, {_ANY_64: Sends}),
+        *([(bool, _ANY_64, str, _COUNT)], Maybe(bool), Maybe(Asked), Maybe(Asked), ((bool, Asked), ...)),
+    ),
+    Sends: (_TEXT, str, bool, bool, _COUNT, [(_ANY_64, _SENT)], [(_ANY_64, _COUNT, [_SENT])]),
     HalfState: (bool, bool, bool, PLACE, _NUMBER, *[_NUMBER] * 4, [_EARLY], Maybe(_ANY_32)),
-    Asked: (_COUNT, _TIME, frozenset(REQUESTS), _TEXT, _TEXT, Maybe((bool, _ANY_64))),
+    Asked: (_COUNT, _TIME, frozenset(BODIES), _TEXT, _TEXT, Maybe((bool, _ANY_64))),
     # rows of a stream
     Decoded: (
-        *(Split, _FOUND, (_COUNT, Maybe(Layout)), [_PROBLEM], _COUNT, _COUNT, _WAITING, [Edge], _COUNT),
-        *(Maybe(PLACE), _WISH),
+        *(Split, _FOUND, (_COUNT, Maybe(Layout)), [_PROBLEM], _COUNT, _COUNT, _WAITING, [Edge]),
+        *(Maybe(PLACE), _WISH, _COUNT, _COUNT, Maybe(bool)),
     ),
     Split: (_COUNT, _COUNT, Input, _COUNT, _ANY_64, Maybe(Layout), bool, Maybe(_WAITING)),
     Edge: (
-        *(_COUNT, _KEY, PLACE, Maybe([(PLACE, PLACE, _TIME, _SEGMENT)]), _COUNT, Maybe(Footing), PLACE, bool),
-        *(Maybe(State), _COUNT, bool, bool, {_ANY_64: (_TEXT, _TEXT)}),
+        *(_COUNT, _KEY, PLACE, Maybe([(PLACE, PLACE, _TIME, _SEGMENT)]), _COUNT, Maybe(SyncPoint), PLACE),
+        *(bool, Maybe(Handover), _COUNT, bool, bool, Maybe(Part)),
     ),
-    Footing: ((HalfFooting, HalfFooting), bool, _WISH),
-    HalfFooting: (frozenset((FRESH, STEP, IDLE)), bool, _NUMBER, ((_COUNT, PLACE, _TIME), ...), _COUNT),
-    Stitched: ({_COUNT: Mend}, bytes, bytes, _COUNT),
-    Mend: (_COUNT, (_NUMBER, _NUMBER), _TABLES),
+    Part: (
+        *({_ANY_64: str}, {_ANY_64: (str, str)}, [Deferred], [_ANY_64], [_ANY_64]),
+        *([(_IDENTITY, _COUNT, _TIME, bool)], [(str, _ANY_64, _COUNT)], {str: (_ANY_64, _ANY_64, _COUNT)}),
+        *({str: (_ANY_64, _ANY_64)}, [_ANY_64], _COUNT, bool, bool),
+    ),
+    Deferred: (bytes, bool, _COUNT, _TIME, _TIME, PLACE),
+    SyncPoint: ((HalfSync, HalfSync), bool, _WISH),
+    HalfSync: (frozenset((FRESH, STEP, IDLE)), bool, _NUMBER, ((_COUNT, PLACE, _TIME), ...), _COUNT),
+    Stitched: ({_COUNT: Fixup}, bytes, bytes, _COUNT),
+    Fixup: (_COUNT, (_NUMBER, _NUMBER), {str: _TEXT}),
 }
 
 
@@ -170,9 +165,9 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
 
 
 def dump(value: Any) -> bytes:
-    """A `Progress`, or another record, as bytes."""
+    """Serialize a `Progress` or another record."""
     if isinstance(value, Progress):
-        value = _Saved(**{**vars(value), "stitcher": value.stitcher.state()})
+        value = replace(value, stitcher=value.stitcher.state())
     data: bytes = msgpack.packb(value, default=_plain, unicode_errors="surrogatepass")
     return HEAD + crc32c(data).to_bytes(4, "big") + data
 
@@ -189,34 +184,35 @@ def _plain(value: Any) -> Any:
 
 
 def load_progress(data: bytes, name: str) -> Progress:
-    """The `Progress` of which these bytes are a dump. Raises CaptureError as `load` does."""
+    """The `Progress` that `dump` made `data` from. Raises CaptureError as `load` does."""
     value = _unpacked(data, name)
     reader = _Reader()
     try:
-        saved: _Saved = reader.of(_Saved)(value)
-        known, count = saved.stitcher[1].known, len(saved.inputs)
-        if saved.file + (saved.part > 0) > count or reader.last_place >> PLACE_BITS >= max(count, 1):
+        progress: Progress = reader.of(Progress)(value)
+        state, count = progress.stitcher, len(progress.inputs)
+        if progress.file + (progress.part > 0) > count or reader.last_place >> PLACE_BITS >= max(count, 1):
             raise ValueError("a file that was not read")
-        if any(each.number >= saved.stitcher[1].connections for each in known):
+        if any(each.number >= state[1].connections for each in state[1].known):
             raise ValueError("a connection too many")
-        stitcher = Stitcher(Settings("", saved.options.max_frame_size, saved.options.payload))
-        stitcher.resume(saved.stitcher, [each.name for each in saved.inputs])
+        options = progress.options
+        progress.stitcher = TableStitcher(Settings("", options.max_frame_size, options.payload))
+        progress.stitcher.resume(state, [each.name for each in progress.inputs])
     except (ValueError, IndexError) as error:
         raise _refused(name) from error
-    return Progress(**{**saved._asdict(), "stitcher": stitcher})
+    return progress
 
 
 def load(data: bytes, kind: type[T], name: str) -> T:
-    """The record of class `kind` of which these bytes are a dump.
+    """The record of class `kind` that `dump` made `data` from.
 
-    Raises CaptureError if they are damaged, or something else; its text begins with their `name`.
+    Raises CaptureError if `data` is damaged or something else; the error's text begins with `name`.
     """
     found: T = checked(_unpacked(data, name), kind, name)
     return found
 
 
 def checked(value: Any, shape: Any, name: str) -> Any:
-    """What `shape` says that these plain values are. Raises CaptureError as `load` does."""
+    """The plain `value`, converted to what `shape` describes. Raises CaptureError as `load` does."""
     try:
         return _Reader().of(shape)(value)
     except ValueError as error:
@@ -258,14 +254,14 @@ _Read = Callable[[Any], Any]
 
 
 class _Reader:
-    """Makes functions that read what has a shape; those raise ValueError for anything else."""
+    """Makes functions that read values of a shape; they raise ValueError for other values."""
 
     def __init__(self) -> None:
         self.last_place = -1
         self._records: dict[type, _Read] = {}
 
     def of(self, shape: Any) -> _Read:
-        """What reads such values."""
+        """The function that reads values of this shape."""
         if shape is PLACE:
             return self._place
         if isinstance(shape, range | frozenset):
@@ -287,7 +283,7 @@ class _Reader:
             if shape not in self._records:
                 self._records[shape] = partial(_each, shape, [self.of(each) for each in _RECORDS[shape]])
             return self._records[shape]
-        return _mutable if shape is bytearray else partial(_exactly, shape)
+        return partial(_exactly, shape)
 
     def _place(self, value: Any) -> Any:
         _one_of(_PLACES, value)
@@ -296,7 +292,7 @@ class _Reader:
 
 
 def _one_of(allowed: Any, value: Any) -> Any:
-    is_text = type(value) is str and isinstance(allowed, frozenset)  # a range would look at all its numbers
+    is_text = type(value) is str and isinstance(allowed, frozenset)  # `in` a range is slow for a str
     if not (is_text or type(value) is int) or value not in allowed:
         raise ValueError("not one of those allowed")
     return value
@@ -306,10 +302,6 @@ def _exactly(kind: type, value: Any) -> Any:
     if type(value) is not kind:
         raise ValueError(f"{type(value)}, not {kind}")
     return value
-
-
-def _mutable(value: Any) -> bytearray:
-    return bytearray(_exactly(bytes, value))
 
 
 def _maybe(read: _Read, value: Any) -> Any:

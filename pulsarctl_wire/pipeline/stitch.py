@@ -1,130 +1,126 @@
-"""The edges of all splits, put together in order: what no split could know alone.
+"""Joins the edges of all splits, in order, and finds out what no split could know alone.
 
-The `Stitcher` is the one process that has seen everything: it follows all connections, but of the packets
-in a split it takes only those at the edges, and then goes on from where the split ended. It checks what it
-takes over. Where a split stood on wrong footing (a frame inside a payload was believed, say), the packets
-of that connection are read again and followed here.
+The `Stitcher` runs in one process and follows all connections. Of the packets in a split it decodes only
+those that the edges kept. Then it checks each connection's state at the end of the split, and continues from
+it. If a split was synchronized wrongly (for example, at what looked like a frame inside a payload), the
+packets of that connection are read again and decoded here.
 """
 
-import io
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-
 from pulsarctl_wire.capture.halves import Tcp
 from pulsarctl_wire.capture.handover import Following, agrees, halves_of, restore, save, take_over
 from pulsarctl_wire.capture.packets import Waiting
+from pulsarctl_wire.capture.reassembly import OTHER_TRAFFIC, OnEnd
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Kept, Settings
 from pulsarctl_wire.pipeline.splits import Split
-from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder, renumbered
 from pulsarctl_wire.wire.frame import Connection, Event
-from pulsarctl_wire.wire.session import Knowledge
-from pulsarctl_wire.wire.topics import Tables, TopicSession
+from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.part import KnownState, MaybeResent
 
-_Mends = dict[int, tuple[Connection, tuple[int, int], Tables]]
+Names = dict[str, str | None]
+"""Stand-in in a draft -> real name, or None if it is unknown."""
+
+_Fixups = dict[int, tuple[Connection, tuple[int, int], Names]]
 
 Reread = Callable[[Split, Waiting, dict[bytes, int], int | None], Iterator[Kept]]
-"""Gives the packets of a split again: of the connections with these pairs, each from its turn on."""
+"""Reads packets of a split again, as `decode.reread` does."""
 
 
-class Mend(NamedTuple):
-    """What is to be mended in the draft's rows of a connection.
+class Fixup(NamedTuple):
+    """Corrections to what a split knew of a connection.
 
-    Its number; how many bytes to add to the offsets of its directions (to the client, to the broker); what
-    was known of its producers, consumers and requests.
+    Its number; how many bytes to add to the stream offsets of its directions (to the client, to the broker);
+    the names of its topics and subscriptions.
     """
 
     connection: int
     shifts: tuple[int, int]
-    tables: Tables
+    names: Names
 
 
-class Stitched(NamedTuple):
-    """How a split is finished: the mends by the numbers of the draft, and the rows of its edges.
+class Whole(NamedTuple):
+    """The result of stitching a split: the fixups, by the indexes of the edges.
 
-    `frames` and `gaps` are Arrow streams; empty where there are no rows. Draft rows without mend are wrong.
+    What the split collected of other connections is wrong. `first` is the number of the first new connection,
+    `numbers` are the final numbers of all new ones, in the order in which the stitcher opened them. `redone`
+    counts the connections that were read again, except for those without an edge.
     """
 
-    mends: dict[int, Mend]
-    frames: bytes
-    gaps: bytes
+    fixups: dict[int, Fixup]
+    first: int
+    numbers: list[int]
     redone: int
-    """Connections that were read again, but for those without an edge."""
+
+
+Add = Callable[[list[Event]], object]
 
 
 class Stitcher:
-    """Takes what became of each split, in order; its `state` is all that another one needs to go on."""
+    """Joins decoded splits, in order. Another stitcher can continue from its `state`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, on_end: OnEnd | None = None) -> None:
         self.waiting: Waiting = {}
-        self._payload = settings.payload
-        self._names: dict[int, str] = {}
+        self.names: dict[int, str] = {}
+        """The names of the inputs so far, by number."""
         self._turn = 0
         self._opened: list[tuple[int, Connection]] = []
-        self._reassembler = settings.reassembler(self._session)
-
-    @property
-    def connections(self) -> int:
-        """TCP connections so far."""
-        return self._reassembler.connections
+        self._resent: MaybeResent = {}
+        self._shift = 0
+        self.reassembler = settings.reassembler(self._session, on_end)
+        self.knowledge = self.reassembler.knowledge
 
     def state(self) -> tuple[Waiting, Following]:
-        """The IP fragments that wait, and the connections."""
-        return self.waiting, save(self._reassembler)
+        """The incomplete IP datagrams, and the connections."""
+        return self.waiting, save(self.reassembler)
 
     def resume(self, state: tuple[Waiting, Following], names: Iterable[str]) -> None:
-        """Go on from a `state`; `names` are those of the files up to there."""
+        """Continue from a `state`; `names` are the names of the inputs so far."""
         self.waiting, connections = state
-        self._names = dict(enumerate(names))
-        restore(self._reassembler, connections)
+        self.names = dict(enumerate(names))
+        restore(self.reassembler, connections)
         self._opened.clear()
 
-    def _session(self, connection: Connection, knowledge: Knowledge, streams: Any) -> TopicSession:
+    def _session(self, connection: Connection, knowledge: Knowledge, streams: Any) -> KnownState:
         self._opened.append((self._turn, connection))
-        return TopicSession(connection, knowledge, streams)
+        return KnownState(connection, knowledge, streams)
 
-    def needs_fragments(self, decoded: Decoded) -> bool:
-        """Whether a split must be decoded again, with the IP fragments that waited before it."""
-        return bool(decoded.fragments and self.waiting and decoded.split.waiting is None)
-
-    def add(self, decoded: Decoded, reread: Reread) -> Stitched:
-        """Take the next split. `decoded.edges` is used up."""
-        self._names[decoded.split.file] = decoded.split.input.name
-        rows = _Rows(TableBuilder(self._names, payload=self._payload))
-        mends: _Mends = {}
+    def stitch(self, decoded: Decoded, reread: Reread, add: Add) -> Whole:
+        """Stitch the next split; call `add` with the events of its edges. Invalidates `decoded.edges`."""
+        self.names[decoded.split.file] = decoded.split.input.name
+        fixups: _Fixups = {}
         again: dict[bytes, int] = {}
-        self._take_all(decoded.edges, rows, mends, again)
+        self._resent = self._maybe_resent(decoded.edges)
+        self._shift = self.knowledge.frames + decoded.frames  # frame numbers after those of the edges
+        self._take_all(decoded.edges, add, fixups, again)
+        self.knowledge.frames = max(self.knowledge.frames, self._shift + decoded.frames)
         if again or decoded.rest is not None:
             wanted = dict.fromkeys((edge.pair for edge in decoded.edges), sys.maxsize) | again
             for packet in reread(decoded.split, self.waiting, wanted, decoded.rest):
-                self._follow(packet, rows)
+                self._follow(packet, add)
         if decoded.fragments:
             self.waiting = decoded.waiting
-        rows.flush()
-        numbers = self._number()
-        return Stitched(
-            {index: Mend(each.index, shifts, tables) for index, (each, shifts, tables) in mends.items()},
-            *rows.streams(*numbers),
-            len(again),
-        )
+        return self._whole(fixups, len(again))
 
-    def close(self) -> Stitched:
-        """The rows that are left where the capture ends. The stitcher is used up."""
-        rows = _Rows(TableBuilder(self._names, payload=self._payload))
-        for events in self._reassembler.close():
-            rows.add(events)
-        rows.flush()
-        return Stitched({}, *rows.streams(*self._number()), 0)
+    def end(self, add: Add) -> Whole:
+        """End the capture; call `add` with the remaining events. Do not use the stitcher afterwards."""
+        for events in self.reassembler.close():
+            add(events)
+        return self._whole({}, 0)
 
-    def _number(self) -> tuple[int, Any]:
-        """Number the new connections in order of their first packets: the first number, and those of all."""
-        first = self._reassembler.connections - len(self._opened)
-        numbers = np.zeros(len(self._opened), np.int64)
+    def _whole(self, fixups: _Fixups, redone: int) -> Whole:
+        first, numbers = self._number()
+        found = {index: Fixup(each.index, shifts, names) for index, (each, shifts, names) in fixups.items()}
+        return Whole(found, first, numbers, redone)
+
+    def _number(self) -> tuple[int, list[int]]:
+        """Number the new connections by their first packets; return the lowest number, and all numbers."""
+        first = self.reassembler.connections - len(self._opened)
+        numbers = [0] * len(self._opened)
         self._opened.sort(key=lambda opened: opened[0])
         for index, (_, connection) in enumerate(self._opened, first):
             numbers[connection.index - first] = index
@@ -132,17 +128,17 @@ class Stitcher:
         self._opened.clear()
         return first, numbers
 
-    def _follow(self, packet: Kept, rows: "_Rows") -> None:
+    def _follow(self, packet: Kept, add: Add) -> None:
         self._turn, place, time_ns, segment = packet
-        events = self._reassembler.add(segment, time_ns, place)
+        events = self.reassembler.add(segment, time_ns, place)
         while events:
-            rows.add(events)
-            events = self._reassembler.more()
+            add(events)
+            events = self.reassembler.more()
 
-    def _take_all(self, edges: list[Edge], rows: "_Rows", mends: _Mends, again: dict[bytes, int]) -> None:
-        """Follow the packets of the edges in order, and go on from the states that they lead to.
+    def _take_all(self, edges: list[Edge], add: Add, fixups: _Fixups, again: dict[bytes, int]) -> None:
+        """Decode the packets of the edges in order, and continue from the state that each edge has.
 
-        `again` gets the connections that must be read again, and from where, by their pairs.
+        Adds the connections that must be read again to `again`: pair -> turn of the first packet to read.
         """
         last: dict[bytes, Edge] = {}
         several = {pair for pair, count in Counter(edge.pair for edge in edges).items() if count > 1}
@@ -155,102 +151,70 @@ class Stitcher:
             if pair in again:
                 continue
             if last.get(pair) is not edge:
-                if pair in several and pair not in last and self._is_open(pair):
-                    again[pair] = turn  # whether the next one is another connection depends on the past
+                tcp = self.reassembler.connection(pair)
+                if tcp is not None and pair in several and pair not in last and not tcp.ended:
+                    again[pair] = turn  # whether the next edge is a new connection depends on the past
                     continue
-                if pair in last and last[pair].guess is not None:
-                    self._next_on(pair)
+                if tcp is not None and tcp.ended and pair in last and last[pair].guess is not None:
+                    self.reassembler.forget(tcp)  # the split saw that a new connection follows
                 last[pair] = edge
             if packet is None:
                 again[pair] = turn
                 continue
-            self._follow(packet, rows)
-            if edge.guess is not None and turn + 1 == edge.sure and not self._go_on(edge, mends):
-                again[pair] = edge.sure
+            self._follow(packet, add)
+            if edge.guess is not None and turn + 1 == edge.synced and not self._go_on(edge, add, fixups):
+                again[pair] = edge.synced
 
-    def _is_open(self, pair: bytes) -> bool:
-        tcp = self._reassembler.connection(pair)
-        return tcp is not None and not tcp.ended
+    def _maybe_resent(self, edges: list[Edge]) -> MaybeResent:
+        """The sends that may be resent in a split."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for _, name, sequence, *_ in self.reassembler.knowledge.unanswered:
+            found.setdefault(name, []).append((sequence, 0))
+        for edge in edges:
+            tcp = self.reassembler.connection(edge.pair)
+            if tcp is not None:
+                assert isinstance(tcp.state, KnownState)
+                for name, sequence in tcp.state.waiting():
+                    found.setdefault(name, []).append((sequence, 0))
+            for name, sequence, after in edge.part.maybe_resent if edge.part is not None else ():
+                found.setdefault(name, []).append((sequence, after))
+        return found
 
-    def _go_on(self, edge: Edge, mends: _Mends) -> bool:
-        """Go on from where a connection ended, if it stood where the split thought it did."""
+    def _go_on(self, edge: Edge, add: Add, fixups: _Fixups) -> bool:
+        """Continue from the edge's state; return False if the connection is not where the split assumed."""
         assert edge.packets
         assert edge.guess is not None
         assert edge.state is not None
-        tcp = self._reassembler.connection(edge.packets[-1][3][0])
+        assert edge.part is not None
+        tcp = self.reassembler.connection(edge.packets[-1][3][0])
         if tcp is None or edge.doubtful or not agrees(edge.guess, tcp, edge.state):
             return False
-        assert isinstance(tcp.session, TopicSession)
-        if not _same_limit(edge, tcp) or not tcp.session.agrees(edge.guessed):
+        state = tcp.state
+        assert isinstance(state, KnownState)
+        if not _same_limit(edge, tcp) or state.contradicts(edge.part, self._resent):
             return False
-        producers, consumers, asked = tcp.session.tables()
+        names = state.names(edge.part)
         shifts = [0, 0]
         for half, guess in zip(halves_of(tcp), edge.guess.halves, strict=True):
             shifts[half.stream.to_broker] = half.stream.position - guess.position
-        known = dict(producers), dict(consumers), dict(asked)
-        mends[edge.index] = tcp.session.connection, (shifts[0], shifts[1]), known
+        fixups[edge.index] = state.connection, (shifts[0], shifts[1]), names
+        for each in edge.part.deferred:
+            frame = each.frame(state.connection, shifts[each.to_broker])
+            state.track([frame])
+            add([frame])
         take_over(tcp, edge.guess, edge.state)
+        state.go_on(edge.state.known, edge.part, names, self._shift)
         if tcp.ended:
-            self._reassembler.ended(tcp)
+            state.end()
+            self.reassembler.ended(tcp)
+            one, other = (half.stream.protocol for half in halves_of(tcp))
+            if one == other and one in OTHER_TRAFFIC:
+                self.reassembler.other_traffic[one] += 1
         return True
-
-    def _next_on(self, pair: bytes) -> None:
-        """Another connection follows on these addresses, as the split could see."""
-        tcp = self._reassembler.connection(pair)
-        if tcp is not None and tcp.ended:
-            self._reassembler.forget(tcp)
-
-
-class _Rows:
-    """Rows of the edges, until their connections have their numbers."""
-
-    def __init__(self, builder: TableBuilder) -> None:
-        self._builder = builder
-        self._batches: list[tuple[Any, Any]] = []
-
-    def add(self, events: list[Event]) -> None:
-        """Add the rows of `events`."""
-        if events:
-            self._builder.add(events)
-            if self._builder.is_full:
-                self.flush()
-
-    def flush(self) -> None:
-        """Make a batch of what was added."""
-        self._batches.append((self._builder.frames(), self._builder.gaps()))
-
-    def streams(self, first: int, numbers: Any) -> tuple[bytes, bytes]:
-        """The frames and the gaps as Arrow streams, their connections from `first` on numbered."""
-        streams = _Stream(FRAMES), _Stream(GAPS)
-        for batches in self._batches:
-            for stream, batch in zip(streams, batches, strict=True):
-                stream.write(renumbered(batch, numbers, first))
-        return streams[0].close(), streams[1].close()
-
-
-class _Stream:
-    """An Arrow stream in memory; empty if nothing is written."""
-
-    def __init__(self, schema: Any) -> None:
-        self._schema = schema
-        self._buffer = io.BytesIO()
-        self._stream: Any = None
-
-    def write(self, batch: Any) -> None:
-        if not batch.num_rows:
-            return
-        if self._stream is None:
-            self._stream = pa.ipc.new_stream(self._buffer, self._schema)
-        self._stream.write_batch(batch)
-
-    def close(self) -> bytes:
-        if self._stream is not None:
-            self._stream.close()
-        return self._buffer.getvalue()
 
 
 def _same_limit(edge: Edge, tcp: Tcp) -> bool:
-    """Whether the largest frame allowed, which a split may not know, made no difference."""
+    """Whether the largest frame allowed, which a split may not know, made no difference in it."""
     assert edge.guess is not None
     limit = tcp.half.stream.limit
     return limit == edge.guess.limit or (

@@ -1,12 +1,12 @@
-"""The directory of a frames table, and how far the work on it came.
+"""Manages the directory of a frames table, and saves how far the work on it is.
 
-frames/ gaps/   a Parquet file for each split that has rows; `end` has what was open when the inputs ended
-progress/       all that is needed to go on; drafts while they are needed
-manifest.json   the inputs that are in the table, and what was wrong with them
+frames/ gaps/   a Parquet file for each split that has rows; `end` has the rows that remain after all inputs
+progress/       everything needed to continue; drafts until they are finished
+manifest.json   of a complete table: its version, options, inputs, and totals with the problems
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any, Final
@@ -15,9 +15,10 @@ from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import saved
-from pulsarctl_wire.pipeline.decode import KINDS
+from pulsarctl_wire.pipeline.inputs import absolute, filesystem
 from pulsarctl_wire.pipeline.progress import Options, Progress
-from pulsarctl_wire.pipeline.splits import Input, Split, absolute, filesystem, reason
+from pulsarctl_wire.pipeline.rows import KINDS
+from pulsarctl_wire.pipeline.splits import Input, Split, reason
 from pulsarctl_wire.table import VERSION
 
 _STATES: Final = ("before-last", "all")
@@ -26,20 +27,20 @@ _MANIFEST: Final = "manifest.json"
 
 
 class Store:
-    """The directory or URI `out`. CaptureError if it holds something else, or cannot be used."""
+    """The directory or URI `out`. Raises CaptureError if it has something else, OSError if I/O fails."""
 
     def __init__(self, out: str) -> None:
         self.out = absolute(out.rstrip("/"))
         self.drafts = f"{self.out}/progress"
-        """Where drafts go."""
+        """The directory of the drafts."""
         self.checkpoint = f"{self.drafts}/{_CHECKPOINT}"
         """Where Spark keeps its checkpoint of a table that follows a directory."""
         self._system, self._path = filesystem(self.out)
 
     def resume(self, inputs: list[Input], options: Options) -> Progress | None:
-        """The furthest progress that was saved and that `inputs` agree with; what came later is deleted.
+        """The furthest saved progress that fits `inputs` and `options`; deletes the files of later splits.
 
-        None if there is none: then the directory is empty.
+        None if there is none; then all files of the table are deleted.
         """
         with self._said():
             if self._follows():
@@ -50,45 +51,45 @@ class Store:
             found = states.get(last)
             kept = _STATES[: _STATES.index(last) + 1] if found else ()
             first = Split(found.file, found.part, Input("", 0, 0)).name if found else ""
-            for kind in (*KINDS, "progress"):
-                self._system.create_dir(f"{self._path}/{kind}")
-                for each in self._list(kind):
-                    if each.base_name >= first and each.base_name not in kept:
-                        self._system.delete_file(each.path)
+            self._clean(lambda name: name >= first and name not in kept)
             with suppress(FileNotFoundError):
                 self._system.delete_file(f"{self._path}/{_MANIFEST}")
             return found
 
     def follow(self) -> None:
-        """Make ready to follow a directory, or to go on with that."""
+        """Prepare to follow a directory, or to continue following it."""
         with self._said():
             states = [self._load(name) for name in _STATES]
             if not self._follows() and any(states):
                 raise CaptureError("the table there follows no directory; name another one")
-            for kind in (*KINDS, "progress"):
-                self._system.create_dir(f"{self._path}/{kind}")
-                for each in self._list(kind):
-                    if each.base_name.endswith((".unfinished", ".arrow")) or each.base_name == "end.parquet":
-                        self._system.delete_file(each.path)
+            self._clean(lambda name: name.endswith((".unfinished", ".arrow")) or name == "end.parquet")
+
+    def _clean(self, unwanted: Callable[[str], bool]) -> None:
+        """Create the directories, and delete files in them whose names are `unwanted`."""
+        for kind in (*KINDS, "progress"):
+            self._system.create_dir(f"{self._path}/{kind}")
+            for each in self._list(kind):
+                if unwanted(each.base_name):
+                    self._system.delete_file(each.path)
 
     def saved(self) -> Progress | None:
-        """The progress that was saved last. CaptureError if it cannot be read."""
+        """The progress saved last, or None. Raises CaptureError if it is damaged."""
         with self._said():
             return self._load(_STATES[1])
 
     def _follows(self) -> bool:
-        """Whether the table follows a directory. CaptureError if there is something, but no table."""
+        """Whether the table follows a directory. Raises CaptureError if `out` has files but no table."""
         names = {each.base_name for each in self._list("")}
         if names and "progress" not in names:
             raise CaptureError("is not empty and holds no frames table; name another directory")
         return any(each.base_name == _CHECKPOINT for each in self._list("progress"))
 
     def save(self, progress: Progress, *, is_last_begun: bool = False) -> None:
-        """Save how far the work came: all done, or the last input just about to begin."""
+        """Save the progress; `is_last_begun`: in a file of its own, because the last input begins next."""
         self._write(f"progress/{_STATES[not is_last_begun]}", saved.dump(progress))
 
     def finish(self, progress: Progress) -> None:
-        """Say that the table is whole."""
+        """Write the manifest of the complete table."""
         about = {
             "version": progress.version,
             "options": asdict(progress.options),
@@ -127,6 +128,6 @@ class Store:
 
 
 def _fits(found: Progress, inputs: list[Input], options: Options) -> bool:
-    """Whether `found` is how far the work on these inputs came."""
+    """Whether the work on these inputs can continue from `found`."""
     begun = found.inputs[: found.file + (found.part > 0)]
     return found.version == VERSION and found.options == options and begun == inputs[: len(begun)]

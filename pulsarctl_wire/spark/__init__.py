@@ -1,6 +1,8 @@
-"""Captures on Apache Spark: sessions, the distributed decoder, reports."""
+"""Decodes captures on Apache Spark: sessions, the distributed decoder, reports."""
 
 from typing import Final
+
+from pulsarctl_wire.errors import WireError
 
 FOLLOWING: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -8,4 +10,15 @@ FOLLOWING: Final = {
     ),
     "spark.sql.shuffle.partitions": "1",  # there is one state
 }
-"""Settings of a session that follows a directory."""
+"""Settings for a session that follows a directory."""
+
+
+class SparkError(WireError):
+    """Spark, or the Java it needs, is missing or does not start, got invalid settings, or fails.
+
+    `details` is Spark's whole message, of many lines.
+    """
+
+    def __init__(self, text: str, details: str = "") -> None:
+        super().__init__(text)
+        self.details = details

@@ -1,4 +1,4 @@
-"""Our tables as Spark has them: their columns, and where they are."""
+"""Converts our tables for Spark: their columns, and their paths."""
 
 import re
 from typing import Any
@@ -9,16 +9,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from pulsarctl_wire.pipeline.splits import absolute
+from pulsarctl_wire.pipeline.inputs import absolute
 
 
 def spark_uri(path: str) -> str:
-    """A path or URI as Spark is to be told it: what others call s3 its Hadoop calls s3a."""
+    """A path or URI for Spark, whose Hadoop calls the scheme s3 s3a."""
     return re.sub(r"^s3n?://", "s3a://", absolute(path))
 
 
 def plain(schema: Any) -> Any:
-    """An Arrow schema with texts for dictionaries: Spark has none."""
+    """An Arrow schema with texts instead of dictionaries, which Spark does not have."""
 
     def of(type_: Any) -> Any:
         if pa.types.is_dictionary(type_):
@@ -31,15 +31,15 @@ def plain(schema: Any) -> Any:
 
 
 def spark_type(schema: Any) -> StructType:
-    """An Arrow schema of ours as Spark's type of its rows."""
+    """The Spark type of the rows of an Arrow schema of ours."""
     found: StructType = from_arrow_schema(plain(schema))
     return found
 
 
 def completed(table: DataFrame, schema: Any) -> DataFrame:
-    """`table` with all columns of `schema`, of the right types: null where it lacks one. Others are kept.
+    """`table` with all columns of `schema`, of the right types: missing ones are null. Others are kept.
 
-    `partial` is false where it is not there: whoever drops that column has whole frames.
+    If the column `partial` is missing it is false: all frames count as whole.
     """
     wanted = spark_type(schema)
     added: dict[str, Column] = {}

@@ -1,7 +1,7 @@
-"""Functions run by Spark's workers, one task each, as a `concurrent.futures.Executor`.
+"""Runs functions on Spark's workers, one task each, as a `concurrent.futures.Executor`.
 
-The pipeline decides what is to be done next by what came back so far, so every piece of work is a job of
-its own; Spark finds it a core, and another one if that fails.
+The pipeline decides what to do next from the results so far, so every piece of work is a job of
+its own. Spark finds a core for it, and another one if that fails.
 """
 
 import gc
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class SparkExecutor(ThreadPoolExecutor):
-    """Runs functions on the workers of `spark`. What they raise is raised here, as it was there."""
+    """Runs functions on the workers of `spark`. Exceptions raised there are raised here."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self.workers = spark.sparkContext.defaultParallelism
@@ -25,7 +25,7 @@ class SparkExecutor(ThreadPoolExecutor):
         super().__init__(2 * self.workers + 4, thread_name_prefix="pwire-job")
 
     def submit(self, function: Callable[..., T], /, *arguments: Any, **options: Any) -> "Future[T]":
-        """Have `function(*arguments, **options)` run by a worker; all must be picklable."""
+        """Run `function(*arguments, **options)` on a worker; all of these must be picklable."""
         return super().submit(self._job, function, arguments, options)
 
     def _job(self, function: Callable[..., T], arguments: Any, options: Any) -> T:
@@ -35,15 +35,9 @@ class SparkExecutor(ThreadPoolExecutor):
             raise error
         return result  # type: ignore[no-any-return]
 
-    def running(self) -> int:
-        """Tasks that Spark's workers are at now."""
-        tracker = self._context.statusTracker()
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-        return sum(stage.numActiveTasks for stage in stages if stage is not None)
-
 
 def _call(work: tuple[Callable[..., Any], Any, Any]) -> tuple[Any, Exception | None]:
-    """In a worker: do it. Errors are values, for Spark would try again what cannot succeed."""
+    """Run the function, in a worker. Errors are returned, as Spark would retry if they were raised."""
     function, arguments, options = work
     gc.set_threshold(100_000, 20, 100)  # frames come and go, and hold no cycles
     try:

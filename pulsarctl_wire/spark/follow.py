@@ -1,10 +1,10 @@
-"""Captures that rotate into a directory, taken up as they come, by Structured Streaming.
+"""Adds captures that rotate into a directory to a table, as they come, with Structured Streaming.
 
-    a stream of files   those that are complete: the others are being written. A task decodes a split.
-    transformWithState  stitches them, one after the other; its state is all that came before
-    foreachBatch        has the drafts finished, under names that are the same when a batch comes again
+    a stream of files   only complete ones: the others are still being written. A task decodes a split.
+    transformWithState  stitches the splits, one after the other; its state sums up all earlier ones
+    foreachBatch        finishes the drafts, under names that are the same if a batch is repeated
 
-What was taken up and the state that it led to are in Spark's checkpoint together. So whenever this is
+Spark's checkpoint holds the files that were added together with the resulting state. So whenever this is
 killed and started again, the rows are those of one pass. All of it is data: see pipeline/saved.py.
 """
 
@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -21,11 +22,12 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pulsarctl_wire.capture.series import Span, natural, series
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import saved
-from pulsarctl_wire.pipeline.decode import Decoded, Settings, decode_split, unread
+from pulsarctl_wire.pipeline.decode import Decoded, Settings, unread
 from pulsarctl_wire.pipeline.finish import finish_split
+from pulsarctl_wire.pipeline.inputs import is_capture, list_inputs, span
 from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
-from pulsarctl_wire.pipeline.splits import Input, Split, is_capture, list_inputs, plan, span
-from pulsarctl_wire.pipeline.stitch import Stitched, Stitcher
+from pulsarctl_wire.pipeline.rows import Stitched, begun, decode_split
+from pulsarctl_wire.pipeline.splits import Input, Split, plan
 from pulsarctl_wire.pipeline.store import Store
 from pulsarctl_wire.spark.columns import spark_uri
 from pulsarctl_wire.spark.executor import SparkExecutor
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 QUIET: Final = 5.0
-"""Seconds for which a file may not have grown that others of its series follow."""
+"""Seconds after which a file that does not grow is complete, if another one of its series follows."""
 IDLE: Final = 600.0
 """Seconds after which a file that does not grow is complete, even if none follows."""
 _FILES: Final = 64  # of a batch, at most
@@ -57,10 +59,10 @@ def follow(
     show: Callable[[Totals], object] = lambda totals: None,
     say: Callable[[str], object] = lambda note: None,
 ) -> Totals:
-    """Take up the captures in `directory` until interrupted, and add their frames to the table at `out`.
+    """Add the frames of the captures in `directory` to the table at `out`, until interrupted.
 
-    With `finish` all that are there are taken up, what is open then is written, and this ends. `show` is
-    called after each batch, `say` at both ends with what is left out. Raises as `Run` does.
+    With `finish` it adds all existing files, ends the open connections, and returns. `show` gets the totals
+    after each batch, `say` a note of files left out, at the start and the end. Raises as `Run` does.
     """
     store = Store(out)
     store.follow()
@@ -77,7 +79,6 @@ def follow(
             Stitching(options, settings), "name string, data binary", "Append", "None"
         )
     )
-    last: list[Progress] = []
     said: set[str] = set()
 
     def say_once(note: str) -> None:
@@ -86,26 +87,8 @@ def follow(
             say(note)
 
     with SparkExecutor(spark) as executor, _left_out(directory, say_once):
-
-        def finish_batch(batch: "DataFrame", number: int) -> None:
-            rows = batch.collect()
-            work = [
-                executor.submit(
-                    finish_split, row.name, saved.load(bytes(row.data), Stitched, _ROW), store.drafts, out
-                )
-                for row in rows
-                if row.name
-            ]
-            for each in work:
-                each.result()
-            for row in rows:
-                if not row.name:
-                    progress = saved.load_progress(bytes(row.data), _ROW)
-                    store.save(progress)
-                    last[:] = [progress]
-                    show(progress.totals)
-
-        writer = stream.writeStream.foreachBatch(finish_batch)
+        batches = _Batches(store, out, executor, show)
+        writer = stream.writeStream.foreachBatch(batches.finish)
         writer = writer.option("checkpointLocation", spark_uri(store.checkpoint))
         query = (
             writer.trigger(availableNow=True) if finish else writer.trigger(processingTime="1 second")
@@ -114,18 +97,48 @@ def follow(
             query.awaitTermination()
         finally:
             query.stop()
-        progress = last[0] if last else store.saved()
+        progress = batches.last or store.saved()
         if progress is None:
             return Totals()
         if finish:
-            executor.submit(finish_split, "end", progress.stitcher.close(), store.drafts, out).result()
+            end = progress.stitcher.close()
+            executor.submit(finish_split, "end", end, store.drafts, out).result()
             store.finish(progress)
         return progress.totals
 
 
+@dataclass
+class _Batches:
+    """Finishes the drafts of batches. `last` is the progress after the last one."""
+
+    store: Store
+    out: str
+    executor: SparkExecutor
+    show: Callable[[Totals], object]
+    last: Progress | None = None
+
+    def finish(self, batch: "DataFrame", number: int) -> None:
+        """Finish the splits of a batch, and save the progress."""
+        store, rows = self.store, batch.collect()
+        work = [
+            self.executor.submit(
+                finish_split, row.name, saved.load(bytes(row.data), Stitched, _ROW), store.drafts, self.out
+            )
+            for row in rows
+            if row.name
+        ]
+        for each in work:
+            each.result()
+        for row in rows:
+            if not row.name:
+                self.last = saved.load_progress(bytes(row.data), _ROW)
+                store.save(self.last)
+                self.show(self.last.totals)
+
+
 @contextmanager
 def _left_out(directory: str, say: Callable[[str], object]) -> Iterator[None]:
-    """Say which files of a directory are no captures, before and after something is done."""
+    """Report which files of a directory are not captures, before and after the block."""
     try:
         with suppress(CaptureError):  # nothing there yet
             list_inputs([directory], say)
@@ -135,11 +148,11 @@ def _left_out(directory: str, say: Callable[[str], object]) -> Iterator[None]:
             list_inputs([directory], say)
 
 
+@dataclass
 class _Part(InputPartition):
-    def __init__(self, split: Split, first_ns: int | None, problem: str | None) -> None:
-        self.split = split
-        self.first_ns = first_ns
-        self.problem = problem
+    split: Split
+    first_ns: int | None
+    problem: str | None
 
 
 class Rotated(DataSource):
@@ -147,11 +160,11 @@ class Rotated(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` calls it."""
+        """The name for `format`."""
         return "pwire-rotated"
 
     def schema(self) -> str:
-        """Numbers of the file and of the split in it, and what became of it."""
+        """The number of the file, the number of the split in it, and the decoded split."""
         return "file long, part long, decoded binary"
 
     def streamReader(self, schema: "StructType") -> "RotatedReader":
@@ -161,9 +174,9 @@ class Rotated(DataSource):
 
 
 class _File(NamedTuple):
-    """A file as it was last seen, and the clock when it was seen to change.
+    """A file as it was last seen, and the clock when a change of it was seen.
 
-    `size` tells it from another one that begins in the same way.
+    `size` distinguishes it from another one that begins in the same way.
     """
 
     input: Input
@@ -174,26 +187,26 @@ class _File(NamedTuple):
 
     @property
     def begin(self) -> str:
-        """Its series and when it begins: what stays, however much it grows."""
+        """Its series and the time at which it begins: they do not change when it grows."""
         return f"{series(self.input.name)} {self.span.first} " if self.span else self.input.name
 
     @property
     def identity(self) -> str:
-        """What it stays known by when it is renamed or compressed, but not when it is written anew."""
+        """Identifies the file when it is renamed or compressed, but not when it is overwritten."""
         return self.begin + (self.span.mark if self.span else "") + self.size
 
     def differs(self, other: "_File") -> bool:
-        """Whether it is surely not that file, which begins in the same way."""
+        """Whether it is certainly another file than `other`, which begins in the same way."""
         is_packed = any(each.span is None or each.span.last is None for each in (self, other))
         return self.input.size != other.input.size and not is_packed
 
 
 class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Takes up each file once, when it is complete; those of a series in the order of their first packets.
+    """Reads each file once, when it is complete; those of a series in the order of their first packets.
 
     A file is complete once it has not grown for `QUIET` seconds and another one of its series begins after it
-    ends, or once it has not grown for `IDLE` seconds. An offset is how many files were taken up, which of
-    them are still there (with their sizes, in bytes), and the files of its batch. `clock` gives seconds.
+    ends, or once it has not grown for `IDLE` seconds. An offset is how many files were added, which of
+    them still exist (with their sizes, in bytes), and the files of its batch. `clock` returns seconds.
     """
 
     def __init__(
@@ -205,7 +218,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock
         self._files: dict[str, _File] = {}  # captures or not, by their paths
         self._before: dict[str, _File] = {}
-        self._final: set[str] | None = None  # how the files to end with begin, complete or not
+        self._final: set[str] | None = None  # `begin` of the files to finish with, complete or not
 
     def initialOffset(self) -> dict[str, Any]:
         """Before all files."""
@@ -216,14 +229,14 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxFiles(_FILES)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on take up what is there now, and no more."""
+        """From now on read only the files that exist now."""
         self._final = {each.begin for each in self._look()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The offset behind the files of the next batch."""
+        """The offset after the files of the next batch."""
         present: dict[str, _File] = {}
         for each in self._look():
-            if present.setdefault(each.identity, each).differs(each):  # else it is being compressed
+            if present.setdefault(each.identity, each).differs(each):  # otherwise it is being compressed
                 other = each._replace(size=f" {each.input.size}")
                 present[other.identity] = other
         before = saved.checked(start["taken"], _TAKEN, _CHECKPOINT)
@@ -234,10 +247,10 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             now = named.get(name)
             if now is None or now.input.size <= size or not identity.startswith(now.begin):
                 continue
-            if now.identity == identity or now.identity not in before:  # a short file begins longer now
+            if now.identity == identity or now.identity not in before:  # a short file has a new `mark` now
                 taken[now.identity] = [name, now.input.size]
                 grown = now.input.size - size
-                what = f"has grown by {grown} bytes since it was taken up: they may be missing"
+                what = f"has grown by {grown} bytes since it was added: they may be missing"
                 batch.append([now.input, None, what])
         files = list(present.values())
         for each in [each for each in self._complete(files) if each.identity not in taken][:_FILES]:
@@ -258,7 +271,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Decode a split."""
         split, problem = partition.split, partition.problem
         if problem is None and not self._is_there(partition):
-            problem = "was written anew, or is gone, before it could be read"
+            problem = "was overwritten, or is gone, before it could be read"
         decoded = decode_split(split, self._settings) if problem is None else unread(split, problem)
         yield split.file, split.part, saved.dump(decoded)
 
@@ -269,10 +282,10 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found is not None and found.first == partition.first_ns
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to be done: the files are not ours."""
+        """Do nothing: the files are not ours."""
 
     def _look(self) -> list[_File]:
-        """The files that are there now, those that are alike in the order of their first packets."""
+        """The files that exist now, in the order of their first packets."""
         self._before, self._files = self._files, {}
         inputs: list[Input] = []
         with suppress(CaptureError):  # nothing there yet
@@ -280,7 +293,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sorted(map(self._seen, inputs), key=_begin)
 
     def _seen(self, input_: Input) -> _File:
-        """A file that is there now; it is looked into only when it has changed."""
+        """A file that exists now; it is opened only if it has changed."""
         known = self._files.get(input_.path) or self._before.get(input_.path)
         if known is None or known.input != input_:
             captured = is_capture(input_)
@@ -289,7 +302,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return known
 
     def _complete(self, files: list[_File]) -> list[_File]:
-        """Those that are complete, and that come behind no other one of their series that is not."""
+        """The files that are complete, and not after an incomplete one of their series."""
         if self._final is not None:
             return [each for each in files if each.begin in self._final]
         newest = {series(each.input.name): each for each in files if each.span is not None}
@@ -304,7 +317,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return complete
 
     def _is_complete(self, file: _File, newest: _File) -> bool:
-        """Whether nobody writes to a file any more; `newest` is the one of its series that begins last."""
+        """Whether a file is no longer written to; `newest` is the one of its series that begins last."""
         still = self._clock() - file.changed
         if still < QUIET or file is newest or file.span is None or newest.span is None:
             return still >= IDLE
@@ -313,19 +326,19 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _begin(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
-    """A key that sorts files by their first packets; those without come last, by name."""
+    """A key that sorts files by their first packets; those without packets come last, by name."""
     return file.span is None, file.span.first if file.span else 0, natural(file.input.name)
 
 
+@dataclass
 class Stitching(StatefulProcessor):
-    """Stitches splits; gives (name of the split, how to finish it), and at last ("", the state)."""
+    """Stitches splits; yields (name of the split, how to finish it), and finally ("", the state)."""
 
-    def __init__(self, options: Options, settings: Settings) -> None:
-        self._options = options
-        self._settings = settings
+    options: Options
+    settings: Settings
 
     def init(self, handle: Any) -> None:
-        """Begin."""
+        """Open the state."""
         self._state = handle.getValueState("progress", "progress binary")
 
     def handleInputRows(
@@ -337,13 +350,13 @@ class Stitching(StatefulProcessor):
         if self._state.exists():
             progress = saved.load_progress(bytes(self._state.get()[0]), _CHECKPOINT)
         else:
-            progress = Progress(self._options, Stitcher(self._settings))
+            progress = begun(self.options, self.settings)
         results: list[tuple[str, bytes]] = []
         for _, row in pd.concat(list(rows)).sort_values(["file", "part"]).iterrows():
             decoded = saved.load(bytes(row["decoded"]), Decoded, _ROW)
             if decoded.split.part == 0:
                 progress.inputs.append(decoded.split.input)
-            settled = progress.settle(decoded, lambda split: decode_split(split, self._settings))
+            settled = progress.settle(decoded, lambda split: decode_split(split, self.settings))
             if settled is not None:
                 results.append((settled.split.name, saved.dump(progress.take(settled))))
         progress.file, progress.part, progress.end = progress.file + 1, 0, None
@@ -352,4 +365,4 @@ class Stitching(StatefulProcessor):
         yield pd.DataFrame([*results, ("", state)], columns=["name", "data"])
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""

@@ -1,90 +1,87 @@
-"""Events counted: cells while they come, rows when the time moves on. See the package."""
+"""`Stats` counts events in cells, and flushes these to rows from time to time. See the package."""
 
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pulsarctl_wire.capture.sources import Decoder
+from mypy_extensions import mypyc_attr
+
 from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.stats.rows import BUCKETS, NAMES, Cell, Ended, Key, Row
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
+from pulsarctl_wire.wire.counts import latency_of, messages_in
 from pulsarctl_wire.wire.ending import PULSAR, Ending, WithoutData
 from pulsarctl_wire.wire.fields import as_text
-from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.numbers import Numbers
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
-from pulsarctl_wire.wire.session import bound
 
 MAX_ROWS: Final = 10_000
-"""Rows of a kind."""
+"""Maximum number of rows of a kind."""
 MAX_FRAMELESS: Final = 5_000
-"""Rows of connections up to which one without frames gets its own: the rest is kept for those with frames."""
+"""Connections without frames get no rows of their own once there are this many rows of connections."""
 MAX_NAMES: Final = 5_000_000
-"""Bytes of the names of rows of a kind."""
+"""Maximum bytes of the names of rows of a kind."""
 ROOM: Final = 40_000_000
-"""Bytes of latencies."""
+"""Maximum bytes of latencies."""
 LONGEST: Final = 512
-"""Characters of a name that are told apart."""
+"""The first characters of a name that are significant."""
 MAX_CELLS: Final = 16_000_000
-"""Bytes of cells that are remembered; beyond that they are made anew."""
+"""Maximum bytes of cells; when they are exceeded, all cells are flushed and deleted."""
 
 _FIRST_SHIFT: Final = 20  # buckets are 2**20 ns wide at first
 _CELL_COST: Final = 1_000  # bytes, without its names
-_MAX_PENDING: Final = 65_536  # events that are noted in cells
-_MAX_PRODUCERS: Final = 16_384
-_PART: Final = 256  # rows of a part
+_MAX_PENDING: Final = 65_536  # events that are counted in cells before they are flushed
 
 _SEND, _RECEIPT, _SEND_ERROR = NUMBERS["SEND"], NUMBERS["SEND_RECEIPT"], NUMBERS["SEND_ERROR"]
-_PRODUCER, _PRODUCER_SUCCESS = NUMBERS["PRODUCER"], NUMBERS["PRODUCER_SUCCESS"]
 _ALWAYS_ERRORS: Final = {_SEND_ERROR, NUMBERS["ERROR"]}
 _BY: Final = tuple(NAMES)
 
 
-_SPECIAL: Final = {*ERROR_FIELDS, _PRODUCER, _PRODUCER_SUCCESS}
-
-
+@mypyc_attr(native_class=False)
 class Stats:
-    """Counts events; those of several processes can be added up. `finish` comes behind the last event."""
+    """Counts events. The counts of several processes can be merged. Call `finish` after the last event."""
 
     def __init__(self) -> None:
         self.total = Row()
         self.rows: dict[str, dict[Key, Row]] = {by: {} for by in NAMES}
-        """What they are by -> the row's key -> the row."""
+        """Kind of row (a key of `NAMES`) -> the row's key -> the row."""
         self.damage: Counter[str] = Counter()
-        """Of malformed, malformed_bytes, gaps, gap_bytes."""
+        """Counts of malformed, malformed_bytes, gaps, gap_bytes."""
         self.packets = self.cut_packets = self.dropped_packets = 0
-        self.connections = 0
-        """TCP connections with frames."""
         self.all_connections = 0
         self.without_data = WithoutData()
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self.shift = _FIRST_SHIFT
-        """Buckets of series are 2**shift ns wide and counted from the epoch."""
+        """Buckets of series are 2**shift ns wide, and start at the epoch."""
         self.latencies: dict[Key, Latencies] = {}
-        """Whether they are of publishes, then the keys of the rows that they are of, in the order of `NAMES`.
+        """The keys are: whether they are of publishes, then the keys of their rows in the order of `NAMES`.
 
         The command is that of the request.
         """
         self._room = ROOM
         self._names_room = dict.fromkeys(NAMES, MAX_NAMES)
+        self._seen = Numbers()
         self._new_caches()
 
     def _new_caches(self) -> None:
-        """What is of use only while events come."""
+        """Reset the state that is needed only while events come."""
         self._cells: dict[Key, Cell] = {}
         self._cells_size = 0
         self._pending = 0
-        self._seen = Numbers()
-        self._names: dict[tuple[Connection, int], Any] = {}
-        self._opening: dict[tuple[Connection, int], int] = {}
+
+    @property
+    def connections(self) -> int:
+        """The number of TCP connections with frames."""
+        return len(self._seen)
 
     @property
     def seconds(self) -> float | None:
-        """From the first event to the last one; None where the source has no times."""
+        """The time from the first event to the last one; None if the source has no times."""
         if self.first_ns is None or self.last_ns is None:
             return None
         return (self.last_ns - self.first_ns) / 1e9
@@ -92,7 +89,7 @@ class Stats:
     # -- counting
 
     def add(self, events: list[Event]) -> None:
-        """Count `events`. All frames pass here, so that it does little for each."""
+        """Count `events`. This runs for every frame, so the loop is kept cheap."""
         cells = self._cells
         for event in events:
             if event.__class__ is not Frame:
@@ -102,15 +99,13 @@ class Stats:
             metadata = None if event.partial else event.metadata
             key: Key
             if metadata is not None:
-                name = metadata.producer_name
+                name = event.producer or metadata.producer_name
                 key = kind, event.connection, event.topic, event.subscription, name
-            elif event.partial or kind in _SPECIAL:
+            elif event.partial or kind in ERROR_FIELDS:
                 key = self._special_key(event)
-            elif kind == _RECEIPT:
-                producer = event.base.send_receipt.producer_id  # type: ignore[union-attr]
-                key = kind, event.connection, event.topic, producer, event.request_type
             else:
-                key = kind, event.connection, event.topic, event.subscription, event.request_type
+                producer = event.producer
+                key = kind, event.connection, event.topic, event.subscription, producer, event.request_type
             try:
                 cell = cells[key]
             except KeyError:
@@ -118,20 +113,19 @@ class Stats:
             cell.times.append(event.time_ns)
             cell.bytes += len(event.raw)
             if metadata is not None:
-                if metadata.num_chunks_from_msg > 1:
-                    cell.messages += event.joined is not None
-                else:
-                    cell.messages += metadata.num_messages_in_batch
+                cell.messages += messages_in(event)
                 if event.checksum == "invalid":
                     cell.invalid += 1
             elif event.latency_ns is not None:
-                cell.latencies.append(event.latency_ns)
+                latency = latency_of(event)
+                if latency is not None:
+                    cell.latencies.append(latency)
         self._pending += len(events)
         if self._pending > _MAX_PENDING:
             self.flush()
 
     def end(self, ending: Ending) -> None:
-        """Take note of what became of a connection."""
+        """Count a connection that has ended, and note how."""
         self.without_data.add(ending)
         connection, rows = ending.connection, self.rows["connection"]
         key = connection.index, connection.client, connection.server
@@ -140,13 +134,31 @@ class Stats:
             if row.key:
                 row.ended = Ended(ending.protocol, ending.end, ending.by_broker, ending.how)
 
-    def finish(self, decoder: Decoder) -> None:
-        """Take over what the decoder has counted itself."""
+    def finish(self, decoder: Any) -> None:
+        """Copy the counts of a `Decoder` or `Counting`."""
         self.flush()
+        self._add_unanswered(decoder.knowledge)
         self.packets = decoder.packets
         self.cut_packets = decoder.cut_packets
         self.dropped_packets = decoder.dropped_packets
         self.all_connections = decoder.reassembler.connections
+
+    def _add_unanswered(self, knowledge: Knowledge) -> None:
+        """Count the SENDs without answer in the rows of their connections, topics and producers."""
+        connections = {key[0]: key for key in self.rows["connection"] if key}
+        for (topic, producer, *_), send in knowledge.unanswered.items():
+            if send.is_sure:
+                rows = self.rows
+                found = [
+                    self.total,
+                    rows["command"].get(("SEND",)),
+                    rows["connection"].get(connections.get(send.connection.index, ())),
+                    rows["topic"].get((topic and topic[:LONGEST],)),
+                    rows["producer"].get((producer[:LONGEST], topic)),
+                ]
+                for row in found:
+                    if row is not None:
+                        row.unanswered += 1
 
     def _span(self, first_ns: int, last_ns: int) -> None:
         first = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
@@ -163,7 +175,7 @@ class Stats:
         if by <= 0 or self.first_ns is None:
             self.shift = max(shift, self.shift)
             return
-        # numbers that occur lie within BUCKETS of the first one, and are kept modulo BUCKETS
+        # bucket numbers are less than BUCKETS above the first one, so they can be stored modulo BUCKETS
         first = self.first_ns >> self.shift
         moves = [((first + n) % BUCKETS, (first + n >> by) % BUCKETS) for n in range(BUCKETS)]
         for row in self._all_rows():
@@ -180,7 +192,7 @@ class Stats:
             yield from rows.values()
 
     def flush(self) -> None:
-        """Empty all cells into their rows."""
+        """Flush all cells to their rows."""
         filled = [cell for cell in self._cells.values() if cell.times]
         self._pending = 0
         edges = [time_ns for cell in filled for time_ns in cell.edges()]
@@ -204,35 +216,20 @@ class Stats:
     # -- cells
 
     def _special_key(self, frame: Frame) -> Key:
-        """The cell's key of a frame that is cut, reports an error or opens a producer."""
+        """The cell key of a frame that is incomplete, or may report an error."""
         kind, connection = frame.type, frame.connection
         if frame.partial:
             return kind, connection, frame.topic, frame.subscription, None, frame.base is None
         body: Any = frame.body
-        producer = error = None
-        if kind == _PRODUCER and body is not None:
-            self._opening[connection, body.request_id] = body.producer_id
-            bound(self._opening, _MAX_PRODUCERS)
-        elif kind == _PRODUCER_SUCCESS and body is not None:
-            opened = self._opening.pop((connection, body.request_id), None)
-            if opened is not None:
-                self._name(connection, opened, body.producer_name)
-        elif kind in _ALWAYS_ERRORS:
-            producer = body.producer_id if kind == _SEND_ERROR and body is not None else None
+        error = None
+        if kind in _ALWAYS_ERRORS:
             error = body.error if body is not None else 0
         elif body is not None and body.HasField(ERROR_FIELDS[kind]):
             error = getattr(body, ERROR_FIELDS[kind])
-        return kind, connection, frame.topic, frame.subscription, frame.request_type, producer, error
-
-    def _name(self, connection: Connection, producer: int, name: str) -> None:
-        """Producer number `producer` is called `name` from now on."""
-        if self._names.get((connection, producer)) not in (None, name):
-            self._forget()  # cells of its receipts count for the producer before it
-        self._names[connection, producer] = name
-        bound(self._names, _MAX_PRODUCERS)
+        return kind, connection, frame.topic, frame.subscription, frame.producer, frame.request_type, error
 
     def _cell(self, key: Key, frame: Frame) -> Cell:
-        """The cell of a key that has none, or is longer than is kept."""
+        """The cell of a key that has none yet, or whose names are too long and must be cut first."""
         names = [part for part in key if isinstance(part, str | bytes)]
         if any(len(name) > LONGEST for name in names):
             key = tuple(part[:LONGEST] if isinstance(part, str | bytes) else part for part in key)
@@ -246,7 +243,7 @@ class Stats:
         return cell
 
     def _forget(self) -> None:
-        """Make cells anew from now on."""
+        """Flush and delete all cells."""
         self.flush()
         self._cells.clear()
         self._cells_size = 0
@@ -259,11 +256,11 @@ class Stats:
         keys = [rows[by].key if by in rows else None for by in _BY[1:]]
         cell = Cell([self.total, *rows.values()], (frame.type == _RECEIPT, answered.key, *keys))
         cell.sent, cell.is_error, cell.partial = frame.type == _SEND, "error" in rows, frame.partial
-        self.connections += self._seen.add(frame.connection.index)
+        self._seen.add(frame.connection.index)
         return cell
 
     def _row_keys(self, key: Key, frame: Frame) -> dict[str, Key]:
-        """The keys of the rows that a frame counts for; `key` is its cell's."""
+        """The keys of the rows in which a frame counts; `key` is the key of its cell."""
         connection, topic, subscription = frame.connection, frame.topic, frame.subscription
         keys: dict[str, Key] = {
             "command": (frame.command,),
@@ -271,9 +268,8 @@ class Stats:
         }
         if topic is not None:
             keys["topic"] = (topic[:LONGEST],)
-        name = self._producer_of(key, frame)
-        if name is not None:
-            keys["producer"] = name, topic
+        if key[4] is not None:
+            keys["producer"] = as_text(key[4][:LONGEST]), topic
         if subscription is not None:
             keys["subscription"] = subscription[:LONGEST], topic
         if len(key) == 7 and key[6] is not None:
@@ -283,26 +279,8 @@ class Stats:
             keys["error"] = error.name if error else str(key[6]), request, topic, address
         return keys
 
-    def _producer_of(self, key: Key, frame: Frame) -> str | None:
-        """The name of the producer that a frame comes from or goes to, as far as it is known."""
-        name: Any = None
-        if frame.partial:
-            return None
-        if frame.metadata is not None:
-            name = frame.metadata.producer_name
-            if frame.type == _SEND:
-                body: Any = frame.body
-                known = body is None or (frame.connection, body.producer_id) in self._names
-                if not known:
-                    self._name(frame.connection, body.producer_id, name)
-        elif frame.type == _RECEIPT:
-            name = self._names.get((frame.connection, key[3]))
-        elif len(key) == 7 and key[5] is not None:
-            name = self._names.get((frame.connection, key[5]))
-        return as_text(name[:LONGEST]) if name is not None else None
-
     def _admit(self, by: str, key: Key) -> Row:
-        """The row that counts what is about `key`: its own, or that of all others."""
+        """The row of `key`, which is created if there is space; otherwise the row of all others."""
         rows = self.rows[by]
         row = rows.get(key)
         if row is None:
@@ -319,7 +297,7 @@ class Stats:
     # -- latencies
 
     def _keep(self, key: Key, values: Sequence[int] | Latencies) -> None:
-        """Keep latencies for a key: whether they are of publishes, their request's row, the other rows."""
+        """Add latencies to those of `key` (see `latencies`), or of its command alone if memory is short."""
         kept = self.latencies.get(key)
         if self._room <= 0 and (kept is None or not kept.settled) and any(key[2:]):
             for by, row_key in zip(_BY[1:], key[2:], strict=True):
@@ -343,7 +321,7 @@ class Stats:
     # -- several
 
     def merge(self, other: "Stats") -> None:
-        """Add the counts of `other`, made of other connections, or a part of another one (see `parts`)."""
+        """Add the counts of `other`."""
         self.flush()
         other.flush()
         if other.first_ns is not None and other.last_ns is not None:
@@ -360,65 +338,51 @@ class Stats:
             rest = [None if one is None else self._admit(by, one).key for by, one in keys]
             self._keep((key[0], *rest), latencies)
         self.damage.update(other.damage)
-        self.packets = max(self.packets, other.packets)
-        self.cut_packets = max(self.cut_packets, other.cut_packets)
-        self.dropped_packets = max(self.dropped_packets, other.dropped_packets)
-        self.connections += other.connections
-        self.all_connections += other.all_connections
+        self._seen.merge(other._seen)
         self.without_data.merge(other.without_data)
-
-    def parts(self) -> Iterator["Stats"]:
-        """The same in parts, to be merged one after the other where the whole would take too much memory."""
-        self.flush()
-        part = self._part()
-        part.total, part.damage = self.total, self.damage
-        part.packets, part.cut_packets = self.packets, self.cut_packets
-        part.dropped_packets = self.dropped_packets
-        part.connections, part.all_connections = self.connections, self.all_connections
-        part.without_data = self.without_data
-        yield part
-        for by, rows in self.rows.items():
-            for some in _pieces(rows.items(), _PART):
-                part = self._part()
-                part.rows[by] = dict(some)
-                yield part
-        for latencies in _pieces(self.latencies.items(), _PART // 4):
-            part = self._part()
-            part.latencies = dict(latencies)
-            yield part
-
-    def _part(self) -> "Stats":
-        part = Stats()
-        part.first_ns, part.last_ns, part.shift = self.first_ns, self.last_ns, self.shift
-        return part
 
     def __getstate__(self) -> Any:
         self.flush()
-        caches = {"_cells", "_cells_size", "_pending", "_seen", "_names", "_opening"}
+        caches = {"_cells", "_cells_size", "_pending"}
         return {name: value for name, value in self.__dict__.items() if name not in caches}
 
     def __setstate__(self, state: Any) -> None:
         self.__dict__.update(state)
         self._new_caches()
 
-    def renumber(self, number: Callable[[int], int]) -> None:
-        """Give connections other numbers: `number` is a function from one to the other."""
+    def rename(self, numbers: Mapping[int, int], names: Mapping[str, str | None]) -> None:
+        """Renumber the connections in `numbers`, and replace the stand-ins in `names` by names."""
         self._forget()
+        self._seen.rename(numbers)
 
-        def renamed(key: Key | None) -> Key | None:
-            return (number(key[0]), *key[1:]) if key else key
+        for by, rows in self.rows.items():
+            self.rows[by] = kept = dict[Key, Row]()
+            for row in rows.values():
+                key = _renamed(by, row.key, numbers, names)
+                if key in kept:
+                    kept[key].merge(row)
+                elif key is not None:
+                    row.key = key
+                    kept[key] = row
+        latencies, self.latencies = self.latencies, {}
+        for key, values in latencies.items():
+            new = (
+                key[0],
+                *[_renamed(by, each, numbers, names) for by, each in zip(_BY, key[1:], strict=True)],
+            )
+            if new in self.latencies:
+                self.latencies[new].merge(values)
+            else:
+                self.latencies[new] = values
 
-        rows = self.rows["connection"]
-        self.rows["connection"] = {}
-        for row in rows.values():
-            row.key = renamed(row.key) or ()
-            self.rows["connection"][row.key] = row
-        self.latencies = {
-            (*key[:2], renamed(key[2]), *key[3:]): latencies for key, latencies in self.latencies.items()
-        }
 
-
-def _pieces(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    iterator = iter(items)
-    while piece := list(islice(iterator, size)):
-        yield piece
+def _renamed(by: str, key: Key | None, numbers: Mapping[int, int], names: Mapping[str, str | None]) -> Any:
+    """The key of a row by another number or other names; None where a name stands for nothing."""
+    if not key or by == "command":
+        return key
+    if by == "connection":
+        return numbers.get(key[0], key[0]), *key[1:]
+    texts = [names.get(part, part) for part in key]
+    if texts[0] is None:
+        return None
+    return tuple(text and text[:LONGEST] for text in texts)

@@ -1,11 +1,8 @@
-"""Times in bounded memory: as they are while they are few, then in an HDR histogram.
+"""Keeps times in bounded memory: exactly while there are few, then in an HDR histogram.
 
-A histogram's values are right within 0.8 %, whatever the distribution, and histograms add up to the
-same in any order: several processes give what one gives. hdrhistogram was chosen for that over the
-sketches of datasketches, which bound the error in rank and not in value: of 100,000 and 3 million
-values of four distributions, KLL with k = 4,000 (90 kB) was up to 22 % off at p99.9, and at p99 of one
-that jumps there a t-digest of 1,000 (22 kB) up to 37 %, REQ with k = 100 (57 kB) 2 %. It is told of many
-values at a time, as each alone takes it 1 µs.
+The values of a histogram are within 0.8 % for any distribution, and merging gives the same result in any
+order, so several processes give the same result as one. (Sketches bound the error in rank: KLL was up to 22 %
+off, a t-digest 37 %.) Values are added in batches, as adding each alone takes 1 µs.
 """
 
 import sys
@@ -17,19 +14,19 @@ from typing import Any, Final
 from hdrh.histogram import HdrHistogram
 
 EXACT: Final = 2_048
-"""Times that are kept as they are; of up to `8 * EXACT` in several such, percentiles are still exact."""
+"""Up to this many times are kept exactly; `together` is exact for up to `8 * EXACT`."""
 
 PERCENTILES: Final = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
-"""Name -> parts in a thousand."""
+"""Name -> thousandths."""
 
 _LONGEST: Final = 2**62  # ns
-_HIGHEST: Final = 2**42  # ns that a histogram tells apart: 73 minutes
+_HIGHEST: Final = 2**42  # ns, the largest value of a histogram: 73 minutes
 
 
 class Latencies:
-    """Times in ns. `count` of them and their maximum are exact; more than `EXACT` become a histogram."""
+    """Times in ns. `count` and `max` are always exact. More than `EXACT` times become a histogram."""
 
-    COST: Final = 700  # bytes of keeping some, without the values
+    COST: Final = 700  # bytes, without the values
     HISTOGRAM_COST: Final = 56_000
 
     __slots__ = ("_codes", "_histogram", "_values", "count", "max")
@@ -43,12 +40,12 @@ class Latencies:
 
     @property
     def cost(self) -> int:
-        """Bytes that they take, about."""
+        """The approximate memory use in bytes."""
         return self.COST + (self.HISTOGRAM_COST if self.settled else 8 * len(self._values))
 
     @property
     def settled(self) -> bool:
-        """Whether they take no more memory, however many come."""
+        """Whether memory use is constant from now on: there is a histogram."""
         return self._histogram is not None
 
     def add(self, values: Sequence[int]) -> None:
@@ -72,7 +69,7 @@ class Latencies:
                 self._settle()
 
     def merge(self, other: "Latencies") -> None:
-        """Add those of `other`."""
+        """Add the times of `other`."""
         if other._histogram is None:
             self.add(other._values)
             return
@@ -84,7 +81,7 @@ class Latencies:
 
     @classmethod
     def together(cls, parts: Sequence["Latencies"]) -> "Latencies":
-        """All of `parts` as one; exact if they are not too many."""
+        """The times of all `parts`; exact if there are not too many."""
         whole = cls()
         if sum(part.count for part in parts) <= 8 * EXACT and not any(part.settled for part in parts):
             for part in parts:
@@ -97,19 +94,19 @@ class Latencies:
         return whole
 
     def record(self) -> dict[str, int] | None:
-        """Count, percentiles by nearest rank, and maximum, in ns; None if there are none."""
+        """Count, percentiles by nearest rank, and maximum, in ns; None if there are no times."""
         if not self.count:
             return None
         record = {"count": self.count}
         self._settle()
         values = sorted(self._values)
-        for name, thousandths in PERCENTILES.items():
-            rank = max(1, -(-thousandths * self.count // 1000))
-            if self._histogram is None:
-                record[name] = values[rank - 1]
-            else:
-                found = self._histogram.get_value_at_percentile(rank * 100 / self.count)
-                record[name] = min(found, self.max)
+        ranks = {name: max(1, -(-each * self.count // 1000)) for name, each in PERCENTILES.items()}
+        if self._histogram is None:
+            record.update((name, values[rank - 1]) for name, rank in ranks.items())
+        else:
+            percents = {name: rank * 100 / self.count for name, rank in ranks.items()}
+            found = self._histogram.get_percentile_to_value_dict(percents.values())
+            record.update((name, min(found.get(each, 0), self.max)) for name, each in percents.items())
         record["max"] = self.max
         return record
 
@@ -120,7 +117,7 @@ class Latencies:
             self._values = array("q")
 
     def _settle(self) -> None:
-        """Take the codes that wait into the histogram."""
+        """Add the waiting codes to the histogram."""
         if self._codes:
             counts = Counter(self._codes)
             self._codes = array("H")
@@ -148,6 +145,6 @@ def _new_histogram() -> Any:
 
 
 def _codes(values: Sequence[int]) -> memoryview:
-    """The upper halves of the values as float32: sign, exponent and 7 bits, which is a histogram's grain."""
+    """The upper halves of the values as float32: sign, exponent and 7 bits, the precision of a histogram."""
     halves = memoryview(array("f", values)).cast("B").cast("H")
     return halves[sys.byteorder == "little" :: 2]

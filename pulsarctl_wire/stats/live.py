@@ -1,48 +1,44 @@
-"""Live traffic counted while it passes: rates, latencies, and what waits for an answer right now.
+"""Counts live traffic: rates, latencies, and what is waiting for an answer.
 
-    opened, add, closed     in the order in which things happened, by one thread
-    snapshot                all counters at one moment (snapshot.py), as plain values for any thread
+    opened, events, closed  must be called by one thread, in the order in which things happened
+    snapshot                returns all counters at one moment (snapshot.py), as plain values for any thread
 
-Events must have gone through a `Session`, which knows topics and latencies. What waits on a connection is
-followed in waiting.py, what counts and times is in meters.py. Times come in, there is no clock in here.
-Whoever adds may be late: rates, recent times and ages are those at the time of the traffic that was added.
+Events must have passed through the `LedgerState` of their connection, which knows topics, latencies and what
+is waiting. The counters are in meters.py. The caller passes all times; there is no clock in here. The caller
+may be late: rates, recent times and ages refer to the time of the traffic that was counted last.
 
-Memory is bounded: `MAX_TOPICS` topics are told apart, all others are counted together as `OTHERS`; of ended
-connections the last `KEPT` are remembered; a connection has the bounds of waiting.py.
+Memory is bounded: `MAX_TOPICS` topics are counted separately, all others together as `OTHERS`. The last
+`KEPT` ended connections are kept. The state of a connection has its own bounds.
 """
 
-from collections import Counter, deque
-from heapq import nlargest, nsmallest
-from typing import Any, Final
+from collections import Counter, defaultdict, deque
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.stats.meters import Meter, Passage, Timer
 from pulsarctl_wire.stats.rows import OTHERS
-from pulsarctl_wire.stats.snapshot import (
-    ROWS,
-    Backlog,
-    ConnectionRow,
-    ConsumerRow,
-    ProducerRow,
-    Snapshot,
-    TopicRow,
-    Traffic,
-)
-from pulsarctl_wire.stats.waiting import LONGEST, Consumer, Producer, Waiting, messages_of
+from pulsarctl_wire.stats.snapshot import ROWS, Backlog, ConnectionRow, Snapshot, TopicRow, Traffic
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NAMES, NUMBERS, PAYLOAD_TYPES
+from pulsarctl_wire.wire.counts import is_publish, latency_of, messages_in
+from pulsarctl_wire.wire.exchanges import ProducerLedger
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.ledgers import ConsumerLedger, LedgerState
 from pulsarctl_wire.wire.server_errors import error_name
+from pulsarctl_wire.wire.sinks import Sink
 
 MAX_TOPICS: Final = 1_000
-"""Topics that are told apart, the first ones seen."""
+"""Topics that are counted separately: the first ones seen."""
 KEPT: Final = 256
-"""Connections that are still known once they have ended, the last ones."""
+"""Number of ended connections that are kept: the last ones."""
+LONGEST: Final = 512
+"""The first characters of a name that are kept."""
 
 _ALWAYS_ERRORS: Final = {NUMBERS["SEND_ERROR"], NUMBERS["ERROR"]}
 _SEND: Final = NUMBERS["SEND"]
 
 
 class _Topic:
-    """What a topic's entries were, in both directions, and errors about it."""
+    """The counters of a topic: its entries in both directions, and errors."""
 
     __slots__ = ("delivered", "errors", "sent")
 
@@ -52,20 +48,20 @@ class _Topic:
 
 
 class _Connection:
-    """A connection, what waits on it, and its traffic: `meters` are indexed by `to_broker`."""
+    """The state and the counters of a connection; `meters` are indexed by `to_broker`."""
 
-    __slots__ = ("connection", "errors", "is_open", "meters", "waiting")
+    __slots__ = ("connection", "errors", "is_open", "meters", "state")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.is_open = True
-        self.waiting = Waiting()
+        self.state: LedgerState | None = None
         self.meters = Meter(), Meter()
         self.errors = 0
 
 
-class Live:
-    """Counts live traffic, from `started_ns` (ns since the epoch) on."""
+class Live(Sink):
+    """Counts live traffic from `started_ns` (ns since the epoch) on."""
 
     def __init__(self, started_ns: int) -> None:
         self._started_ns = started_ns
@@ -78,14 +74,16 @@ class Live:
         self._commands: Counter[tuple[int, bool]] = Counter()
         self._errors: Counter[str] = Counter()
         self._publishes = Timer()
-        self._requests: dict[str, Timer] = {}
+        self._requests: defaultdict[str, Timer] = defaultdict(Timer)
         self._checksum_failures = self._malformed = self._malformed_bytes = 0
-        self._gaps = self._missed_bytes = self._missed_frames = 0
+        self._gaps = self._missed_bytes = 0
+        self.missed_frames = 0
+        """Frames that were forwarded but not decoded, or not shown."""
 
-    def opened(self, connection: Connection, time_ns: int) -> None:
-        """A connection was made; one that is open under the same index has ended."""
+    def opened(self, connection: Connection, time_ns: int, state: LedgerState | None = None) -> None:
+        """Add a connection, which `state` follows. An open one with the same index is taken as closed."""
         self.closed(connection, time_ns)
-        self._begin(connection)
+        self._begin(connection).state = state
 
     def _begin(self, connection: Connection) -> _Connection:
         row = self._open[connection.index] = _Connection(connection)
@@ -93,25 +91,25 @@ class Live:
         return row
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool = False) -> None:
-        """A connection has ended, and all that was open on it; nothing if it is not open."""
-        self._passage.meet(time_ns)
+        """Close a connection, with its producers and consumers. Ignored if it is not open."""
+        self._passage.observe(time_ns)
         row = self._open.pop(connection.index, None)
         if row is not None:
             row.is_open = False
-            row.waiting = Waiting()
+            row.state = None
             self._ended.append(row)
 
-    def missed(self, frames: int) -> None:
-        """So many frames were forwarded that whoever decodes did not see."""
-        self._missed_frames += frames
+    def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
+        """Count missed frames; their bytes come as a Gap event."""
+        self.missed_frames += frames
 
-    def add(self, events: list[Event]) -> None:
-        """Count events of one connection, as its streams and session gave them; all before `closed`."""
+    def events(self, events: list[Event]) -> None:
+        """Count events of one connection, after its state has seen them, and before `closed`."""
         if not events:
             return
         connection = events[-1].connection
         row = self._open.get(connection.index) or self._begin(connection)
-        now = row.waiting.at_ns = self._time(events[-1])
+        now = self._time(events[-1])
         commands = self._commands
         counts = [0, 0, 0], [0, 0, 0]  # frames, bytes, messages, indexed by `to_broker`
         for event in events:
@@ -119,44 +117,45 @@ class Live:
             if event.__class__ is not Frame:
                 count[1] += self._add_damage(row, event)
                 continue
-            count[0] += 1
             count[1] += len(event.raw)
+            if event.partial:
+                continue
+            count[0] += 1
             kind = event.type
             commands[kind if kind in NAMES else -1, event.to_broker] += 1
             if kind in PAYLOAD_TYPES:
                 count[2] += self._add_entry(event, now)
-            if event.latency_ns is not None:
-                self._timer(event.request_type).add(now, event.latency_ns)
+            latency = latency_of(event)
+            if latency is not None:
+                self._timer(event).add(now, latency)
             if kind in ERROR_FIELDS:
                 self._add_error(row, event)
-            row.waiting.follow(event)
         for to_broker, (frames, size, messages) in enumerate(counts):
             if size:
                 row.meters[to_broker].add(now, frames, size, messages)
                 self._meters[to_broker].add(now, frames, size, messages)
 
     def _time(self, last: Any) -> int:
-        """The time to count events by, of which this is the last one."""
+        """The time at which to count events, of which `last` is the last one."""
         time_ns: int | None = last.time_ns
         if time_ns is None or (last.partial if last.__class__ is Frame else last.__class__ is Malformed):
-            return self._passage.at_ns  # what was left unfinished may have come long ago
-        return self._passage.meet(time_ns)
+            return self._passage.at_ns  # the bytes of an incomplete frame may have come long ago
+        return self._passage.observe(time_ns)
 
     def _add_damage(self, row: _Connection, event: Any) -> int:
-        """Count bytes that are in no frame; give how many."""
+        """Count bytes outside of frames; returns how many."""
         if isinstance(event, Gap):
             self._gaps += 1
             self._missed_bytes += event.size
         else:
             self._malformed += 1
             self._malformed_bytes += event.size
-        row.waiting.forget()
         size: int = event.size
         return size
 
     def _add_entry(self, frame: Frame, now: int) -> int:
-        """Count a SEND or MESSAGE for its topic; give how many messages came with it."""
-        messages = messages_of(frame)
+        """Count a SEND or MESSAGE for its topic; returns how many messages it has."""
+        messages = messages_in(frame)
         if frame.checksum == "invalid":
             self._checksum_failures += 1
         if frame.topic is not None:
@@ -174,7 +173,7 @@ class Live:
                 self._topic(frame.topic).errors += 1
 
     def _topic(self, name: str) -> _Topic:
-        """The counters of a topic, or those of all others."""
+        """The counters of a topic, or those of `OTHERS`."""
         topic = self._topics.get(name)
         if topic is None:
             name = self._name(name[:LONGEST])
@@ -184,38 +183,25 @@ class Live:
         return topic
 
     def _name(self, name: str) -> str:
-        """The name that a topic is counted by."""
+        """The name under which a topic is counted: its own, or `OTHERS`."""
         return name if name in self._topics or len(self._topics) < MAX_TOPICS else OTHERS
 
-    def _timer(self, request_type: int | None) -> Timer:
-        if request_type == _SEND:
+    def _timer(self, answer: Frame) -> Timer:
+        if is_publish(answer):
             return self._publishes
-        name = NAMES.get(request_type or 0, "?")
-        timer = self._requests.get(name)
-        if timer is None:
-            timer = self._requests[name] = Timer()
-        return timer
+        return self._requests[NAMES.get(answer.request_type or 0, "?")]
 
     # -- reading
 
     def snapshot(self, now_ns: int) -> Snapshot:
-        """All counters as they are `now_ns` after the epoch."""
+        """All counters at `now_ns` (ns since the epoch)."""
         at_ns = self._passage.read(now_ns)
         rows = [*self._open.values(), *self._ended]
-        producers = [
-            (row.connection.index, number, each)
-            for row in self._open.values()
-            for number, each in row.waiting.producers.items()
-        ]
-        consumers = [
-            (row.connection.index, number, each)
-            for row in self._open.values()
-            for number, each in row.waiting.consumers.items()
-        ]
-        slowest = nlargest(ROWS, producers, key=lambda it: (it[2].waiting, it[2].messages))
-        starved = nsmallest(ROWS, consumers, key=lambda it: (it[2].permits, -it[2].messages))
-        connections = [_connection_row(each, at_ns) for each in rows]
+        owners = [_owners(row, self._passage.now_ns) for row in rows]
+        connections = [_connection_row(*each, at_ns) for each in zip(rows, owners, strict=True)]
         connections.sort(key=lambda row: (not row.is_open, *_rank(row.to_broker, row.to_client), row.index))
+        producers = list(chain.from_iterable(each.producers for each in owners))
+        consumers = list(chain.from_iterable(each.consumers for each in owners))
         return Snapshot(
             now_ns=now_ns,
             started_ns=self._started_ns,
@@ -223,7 +209,7 @@ class Live:
             to_client=self._meters[False].read(at_ns),
             open_connections=len(self._open),
             all_connections=self._all_connections,
-            backlog=_backlog([it[2] for it in producers], [it[2] for it in consumers], at_ns),
+            backlog=_backlog(_Owners(producers, consumers)),
             commands={(NAMES.get(kind, "UNKNOWN"), way): n for (kind, way), n in self._commands.items()},
             errors=dict(self._errors),
             checksum_failures=self._checksum_failures,
@@ -231,41 +217,30 @@ class Live:
             malformed_bytes=self._malformed_bytes,
             gaps=self._gaps,
             missed_bytes=self._missed_bytes,
-            missed_frames=self._missed_frames,
+            missed_frames=self.missed_frames,
             publishes=self._publishes.read(at_ns),
             requests={name: timer.read(at_ns) for name, timer in self._requests.items()},
             connections=connections[:ROWS],
             kept_connections=len(rows),
-            topics=self._topic_rows([it[2] for it in producers], [it[2] for it in consumers], at_ns),
-            producers=[
-                ProducerRow(
-                    connection, number, each.name, each.topic, each.messages, each.waiting, _age(each, at_ns)
-                )
-                for connection, number, each in slowest
-            ],
-            consumers=[
-                ConsumerRow(
-                    *(connection, number, each.subscription, each.topic),
-                    *(each.messages, each.permits, each.unacked, each.exact),
-                )
-                for connection, number, each in starved
-            ],
+            topics=self._topic_rows(producers, consumers, at_ns),
         )
 
-    def _topic_rows(self, producers: list[Producer], consumers: list[Consumer], at_ns: int) -> list[TopicRow]:
+    def _topic_rows(
+        self, producers: list["_Producer"], consumers: list[ConsumerLedger], at_ns: int
+    ) -> list[TopicRow]:
         for topic_name in [*(each.topic for each in producers), *(each.topic for each in consumers)]:
-            self._topic(topic_name)  # nothing may have been sent there yet
-        owners: dict[str, tuple[list[Producer], list[Consumer]]] = {name: ([], []) for name in self._topics}
+            self._topic(topic_name)  # create it: it may have no traffic yet
+        owners = {name: _Owners([], []) for name in self._topics}
         for producer in producers:
-            owners[self._name(producer.topic)][0].append(producer)
+            owners[self._name(producer.topic)].producers.append(producer)
         for consumer in consumers:
-            owners[self._name(consumer.topic)][1].append(consumer)
+            owners[self._name(consumer.topic)].consumers.append(consumer)
         rows = [
             TopicRow(
                 name,
                 topic.sent.read(at_ns),
                 topic.delivered.read(at_ns),
-                _backlog(*owners[name], at_ns),
+                _backlog(owners[name]),
                 topic.errors,
             )
             for name, topic in self._topics.items()
@@ -273,8 +248,36 @@ class Live:
         return sorted(rows, key=lambda row: (row.topic == OTHERS, *_rank(row.sent, row.delivered), row.topic))
 
 
-def _connection_row(row: _Connection, at_ns: int) -> ConnectionRow:
-    connection, waiting = row.connection, row.waiting
+class _Producer(NamedTuple):
+    """An open producer in a snapshot: topic, number of SENDs without answer, and age of the oldest one."""
+
+    topic: str
+    waiting: int
+    oldest_ns: int | None
+
+
+class _Owners(NamedTuple):
+    """The open producers and consumers of a connection, or of a topic."""
+
+    producers: list[_Producer]
+    consumers: list[ConsumerLedger]
+
+
+def _producer(ledger: ProducerLedger, now_ns: int) -> _Producer:
+    waiting, since_ns = ledger.surely_waiting()
+    oldest_ns = None if since_ns is None else max(now_ns - since_ns, 0)
+    return _Producer((ledger.topic or "")[:LONGEST], waiting, oldest_ns)
+
+
+def _owners(row: _Connection, now_ns: int) -> _Owners:
+    if row.state is None:
+        return _Owners([], [])
+    producers = [_producer(each, now_ns) for each in row.state.producers.values() if each.is_open]
+    return _Owners(producers, list(row.state.consumers.values()))
+
+
+def _connection_row(row: _Connection, owners: _Owners, at_ns: int) -> ConnectionRow:
+    connection = row.connection
     return ConnectionRow(
         connection.index,
         connection.client,
@@ -282,29 +285,24 @@ def _connection_row(row: _Connection, at_ns: int) -> ConnectionRow:
         row.is_open,
         row.meters[True].read(at_ns),
         row.meters[False].read(at_ns),
-        _backlog(list(waiting.producers.values()), list(waiting.consumers.values()), at_ns),
+        _backlog(owners),
         row.errors,
     )
 
 
-def _backlog(producers: list[Producer], consumers: list[Consumer], at_ns: int) -> Backlog:
-    ages = [age for each in producers if (age := _age(each, at_ns)) is not None]
+def _backlog(owners: _Owners) -> Backlog:
+    producers, consumers = owners
     return Backlog(
         len(producers),
         len(consumers),
         sum(each.waiting for each in producers),
-        max(ages, default=None),
+        max((each.oldest_ns for each in producers if each.oldest_ns is not None), default=None),
         sum(each.permits for each in consumers),
         sum(each.unacked for each in consumers),
         all(each.exact for each in consumers),
     )
 
 
-def _age(producer: Producer, at_ns: int) -> int | None:
-    """How long the oldest pending send has waited, in ns."""
-    return None if producer.oldest_ns is None else at_ns - producer.oldest_ns
-
-
 def _rank(one: Traffic, other: Traffic) -> tuple[float, int]:
-    """The busiest first: by what passes now, then by all that did."""
+    """Sort key, the busiest first: by current rate, then by total bytes."""
     return -one.bytes_per_s - other.bytes_per_s, -one.size - other.size

@@ -1,11 +1,11 @@
-"""What live counters are made of: traffic with its rate over the last seconds, times with their spread.
+"""The parts of live counters: traffic with recent rates, and times with percentiles.
 
-    Passage    the time of the traffic that is counted, which may be long past
+    Passage    the time of the traffic that is counted, which may be behind the clock
     Meter      frames, bytes and messages since the start, and a ring of one-second buckets for their rates
     Timer      times since the start: histogram, sum and percentiles; and percentiles of the last seconds
 
-No clock in here: whoever counts says when. Meters and timers are told what a `Passage` makes of that, so
-that for them time never goes back.
+There is no clock in here: the caller passes the time. A `Passage` converts it for meters and timers, so that
+their time never goes back.
 """
 
 from bisect import bisect_left
@@ -15,68 +15,73 @@ from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.stats.snapshot import Times, Traffic
 
 WINDOW: Final = 5
-"""Seconds that rates are taken over."""
+"""Rates are averages over this many seconds."""
 
 RECENT: Final = 10
-"""Seconds after which recent times become those before; both are shown as recent."""
+"""Seconds of a window of times; the current window and the previous one are shown as recent."""
 
 BOUNDS: Final = (
     *(100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000, 25_000_000, 50_000_000),
     *(100_000_000, 250_000_000, 500_000_000, 1_000_000_000, 2_500_000_000, 5_000_000_000),
     *(10_000_000_000, 30_000_000_000),
 )
-"""Upper bounds of a histogram's buckets in ns: from what a broker nearby takes to when clients give up."""
+"""Upper bounds of a histogram's buckets in ns, from latencies of near brokers to timeouts of clients."""
 
 SECOND: Final = 1_000_000_000
 
-_GATHERED: Final = 4_096  # times that wait to be sorted in
+_GATHERED: Final = 4_096  # times that are added in one batch
 
 
 class Passage:
-    """The time of the traffic that is counted, from `now_ns` (ns since the epoch) on.
+    """The time of the traffic that is counted, starting at `now_ns` (ns since the epoch).
 
-    Who counts may be seconds late: rates are those of the traffic that they are at. While nothing comes,
-    time goes on with the clock. `at_ns` is what meters and timers count by: the time of what passed last,
-    and all that the clock was set back by.
+    The caller may be seconds late, so rates refer to the time of the traffic counted last. Without traffic,
+    time goes on with the clock. `at_ns` is the time for meters and timers: that of the last traffic, plus
+    all the time by which the clock was set back, so that it never decreases.
     """
 
-    __slots__ = ("_idle", "_met", "_read_ns", "_time_ns", "at_ns")
+    __slots__ = ("_idle", "_observed", "_read_ns", "_time_ns", "at_ns")
 
     def __init__(self, now_ns: int) -> None:
         self.at_ns = self._time_ns = self._read_ns = now_ns
-        self._idle = 0  # ns that have passed since, without anything
-        self._met = False
+        self._idle = 0  # ns without traffic since then
+        self._observed = False
 
-    def meet(self, time_ns: int) -> int:
-        """Something passed at `time_ns`, after all that was met before; gives the time to count it by."""
+    @property
+    def now_ns(self) -> int:
+        """The current time of the traffic, by the clock that stamped it."""
+        return self._time_ns + self._idle
+
+    def observe(self, time_ns: int) -> int:
+        """Note traffic at `time_ns`, in order; returns the time at which to count it."""
         ahead = time_ns - self._time_ns
         if ahead < 0:  # the clock was set back
             ahead = self._idle
         self._time_ns = time_ns
         self._idle = 0
-        self._met = True
+        self._observed = True
         self.at_ns = at_ns = self.at_ns + ahead
         return at_ns
 
     def read(self, now_ns: int) -> int:
-        """The clock says `now_ns`; gives the time to read meters by.
+        """Note that the clock shows `now_ns`; returns the time at which to read meters.
 
-        What was met since the last reading, but passed before it, has waited: who counts is late. Where
-        nothing was met, nothing waits.
+        If traffic was observed since the last call, but its time is before that call, the caller is late, and
+        time stays at the traffic. If none was observed, the caller is not late, and time goes on.
         """
         behind = now_ns - self._time_ns
         since = max(now_ns - self._read_ns, 0)  # 0: the clock was set back
-        if not self._met:
+        if not self._observed:
             self._idle = max(behind, self._idle + since)
         elif 0 <= behind <= since:
             self._idle = behind
-        self._met = False
+        self._observed = False
         self._read_ns = now_ns
         return self.at_ns + self._idle
 
 
 class Meter:
-    """Counts frames, bytes and messages; those of the last `WINDOW` seconds by the second."""
+    """Counts frames, bytes and messages, in all, and per second for the last `WINDOW` seconds."""
 
     __slots__ = ("_ring", "_second", "_started", "frames", "messages", "size")
 
@@ -87,7 +92,7 @@ class Meter:
         self._ring = [0] * (3 * WINDOW)
 
     def add(self, time_ns: int, frames: int, size: int, messages: int) -> None:
-        """Count `frames` of `size` bytes that carried `messages`."""
+        """Count `frames` of `size` bytes in all, with `messages`."""
         self.frames += frames
         self.size += size
         self.messages += messages
@@ -101,7 +106,7 @@ class Meter:
         ring[at + 2] += messages
 
     def read(self, now_ns: int) -> Traffic:
-        """The counts, and their rates over the `WINDOW` seconds (less, if it began later) up to now."""
+        """The counts, and their rates over the last `WINDOW` seconds, or since the first count."""
         frames = size = messages = 0
         span = 1.0
         if self._started is not None:
@@ -116,7 +121,7 @@ class Meter:
         return Traffic(self.frames, self.size, self.messages, *rates)
 
     def _turn(self, second: int) -> None:
-        """Let `second` be the ring's newest, those before it empty."""
+        """Make `second` the newest of the ring, and clear the buckets since the previous newest one."""
         if self._started is None:
             self._started = self._second = second
         for each in range(max(self._second, second - WINDOW) + 1, second + 1):
@@ -138,7 +143,7 @@ class Timer:
         self._window = 0
 
     def add(self, time_ns: int, took_ns: int) -> None:
-        """Something took `took_ns`, and was done at `time_ns`."""
+        """Add a time of `took_ns` that ended at `time_ns`."""
         window = time_ns // (RECENT * SECOND)
         if window != self._window:
             self._turn(window)
@@ -147,7 +152,7 @@ class Timer:
             self._settle()
 
     def read(self, now_ns: int) -> Times:
-        """What is known of them now."""
+        """The histogram and the percentiles at `now_ns`."""
         self._settle()
         later = now_ns // (RECENT * SECOND) - self._window
         recent = Latencies.together([self._recent, self._before][: max(2 - later, 0)])
@@ -164,7 +169,7 @@ class Timer:
         self._waiting = []
 
     def _turn(self, window: int) -> None:
-        """Times of another window come: those of the last one are those before, older ones are gone."""
+        """Start a new window: the current one becomes the previous one, and older times are dropped."""
         self._settle()
         self._before = self._recent if window == self._window + 1 else Latencies()
         self._recent = Latencies()

@@ -1,4 +1,4 @@
-"""Counts as plain records: what `-o json` prints and the tables show. See docs/cli.md."""
+"""Turns counts into plain records, which `-o json` prints and the tables show. See docs/cli.md."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.stats.rows import BUCKETS, NAMES, OTHERS, Ended, Key, Row
 from pulsarctl_wire.wire.ending import PULSAR
 
-Record = dict[str, Any]
+Figures = dict[str, Any]
 
 
-def total_record(stats: Stats) -> Record:
-    """The totals; names and units as in docs/cli.md."""
+def total_record(stats: Stats) -> Figures:
+    """The totals; docs/cli.md has names and units."""
     stats.flush()
     first = stats.first_ns
     return {
@@ -36,10 +36,10 @@ def total_record(stats: Stats) -> Record:
     }
 
 
-def records(stats: Stats, by: str, top: int = 0) -> list[Record]:
-    """The rows by one of `NAMES`: the `top` largest (0: all), then all others as one if there are some.
+def records(stats: Stats, by: str, top: int = 0) -> list[Figures]:
+    """The rows of the kind `by` (a key of `NAMES`): the `top` largest (0: all), then the row of all others.
 
-    They are ordered by bytes, errors by their number; ties by name.
+    Rows are ordered by bytes, errors by number, and then by name.
     """
     stats.flush()
     rows = stats.rows[by]
@@ -54,7 +54,7 @@ def records(stats: Stats, by: str, top: int = 0) -> list[Record]:
     return [_record(stats, by, rows[key], percentiles[key]) for key in chosen]
 
 
-def _record(stats: Stats, by: str, row: Row, percentiles: Record) -> Record:
+def _record(stats: Stats, by: str, row: Row, percentiles: Figures) -> Figures:
     first, *rest = NAMES[by]
     names = dict(zip(NAMES[by], row.key, strict=True)) if row.key else {first: OTHERS, **dict.fromkeys(rest)}
     return {
@@ -68,8 +68,8 @@ def _record(stats: Stats, by: str, row: Row, percentiles: Record) -> Record:
     }
 
 
-def _ended(row: Row) -> Record:
-    """How a connection went; all null of the row of all others, and where the source has no packets."""
+def _ended(row: Row) -> Figures:
+    """How a connection ended; all None for the row of all others, and if the source has no packets."""
     if row.ended is None:
         return dict.fromkeys(Ended._fields)
     record = row.ended._asdict()
@@ -78,8 +78,8 @@ def _ended(row: Row) -> Record:
     return record
 
 
-def _counts(stats: Stats, row: Row) -> Record:
-    counts: Record = {
+def _counts(stats: Stats, row: Row) -> Figures:
+    counts: Figures = {
         "frames": row.frames,
         "bytes": row.bytes,
         "sent": row.sent,
@@ -92,6 +92,7 @@ def _counts(stats: Stats, row: Row) -> Record:
         **rates,
         "invalid_checksums": row.invalid,
         "errors": row.errors,
+        "unanswered_sends": row.unanswered,
         "partial": row.partial,
     }
 
@@ -103,8 +104,8 @@ def _series(stats: Stats, row: Row) -> list[int]:
     return [row.series[bucket % BUCKETS] if row.series is not None else 0 for bucket in buckets]
 
 
-def _percentiles(stats: Stats, keys: Iterable[Key | None], place: int) -> dict[Key | None, Record]:
-    """What publishes and requests took for each of `keys`, found at `place` of latencies' keys (0: all)."""
+def _percentiles(stats: Stats, keys: Iterable[Key | None], place: int) -> dict[Key | None, Figures]:
+    """Latencies of publishes and requests by `keys`: the row keys at `place` in `stats.latencies`."""
     wanted = set(keys)
     found: dict[tuple[bool, Key | None], list[Latencies]] = defaultdict(list)
     for key, latencies in stats.latencies.items():

@@ -1,14 +1,14 @@
-"""What is counted: rows, the cells in which counts wait for them, and the names of both."""
+"""The rows of statistics, the cells in which counts are collected for them, and their names."""
 
 from array import array
 from bisect import bisect_left
 from typing import Any, Final, NamedTuple
 
 BUCKETS: Final = 64
-"""Buckets of a series; in all but the shortest captures at least half of them are in use."""
+"""Buckets of a series; at least half of them are used, except in very short captures."""
 
 OTHERS: Final = "(others)"
-"""What stands in the place of the name for all rows that were too many."""
+"""The name of the row that counts everything beyond the maximum number of rows."""
 
 NAMES: Final[dict[str, tuple[str, ...]]] = {
     "command": ("command",),
@@ -18,14 +18,14 @@ NAMES: Final[dict[str, tuple[str, ...]]] = {
     "subscription": ("subscription", "topic"),
     "error": ("error", "command", "topic", "address"),
 }
-"""What rows can be by -> the keys that name one; the first of them is `OTHERS` where it is."""
+"""Kinds of rows -> the fields that identify a row; in the row of all others, the first is `OTHERS`."""
 
 Key = tuple[Any, ...]
 """The names of a row; () is the row of all others."""
 
 
 class Ended(NamedTuple):
-    """What became of a connection, as in `Ending`."""
+    """How a connection ended, as in `Ending`."""
 
     protocol: str | None
     end: str
@@ -33,31 +33,26 @@ class Ended(NamedTuple):
     how: str
 
 
-class Row:
-    """The counts of one row. `series` are its frames by bucket, at the bucket's slot."""
+_COUNTS: Final = ("bytes", "delivered", "errors", "frames", "invalid", "partial", "sent", "unanswered")
 
-    __slots__ = (
-        *("bytes", "delivered", "errors", "frames", "invalid", "key"),
-        *("ended", "lost", "partial", "sent", "series"),
-    )
+
+class Row:
+    """The counts of one row. `series` has its frames by slot: the number of a bucket modulo `BUCKETS`."""
+
+    __slots__ = (*_COUNTS, "ended", "key", "lost", "series")
 
     def __init__(self, key: Key = ()) -> None:
         self.key = key
         self.frames = self.bytes = self.sent = self.delivered = 0
-        self.invalid = self.errors = self.partial = 0
-        self.lost = False  # some of its latencies
-        self.ended: Ended | None = None  # of a connection
+        self.invalid = self.errors = self.partial = self.unanswered = 0
+        self.lost = False  # whether latencies were dropped
+        self.ended: Ended | None = None  # only for connections
         self.series: array[int] | None = None
 
     def merge(self, other: "Row") -> None:
         """Add the counts of `other`, whose series has the same buckets."""
-        self.frames += other.frames
-        self.bytes += other.bytes
-        self.sent += other.sent
-        self.delivered += other.delivered
-        self.invalid += other.invalid
-        self.errors += other.errors
-        self.partial += other.partial
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.lost |= other.lost
         self.ended = self.ended or other.ended
         if other.series is not None:
@@ -72,7 +67,7 @@ class Row:
 
 
 class Cell:
-    """What was noted of frames that are about the same, and the rows that they count for."""
+    """The counts of frames with the same key since the last flush, and the rows in which they count."""
 
     __slots__ = (
         *("bytes", "invalid", "is_error", "latencies", "latency_key"),
@@ -90,16 +85,16 @@ class Cell:
         self.bytes = self.messages = self.invalid = self.untimed = 0
 
     def edges(self) -> list[int]:
-        """The first and the last of the times, if there are any."""
+        """The first and last time, if any."""
         times = self.times
         if None in times:
             self.times = [time_ns for time_ns in times if time_ns is not None]
             self.untimed += len(times) - len(self.times)
-        self.times.sort()  # they nearly are
+        self.times.sort()  # they are almost sorted
         return [self.times[0], self.times[-1]] if self.times else []
 
     def empty(self, shift: int) -> None:
-        """Give the rows what was noted (`edges` was called); buckets are 2**`shift` ns wide."""
+        """Add the counts to the rows, and reset them. Call `edges` first. Buckets are 2**`shift` ns wide."""
         times = self.times
         slots: dict[int, int] = {}
         at = 0

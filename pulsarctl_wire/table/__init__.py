@@ -1,7 +1,6 @@
-"""The frames table: one row a frame, in Arrow batches and Parquet files. See docs/frames-table.md."""
+"""The frames table: one row per frame, in Arrow batches and Parquet files. See docs/frames-table.md."""
 
 from pulsarctl_wire.table.builder import TableBuilder
-from pulsarctl_wire.table.columns import renumbered
-from pulsarctl_wire.table.schema import FRAMES, GAPS, VERSION, writer
+from pulsarctl_wire.table.schema import FRAMES, GAPS, VERSION, gaps_path, writer
 
-__all__ = ["FRAMES", "GAPS", "VERSION", "TableBuilder", "renumbered", "writer"]
+__all__ = ["FRAMES", "GAPS", "VERSION", "TableBuilder", "gaps_path", "writer"]

@@ -1,15 +1,15 @@
-"""Events as rows of the frames table, in Arrow batches.
+"""Makes rows of the frames table from events, in Arrow batches.
 
-Every frame passes here, so what each command has is packed into a binary record of its own kind, with
-one call; numpy reads the records of a batch as columns and puts them where their rows are. What is rare
-is kept as plain values beside them.
+This runs for every frame, so it must be fast: the fields of a command are packed with one call into a binary
+record of the command's kind. numpy reads the records of a batch as columns and puts their values into the
+right rows. Rare fields are kept as plain values.
 """
 
-import struct
 from array import array
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -18,12 +18,13 @@ import pyarrow as pa
 from mmh3 import hash as murmur3
 
 from pulsarctl_wire.capture.sources import PLACE_BITS
-from pulsarctl_wire.table.columns import Codes, Columns, Records, signed
+from pulsarctl_wire.table.columns import Codes, Columns, Records, chosen
 from pulsarctl_wire.table.schema import FRAMES, GAPS, ROWS
-from pulsarctl_wire.wire.commands import BODIES, ERROR_FIELDS, NUMBERS, command_name
+from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
+from pulsarctl_wire.wire.counts import latency_of, messages_in, ones, permits_used
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
-from pulsarctl_wire.wire.fields import Walker, as_base64, as_text
-from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
+from pulsarctl_wire.wire.fields import Walker, as_base64, as_text, signed
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed, header_at
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     CommandAck,
@@ -32,48 +33,42 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     ServerError,
 )
 from pulsarctl_wire.wire.redaction import shown
+from pulsarctl_wire.wire.state import FIELDS
 
-_GATHERED: Final = 64  # events that become rows at a time
-_MOST_DAMAGE: Final = 4_096  # stretches, which hold as many bytes each
-_MOST_BYTES: Final = 64 * 1024 * 1024  # of payloads, JSON, lists of ids, and different texts
+_GATHERED: Final = 64  # events that are added at a time
+_MOST_DAMAGE: Final = 4_096  # gaps and malformed stretches; each keeps at most 4,096 bytes
+_MOST_BYTES: Final = 64 * 1024 * 1024  # of payloads, JSON, lists of ids, and distinct texts
 _NO_TIME: Final = -(2**63)
-_MOST_CONNECTIONS: Final = 65_536  # whose addresses are remembered
-_MOST_KEYS: Final = 65_536  # whose hashes are
-_LONGEST_KEY: Final = 256  # characters of those
-_KNOWN: Final = 2**31  # where types begin that no schema can have
+_MOST_CONNECTIONS: Final = 65_536  # whose addresses are cached
+_LONGEST_KEY: Final = 256  # characters or bytes of a key whose hash is cached
+_KNOWN: Final = 2**31  # types from here on do not fit in an int32
 
 
 _Ends = tuple[str | None, int | None, str | None, int | None]
 """Address and port of the source, and of the destination."""
 
-_header_at: Final = struct.Struct(">II").unpack_from
 _CHECKSUMS: Final = {None: 0, "valid": 1, "invalid": 2, "absent": 3}
 _HEADS: Final = (18, 18, 18, 12)
-"""Bytes in front of the metadata but for the command: sizes, checksum and magic; by the numbers above."""
+"""Bytes in front of the metadata, without the command: sizes, magic, checksum. By code of `_CHECKSUMS`."""
 _VARINT: Final = tuple(max(1, -(-bits // 7)) for bits in range(65))
-"""Bytes that protobuf takes for a number, by its bits."""
+"""Size of a protobuf varint in bytes, by the bits of its number."""
 _SEND, _RECEIPT, _MESSAGE, _ACK, _FLOW = 6, 7, 9, 10, 11
 _ENTRIES: Final = {_SEND, _MESSAGE}
 _WITHOUT_JSON: Final = {NUMBERS[name] for name in ("PING", "PONG", "ACK_RESPONSE")}
 _IDS: Final = ("request_id", "producer_id", "consumer_id", "sequence_id")
 
 
-def _present(number: int, names: Iterable[str]) -> tuple[str, ...]:
-    fields = getattr(BaseCommand(), BODIES[number]).DESCRIPTOR.fields_by_name
-    return tuple(name for name in names if name in fields)
-
-
-_IDS_OF: Final = {number: _present(number, _IDS) for number in BODIES}
+_IDS_OF: Final = {number: [name for name in _IDS if name in fields] for number, fields in FIELDS.items()}
 _ERRORS: Final = {value.number: value.name for value in ServerError.DESCRIPTOR.values}
 _COMPRESSIONS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
 _ACK_TYPES: Final = {value.number: value.name for value in CommandAck.AckType.DESCRIPTOR.values}
 
 
 class TableBuilder:
-    """Collects events; `frames` and `gaps` give their rows and begin anew.
+    """Collects events; `frames` and `gaps` return their rows and start over.
 
-    `sources` are the names of the files that the events' places number (see `Decoder`); it may grow
-    while rows are collected. `payload` keeps the payload of each frame, as it was on the wire.
+    `sources` are file names, by the file numbers in the events' places (see `PLACE_BITS`); it may grow
+    while rows are collected. `payload`: keep the payload of each frame (see `_payload`).
     """
 
     def __init__(self, sources: Sequence[str] | Mapping[int, str], *, payload: bool = False) -> None:
@@ -89,22 +84,22 @@ class TableBuilder:
         )
         self._entries = Records(
             **{"owner": "u8", "first": "u8", "second": "u8", "count": "i8", "size": "i8"},
-            **{"payload_at": "i8", "row": "i4", "checksum": "i1"},
+            **{"payload_at": "i8", "row": "i4", "permits": "i4", "checksum": "i1"},
         )
-        self._opened = Records(row="i4", name="i4", publish="u8", codec="i4", messages="i4")
+        self._opened = Records(row="i4", name="i4", publish="u8", codec="i4", batch="i4", messages="i4")
+        self._answers = Records(latency="i8", size="i8", row="i4", type="i4", name="i4", messages="i4")
         self._receipts = Records(
             producer="u8", sequence="u8", ledger="u8", entry="u8", row="i4", identified="i1"
         )
         self._acks = Records(
             **{"consumer": "u8", "request": "u8", "ledger": "u8", "entry": "u8"},
-            **{"row": "i4", "type": "i4", "count": "i4", "asks": "i1"},
+            **{"left": "i8", "row": "i4", "type": "i4", "count": "i4", "asks": "i1"},
         )
         self._flows = Records(consumer="u8", permits="u4", row="i4")
-        self._keys: dict[Any, int] = {}
         self._addresses: dict[int, tuple[str, str, _Ends]] = {}
         self.damage: list[Event] = []
-        """What was collected for the gaps table since its last batch was taken."""
-        self._damaged: list[int] = []  # the halves of that, as they were called then
+        """Events for the gaps table since its last batch was taken."""
+        self._damaged: list[int] = []  # `_half` of each, from before any renumbering
         self._begin()
 
     def _begin(self) -> None:
@@ -119,12 +114,12 @@ class TableBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to take what was collected."""
+        """Whether the caller should take batches now."""
         kept = self._bytes + self._names.size + self._topics.size + self._subscriptions.size
         return self.rows >= ROWS or len(self.damage) >= _MOST_DAMAGE or kept >= _MOST_BYTES
 
     def batches(self, batches: Iterable[list[Event]]) -> Iterator[tuple[Any, Any]]:
-        """Frames and gaps of all events, a batch of each at a time; there is at least one, maybe empty."""
+        """Add all events; yield batches of frames and of gaps, in pairs: at least one pair, maybe empty."""
         gathered: list[Event] = []
         for events in batches:
             gathered += events
@@ -155,7 +150,7 @@ class TableBuilder:
                 connections[connection.index] = connection
             number, base, raw = frame.type, frame.base, frame.raw
             time_ns, start_ns = frame.time_ns, frame.start_ns
-            total, size = _header_at(raw) if len(raw) >= 8 else (frame.total_size, 0)
+            total, size = header_at(raw) if len(raw) >= 8 else (frame.total_size, 0)
             if time_ns is None or start_ns is None:
                 time_ns = start_ns = _NO_TIME
             pack_into(
@@ -179,6 +174,8 @@ class TableBuilder:
                 entry(row, frame, base, number, size)
             else:
                 self._other(row, frame, base, number)
+                if frame.request_type is not None:
+                    self._answer(row, frame, frame.request_type)
             if self._payloads is not None:
                 self._payloads.append(_payload(frame) if frame.payload_at else None)
                 self._bytes += len(raw)
@@ -186,35 +183,44 @@ class TableBuilder:
         self.rows = row
 
     def _odd_type(self, frame: Frame) -> int:
-        """A number for a type that takes more than 32 bits (below -1), or that is not there (-1)."""
+        """A number for a type that does not fit in an int32 (below -1), or that is missing (-1)."""
         return -1 if frame.base is None else -1 - self._types[frame.type]
 
     def _entry(self, row: int, frame: Frame, base: BaseCommand, number: int, size: int) -> None:
         if number == _SEND:
             send = base.send
             owner, first, second, count = send.producer_id, send.sequence_id, 0, send.num_messages
+            permits = 0
         else:
             message = base.message
             identity = message.message_id
             owner, first, second = message.consumer_id, identity.ledgerId, identity.entryId
             count = message.redelivery_count
+            permits = permits_used(frame)
         records, payload_at, checksum = self._entries, frame.payload_at, _CHECKSUMS[frame.checksum]
-        at = records.room()
-        records.pack_into(records.buffer, at, owner, first, second, count, size, payload_at, row, checksum)
+        at = records.room()  # a call with *ids would be slower
+        records.pack_into(
+            records.buffer, at, owner, first, second, count, size, payload_at, row, permits, checksum
+        )
         if frame.metadata is not None:
-            self._open(row, frame.metadata, payload_at - size - _HEADS[checksum] if checksum else -1)
+            self._open(row, frame, frame.metadata, payload_at - size - _HEADS[checksum] if checksum else -1)
+        if frame.resend_of is not None:
+            self._keep(row, "resend", 1)
         if frame.broker_entry or (frame.partial and frame.payload_at):
             start, stop = frame.parts.metadata
             self._keep(row, "metadata_size", stop - start)
 
-    def _open(self, row: int, metadata: MessageMetadata, size: int) -> None:
-        """Collect metadata of `size` bytes; if its usual fields explain those, it has no others."""
-        name, sequence, publish = metadata.producer_name, metadata.sequence_id, metadata.publish_time
-        unpacked, codec = metadata.uncompressed_size, metadata.compression
-        messages = metadata.num_messages_in_batch
+    def _open(self, row: int, frame: Frame, metadata: MessageMetadata, size: int) -> None:
+        """Collect metadata of `size` bytes; if its usual fields take all of them, it has no others."""
+        name, codec = metadata.producer_name, metadata.compression
+        sequence: int = metadata.sequence_id
+        publish: int = metadata.publish_time
+        unpacked: int = metadata.uncompressed_size
+        messages: int = metadata.num_messages_in_batch
         records = self._opened
         at = records.room()
-        records.pack_into(records.buffer, at, row, self._names[name], publish, codec, messages)
+        counted = messages_in(frame)
+        records.pack_into(records.buffer, at, row, self._names[name], publish, codec, messages, counted)
         length = len(name)
         usual = 3 + length + _VARINT[length.bit_length()]
         usual += _VARINT[sequence.bit_length()] + _VARINT[publish.bit_length()]
@@ -227,13 +233,24 @@ class TableBuilder:
         if usual != size or not (length and sequence and publish) or not name.isascii():
             self._keep_unusual(row, metadata)
 
+    def _answer(self, row: int, frame: Frame, asked: int) -> None:
+        """Collect what an answer says about its request."""
+        latency = latency_of(frame)
+        size, messages = frame.sent or (-1, -1)
+        records, at = self._answers, self._answers.room()
+        name = self._names[frame.producer]
+        taken = _NO_TIME if latency is None else latency
+        records.pack_into(records.buffer, at, taken, size, row, asked, name, messages)
+
     def _other(self, row: int, frame: Frame, base: BaseCommand, number: int) -> None:
         if number == _RECEIPT:
             receipt = base.send_receipt
             identity = receipt.message_id
-            ids = receipt.producer_id, receipt.sequence_id, identity.ledgerId, identity.entryId
+            producer, sequence = receipt.producer_id, receipt.sequence_id
+            ledger, entry, identified = identity.ledgerId, identity.entryId, receipt.HasField("message_id")
             records = self._receipts
-            records.pack_into(records.buffer, records.room(), *ids, row, receipt.HasField("message_id"))
+            at = records.room()
+            records.pack_into(records.buffer, at, producer, sequence, ledger, entry, row, identified)
         elif number == _ACK:
             self._ack(row, base.ack)
         elif number == _FLOW:
@@ -245,15 +262,18 @@ class TableBuilder:
     def _ack(self, row: int, ack: CommandAck) -> None:
         acked = ack.message_id
         count = len(acked)
-        ledger, entry = (acked[0].ledgerId, acked[0].entryId) if count else (0, 0)
+        ledger, entry, left = (
+            (acked[0].ledgerId, acked[0].entryId, ones(acked[0].ack_set)) if count else (0, 0, 0)
+        )
         if count > 1:
-            ids = array("Q", [part for each in acked for part in (each.ledgerId, each.entryId)])
+            parts = [(each.ledgerId, each.entryId, ones(each.ack_set)) for each in acked]
+            ids = array("Q", [part for each in parts for part in each])
             self._keep(row, "acked", ids)
             self._bytes += 8 * len(ids)
         asks, request = ack.HasField("request_id"), ack.request_id
         records, at = self._acks, self._acks.room()
         records.pack_into(
-            records.buffer, at, ack.consumer_id, request, ledger, entry, row, ack.ack_type, count, asks
+            records.buffer, at, ack.consumer_id, request, ledger, entry, left, row, ack.ack_type, count, asks
         )
 
     def _rare(self, row: int, frame: Frame) -> None:
@@ -283,13 +303,13 @@ class TableBuilder:
     def frames(self) -> Any:
         """The rows of the frames collected, as a `pyarrow.RecordBatch` of `FRAMES`.
 
-        They are ordered by connection and direction, then as captured: that takes a fifth less space.
+        They are ordered by connection and direction, then as captured, which takes a fifth less space.
         """
         common = self._common.take()
         captured = np.argsort(common["half"] & ~2, kind="stable")
         order = np.empty_like(captured)
         order[captured] = np.arange(len(captured))
-        common = common[captured]
+        common = chosen(common, captured)
         columns = Columns(len(common), self._sparse, order, Columns(len(common), self._unusual, order))
         self._files(columns, common["place"] >> PLACE_BITS)
         columns.numbers("packet_offset", common["place"] & (1 << PLACE_BITS) - 1)
@@ -306,22 +326,21 @@ class TableBuilder:
         columns.texts("topic", common["topic"] - 1, list(self._topics)[1:])
         columns.texts("subscription", common["subscription"] - 1, list(self._subscriptions)[1:])
         self._take_entries(columns, common, self._entries.take(order))
-        self._take_metadata(columns, common, self._opened.take(order))
+        opened, answers = self._opened.take(order), self._answers.take(order)
+        self._take_metadata(columns, common, opened)
+        self._take_answers(columns, answers)
+        sends = chosen(opened, common["type"][opened["row"]] == _SEND)
+        named = chosen(answers, answers["name"] != 0)
+        rows, names = (np.concatenate([sends[name], named[name]]) for name in ("row", "name"))
+        columns.put_texts("producer", rows, names, self._names.texts)
         receipts, acks, flows = (each.take(order) for each in (self._receipts, self._acks, self._flows))
-        columns.put("producer_id", receipts["row"], receipts["producer"])
-        columns.put("sequence_id", receipts["row"], receipts["sequence"])
-        identified = receipts[receipts["identified"] != 0]
-        some = acks[acks["count"] > 0]
-        for name, field in (("ledger_id", "ledger"), ("entry_id", "entry")):
-            columns.put(name, identified["row"], identified[field])
-            columns.put(name, some["row"], some[field])
-        columns.put("consumer_id", acks["row"], acks["consumer"])
-        asking = acks[acks["asks"] != 0]
-        columns.put("request_id", asking["row"], asking["request"])
-        columns.put("ack_count", acks["row"], acks["count"])
+        columns.put_all(receipts, producer_id="producer", sequence_id="sequence")
+        columns.put_all(chosen(receipts, receipts["identified"] != 0), ledger_id="ledger", entry_id="entry")
+        columns.put_all(acks, consumer_id="consumer", ack_count="count")
+        columns.put_all(acks[acks["count"] > 0], ledger_id="ledger", entry_id="entry", left="left")
+        columns.put_all(acks[acks["asks"] != 0], request_id="request")
         columns.put_texts("ack_type", acks["row"], acks["type"], _ACK_TYPES)
-        columns.put("consumer_id", flows["row"], flows["consumer"])
-        columns.put("permits", flows["row"], flows["permits"])
+        columns.put_all(flows, consumer_id="consumer", permits="permits")
         columns.sparse_rest()
         if self._payloads is not None:
             columns.arrays["payload"] = pa.array([self._payloads[row] for row in captured], pa.binary())
@@ -338,7 +357,7 @@ class TableBuilder:
         self._files(columns, places >> PLACE_BITS)
         columns.numbers("packet_offset", places & (1 << PLACE_BITS) - 1)
         halves, self._damaged = self._damaged, []
-        self._connections |= {event.connection.index: event.connection for event in damage}
+        self._connections |= {half >> 2: event.connection for half, event in zip(halves, damage, strict=True)}
         self._ends(columns, np.array(halves, np.int64))
         columns.texts("kind", np.array([isinstance(event, Malformed) for event in damage], np.int64), _KINDS)
         times = [_NO_TIME if event.time_ns is None else event.time_ns for event in damage]
@@ -353,7 +372,7 @@ class TableBuilder:
         columns.texts("file", codes, [self._sources[number] for number in files.tolist()])
 
     def _ends(self, columns: Columns, halves: Any) -> None:
-        """Addresses, connection and direction, from `connection << 2 | flipped << 1 | to_broker`."""
+        """Fill in addresses, connection and direction, from `connection << 2 | flipped << 1 | to_broker`."""
         kinds, codes = np.unique(halves, return_inverse=True)
         ends = [self._ends_of(half) for half in kinds.tolist()]
         for name, position in (("src_ip", 0), ("dst_ip", 2)):
@@ -380,71 +399,56 @@ class TableBuilder:
         return ends if from_client else (*ends[2:], *ends[:2])
 
     def _take_entries(self, columns: Columns, common: Any, entries: Any) -> None:
-        """What SEND and MESSAGE have: ids, checksum, sizes, metadata."""
+        """Fill in fields of SEND and MESSAGE: ids, checksum, sizes."""
         rows = entries["row"]
         sends = common["type"][rows] == _SEND
-        sent, delivered = entries[sends], entries[~sends]
-        columns.put("producer_id", sent["row"], sent["owner"])
-        columns.put("sequence_id", sent["row"], sent["first"])
-        columns.put("num_messages", sent["row"], sent["count"])
-        columns.put("consumer_id", delivered["row"], delivered["owner"])
-        columns.put("ledger_id", delivered["row"], delivered["first"])
-        columns.put("entry_id", delivered["row"], delivered["second"])
-        columns.put("redelivery_count", delivered["row"], delivered["count"])
+        columns.put_all(
+            chosen(entries, sends), producer_id="owner", sequence_id="first", num_messages="count"
+        )
+        delivered = {"consumer_id": "owner", "ledger_id": "first", "entry_id": "second"}
+        columns.put_all(chosen(entries, ~sends), **delivered, redelivery_count="count", permits="permits")
         columns.put_texts("checksum", rows, entries["checksum"], {1: "valid", 2: "invalid", 3: "absent"})
-        checked = entries[(entries["checksum"] == 1) | (entries["checksum"] == 2)]
-        columns.put("checksum_valid", checked["row"], checked["checksum"] == 1)
+        checked = (entries["checksum"] == 1) | (entries["checksum"] == 2)
+        columns.put("checksum_valid", rows[checked], entries["checksum"][checked] == 1)
         opened = entries["payload_at"] != 0
         whole = opened & (common["partial"][rows] == 0)
-        sizes = _metadata_size(entries)
+        sizes = entries["payload_at"] - entries["size"] - np.array(_HEADS)[entries["checksum"]]
         columns.put("metadata_size", rows[opened], sizes[opened])
         columns.put("payload_size", rows[whole], (common["total"][rows] + 4 - entries["payload_at"])[whole])
 
     def _take_metadata(self, columns: Columns, common: Any, entries: Any) -> None:
         rows = entries["row"]
-        delivered = common["type"][rows] != _SEND
-        columns.put("num_messages", rows[delivered], entries["messages"][delivered])
+        columns.put_all(chosen(entries, common["type"][rows] != _SEND), num_messages="batch")
+        columns.put_all(entries, messages="messages")
         nested = columns.nested
         assert nested is not None
         nested.present = rows
         nested.put_texts("producer_name", rows, entries["name"], self._names.texts)
-        nested.put("publish_time", rows, entries["publish"])
-        nested.put("num_messages_in_batch", rows, entries["messages"])
+        nested.put_all(entries, publish_time="publish", num_messages_in_batch="batch")
         nested.put_texts("compression", rows, entries["codec"], _COMPRESSIONS)
         nested.sparse_rest()
 
+    def _take_answers(self, columns: Columns, answers: Any) -> None:
+        types, codes = np.unique(answers["type"], return_inverse=True)
+        commands = dict(enumerate(map(command_name, types.tolist())))
+        columns.put_texts("answers", answers["row"], codes, commands)
+        columns.put_all(chosen(answers, answers["latency"] != _NO_TIME), latency_ns="latency")
+        columns.put_all(chosen(answers, answers["size"] >= 0), sent_size="size", messages="messages")
+
     def _keep_unusual(self, row: int, metadata: MessageMetadata) -> None:
         has = metadata.HasField
-        for name in _NUMBERS_OF_METADATA:
-            if has(name):
-                self._keep_of(row, name, signed(getattr(metadata, name)))
+        found: dict[str, Any] = {
+            name: signed(getattr(metadata, name)) for name in _NUMBERS_OF_METADATA if has(name)
+        }
         if has("schema_version"):
-            self._keep_of(row, "schema_version", as_base64(metadata.schema_version))
+            found["schema_version"] = as_base64(metadata.schema_version)
         if has("uuid"):
-            self._keep_of(row, "uuid", as_text(metadata.uuid))
+            found["uuid"] = as_text(metadata.uuid)
         if has("partition_key") or has("ordering_key"):
-            self._keep_of(row, "key_hash", self._key_hash(metadata))
-
-    def _keep_of(self, row: int, name: str, value: Any) -> None:
-        self._unusual.setdefault(name, []).append((row, value))
-        if isinstance(value, str):
-            self._bytes += len(value)
-
-    def _key_hash(self, metadata: MessageMetadata) -> int:
-        """What Key_Shared subscriptions and key hashing ranges go by: Murmur3 of the (ordering) key."""
-        key = metadata.ordering_key or metadata.partition_key, metadata.partition_key_b64_encoded
-        known = self._keys.get(key)
-        if known is None:
-            data = key[0] if isinstance(key[0], bytes) else key[0].encode()
-            if key[1] and not metadata.ordering_key:
-                with suppress(ValueError):
-                    data = b64decode(data, validate=True)
-            known = murmur3(data, signed=False) & 0x7FFFFFFF
-            if len(self._keys) >= _MOST_KEYS:
-                self._keys.clear()
-            if len(key[0]) <= _LONGEST_KEY:
-                self._keys[key] = known
-        return known
+            found["key_hash"] = _key_hash(metadata)
+        for name, value in found.items():
+            self._unusual.setdefault(name, []).append((row, value))
+            self._bytes += len(value) if isinstance(value, str) else 0
 
 
 _KINDS: Final = ["gap", "malformed"]
@@ -455,22 +459,34 @@ _NUMBERS_OF_METADATA: Final = (
 
 
 def _half(event: Event) -> int:
-    """The direction of a connection as a number."""
+    """The connection and direction of an event as one number (see `_ends`)."""
     connection = event.connection
     return connection.index << 2 | connection.flipped << 1 | event.to_broker
 
 
 def _payload(frame: Frame) -> bytes:
-    """The payload of a frame as it was on the wire, but for what may be credentials."""
+    """The payload of a frame as it was on the wire, except that possible credentials are masked."""
     return (frame.raw if frame.checksum == "valid" else shown(frame))[frame.payload_at :]
 
 
-def _metadata_size(entries: Any) -> Any:
-    """Bytes of the metadata, of entries without broker entry metadata in front."""
-    return entries["payload_at"] - entries["size"] - np.array(_HEADS)[entries["checksum"]]
-
-
 def _address(text: str) -> tuple[str | None, int | None]:
-    """IP address and port of "address:port"; None, None of an empty text."""
+    """IP address and port of "address:port"; None, None for an empty text."""
     address, _, port = text.rpartition(":")
     return (address.strip("[]"), int(port)) if address else (None, None)
+
+
+def _key_hash(metadata: MessageMetadata) -> int:
+    """The hash that Key_Shared subscriptions and their ranges use: Murmur3 of the (ordering) key."""
+    ordering, key = metadata.ordering_key, metadata.partition_key
+    is_base64 = not ordering and metadata.partition_key_b64_encoded
+    calculate = _hash if len(ordering or key) <= _LONGEST_KEY else _hash.__wrapped__
+    return calculate(ordering or key, is_base64)
+
+
+@lru_cache(65_536)
+def _hash(key: str | bytes, is_base64: bool) -> int:
+    data = key if isinstance(key, bytes) else key.encode()
+    if is_base64:
+        with suppress(ValueError):
+            data = b64decode(data, validate=True)
+    return murmur3(data, signed=False) & 0x7FFFFFFF

@@ -1,4 +1,4 @@
-"""Columns of a batch: records packed while frames pass, and the Arrow arrays that they become."""
+"""Makes the columns of a batch: collects values in packed records, and turns them into Arrow arrays."""
 
 import struct
 from collections.abc import Iterable
@@ -12,26 +12,26 @@ from pulsarctl_wire.wire.fields import as_text
 
 _KINDS: Final = {pa.int32(): np.int32, pa.int64(): np.int64}
 _LONG_TEXTS: Final = {"command_json", "reason"}
-_FIRST_ROOM: Final = 1024  # records
+_FIRST_ROOM: Final = 1024  # records for which a buffer has room at first
 _LETTERS: Final = {"i1": "b", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
 
 
 class Records:
-    """Binary records of one kind, with the number of the row that each belongs to.
+    """Binary records of one kind. The field `row` is the number of the row that a record belongs to.
 
-    A record is collected by `pack_into(buffer, room(), ...)` with the values of all fields.
+    To add a record, call `pack_into(buffer, room(), ...)` with the values of all fields.
     """
 
     def __init__(self, **fields: str) -> None:
         layout = struct.Struct("".join(_LETTERS[kind] for kind in fields.values()) + "0q")
         self.pack_into = layout.pack_into
         self.buffer = bytearray()
-        self._dtype = np.dtype(list(fields.items()), align=True)  # numpy is slower at odd places
+        self._dtype = np.dtype(list(fields.items()), align=True)  # numpy is slower with unaligned fields
         self._size = layout.size
         self._end = 0
 
     def room(self) -> int:
-        """Where the next record goes in `buffer`."""
+        """Make room for another record; return its offset in `buffer`."""
         at = self._end
         self._end = at + self._size
         if self._end > len(self.buffer):
@@ -39,16 +39,21 @@ class Records:
         return at
 
     def take(self, order: Any = None) -> Any:
-        """The records so far as a numpy array, their rows moved to where `order` says; begins anew."""
-        records = np.frombuffer(self.buffer, self._dtype, self._end // self._size).copy()
+        """Return the records as a numpy array, with row r changed to `order[r]`, and start over."""
+        records = np.frombuffer(self.buffer[: self._end], self._dtype)
         self._end = 0
         if order is not None:
             records["row"] = order[records["row"]]
         return records
 
 
+def chosen(records: Any, which: Any) -> Any:
+    """`records[which]`, but faster: numpy would copy each record field by field."""
+    return records.view(f"V{records.itemsize}")[which].view(records.dtype)
+
+
 class Codes(dict[Any, int]):
-    """Numbers values in order of appearance; None is 0. `size` counts the characters of the texts."""
+    """Numbers distinct values in order of appearance; None is 0. `size` is the total length of the texts."""
 
     def __init__(self) -> None:
         self[None] = 0
@@ -67,10 +72,10 @@ class Codes(dict[Any, int]):
 
 
 class Columns:
-    """The columns of a batch of `size` rows while they are filled; what is not put is null.
+    """The columns of a batch of `size` rows, while they are filled in. Values that are not set are null.
 
-    `sparse` are columns as (row, value) pairs, to be moved to where `order` says; `present` the rows in
-    which a struct is not null. `nested` are the columns of the metadata.
+    `sparse` has columns as (row, value) pairs; their row r is moved to `order[r]`. `nested` are the columns
+    of the metadata struct; its `present` are the rows in which that struct is not null.
     """
 
     def __init__(
@@ -89,16 +94,16 @@ class Columns:
         self.nested = nested
 
     def numbers(self, name: str, values: Any, valid: Any = None) -> None:
-        """A column of which all rows are there, but for those where `valid` is False."""
+        """Set a whole column; rows where `valid` is False are null."""
         self._filled[name] = values, valid
 
     def texts(self, name: str, codes: Any, texts: Iterable[Any]) -> None:
-        """A column of texts by their numbers; -1 is null."""
+        """Set a whole column of texts by their indexes in `texts`; -1 is null."""
         indices = number_array(codes, codes >= 0, pa.int32())
         self.arrays[name] = pa.DictionaryArray.from_arrays(indices, text_array(list(texts)))
 
     def put(self, name: str, rows: Any, values: Any) -> None:
-        """Fill in `values` at `rows`."""
+        """Fill in a column's `values` at `rows`."""
         if name not in self._filled:
             kind = bool if values.dtype == bool else np.int64
             self._filled[name] = np.zeros(self._size, kind), np.zeros(self._size, bool)
@@ -106,8 +111,13 @@ class Columns:
         column[rows] = values.astype(column.dtype, copy=False)  # uint64 of all ones becomes -1
         valid[rows] = True
 
+    def put_all(self, records: Any, **fields: str) -> None:
+        """Fill in fields of `records` at their rows: column=field."""
+        for name, field in fields.items():
+            self.put(name, records["row"], records[field])
+
     def put_texts(self, name: str, rows: Any, codes: Any, texts: dict[int, str]) -> None:
-        """Fill in texts by their numbers at `rows`; numbers without text stay null."""
+        """Fill in texts at `rows` by their codes; codes without a text stay null."""
         column = np.full(self._size, -1, np.int64)
         known = list(texts)
         places = np.full(max(known, default=0) + 2, -1, np.int64)
@@ -136,7 +146,7 @@ class Columns:
                 self.put_texts(name, rows, np.array([codes[value] for value in values]), codes.texts)
 
     def array(self, field: Any) -> Any:
-        """The column as the Arrow array that `field` of the schema asks for."""
+        """The Arrow array of the column that is this `field` of the schema."""
         name = field.name
         if name in self.arrays:
             return self.arrays[name]
@@ -150,11 +160,11 @@ class Columns:
         return pa.nulls(self._size, field.type)
 
     def batch(self, schema: Any) -> Any:
-        """The batch."""
+        """The columns as a `pyarrow.RecordBatch` of `schema`."""
         return pa.RecordBatch.from_arrays([self.array(field) for field in schema], schema=schema)
 
 
-# Arrow arrays of numpy's, made of their buffers: pa.array would import pandas first, where that is installed
+# Converts numpy to Arrow and back through buffers: pa.array and to_numpy import pandas if it is installed
 
 
 def _bitmap(valid: Any) -> Any:
@@ -162,7 +172,7 @@ def _bitmap(valid: Any) -> Any:
 
 
 def number_array(values: Any, valid: Any, type_: Any) -> Any:
-    """Numbers or truth values, null where `valid` is False."""
+    """An Arrow array of numbers or booleans, null where `valid` is False."""
     if type_ == pa.bool_():
         data = np.packbits(values, bitorder="little")
     else:
@@ -170,8 +180,16 @@ def number_array(values: Any, valid: Any, type_: Any) -> Any:
     return pa.Array.from_buffers(type_, len(values), [_bitmap(valid), pa.py_buffer(data)])
 
 
+def number_values(column: Any) -> Any:
+    """The values that `number_array` was given, including those of nulls. Booleans are 0 and 1."""
+    data = np.frombuffer(column.buffers()[1], _KINDS.get(column.type, np.uint8))
+    if column.type == pa.bool_():
+        data = np.unpackbits(data, bitorder="little")
+    return data[column.offset : column.offset + len(column)]
+
+
 def text_array(texts: list[Any]) -> Any:
-    """Texts, or None."""
+    """An Arrow array of texts; None is null."""
     data = [b"" if text is None else as_text(text).encode("utf-8", "backslashreplace") for text in texts]
     offsets = np.zeros(len(texts) + 1, np.int32)
     np.cumsum([len(each) for each in data], out=offsets[1:])
@@ -181,27 +199,18 @@ def text_array(texts: list[Any]) -> Any:
 
 
 def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
-    """Lists of ids at `rows`, null elsewhere; each value is an array of ledger id, entry id, ledger id, …"""
+    """An Arrow array of `acked` lists at `rows`, null elsewhere; a value is ledger id, entry id, left, …"""
     lengths = np.zeros(size, np.int32)
-    lengths[rows] = [len(each) // 2 for each in values]
+    lengths[rows] = [len(each) // 3 for each in values]
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
-    ids = np.concatenate([np.frombuffer(values[at], np.uint64) for at in np.argsort(rows)]).reshape(-1, 2)
+    ids = np.concatenate([np.frombuffer(values[at], np.uint64) for at in np.argsort(rows)]).reshape(-1, 3)
     type_ = FRAMES.field("acked").type
-    columns = [number_array(ids[:, position].astype(np.int64), None, pa.int64()) for position in (0, 1)]
+    columns = [number_array(ids[:, position].astype(np.int64), None, pa.int64()) for position in (0, 1, 2)]
     structs = pa.Array.from_buffers(type_.value_type, len(ids), [None], children=columns)
     buffers = [_bitmap(lengths != 0), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(type_, size, buffers, children=[structs])
 
 
-def signed(value: int) -> int:
-    """A uint64 as the int64 with the same bits."""
-    return value - 2**64 if value >= 2**63 else value
-
-
-def renumbered(batch: Any, numbers: Any, first: int = 0) -> Any:
-    """A batch of either table with `numbers[n - first]` for each connection n from `first` on."""
-    at = batch.schema.get_field_index("connection")
-    connections = batch.column(at).to_numpy().copy()
-    new = connections >= first
-    connections[new] = numbers[connections[new] - first]
-    return batch.set_column(at, batch.schema.field(at), number_array(connections, None, pa.int64()))
+def replaced(batch: Any, name: str, column: Any) -> Any:
+    """A batch with the column `name` replaced."""
+    return batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), column)

@@ -1,7 +1,7 @@
-"""What the columns of the frames table and of the gaps table are, and how they are stored in Parquet.
+"""Defines the columns of the frames table and of the gaps table, and how Parquet stores them.
 
-docs/frames-table.md says what each column means; a test compares. Integers that the protocol has as
-uint64 are stored as int64, so that what Pulsar sends for -1 is -1. Texts are dictionaries.
+docs/frames-table.md says what each column means; a test compares the two. The protocol's uint64 integers are
+stored as int64, so that the value which Pulsar sends for -1 becomes -1. Texts are dictionary-encoded.
 """
 
 from typing import Any, Final
@@ -9,8 +9,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-VERSION: Final = "1"
-"""Of the schema, in the Parquet metadata under `pwire.table`; it grows when a column changes its meaning."""
+VERSION: Final = "2"
+"""Schema version, in the Parquet metadata `pwire.table`. Increase it when a column changes its meaning."""
 
 TEXT: Final = pa.dictionary(pa.int32(), pa.string())
 
@@ -32,7 +32,7 @@ METADATA: Final = pa.struct(
         ("txnid_most_bits", pa.int64()),
     ]
 )
-_MESSAGE_ID: Final = pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64())])
+_ACKED: Final = pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("left", pa.int64())])
 
 _PLACE: Final = [
     ("file", TEXT),
@@ -64,6 +64,12 @@ FRAMES: Final = pa.schema(
         ("consumer_id", pa.int64()),
         ("sequence_id", pa.int64()),
         ("num_messages", pa.int32()),
+        ("messages", pa.int32()),
+        ("producer", TEXT),
+        ("resend", pa.bool_()),
+        ("answers", TEXT),
+        ("latency_ns", pa.int64()),
+        ("sent_size", pa.int64()),
         ("ledger_id", pa.int64()),
         ("entry_id", pa.int64()),
         ("topic", TEXT),
@@ -73,7 +79,8 @@ FRAMES: Final = pa.schema(
         ("redelivery_count", pa.int64()),
         ("ack_type", TEXT),
         ("ack_count", pa.int32()),
-        ("acked", pa.list_(_MESSAGE_ID)),
+        ("acked", pa.list_(_ACKED)),
+        ("left", pa.int64()),
         ("checksum", TEXT),
         ("checksum_valid", pa.bool_()),
         ("metadata_size", pa.int64()),
@@ -89,22 +96,17 @@ FRAMES: Final = pa.schema(
 GAPS: Final = pa.schema(
     [*_PLACE, *_CONNECTION, ("kind", TEXT), ("size", pa.int64()), ("reason", pa.string())], metadata=_ABOUT
 )
-"""The gaps table: bytes that were never captured (kind "gap") or are no frames ("malformed")."""
+"""The gaps table: bytes that were never captured (kind "gap") or are not frames ("malformed")."""
 
 ROWS: Final = 65_536
 """Rows of a batch, and of a Parquet row group."""
 
 _DIFFERENCES: Final = (
     *("packet_offset", "time_ns", "start_time_ns", "stream_offset", "request_id", "sequence_id", "entry_id"),
-    *(
-        "permits",
-        "acked.list.element.entry_id",
-        "metadata.publish_time",
-        "metadata.event_time",
-        "metadata.deliver_at_time",
-    ),
+    *("permits", "latency_ns", "acked.list.element.entry_id"),
+    *("metadata.publish_time", "metadata.event_time", "metadata.deliver_at_time"),
 )
-"""Columns that count something: their differences are stored. The others have few values: dictionaries."""
+"""Columns of many different numbers, stored as differences. Most others use a dictionary."""
 
 
 def _leaves(schema: Any) -> list[str]:
@@ -118,6 +120,12 @@ def _leaves(schema: Any) -> list[str]:
         else:
             leaves.append(field.name)
     return leaves
+
+
+def gaps_path(frames: str) -> str:
+    """Where the gaps of the frames table at `frames` are: frames.parquet has frames.gaps.parquet."""
+    stem, dot, ending = frames.rpartition(".")
+    return f"{stem}.gaps.{ending}" if dot and "/" not in ending else f"{frames}.gaps"
 
 
 def writer(where: Any, schema: Any, **options: Any) -> Any:

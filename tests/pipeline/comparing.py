@@ -16,11 +16,12 @@ import pyarrow.parquet as pq
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
 from pulsarctl_wire.pipeline import finish
+from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options, Totals
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import Input, find_inputs
+from pulsarctl_wire.pipeline.splits import Input
 from pulsarctl_wire.table import TableBuilder
-from pulsarctl_wire.wire.topics import TopicSession
+from pulsarctl_wire.wire.exchanges import ExchangeState
 
 Row = dict[str, Any]
 
@@ -61,7 +62,7 @@ class Outcome(NamedTuple):
 def alone(paths: list[str], options: Options, *, by_time: bool = False) -> Outcome:
     """What one process finds in files that are read as they are given, or in the order of time."""
     decoder = Decoder(
-        max_frame_size=options.max_frame_size, join_chunks=False, places=True, new_session=TopicSession
+        max_frame_size=options.max_frame_size, join_chunks=False, places=True, new_state=ExchangeState
     )
     builder = TableBuilder(decoder.sources, payload=options.payload)
     problems: list[str] = []

@@ -377,7 +377,7 @@ def test_a_request_under_the_number_of_one_before_the_cut(tmp_path: Path, topic:
 
 
 def test_packets_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of connections that never stand on sure footing: they are read again when it is stitched."""
+    """Of connections that are never synchronized: they are read again when it is stitched."""
     monkeypatch.setattr(decode, "MOST_KEPT", 3_000)
     given_up: list[bytes] = []
     keep = decode._SplitDecoder._keep
@@ -398,12 +398,12 @@ def test_packets_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_connections_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Beyond the bound they are read again when it is stitched, those without any frame too."""
-    monkeypatch.setattr(decode, "MOST_SURE", 3)
+    monkeypatch.setattr(decode, "MOST_SYNCED", 3)
     sure: list[int] = []
     edges = decode._SplitDecoder.edges
 
     def noting(self: decode._SplitDecoder) -> list[decode.Edge]:
-        sure.append(len(self._sure))
+        sure.append(len(self._synced))
         assert sum(edge.packets is not None for edge in self._edges) <= 3 < len(self._edges)
         return edges(self)
 

@@ -19,9 +19,9 @@ from segments import START_NS, Tcp, captured, conversation, pcap, section
 
 from pulsarctl_wire.capture.series import natural
 from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.inputs import find_inputs, list_inputs
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import find_inputs, list_inputs
 
 OPTIONS = Options(split_size=1_500)
 

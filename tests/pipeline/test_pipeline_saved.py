@@ -21,11 +21,12 @@ from segments import START_NS, Tcp, captured, conversation, enhanced, interface,
 from pulsarctl_wire.capture.files import Interface, Layout
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import saved
-from pulsarctl_wire.pipeline.decode import Decoded, Settings, decode_split
+from pulsarctl_wire.pipeline.decode import Decoded, Settings
 from pulsarctl_wire.pipeline.finish import finish_split
+from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options, Progress
-from pulsarctl_wire.pipeline.splits import Split, find_inputs, plan
-from pulsarctl_wire.pipeline.stitch import Stitched, Stitcher
+from pulsarctl_wire.pipeline.rows import Stitched, TableStitcher, begun, decode_split
+from pulsarctl_wire.pipeline.splits import Split, plan
 
 OPTIONS = Options(split_size=1_500)
 
@@ -52,7 +53,7 @@ class Work:
         self.good = b""  # what is saved of it
 
     def begun(self) -> Progress:
-        progress = Progress(self.options, Stitcher(self.settings))
+        progress = begun(self.options, self.settings)
         progress.inputs = self.inputs
         return progress
 
@@ -137,7 +138,8 @@ def test_times_of_any_resolution(resolution: int, tmp_path: Path) -> None:
 
 def test_integers_and_texts_of_all_kinds() -> None:
     layout = Layout(True, ">", (Interface(1, 2**32 - 1, 10**9, 10**127, -(2**63) * 10**9),))
-    progress = Progress(Options(10**30, 10**20), Stitcher(Settings("")), end=(2**52, layout))
+    stitcher = TableStitcher(Settings(""))
+    progress = Progress([], Options(10**30, 10**20), end=(2**52, layout), stitcher=stitcher)
     progress.totals.problems.append(("\udcff.pcap", "is damaged", True))
     found = again(progress)
     assert (found.end, found.totals, found.options) == (progress.end, progress.totals, progress.options)

@@ -35,9 +35,9 @@ from segments import (
 )
 
 from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import find_inputs
 
 OPTIONS = Options(split_size=1_500)
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     pytest.importorskip("pyspark", reason="pyspark is not installed")
+    from pulsarctl_wire.spark.reports.load import settings
     from pulsarctl_wire.spark.session import ARCHIVE, start, stop
 
     # The making of an archive would go on beside the tests, and so would the second compiler.
-    running = start(
-        "local[2]", {ARCHIVE: "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    )
+    conf = {ARCHIVE: "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    running = start("local[2]", conf | settings([]))  # those for small tables, as of the command
     yield running
     stop(running)
 

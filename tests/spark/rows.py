@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pipeline.comparing import Outcome, alone, stored
 
+from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
-from pulsarctl_wire.pipeline.splits import find_inputs
 
 
 def rows(out: Path) -> tuple[list[dict[str, object]], list[dict[str, object]]]:

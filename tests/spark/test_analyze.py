@@ -10,8 +10,8 @@ import pytest
 from pipeline.comparing import ordered, run
 from spark.rows import expected, rows
 
+from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
-from pulsarctl_wire.pipeline.splits import find_inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

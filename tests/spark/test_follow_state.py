@@ -13,9 +13,11 @@ from segments import Tcp, captured, conversation, pcap
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import saved
-from pulsarctl_wire.pipeline.decode import Settings, decode_split
+from pulsarctl_wire.pipeline.decode import Settings
+from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
-from pulsarctl_wire.pipeline.splits import find_inputs, plan
+from pulsarctl_wire.pipeline.rows import decode_split
+from pulsarctl_wire.pipeline.splits import plan
 from pulsarctl_wire.pipeline.store import Store
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,30 +17,16 @@ if TYPE_CHECKING:
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pulsarctl_wire.capture import read_events
-from pulsarctl_wire.cli.report import say_what_is_missing
+from pulsarctl_wire.cli.data.report import report_missing_columns
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.splits import arrow_uri
+from pulsarctl_wire.pipeline.inputs import arrow_uri
 from pulsarctl_wire.spark.columns import spark_uri
 from pulsarctl_wire.spark.reports.base import Tables, about
-from pulsarctl_wire.spark.reports.load import find, load, settings
-from pulsarctl_wire.table import GAPS, TableBuilder, writer
+from pulsarctl_wire.spark.reports.load import find, load
+from pulsarctl_wire.table import GAPS, VERSION, TableBuilder, writer
 
+pytestmark = pytest.mark.slow
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
-
-
-@pytest.fixture(autouse=True)
-def small(spark: SparkSession, table: Path) -> Iterator[None]:
-    """Settings as of the command, for small tables."""
-    wanted = settings(find([str(table)]))
-    before = {name: spark.conf.get(name, None) for name in wanted}
-    for name, value in wanted.items():
-        spark.conf.set(name, value)
-    yield
-    for name, old in before.items():
-        if old is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, old)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +37,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     gaps = builder.gaps() if builder.damage else GAPS.empty_table().to_batches()[0]
     for name, rows in (("it.parquet", builder.frames()), ("it.gaps.parquet", gaps)):
-        with writer(folder / name, rows.schema.with_metadata({"pwire.table": "1"})) as file:
+        with writer(folder / name, rows.schema.with_metadata({"pwire.table": VERSION})) as file:
             file.write_batch(rows)
     return folder / "it.parquet"
 
@@ -146,12 +132,12 @@ def test_columns_that_a_table_lacks_are_said(
     found = find([str(table), str(tmp_path / "one.parquet"), other, by_command(table, tmp_path / "three")])
     tables = load(spark, found)
     assert tables.lacks == {"command", "metadata.uuid", "gaps.reason"}
-    say_what_is_missing(about(tables, "orders"))
+    report_missing_columns(about(tables, "orders"))
     lacks = "command, gaps.reason, metadata.uuid"
     assert capsys.readouterr().err == (
         f"pwire: report: the table lacks {lacks}: reports that need them are incomplete\n"
     )
-    say_what_is_missing(load(spark, found[:1]))
+    report_missing_columns(load(spark, found[:1]))
     assert capsys.readouterr().err == ""
 
 
@@ -175,7 +161,7 @@ def test_what_spark_wrote_is_a_table(spark: SparkSession, table: Path, tmp_path:
 
 
 def test_a_gaps_table_is_no_frames_table(table: Path) -> None:
-    with pytest.raises(CaptureError, match="is no frames table"):
+    with pytest.raises(CaptureError, match="is not a frames table"):
         find([str(table.with_name("it.gaps.parquet"))])
 
 

@@ -69,10 +69,9 @@ def overview() -> Any:
 
 
 def render(made: Any) -> str:
-    from pulsarctl_wire.cli.report import shown
-    from pulsarctl_wire.spark.page import summary_page
+    from pulsarctl_wire.cli.data.page import summary_page
 
-    return summary_page(made, EVIL, shown)
+    return summary_page(made, EVIL)
 
 
 def page() -> str:
@@ -157,32 +156,30 @@ TITLES = ("x title", "y title")
 
 
 def test_lines_break_where_there_is_nothing() -> None:
-    from pulsarctl_wire.cli.report import shown
-    from pulsarctl_wire.spark.plots import publish_lines
+    from pulsarctl_wire.cli.data.plots import publish_lines
 
     made = overview()
-    whole = publish_lines(made, shown)
+    whole = publish_lines(made)
     made.publish_over_time = [row for n, row in enumerate(made.publish_over_time) if n not in (3, 4, 7)]
-    broken = publish_lines(made, shown)
+    broken = publish_lines(made)
     lines = [re.findall(r'class="line"[^>]* d="([^"]*)"', text) for text in (whole, broken)]
     assert [line.count("M") for line in lines[0]] == [1] * 5
     assert [line.count("M") for line in lines[1]] == [3] * 5
 
 
 def test_topics_that_are_shortened_alike_stay_apart() -> None:
-    from pulsarctl_wire.cli.report import shown
-    from pulsarctl_wire.spark.plots import throughput
+    from pulsarctl_wire.cli.data.plots import throughput
 
     made = overview()
     names = [f"{'a' * 40}{middle}{'b' * 40}" for middle in "xyz"]
     made.topics = [{"topic": name} for name in names]
     made.throughput = [{"time_ns": START, "topic": name, "bytes": 5} for name in names]
-    assert throughput(made, shown).count("<path fill=") == 3
+    assert throughput(made).count("<path fill=") == 3
 
 
 @given(st.integers(0, 2**63 - 10**9), st.integers(0, 10**17))
 def test_axes_of_time_have_a_few_labels(start: int, span: int) -> None:
-    from pulsarctl_wire.spark.plots import time_axis
+    from pulsarctl_wire.cli.data.plots import time_axis
 
     axis = time_axis(start, start + span)
     assert 1 <= len(axis.labels) <= 8 or span < 6_000
@@ -192,7 +189,7 @@ def test_axes_of_time_have_a_few_labels(start: int, span: int) -> None:
 
 @given(st.floats(1, 1e15), st.floats(1, 1e9))
 def test_axes_of_latencies_have_labels_between_their_ends(low: float, factor: float) -> None:
-    from pulsarctl_wire.spark.plots import latency_axis
+    from pulsarctl_wire.cli.data.plots import latency_axis
 
     axis = latency_axis(low, low * factor)
     assert len(axis.labels) <= 20
@@ -202,7 +199,7 @@ def test_axes_of_latencies_have_labels_between_their_ends(low: float, factor: fl
 
 @given(st.floats(1e-3, 1e18), st.booleans())
 def test_axes_of_amounts_begin_at_nothing(most: float, whole: bool) -> None:
-    from pulsarctl_wire.spark.plots import amount_axis
+    from pulsarctl_wire.cli.data.plots import amount_axis
 
     axis = amount_axis("", most, str, whole=whole)
     assert 0 in axis.labels
@@ -211,10 +208,9 @@ def test_axes_of_amounts_begin_at_nothing(most: float, whole: bool) -> None:
 
 
 def test_a_plain_report_as_a_page() -> None:
-    from pulsarctl_wire.cli.report import shown
-    from pulsarctl_wire.spark.page import table_page
+    from pulsarctl_wire.cli.data.page import table_page
 
-    text = table_page([{"topic": EVIL, "bytes": 2_000}], ["topic", "bytes"], EVIL, shown)
+    text = table_page([{"topic": EVIL, "bytes": 2_000}], ["topic", "bytes"], EVIL)
     assert "2.0 kB" in text
     assert "<img" not in text
     assert "<script" not in text

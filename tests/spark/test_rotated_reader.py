@@ -231,7 +231,7 @@ def test_what_comes_too_late_is_said(tmp_path: Path) -> None:
     (part,) = following.parts()
     ((name, what, damaged),) = following.decoded(part).problems
     assert (name, damaged) == (str(path), True)
-    assert f"has grown by {len(files[1]) - 24} bytes since it was taken up" in what
+    assert f"has grown by {len(files[1]) - 24} bytes since it was added" in what
     assert not following.parts(IDLE)
 
 
@@ -244,4 +244,4 @@ def test_a_file_that_is_overwritten_before_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "x.pcap0").write_bytes(files[2])
     decoded = following.decoded(part)
     assert decoded.packets == 0
-    assert "was written anew" in decoded.problems[0][1]
+    assert "was overwritten" in decoded.problems[0][1]

@@ -77,7 +77,7 @@ def hashed(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "key_hash": row["key_hash"] is not None}
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(metadata_bytes(), st.booleans()), min_size=1, max_size=4),
     st.sampled_from((0, 0, 0, 5)),

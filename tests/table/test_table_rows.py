@@ -12,11 +12,12 @@ import pytest
 from pulsarctl_wire.capture import Decoder, Source, open_source
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.table import TableBuilder
-from pulsarctl_wire.wire.commands import BODIES, NUMBERS
+from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
+from pulsarctl_wire.wire.counts import messages_in, permits_used
+from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, ServerError
 from pulsarctl_wire.wire.stream import FrameStream
-from pulsarctl_wire.wire.topics import TopicSession
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 CAPTURES = sorted(path.name for path in SAMPLES.glob("*.pcap*"))
@@ -49,7 +50,7 @@ def signed(value: int) -> int:
 
 
 def decoded(name: str, *, places: bool) -> list[Event]:
-    decoder = Decoder(places=places, join_chunks=False, new_session=TopicSession)
+    decoder = Decoder(places=places, join_chunks=False, new_state=ExchangeState)
     with (source := open_source(str(SAMPLES / name))).stream:
         batches = [*decoder.read(source), *decoder.finish()]
     return [event for events in batches for event in events]
@@ -78,10 +79,19 @@ def expected(frame: Frame, record: Row) -> Row:
         "entry_id": first and first["entryId"],
         "error": fields.get("error"),
         "permits": fields.get("messagePermits") if command == "FLOW" else None,
+        "answers": None if frame.request_type is None else command_name(frame.request_type),
+        "latency_ns": record["latency_ns"] if fields.get("producer_ready") is not False else None,
+        "producer": frame.producer,
+        "sent_size": frame.sent and frame.sent[0],
+        "resend": None if command != "SEND" or frame.resend_of is None else True,
+        "left": left_of(acked[0]) if acked else None,
         "redelivery_count": fields.get("redelivery_count", 0) if command == "MESSAGE" else None,
         "ack_type": fields.get("ack_type") if command == "ACK" else None,
         "ack_count": len(acked) if command == "ACK" else None,
-        "acked": [{"ledger_id": each["ledgerId"], "entry_id": each["entryId"]} for each in acked]
+        "acked": [
+            {"ledger_id": each["ledgerId"], "entry_id": each["entryId"], "left": left_of(each)}
+            for each in acked
+        ]
         if len(acked) > 1
         else None,
         "checksum_valid": {"valid": True, "invalid": False}.get(record["checksum"] or ""),
@@ -93,7 +103,14 @@ def expected(frame: Frame, record: Row) -> Row:
     row["metadata_size"] = stop - start if frame.payload_at else None
     count = metadata and metadata.get("num_messages_in_batch", 1)
     row["num_messages"] = fields.get("num_messages", 1) if command == "SEND" else count
+    if command == "MESSAGE":
+        row["permits"] = permits_used(frame)
+    row["messages"] = frame.sent[1] if frame.sent else None if metadata is None else messages_in(frame)
     return row
+
+
+def left_of(acked: Row) -> int:
+    return sum((word % 2**64).bit_count() for word in acked.get("ack_set", []))
 
 
 def of_metadata(metadata: Row) -> Row:
@@ -142,6 +159,15 @@ def test_gaps_of_a_sample_say_what_its_records_say(name: str) -> None:
         assert (row["stream_offset"], row["size"]) == (event.offset, event.size)
         assert row["kind"] == ("gap" if isinstance(event, Gap) else "malformed")
         assert row["reason"] == (event.reason if isinstance(event, Malformed) else None)
+
+
+def test_gaps_keep_their_addresses_when_connections_are_renumbered() -> None:
+    connections = [Connection(number, f"10.0.0.{number}:5", "10.0.1.1:6650") for number in range(2)]
+    builder = TableBuilder(["it"])
+    builder.add([Gap(1, connection, True) for connection in connections])
+    connections[0].index, connections[1].index = 1, 7
+    rows = builder.gaps().to_pylist()
+    assert [(row["connection"], row["src_ip"]) for row in rows] == [(0, "10.0.0.0"), (1, "10.0.0.1")]
 
 
 @pytest.mark.parametrize("name", [name for name in CAPTURES if not name.endswith(".gz")])
@@ -264,7 +290,7 @@ def test_a_cut_frame_has_the_columns_of_what_is_there() -> None:
 
 
 def test_rows_of_raw_frames_have_no_addresses_and_no_times() -> None:
-    decoder = Decoder(places=True, new_session=TopicSession)
+    decoder = Decoder(places=True, new_state=ExchangeState)
     source = Source("frames", io.BytesIO(send(metadata_of()) * 2))
     (events,) = [events for events in decoder.read(source) if events]
     rows = TableBuilder(decoder.sources)

@@ -1,4 +1,4 @@
-"""What all reports share: their input, their options, the order of frames, time buckets and percentiles."""
+"""Common parts of all reports: their input, their options, the order of frames, time buckets, percentiles."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ from pulsarctl_wire.wire.names import full_topic
 
 
 class Tables(NamedTuple):
-    """A frames table and the gaps table that goes with it.
+    """A frames table and its gaps table.
 
-    `lacks` names the columns that their files, or some of them, do not have: `error`, `metadata.key_hash`,
-    `gaps.size`. They are null there.
+    `lacks` names the columns that some or all of their files do not have, such as `error`,
+    `metadata.key_hash`, `gaps.size`. They are null there.
     """
 
     frames: DataFrame
@@ -25,30 +25,30 @@ class Tables(NamedTuple):
 
 @dataclass(frozen=True)
 class Options:
-    """How a report is to be made. None: as the report does by itself."""
+    """Options of a report. None: the report's default."""
 
     bucket_ns: int | None = None
     """Width of a time bucket in ns; buckets are counted from the epoch."""
     top: int | None = None
-    """How many rows at the most, of reports that are sorted by size."""
+    """The maximum number of rows, for reports that are sorted by size."""
 
 
 CAPTURED: Final = ("time_ns", "packet_offset", "stream_offset")
-"""Columns that bring the frames of a connection into the order in which they were captured."""
+"""Columns that sort the frames of a connection in the order in which they were captured."""
 
 PERCENTILES: Final = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
-"""Name -> parts in a thousand, as in `pwire stats`."""
+"""Name -> rank in thousandths, as in `pwire stats`."""
 
 
 def whole(frames: DataFrame) -> DataFrame:
-    """The frames that were captured to their end: the others are counted nowhere but in `summary`."""
+    """The frames that were captured completely; the others are counted only in `summary`."""
     return frames.where(~F.col("partial"))
 
 
 def about(tables: Tables, pattern: str) -> Tables:
-    """What is about one topic: a name in any spelling, its partitions included, or a pattern with * and ?.
+    """The frames about one topic: a name in any spelling (with its partitions), or a pattern with * and ?.
 
-    Gaps are about no topic; those of the connections that carry the topic are kept.
+    Gaps have no topic; those of the connections that carry the topic are kept.
     """
     topic = F.col("topic")
     if re.search(r"[*?\[]", pattern):
@@ -77,7 +77,7 @@ def _quoted(text: str) -> str:
 
 
 def bucket(options: Options, of: str = "time_ns") -> list[Column]:
-    """The column `time_ns` of buckets' starts, or no column where no buckets are wanted."""
+    """The column `time_ns` with the start of the bucket, or no column if `options` has no bucket."""
     if options.bucket_ns is None:
         return []
     width = F.lit(options.bucket_ns)
@@ -85,24 +85,20 @@ def bucket(options: Options, of: str = "time_ns") -> list[Column]:
 
 
 def messages() -> Column:
-    """Application messages in the entry of a SEND or MESSAGE; the last chunk stands for its message."""
-    chunks = F.coalesce(F.col("metadata.num_chunks_from_msg"), F.lit(1))
-    is_last = F.col("metadata.chunk_id") == chunks - 1
-    return F.when(chunks > 1, F.when(is_last, 1).otherwise(0)).otherwise(
-        F.coalesce(F.col("metadata.num_messages_in_batch"), F.lit(0))
-    )
+    """Application messages in the entry of a SEND or MESSAGE."""
+    return F.coalesce("messages", F.lit(0))
 
 
 def size() -> Column:
-    """Bytes of a frame, its length prefix included."""
+    """Bytes of a frame, including its length prefix."""
     return F.col("total_size") + 4
 
 
 def percentiles(values: DataFrame, by: Sequence[str], also: Mapping[str, Column] | None = None) -> DataFrame:
-    """Exact percentiles by nearest rank of each group's `latency_ns`: the smallest with enough at or below.
+    """Exact percentiles of each group's `latency_ns`, by nearest rank: the smallest with enough at or below.
 
-    Nulls are not counted. `also` are more columns: aggregates that can be summed up. Equal values are counted
-    first, so that what is sorted is small.
+    Nulls are not counted. `also` are more columns: aggregates that can be summed. Equal values are counted
+    first, so that fewer rows are sorted.
     """
     value, number = F.col("latency_ns"), F.col("_number")
     also = also or {}

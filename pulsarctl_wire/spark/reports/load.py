@@ -1,8 +1,8 @@
-"""Tables from files: those of `pwire table` and `pwire analyze`, and what others made of them.
+"""Loads tables from files: those of `pwire table` and `pwire analyze`, and rewritten copies of them.
 
-A table is known by its columns. One may be missing, others may have been added; it may have been rewritten by
-Spark or others, under other names, or in directories by the values of a column (`command=SEND/`). All files
-are looked at before Spark reads them.
+A table is recognized by its columns. Some may be missing, others may have been added. It may have been
+rewritten by Spark or other tools, under other names, or in directories by the values of a column
+(`command=SEND/`). All files are checked before Spark reads them.
 """
 
 import re
@@ -20,16 +20,17 @@ from pyspark.sql import functions as F
 
 from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.splits import filesystem, opened, reason, scheme_of
+from pulsarctl_wire.pipeline.inputs import filesystem, scheme_of
+from pulsarctl_wire.pipeline.splits import opened, reason
 from pulsarctl_wire.spark.columns import completed, spark_uri
 from pulsarctl_wire.spark.reports.base import Tables
-from pulsarctl_wire.table import FRAMES, GAPS, VERSION
+from pulsarctl_wire.table import FRAMES, GAPS, VERSION, gaps_path
 
 
 class Files(NamedTuple):
-    """The Parquet files of frames or of gaps: their paths or URIs, and those of the directory they are in.
+    """The Parquet files of frames or of gaps: their paths or URIs, and that of their directory.
 
-    `same`: all have the same columns. `lacks`: those of ours that some do not have.
+    `same`: all have the same columns. `lacks`: our columns that some of them do not have.
     """
 
     paths: list[str]
@@ -48,7 +49,7 @@ class Found(NamedTuple):
 
 
 SMALL: Final = 300_000
-"""Rows up to which Spark takes longer to compile a report than to make it."""
+"""Rows up to which Spark takes longer to compile a report than to run it."""
 _FOR_SMALL: Final = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
@@ -59,26 +60,26 @@ _FOR_SMALL: Final = {
 _FOR_ALL: Final = {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}
 _OPTIONAL: Final = {"payload"}
 _ENOUGH: Final = 0.5
-"""Part of our columns that make a table ours."""
+"""The share of our columns that a table must have."""
 _CONNECTION: Final = re.compile(r"(?:^|/)connection=(\d+)/")
 
 
 def settings(found: Sequence[Found]) -> dict[str, str]:
-    """What to tell Spark about tables of this size."""
+    """Spark's settings for tables of this size."""
     return _FOR_ALL | (_FOR_SMALL if sum(table.rows for table in found) <= SMALL else {})
 
 
 def find(paths: Sequence[str]) -> list[Found]:
-    """The tables at `paths`, which may be URIs: frames files with their gaps beside them, or directories.
+    """The tables at `paths`, which may be URIs: frames files with their gaps next to them, or directories.
 
-    `CaptureError` if there is none, or one of another version.
+    Raises `CaptureError` if there is no table, or one of another version.
     """
     return [_find(path.rstrip("/") or "/") for path in paths]
 
 
 def load(spark: SparkSession, found: Sequence[Found]) -> Tables:
-    """All of `found` as one. Each counts its connections from 0: those of later ones are numbered on."""
-    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints what we raise
+    """All of `found` as one table. Each numbers its connections from 0; later ones continue the numbers."""
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints errors that we raise
     if not found:
         raise CaptureError("no frames table was named")
     both: list[list[DataFrame]] = []
@@ -107,11 +108,11 @@ def _read(spark: SparkSession, files: Files, schema: Any, taken: int) -> DataFra
     return table.withColumn("connection", F.col("connection") + taken) if taken else table
 
 
-# -- looking at files
+# -- inspecting files
 
 
 class _Folder(NamedTuple):
-    """A filesystem, and what makes an URI of a path in it."""
+    """A filesystem, and the prefix that makes a path in it a URI."""
 
     system: Any
     scheme: str
@@ -120,7 +121,7 @@ class _Folder(NamedTuple):
         return self.system.get_file_info(path).type
 
     def files(self, path: str) -> list[str]:
-        """The Parquet files in a directory, if it is one; Spark's rule: none that begin with _ or a dot."""
+        """The Parquet files in a directory, if it is one; as in Spark, none that begin with _ or a dot."""
         if self.kind(path) != fs.FileType.Directory:
             return []
         found = self.system.get_file_info(fs.FileSelector(path, recursive=True))
@@ -157,7 +158,7 @@ def _files(folder: _Folder, found: tuple[list[str], str | None], looked: list["_
 
 
 def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | None]:
-    """The files of frames, and the directory behind which names of directories are values of columns."""
+    """The files of frames, and the directory below which directory names are column values."""
     kind = folder.kind(inside)
     if kind == fs.FileType.File:
         return [inside], None
@@ -166,14 +167,13 @@ def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | N
     base = f"{inside}/frames" if folder.files(f"{inside}/frames") else inside
     files = [file for file in folder.files(base) if not _is_gaps(file.removeprefix(inside))]
     if not files:
-        raise CaptureError(f"{path}: no frames table in there (frames/*.parquet): pwire analyze makes one")
+        raise CaptureError(f"{path}: no frames table in it (frames/*.parquet): pwire analyze makes one")
     return files, base
 
 
 def _gaps(folder: _Folder, inside: str) -> tuple[list[str], str | None]:
-    """The files of gaps: in the table's directory, or beside it; and as of `_frames`."""
-    stem, dot, ending = inside.rpartition(".")
-    beside = f"{stem}.gaps.{ending}" if dot and "/" not in ending else f"{inside}.gaps"
+    """The files of gaps, in the table's directory or next to it, and the base directory, as in `_frames`."""
+    beside = gaps_path(inside)
     if folder.kind(beside) == fs.FileType.File:
         return [beside], None
     for base in (f"{inside}/gaps", inside, beside):
@@ -190,9 +190,9 @@ def _is_gaps(path: str) -> bool:
 
 
 class _Looked(NamedTuple):
-    """What a file says of itself: its columns, its highest connection number (-1: none), its rows.
+    """The contents of a file: its columns, its highest connection number (-1: none), its number of rows.
 
-    `lacks`: the columns of ours that it does not have.
+    `lacks`: our columns that it does not have.
     """
 
     names: tuple[str, ...]
@@ -202,7 +202,7 @@ class _Looked(NamedTuple):
 
 
 def _look(folder: _Folder, path: str, schema: Any) -> _Looked:
-    """Look at a file; CaptureError if it is no such table."""
+    """Inspect a file. Raises CaptureError if it is not such a table."""
     what = "frames" if schema is FRAMES else "gaps"
     shown = folder.scheme + path
     try:
@@ -214,15 +214,15 @@ def _look(folder: _Folder, path: str, schema: Any) -> _Looked:
         with opened(shown) as stream:
             if holds_packets(stream):
                 way_out = f"pwire table {shown} --out {shown}.parquet makes a table of it"
-                raise CaptureError(f"{shown} is a capture, no table: {way_out}") from None
-        raise CaptureError(f"{shown} is no {what} table: pwire table SOURCE... --out makes one") from None
+                raise CaptureError(f"{shown} is a capture, not a table: {way_out}") from None
+        raise CaptureError(f"{shown} is not a {what} table: pwire table SOURCE... --out makes one") from None
     version = (found.metadata or {}).get(b"pwire.table", b"").decode(errors="replace")
     if version and version != VERSION:
-        raise CaptureError(f"{shown} is a table of version {version}, not {VERSION}: make it anew")
+        raise CaptureError(f"{shown} is a table of version {version}, not {VERSION}: make it again")
     partitions = re.findall(r"/([^/=]+)=[^/]*(?=/)", path)
     names = {*found.names, *map(unquote, partitions)}
     if len(names & set(schema.names)) < _ENOUGH * len(schema):
-        raise CaptureError(f"{shown} is no {what} table: pwire table SOURCE... --out makes one")
+        raise CaptureError(f"{shown} is not a {what} table: pwire table SOURCE... --out makes one")
     if numbered := _CONNECTION.search(path):
         last = int(numbered[1])
     lacks = _columns(schema) - _columns(found) - names - _OPTIONAL
@@ -230,7 +230,7 @@ def _look(folder: _Folder, path: str, schema: Any) -> _Looked:
 
 
 def _columns(schema: Any) -> set[str]:
-    """The names of columns; those in structs as in `metadata.uuid`."""
+    """The names of columns; those in structs like `metadata.uuid`."""
     return {
         name
         for field in schema
@@ -243,11 +243,11 @@ def _columns(schema: Any) -> set[str]:
 
 
 def _last_connection(footer: Any, stream: Any) -> int:
-    """The highest connection number of a file: by its statistics, or else by reading the column."""
+    """The highest connection number of a file, from its statistics or by reading the column."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     columns = [group.column(n) for group in groups for n in range(group.num_columns)]
-    told = [each.statistics for each in columns if each.path_in_schema == "connection"]
-    if all(each is not None and each.has_min_max for each in told):
-        return max((each.max for each in told), default=-1)
+    statistics = [each.statistics for each in columns if each.path_in_schema == "connection"]
+    if all(each is not None and each.has_min_max for each in statistics):
+        return max((each.max for each in statistics), default=-1)
     numbers = pq.read_table(stream, columns=["connection"]).column("connection").to_pylist()
     return max((number for number in numbers if number is not None), default=-1)

@@ -1,6 +1,5 @@
-"""Everything that the summary shows, collected: the one place of the reports that runs Spark jobs."""
+"""Collects everything that the summary shows: the only module of the reports that runs Spark jobs."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -8,9 +7,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pulsarctl_wire.spark.reports.base import Options, Tables, bucket, percentiles, whole
-from pulsarctl_wire.spark.reports.latency import publish_percentiles, request_percentiles, slowest_of
-from pulsarctl_wire.spark.reports.pairing import publishes, requests
-from pulsarctl_wire.spark.reports.totals import totals_of
+from pulsarctl_wire.spark.reports.latency import (
+    exchanges,
+    publish_percentiles,
+    request_percentiles,
+    slowest_of,
+)
 from pulsarctl_wire.spark.reports.traffic import (
     IS_ERROR,
     alike,
@@ -19,34 +21,32 @@ from pulsarctl_wire.spark.reports.traffic import (
     errors,
     gaps,
     topics_of,
+    totals_of,
 )
 
 Rows = list[dict[str, Any]]
-"""Rows of a report by the names of its columns."""
+"""Rows of a report: column name -> value."""
 
 BUCKETS: Final = 120
-"""Time buckets of a plot, at the most."""
+"""The most time buckets of a plot."""
 BINS: Final = 10
 """Bins of the heat map for each power of ten of latency."""
 SERIES: Final = 10
-"""Topics with a series of their own; all others are one."""
+"""Topics with a series of their own; all others share one."""
 LINES: Final = 60
-"""Connections of the timeline."""
+"""The most connections of the timeline."""
 
-_WIDTHS: Final[list[int]] = [
+WIDTHS: Final[list[int]] = [
     *(step * 10**power for power in range(3, 9) for step in (1, 2, 5)),
     *(seconds * 10**9 for seconds in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600)),
     *(hours * 3600 * 10**9 for hours in (2, 3, 6, 12, 24)),
 ]
-
-
-_WANTED: Final = ("time_ns", "connection", "packet_offset", "topic", "producer")
-"""What is kept of each publish: to keep more costs more than to pair them."""
+"""Round spans of time, in ns."""
 
 
 @dataclass
 class Overview:
-    """What the summary shows; rows of the reports of the same names, but for the times of a bucket."""
+    """The contents of the summary: rows of the reports of the same names, without buckets."""
 
     totals: dict[str, Any]
     bucket_ns: int
@@ -68,17 +68,14 @@ class Overview:
 
 
 def bucket_width(span_ns: int) -> int:
-    """A round width, in ns, of at most `BUCKETS` buckets for a span of time."""
-    enough = (width for width in _WIDTHS if span_ns < width * BUCKETS)
-    return next(enough, -(-span_ns // (_WIDTHS[-1] * BUCKETS)) * _WIDTHS[-1])
+    """A round width in ns that gives at most `BUCKETS` buckets for a span of time."""
+    enough = (width for width in WIDTHS if span_ns < width * BUCKETS)
+    return next(enough, -(-span_ns // (WIDTHS[-1] * BUCKETS)) * WIDTHS[-1])
 
 
-def collect(
-    tables: Tables, options: Options, *, plots: bool = True, step: Callable[[str], object] = lambda _: None
-) -> Overview:
-    """Run all jobs. `plots`: also what only plots show. `step` is told what comes next."""
+def collect(tables: Tables, options: Options, *, plots: bool = True) -> Overview:
+    """Run all jobs. `plots`: also those for plots."""
     top = options.top or 10
-    step("counts")
     span = tables.frames.agg(F.min("time_ns"), F.max("time_ns")).collect()[0]
     width = options.bucket_ns or bucket_width(span[1] - span[0] if span[0] is not None else 0)
     cells = alike(tables.frames, *bucket(Options(width))).persist()
@@ -89,21 +86,14 @@ def collect(
             overview.throughput = rows_of(_by_topic(cells, overview.topics))
     finally:
         cells.unpersist()
-    step("latencies")
-    kept = (*_WANTED, "answer", "latency_ns")
-    sent = publishes(tables.frames, _WANTED).select(*kept).persist()
-    asked = requests(tables.frames).select(*kept, "command", "error").persist()
+    answered = exchanges(tables.frames).persist()
     try:
-        _add_publishes(overview, sent, top, plots)
-        sends = sent.withColumns({"command": F.lit("SEND"), "error": F.lit(None).cast("string")})
-        answered = asked.unionByName(sends.where("answer = 'SEND_ERROR'"))
+        _add_publishes(overview, answered.where("answer = 'SEND_RECEIPT'"), top, plots)
         overview.request_latency = rows_of(request_percentiles(answered, Options()))
-        overview.slowest = rows_of(slowest_of(asked.unionByName(sends), Options(top=top)))
+        overview.slowest = rows_of(slowest_of(answered, Options(top=top)))
     finally:
-        sent.unpersist()
-        asked.unpersist()
-    step("errors, checksums, gaps")
-    totals = overview.totals  # what is not there need not be looked for
+        answered.unpersist()
+    totals = overview.totals  # skip reports that would be empty
     if totals["errors"]:
         overview.errors = rows_of(errors(tables, options), top)
     if totals["bad_checksums"]:
@@ -115,7 +105,6 @@ def collect(
         counted = wrong.groupBy(*bucket(Options(width)), "error").count()
         overview.errors_over_time = rows_of(counted.orderBy("time_ns", "error"))
     if plots:
-        step("connections")
         longest = connections(tables, options).orderBy(
             F.desc(F.col("bytes_to_broker") + F.col("bytes_from_broker"))
         )
@@ -130,9 +119,8 @@ def rows_of(table: DataFrame, most: int | None = None) -> Rows:
     return [row.asDict(recursive=True) for row in (table if most is None else table.limit(most)).collect()]
 
 
-def _add_publishes(overview: Overview, sent: DataFrame, top: int, plots: bool) -> None:
-    # percentiles of what is shown alone: of thousands of producers they would take seconds
-    received = sent.where("answer = 'SEND_RECEIPT'")
+def _add_publishes(overview: Overview, received: DataFrame, top: int, plots: bool) -> None:
+    # only for rows that are shown: percentiles of thousands of producers would take seconds
     largest = rows_of(received.groupBy("topic", "producer").count().orderBy(F.desc("count"), "topic"), top)
     names = {row["topic"] for row in largest}
     chosen = F.col("topic").isin(sorted(names - {None})) | (F.col("topic").isNull() & (None in names))

@@ -1,4 +1,4 @@
-"""What was said: throughput, topics, keys, connections, and what is wrong with any of it."""
+"""Reports about traffic: throughput, topics, keys, connections, errors, checksums, gaps."""
 
 from typing import Final
 
@@ -10,7 +10,8 @@ from pulsarctl_wire.wire.commands import NAMES, REQUESTS
 
 _SENT: Final = "command = 'SEND'"
 _DELIVERED: Final = "command = 'MESSAGE'"
-
+_NUMBERS: Final = ("frames", "bytes", "published", "delivered", "errors", "bad_checksums")
+_KINDS: Final = {"gap": "gaps", "malformed": "malformed"}
 
 COUNTS: Final = ("frames", "bytes", "published", "delivered", "published_bytes", "delivered_bytes")
 """The columns of `counts`."""
@@ -22,19 +23,19 @@ def counts() -> list[Column]:
     return [
         F.count("*").alias("frames"),
         F.sum(size()).alias("bytes"),
-        _sum_if(_SENT, messages()).alias("published"),
-        _sum_if(_DELIVERED, messages()).alias("delivered"),
-        _sum_if(_SENT, payload).alias("published_bytes"),
-        _sum_if(_DELIVERED, payload).alias("delivered_bytes"),
+        _sum_if(F.expr(_SENT), messages()).alias("published"),
+        _sum_if(F.expr(_DELIVERED), messages()).alias("delivered"),
+        _sum_if(F.expr(_SENT), payload).alias("published_bytes"),
+        _sum_if(F.expr(_DELIVERED), payload).alias("delivered_bytes"),
     ]
 
 
-def _sum_if(condition: str, value: Column) -> Column:
-    return F.sum(F.when(F.expr(condition), value).otherwise(0))
+def _sum_if(condition: Column, value: Column) -> Column:
+    return F.coalesce(F.sum(F.when(condition, value)), F.lit(0))
 
 
 def throughput(tables: Tables, options: Options) -> DataFrame:
-    """Frames, bytes and messages of each topic, by second or the bucket asked for."""
+    """Frames, bytes and messages of each topic, by second or by the given bucket."""
     width = options.bucket_ns or 1_000_000_000
     rate = F.lit(1e9 / width)
     by_topic = (
@@ -48,14 +49,14 @@ def throughput(tables: Tables, options: Options) -> DataFrame:
 
 
 def topics(tables: Tables, options: Options) -> DataFrame:
-    """Topics by bytes, with who uses them and what went wrong."""
+    """Topics by bytes, with the numbers of their producers, subscriptions and errors."""
     return topics_of(alike(tables.frames))
 
 
 def alike(frames: DataFrame, *more: Column) -> DataFrame:
-    """What there is of frames that are alike: of one connection, topic, subscription, producer (and `more`).
+    """Counts for each group of frames with the same connection, topic, subscription, producer (and `more`).
 
-    Only numbers are kept for each, so that what is derived from it, names among it, costs nothing.
+    Each group has only numbers, so that reports computed from the groups cost little.
     """
     producer = F.when(F.expr(_SENT), F.col("metadata.producer_name"))
     return frames.groupBy(
@@ -69,8 +70,32 @@ def alike(frames: DataFrame, *more: Column) -> DataFrame:
     )
 
 
+def summary(tables: Tables, options: Options) -> DataFrame:
+    """One row with the totals of everything."""
+    return totals_of(alike(tables.frames), tables.gaps)
+
+
+def totals_of(alike: DataFrame, gaps: DataFrame) -> DataFrame:
+    """`summary`, from the groups of `alike` and from gaps."""
+    partial = F.col("partial")
+    subscription = F.when(F.col("subscription").isNotNull(), F.struct("topic", "subscription"))
+    totals = alike.agg(
+        F.min("first_ns").alias("first_ns"),
+        F.max("last_ns").alias("last_ns"),
+        *(_sum_if(~partial, F.col(name)).alias(name) for name in _NUMBERS),
+        _sum_if(partial, F.col("frames")).alias("partial"),
+        *(F.size(F.collect_set(name)).alias(f"{name}s") for name in ("connection", "topic", "producer")),
+        F.size(F.collect_set(subscription)).alias("subscriptions"),
+    )
+    holes = gaps.agg(
+        *(F.count_if(F.col("kind") == kind).alias(plural) for kind, plural in _KINDS.items()),
+        *(_sum_if(F.col("kind") == kind, F.col("size")).alias(f"{kind}_bytes") for kind in _KINDS),
+    )
+    return totals.crossJoin(F.broadcast(holes))
+
+
 def topics_of(alike: DataFrame) -> DataFrame:
-    """`topics` of what is `alike`."""
+    """`topics`, from the groups of `alike`."""
     complete = whole(alike)
     by_topic = (
         complete.where("topic is not null")
@@ -89,7 +114,7 @@ def topics_of(alike: DataFrame) -> DataFrame:
 
 
 def hot_keys(tables: Tables, options: Options) -> DataFrame:
-    """The keys that most messages of a topic have, by their hash, as Key_Shared subscriptions see them."""
+    """The most frequent keys of each topic, by their hash, as Key_Shared subscriptions see them."""
     topic = Window.partitionBy("topic")
     keyed = whole(tables.frames).where(f"{_SENT} and metadata.key_hash is not null")
     by_key = keyed.groupBy("topic", F.col("metadata.key_hash").alias("key_hash")).agg(
@@ -106,11 +131,11 @@ IS_ERROR: Final = "(error is not null or command in ('ERROR', 'SEND_ERROR'))"
 
 
 def errors(tables: Tables, options: Options) -> DataFrame:
-    """Errors that brokers report, by code, the command that says it, topic and client."""
+    """Errors that brokers report, by code, command, topic and client."""
     client = F.when(F.col("to_broker"), F.col("src_ip")).otherwise(F.col("dst_ip"))
-    said = whole(tables.frames).where(IS_ERROR)
+    found = whole(tables.frames).where(IS_ERROR)
     return (
-        said.groupBy("error", "command", "topic", client.alias("client"))
+        found.groupBy("error", "command", "topic", client.alias("client"))
         .agg(
             F.count("*").alias("count"),
             F.size(F.collect_set("connection")).alias("connections"),
@@ -123,7 +148,7 @@ def errors(tables: Tables, options: Options) -> DataFrame:
 
 
 def checksums(tables: Tables, options: Options) -> DataFrame:
-    """SEND and MESSAGE whose checksum is wrong: what was sent is not what was captured."""
+    """SEND and MESSAGE frames whose checksum is wrong."""
     return (
         whole(tables.frames)
         .where("checksum_valid = false")
@@ -138,7 +163,7 @@ def checksums(tables: Tables, options: Options) -> DataFrame:
 
 
 def gaps(tables: Tables, options: Options) -> DataFrame:
-    """Stretches that were never captured, or are no frames."""
+    """Stretches that were never captured, or are not frames."""
     order = ("time_ns", "file", "packet_offset", "stream_offset")
     return tables.gaps.select(
         *("time_ns", "kind", "size", "reason", "connection", "to_broker"),
@@ -148,51 +173,13 @@ def gaps(tables: Tables, options: Options) -> DataFrame:
 
 
 def connections(tables: Tables, options: Options) -> DataFrame:
-    """TCP connections: who, how long, how much, and how they ended as far as the frames tell."""
-    to_broker, command = F.col("to_broker"), F.col("command")
-    version = F.when(command == "CONNECT", F.get_json_object("command_json", "$.client_version")).when(
-        command == "CONNECTED", F.get_json_object("command_json", "$.server_version")
-    )
-    ends = ("src_ip", "src_port", "dst_ip", "dst_port")
-    # first what is alike, with numbers alone to keep for each: then texts cost nothing
-    alike = (
-        whole(tables.frames)
-        .groupBy("connection", "to_broker", "command", version.alias("version"), *ends)
-        .agg(
-            *counts()[:4],
-            F.count_if(F.expr(IS_ERROR)).alias("errors"),
-            *(F.max(name).alias(f"last_{name}") for name in CAPTURED),
-            F.min("time_ns").alias("first_ns"),
-        )
-        .withColumn("keeps_alive", command.isin("PING", "PONG"))
-    )
-    last = F.struct("last_time_ns", "last_packet_offset", "last_stream_offset")
-    said = F.when(~F.col("keeps_alive"), last)
-    one_way = {"to_broker": to_broker, "from_broker": ~to_broker}
-    seen = alike.groupBy("connection").agg(
-        F.max(F.when(to_broker, address("src"))).alias("client"),
-        F.max(F.when(to_broker, address("dst"))).alias("_server"),
-        F.max(F.when(~to_broker, address("dst"))).alias("_client"),
-        F.max(F.when(~to_broker, address("src"))).alias("server"),
-        F.max(F.when(command == "CONNECT", F.col("version"))).alias("client_version"),
-        F.max(F.when(command == "CONNECTED", F.col("version"))).alias("server_version"),
-        F.min("first_ns").alias("first_ns"),
-        F.max("last_time_ns").alias("last_ns"),
-        *(
-            F.sum(F.when(way, F.col(name)).otherwise(0)).alias(f"{name}_{side}")
-            for side, way in one_way.items()
-            for name in ("frames", "bytes")
-        ),
-        *(F.sum(name).alias(name) for name in ("published", "delivered", "errors")),
-        F.max_by("command", said).alias("last_command"),
-        F.max_by("command", F.when(to_broker, said)).alias("last_request"),
-        F.max(command == "CONNECTED").alias("connected"),
-    )
+    """TCP connections: client, server, duration, amounts, and how they ended, by their frames."""
     holes = tables.gaps.groupBy("connection").agg(
         F.count("*").alias("gaps"), F.sum("size").alias("gap_bytes")
     )
     return (
-        seen.withColumns(
+        _seen(tables.frames)
+        .withColumns(
             {
                 "client": F.coalesce("client", "_client"),
                 "server": F.coalesce("_server", "server"),
@@ -211,11 +198,54 @@ def connections(tables: Tables, options: Options) -> DataFrame:
     )
 
 
+def _seen(frames: DataFrame) -> DataFrame:
+    """What the frames of each connection show."""
+    to_broker, command = F.col("to_broker"), F.col("command")
+    version = F.when(command == "CONNECT", F.get_json_object("command_json", "$.client_version")).when(
+        command == "CONNECTED", F.get_json_object("command_json", "$.server_version")
+    )
+    ends = ("src_ip", "src_port", "dst_ip", "dst_port")
+    # first group equal frames, with only numbers for each: then texts cost little
+    alike = (
+        whole(frames)
+        .groupBy("connection", "to_broker", "command", version.alias("version"), *ends)
+        .agg(
+            *counts()[:4],
+            F.count_if(F.expr(IS_ERROR)).alias("errors"),
+            *(F.max(name).alias(f"last_{name}") for name in CAPTURED),
+            F.min("time_ns").alias("first_ns"),
+        )
+        .withColumn("keeps_alive", command.isin("PING", "PONG"))
+    )
+    last = F.struct("last_time_ns", "last_packet_offset", "last_stream_offset")
+    place = F.when(~F.col("keeps_alive"), last)
+    one_way = {"to_broker": to_broker, "from_broker": ~to_broker}
+    return alike.groupBy("connection").agg(
+        F.max(F.when(to_broker, address("src"))).alias("client"),
+        F.max(F.when(to_broker, address("dst"))).alias("_server"),
+        F.max(F.when(~to_broker, address("dst"))).alias("_client"),
+        F.max(F.when(~to_broker, address("src"))).alias("server"),
+        F.max(F.when(command == "CONNECT", F.col("version"))).alias("client_version"),
+        F.max(F.when(command == "CONNECTED", F.col("version"))).alias("server_version"),
+        F.min("first_ns").alias("first_ns"),
+        F.max("last_time_ns").alias("last_ns"),
+        *(
+            F.sum(F.when(way, F.col(name)).otherwise(0)).alias(f"{name}_{side}")
+            for side, way in one_way.items()
+            for name in ("frames", "bytes")
+        ),
+        *(F.sum(name).alias(name) for name in ("published", "delivered", "errors")),
+        F.max_by("command", place).alias("last_command"),
+        F.max_by("command", F.when(to_broker, place)).alias("last_request"),
+        F.max(command == "CONNECTED").alias("connected"),
+    )
+
+
 _CLOSING: Final = ("CLOSE_PRODUCER", "CLOSE_CONSUMER", "UNSUBSCRIBE")
 
 
 def _ended() -> Column:
-    """How a connection ended, from its last frames but PING and PONG; docs/reports.md has the words."""
+    """How a connection ended, from its last frames other than PING and PONG; see docs/reports.md."""
     last, asked = F.col("last_command"), F.col("last_request")
     waits = [*(NAMES[number] for number in REQUESTS if number != _ACK), "SEND", "CONNECT", "AUTH_RESPONSE"]
     return (
@@ -227,11 +257,11 @@ def _ended() -> Column:
     )
 
 
-_ACK: Final = 10  # most clients want no answer to it
+_ACK: Final = 10  # most clients do not request an answer to it
 
 
 def address(end: str) -> Column:
-    """The address of a frame's end "src" or "dst": 10.0.0.7:43118, [::1]:6650; null if it has none."""
+    """The address of a frame's "src" or "dst": 10.0.0.7:43118, [::1]:6650; null if it has none."""
     host, port = F.col(f"{end}_ip"), F.col(f"{end}_port")
     return F.when(host.contains(":"), F.concat(F.lit("["), host, F.lit("]:"), port)).otherwise(
         F.concat(host, F.lit(":"), port)
