@@ -1,40 +1,43 @@
-"""Faults of a proxy: what goes wrong on purpose, in the protocol's own terms, and the same again from a seed.
+"""Faults that a proxy injects on purpose, at the level of Pulsar's protocol; a seed makes them reproducible.
+
+    from pulsarctl_wire.faults.lanes import FaultLane, Faults
+    from pulsarctl_wire.faults.text import parse_fault
 
     faults = Faults(seed=7)
     faults.add(parse_fault("drop command=SEND_RECEIPT nth=1"))
-    lane = faults.lane(connection=0, to_broker=False)
+    lane = FaultLane(faults, connection=0, to_broker=False)
     lane.take(raw, frame, now)          # the actions to carry out, in order
 
-A fault is a frozen dataclass in the module of its family; its fields are its parameters, and its place in
-`FAULTS` makes it known. Nothing here waits, sends or looks at a clock: whoever owns the sockets carries the
-actions out.
+A fault is a frozen dataclass in the module of its family; its fields are its parameters. `lanes.py` applies
+faults to traffic, `text.py` parses and formats them. Nothing here waits, sends or reads a clock: the owner of
+the sockets carries out the actions.
 """
 
-from pulsarctl_wire.faults.actions import Action, Blackhole, Close, Note, Reset, Send, Wake
-from pulsarctl_wire.faults.base import Fault
-from pulsarctl_wire.faults.catalogue import FAULTS, Described, Parameter, describe, selection
-from pulsarctl_wire.faults.lanes import Faults, Lane, Listed
-from pulsarctl_wire.faults.text import Scenario, fault_text, parse_fault, parse_scenario
+from typing import Final
 
-__all__ = [
-    "FAULTS",
-    "Action",
-    "Blackhole",
-    "Close",
-    "Described",
-    "Fault",
-    "Faults",
-    "Lane",
-    "Listed",
-    "Note",
-    "Parameter",
-    "Reset",
-    "Scenario",
-    "Send",
-    "Wake",
-    "describe",
-    "fault_text",
-    "parse_fault",
-    "parse_scenario",
-    "selection",
-]
+from pulsarctl_wire.faults.answers import Answer, RedirectLoop
+from pulsarctl_wire.faults.base import Fault
+from pulsarctl_wire.faults.content import Flip, StaleEpoch
+from pulsarctl_wire.faults.ends import BlackholeFault, Disconnect, ResetFault
+from pulsarctl_wire.faults.order import Drop, Duplicate, Reorder
+from pulsarctl_wire.faults.pace import Bandwidth, Delay, Slice
+
+FAULTS: Final[tuple[type[Fault], ...]] = (
+    Delay,
+    Bandwidth,
+    Slice,
+    Disconnect,
+    ResetFault,
+    BlackholeFault,
+    Drop,
+    Duplicate,
+    Reorder,
+    Flip,
+    StaleEpoch,
+    Answer,
+    RedirectLoop,
+)
+"""All faults; to add one, write its class and list it here."""
+
+BY_NAME: Final = {name: fault for fault in FAULTS for name in (fault.name, *fault.aliases)}
+"""Every name and alias -> its fault."""

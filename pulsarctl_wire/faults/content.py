@@ -1,4 +1,4 @@
-"""Faults of what is in a frame: bits that flip, epochs of the past."""
+"""Faults that change what is in a frame: flipped bits, stale epochs."""
 
 import struct
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.faults.base import Fault, Item, Piece, Place, option
+from pulsarctl_wire.faults.base import Fault, Item, LaneContext, Unit, option
 from pulsarctl_wire.faults.values import one_of, whole
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, PAYLOAD_TYPES
 from pulsarctl_wire.wire.frame import Frame, Parts, locate, with_command
@@ -18,32 +18,32 @@ _EPOCHS: Final = {
     NUMBERS["REDELIVER_UNACKNOWLEDGED_MESSAGES"]: "consumer_epoch",
     NUMBERS["MESSAGE"]: "consumer_epoch",
 }
-"""Type number -> the field that tells which life of the producer or consumer it is of."""
+"""Type number -> the field with the epoch of the producer or consumer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flip(Fault):
-    """Bits of the frame flip; its CRC32-C stays as it was, so that it is wrong, or is made right again."""
+    """Bits of the frame are flipped; its CRC32-C is kept, and so is wrong, or is recomputed."""
 
     name = "flip"
 
-    bits: int = option(1, whole(1, 1000), "how many, chosen by the seed")
+    bits: int = option(1, whole(1, 1000), "number of bits; the seed decides which")
     where: str = option(
         "payload", one_of("payload", "metadata", "command", "checksum"), "in which part of the frame"
     )
-    crc: str = option("keep", one_of("keep", "fix"), "leave the CRC32-C, or take it anew")
+    crc: str = option("keep", one_of("keep", "fix"), "keep the CRC32-C, or recompute it")
 
     def able(self) -> frozenset[int] | None:
-        """Only the commands with an entry have more parts than the command."""
+        """All for `where=command`; otherwise only commands with an entry, which has the other parts."""
         return None if self.where == "command" else PAYLOAD_TYPES
 
     def check(self) -> None:
-        """What was flipped in the checksum cannot be right."""
+        """Reject recomputing the checksum after flipping its bits."""
         if self.where == "checksum" and self.crc == "fix":
             raise SettingsError("flip: crc=fix would undo where=checksum; leave one of them out")
 
     def fits(self, frame: Frame) -> bool:
-        """Whether the part is there."""
+        """Whether the frame has the part to be changed."""
         start, stop = self._part(frame.raw)
         return stop > start
 
@@ -53,18 +53,18 @@ class Flip(Fault):
         part: tuple[int, int] = getattr(_parts(raw), self.where)
         return part
 
-    def apply(self, piece: Piece, place: Place) -> Iterator[Item]:
-        """The piece with other bits."""
-        start, stop = self._part(piece.data)
-        data = bytearray(piece.data)
+    def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
+        """The unit with flipped bits."""
+        start, stop = self._part(unit.data)
+        data = bytearray(unit.data)
         count = (stop - start) * 8
-        for bit in place.rng.sample(range(count), min(self.bits, count)):
+        for bit in context.rng.sample(range(count), min(self.bits, count)):
             data[start + bit // 8] ^= 1 << bit % 8
         if self.crc == "fix":
             parts = _parts(bytes(data))
             if parts.computed is not None:
                 struct.pack_into(">I", data, parts.checksum[0], parts.computed)
-        yield piece.changed(bytes(data))
+        yield unit.changed(bytes(data))
 
 
 def _command_end(raw: bytes) -> int:
@@ -89,15 +89,15 @@ class StaleEpoch(Fault):
         return frozenset(_EPOCHS)
 
     def fits(self, frame: Frame) -> bool:
-        """Whether there is an epoch that can be lower."""
+        """Whether it has an epoch above 0."""
         return frame.body is not None and getattr(frame.body, _EPOCHS[frame.type]) > 0
 
-    def apply(self, piece: Piece, place: Place) -> Iterator[Item]:
-        """The piece with the lower epoch; all behind the command stays as it is."""
-        assert piece.frame is not None
+    def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
+        """The unit with the lower epoch; everything after the command stays as it is."""
+        assert unit.frame is not None
         base = BaseCommand()
-        base.CopyFrom(piece.frame.base)  # type: ignore[arg-type]
-        body: Any = getattr(base, BODIES[piece.frame.type])
-        field = _EPOCHS[piece.frame.type]
+        base.CopyFrom(unit.frame.base)  # type: ignore[arg-type]
+        body: Any = getattr(base, BODIES[unit.frame.type])
+        field = _EPOCHS[unit.frame.type]
         setattr(body, field, max(getattr(body, field) - self.by, 0))
-        yield piece.changed(with_command(piece.data, base))
+        yield unit.changed(with_command(unit.data, base))

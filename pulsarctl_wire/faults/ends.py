@@ -1,51 +1,50 @@
-"""Faults that end a connection: politely, by a reset, or by silence."""
+"""Faults that end a connection: by closing it, by a reset, or by a black hole."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pulsarctl_wire.faults import actions
-from pulsarctl_wire.faults.base import Fault, Item, Piece, Place, option
+from pulsarctl_wire.faults.base import Blackhole, Close, Fault, Item, LaneContext, Reset, Unit, option
 from pulsarctl_wire.faults.values import SIZE, optional
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Ending(Fault):
     of_bytes: ClassVar[bool] = True
-    end: ClassVar[actions.Close | actions.Reset]
+    end: ClassVar[Close | Reset]
 
-    bytes: int | None = option(None, optional(SIZE), "let so many bytes of the frame pass first")
+    bytes: int | None = option(None, optional(SIZE), "pass this many bytes of the frame first")
 
-    def apply(self, piece: Piece, place: Place) -> Iterator[Item]:
-        """The beginning of the piece, then the end."""
+    def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
+        """The first bytes of the unit, then the end of the connection."""
         if self.bytes:
-            yield Piece(piece.data[: self.bytes], None, piece.at)
+            yield Unit(unit.data[: self.bytes], None, unit.at)
         yield self.end
 
 
 @dataclass(frozen=True, kw_only=True)
 class Disconnect(_Ending):
-    """The connection is closed instead of passing the frame."""
+    """The connection is closed, and the frame is not passed on."""
 
     name = "disconnect"
-    end = actions.Close()
+    end = Close()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reset(_Ending):
-    """The connection is reset instead of passing the frame."""
+class ResetFault(_Ending):
+    """The connection is reset, and the frame is not passed on."""
 
     name = "reset"
-    end = actions.Reset()
+    end = Reset()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blackhole(Fault):
-    """From this frame on nothing passes in either direction, while the connection stays open."""
+class BlackholeFault(Fault):
+    """From this frame on nothing is passed on in either direction, while the connection stays open."""
 
     name = "blackhole"
     of_bytes = True
 
-    def apply(self, piece: Piece, place: Place) -> Iterator[Item]:
-        """Nothing more."""
-        yield actions.Blackhole()
+    def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
+        """A Blackhole instead of the unit."""
+        yield Blackhole()

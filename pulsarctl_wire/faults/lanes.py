@@ -1,24 +1,37 @@
-"""The faults in force, and the lanes whose traffic they meet.
+"""Applies the faults in force to the traffic of a proxy's connections.
 
-    Faults       numbered faults with their counts, changeable while traffic flows
-      Lane       one direction of one connection: pieces in, actions out
-        Station  one fault in one lane
+    Faults       numbered faults with their counts; can be changed while traffic flows
+      FaultLane  one direction of one connection: units in, actions out
 
-A piece goes from station to station in the order in which the faults were added, those that cut frames last.
-Faults that were added or removed take effect with the next call of a lane; what a removed one held goes on.
+A unit passes through the faults in the order in which they were added, but those that split frames come last.
+Added and removed faults take effect at the next call of a lane; what a removed fault held back is sent on.
 
-Each station has randomness of its own, from the seed, the fault's number, the connection's and the direction:
-what happens in a lane does not depend on how the traffic of others mixes with its own, unless a fault counts
+In each lane a fault has its own random generator, seeded by the seed, its number, the connection's number and
+the direction. So what happens in a lane does not depend on the timing of other lanes, unless a fault counts
 over the whole proxy (`per`).
 """
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.faults.actions import Action, Blackhole, Close, Note, Reset, Send
-from pulsarctl_wire.faults.base import TO_BROKER, TO_CLIENT, Fault, Item, Piece, Place
+from pulsarctl_wire.faults.base import (
+    TO_BROKER,
+    TO_CLIENT,
+    Action,
+    Blackhole,
+    Close,
+    Count,
+    Fault,
+    FaultState,
+    Item,
+    LaneContext,
+    Note,
+    Reset,
+    Send,
+    Unit,
+)
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame
 
@@ -28,210 +41,168 @@ _IDS: Final = (
     *("request_id", "producer_id", "consumer_id", "watch_id", "watcher_id", "session_id"),
     *("sequence_id", "message_id", "topic"),
 )
-"""Fields that tell a frame from others, in the order in which they are said."""
+"""Fields that identify a frame, in the order in which they are shown."""
 
 
-class Count:
-    """How many pieces matched, and how many of them were hit."""
+class Rule(Count):
+    """A fault in force, its number, and its counts over all lanes."""
 
-    __slots__ = ("hits", "matched")
-
-    def __init__(self) -> None:
-        self.matched = self.hits = 0
-
-
-class Listed(NamedTuple):
-    """A fault in force: its number, and how many frames (or pieces of other bytes) matched and were hit."""
-
-    number: int
-    fault: Fault
-    matched: int
-    hits: int
-
-
-class _Rule:
-    """A fault in force, with its counts over all lanes."""
-
-    __slots__ = ("count", "fault", "number", "test", "types")
+    __slots__ = ("fault", "number", "test", "types")
 
     def __init__(self, number: int, fault: Fault, test: Test | None) -> None:
+        super().__init__()
         self.number = number
         self.fault = fault
         self.test = test
         self.types = fault.wanted_types()
-        self.count = Count()
 
     def matches(self, frame: Frame | None) -> bool:
-        """Whether the fault is for this frame, or for bytes that are none."""
+        """Whether the fault applies to this frame, or (None) to bytes that are not a frame."""
         if frame is None:
             return self.fault.of_bytes and not self.fault.selects
         if self.types is not None and frame.type not in self.types:
             return False
         return self.fault.fits(frame) and (self.test is None or self.test(frame))
 
+    def take(self, unit: Unit, state: FaultState) -> Iterator[Item]:
+        """What the fault makes of a unit in the lane whose `state` this is."""
+        if not (self.matches(unit.frame) and self._hits(state)):
+            yield from state.passing(unit)
+            return
+        if self.fault.selects or not self.fault.quiet:
+            yield Note(f"#{self.number} {self.fault.name}: {_brief(unit)}")
+        yield from state.hit(unit)
+
+    def _hits(self, state: FaultState) -> bool:
+        """Count a match; return whether to hit it."""
+        fault = self.fault
+        count = self if fault.per == "proxy" else state.count
+        count.matched += 1
+        hit = not (
+            state.busy
+            or (fault.nth and count.matched != fault.nth)
+            or (fault.every and count.matched % fault.every)
+            or (fault.times and count.hits >= fault.times)
+            or (fault.probability < 1 and state.context.rng.random() >= fault.probability)
+        )
+        count.hits += hit
+        if count is not self:
+            self.matched += 1
+            self.hits += hit
+        return hit
+
 
 class Faults:
     """All faults in force.
 
-    `seed` decides what is left to chance. `tester` gives the test of a fault's `topic` and `filter` (and may
-    raise for them; directions and commands are tested here). `url` is the service URL that clients reach
-    the proxy by, unless a lane has its own.
+    `seed` is the seed of all randomness. `tester` returns the test for a fault's `topic` and `filter`; it may
+    raise if they are invalid. Directions and commands are tested here.
     """
 
-    def __init__(
-        self, seed: int, tester: Callable[[Fault], Test | None] | None = None, url: str = ""
-    ) -> None:
+    def __init__(self, seed: int, tester: Callable[[Fault], Test | None] | None = None) -> None:
         self.seed = seed
-        self.url = url
         self._tester = tester
         self._last = 0
-        self._rules: dict[int, _Rule] = {}
-        self._version = 0
-        """Changes whenever the faults do."""
+        self._rules: dict[int, Rule] = {}
+        self._version = 0  # changes whenever the faults do
 
     def add(self, fault: Fault) -> int:
-        """Put `fault` into force; give its number, which no other fault will have.
+        """Put `fault` into force; return its number, which is never used again.
 
-        Raises what the tester does, and SettingsError where there is none for a topic or filter.
+        Raises the tester's errors, and SettingsError for a topic or filter if there is no tester.
         """
         if self._tester is None and (fault.topic or fault.filter):
-            raise SettingsError(f"{fault.name}: topic and filter are not to be had here")
+            raise SettingsError(f"{fault.name}: topic and filter are not available here")
         test = self._tester(fault) if self._tester is not None else None
         self._last += 1
-        self._rules[self._last] = _Rule(self._last, fault, test)
+        self._rules[self._last] = Rule(self._last, fault, test)
         self._version += 1
         return self._last
 
     def remove(self, number: int) -> None:
-        """Take a fault out of force. Raises KeyError for a number that none has."""
+        """Remove a fault. Raises KeyError for an unknown number."""
         del self._rules[number]
         self._version += 1
 
     def clear(self) -> None:
-        """Take all out of force."""
+        """Remove all faults."""
         self._rules.clear()
         self._version += 1
 
     def __bool__(self) -> bool:
         return bool(self._rules)
 
-    def listing(self) -> list[Listed]:
+    def listing(self) -> list[Rule]:
         """The faults in force, in the order they were added."""
-        return [
-            Listed(rule.number, rule.fault, rule.count.matched, rule.count.hits)
-            for rule in self._rules.values()
-        ]
-
-    def lane(self, connection: int, to_broker: bool, url: str = "") -> "Lane":
-        """A lane for one direction of connection number `connection`, whose client came by `url`."""
-        return Lane(self, connection, to_broker, url or self.url)
+        return list(self._rules.values())
 
 
-class _Station:
-    """A fault at work in a lane."""
+class FaultLane:
+    """Applies faults to one direction of a connection, whose client used the service URL `url`.
 
-    __slots__ = ("_count", "_rng", "rule", "work")
-
-    def __init__(self, rule: _Rule, place: Place) -> None:
-        self.rule = rule
-        self.work = rule.fault.at_work(place)
-        self._rng = place.rng
-        self._count = rule.count if rule.fault.per == "proxy" else Count()
-
-    def take(self, piece: Piece) -> Iterator[Item]:
-        """What becomes of a piece here."""
-        if not (self.rule.matches(piece.frame) and self._hits()):
-            yield from self.work.passing(piece)
-            return
-        fault = self.rule.fault
-        if fault.selects or not fault.quiet:
-            yield Note(f"#{self.rule.number} {fault.name}: {_brief(piece)}")
-        yield from self.work.hit(piece)
-
-    def _hits(self) -> bool:
-        """Count a match; whether it is one to hit."""
-        fault, count, total = self.rule.fault, self._count, self.rule.count
-        count.matched += 1
-        hit = not (
-            self.work.busy
-            or (fault.nth and count.matched != fault.nth)
-            or (fault.every and count.matched % fault.every)
-            or (fault.times and count.hits >= fault.times)
-            or (fault.probability < 1 and self._rng.random() >= fault.probability)
-        )
-        count.hits += hit
-        if total is not count:
-            total.matched += 1
-            total.hits += hit
-        return hit
-
-
-class Lane:
-    """One direction of one connection, and the faults its traffic meets.
-
-    Nothing here raises for what was received.
+    Received data never makes it raise an error.
     """
 
-    def __init__(self, faults: Faults, connection: int, to_broker: bool, url: str) -> None:
+    def __init__(self, faults: Faults, connection: int, to_broker: bool, url: str = "") -> None:
         self._faults = faults
         self._connection = connection
         self._to_broker = to_broker
         self._url = url
-        self._stations: list[_Station] = []
+        self._active: list[tuple[Rule, FaultState]] = []
         self._version = -1
         self._over = False
 
     def take(self, data: bytes, frame: Frame | None, now: float) -> list[Action]:
-        """What to do at time `now` (seconds) about `data`: a whole frame, decoded as `frame`, or other bytes.
+        """The actions for `data` at time `now` (seconds): a whole frame, decoded as `frame`, or other bytes.
 
-        Without data: a Wake came due. After the end of the connection there is nothing to do.
+        Call it with empty data when a Wake is due. After the end of the connection there are no actions.
         """
         actions: list[Action] = []
         if self._version != self._faults._version:
             self._renew(actions)
-        for index, station in enumerate(self._stations):
-            if due := station.work.due(now):
-                self._lead(due, index + 1, actions)
+        for index, (_, state) in enumerate(self._active):
+            if due := state.due(now):
+                self._apply(due, index + 1, actions)
         if data:
-            self._lead((Piece(data, frame, now),), 0, actions)
+            self._apply((Unit(data, frame, now),), 0, actions)
         return actions
 
     def released(self) -> bool:
-        """Whether a fault that was at work here is not in force any more."""
-        return any(station.rule.number not in self._faults._rules for station in self._stations)
+        """Whether a fault of this lane was removed since the last call."""
+        return any(rule.number not in self._faults._rules for rule, _ in self._active)
 
     def flush(self, now: float) -> list[Action]:
-        """What to do when the direction has ended: all that is held back goes out."""
+        """The actions when the direction has ended: send everything held back."""
         actions = self.take(b"", None, now)
-        for index, station in enumerate(self._stations):
-            self._lead(station.work.rest(), index + 1, actions)
+        for index, (_, state) in enumerate(self._active):
+            self._apply(state.rest(), index + 1, actions)
         return actions
 
     def _renew(self, actions: list[Action]) -> None:
-        """Take over what was added and removed."""
+        """Apply added and removed faults."""
         rules = self._faults._rules
-        for index, station in enumerate(self._stations):
-            if station.rule.number not in rules:
-                self._lead(station.work.rest(), index + 1, actions)
-        known = {station.rule.number: station for station in self._stations}
+        for index, (rule, state) in enumerate(self._active):
+            if rule.number not in rules:
+                self._apply(state.rest(), index + 1, actions)
+        known = {rule.number: state for rule, state in self._active}
         ways = ("both", TO_BROKER if self._to_broker else TO_CLIENT)
         wanted = [rule for rule in rules.values() if rule.fault.direction in ways]
         wanted.sort(key=lambda rule: rule.fault.cuts)
-        self._stations = [known.get(rule.number) or self._station(rule) for rule in wanted]
+        self._active = [(rule, known.get(rule.number) or self._new_state(rule)) for rule in wanted]
         self._version = self._faults._version
 
-    def _station(self, rule: _Rule) -> _Station:
+    def _new_state(self, rule: Rule) -> FaultState:
         seed = f"{self._faults.seed} {rule.number} {self._connection} {self._to_broker}"
-        return _Station(rule, Place(random.Random(seed), self._url))
+        return rule.fault.new_state(LaneContext(random.Random(seed), self._url))
 
-    def _lead(self, items: Iterable[Item], start: int, actions: list[Action]) -> None:
-        """Lead `items` through the stations from `start` on, one by one; add the actions that come of it."""
-        for station in self._stations[start:]:
-            items = _through(station, items)
+    def _apply(self, items: Iterable[Item], start: int, actions: list[Action]) -> None:
+        """Apply the faults from index `start` on to `items`, one by one; append the resulting actions."""
+        for rule, state in self._active[start:]:
+            items = _through(rule, state, items)
         if self._over:
             return
         for item in items:
-            if isinstance(item, Piece):
+            if isinstance(item, Unit):
                 actions.append(Send(item.data, item.at))
             else:
                 actions.append(item)
@@ -240,19 +211,19 @@ class Lane:
                     return
 
 
-def _through(station: _Station, items: Iterable[Item]) -> Iterator[Item]:
+def _through(rule: Rule, state: FaultState, items: Iterable[Item]) -> Iterator[Item]:
     for item in items:
-        if isinstance(item, Piece):
-            yield from station.take(item)
+        if isinstance(item, Unit):
+            yield from rule.take(item, state)
         else:
             yield item
 
 
-def _brief(piece: Piece) -> str:
-    """A piece in a few words: "SEND_RECEIPT producer 0 sequence 5"."""
-    frame = piece.frame
+def _brief(unit: Unit) -> str:
+    """A short description of a unit: "SEND_RECEIPT producer 0 sequence 5"."""
+    frame = unit.frame
     if frame is None:
-        return f"{len(piece.data)} bytes"
+        return f"{len(unit.data)} bytes"
     body, words = frame.body, [frame.command]
     fields = body.DESCRIPTOR.fields_by_name if body is not None else {}
     for name in _IDS:

@@ -1,7 +1,7 @@
-"""Values of a fault's parameters as text: how each kind is read, and written so that it reads the same.
+"""Parses and formats the parameters of faults, each kind so that formatted text is parsed to an equal value.
 
-Times are seconds ("200ms", "1.5s", "2m", "2"), sizes bytes ("10KB", "1MiB", "4096"), rates bytes a second
-("64KB/s"); KB is 1,000 bytes and KiB is 1,024. All have bounds, so that no fault can ask for unbounded
+Times are in seconds ("200ms", "1.5s", "2m", "2"), sizes in bytes ("10KB", "1MiB", "4096"), rates in bytes a
+second ("64KB/s"); KB is 1,000 bytes and KiB is 1,024. All are limited, so that no fault can use unbounded
 time or memory.
 """
 
@@ -19,10 +19,10 @@ _WORD: Final = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<unit>[A-Z
 
 
 class Kind(NamedTuple):
-    """A kind of value: `wanted` says it to people, `read` takes it from a text, `show` makes a text of it.
+    """A kind of value: `wanted` describes it to users, `read` parses a text, `show` formats a value.
 
-    `names` are all the values there are, where they can be listed. `read` raises ValueError for a text that
-    is none.
+    `names` are all possible values, if they can be listed. `read` raises ValueError or LookupError for an
+    invalid text.
     """
 
     wanted: str
@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 
 
 def hint(text: str, names: Iterable[str]) -> str:
-    """What somebody who wrote `text` may have meant of `names`, else all of these."""
+    """A hint for the invalid `text`: the `names` that are similar, else all of them."""
     listed = list(names)
     lower = {name.lower(): name for name in listed}
     near = [lower[name] for name in difflib.get_close_matches(text[:100].lower(), lower, 3)]
@@ -40,25 +40,24 @@ def hint(text: str, names: Iterable[str]) -> str:
 
 
 def one_of(*names: str) -> Kind:
-    """One of `names`, in any case."""
+    """One of `names`, in upper or lower case."""
     lower = {name.lower(): name for name in names}
-
-    def read(text: str) -> str:
-        if text.lower() not in lower:
-            raise ValueError(text)
-        return lower[text.lower()]
-
-    return Kind(f"one of {', '.join(names)}", read, str, names)
+    return Kind(f"one of {', '.join(names)}", lambda text: lower[text.lower()], str, names)
 
 
 def whole(low: int, high: int) -> Kind:
     """Whole numbers from `low` to `high`."""
-    wanted = f"a whole number from {low} to {high:,}"
-    return Kind(wanted, lambda text: int(_between(_whole(text), low, high)), str)
+
+    def read(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,20}", text, re.ASCII):
+            raise ValueError(text)
+        return int(_between(int(text), low, high))
+
+    return Kind(f"a whole number from {low} to {high:,}", read, str)
 
 
 def optional(kind: Kind) -> Kind:
-    """`kind`, or None, which is an empty text."""
+    """`kind`, or None, whose text is empty."""
     return Kind(
         kind.wanted,
         lambda text: kind.read(text) if text else None,
@@ -72,12 +71,6 @@ def _between(value: float, low: float, high: float) -> float:
     return value
 
 
-def _whole(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,20}", text, re.ASCII):
-        raise ValueError(text)
-    return int(text)
-
-
 def _split(text: str) -> tuple[float, str]:
     found = _WORD.fullmatch(text)
     if not found:
@@ -85,30 +78,24 @@ def _split(text: str) -> tuple[float, str]:
     return float(found["number"]), found["unit"]
 
 
-def _unit(units: dict[str, Any], unit: str) -> Any:
-    if unit not in units:
-        raise ValueError(unit)
-    return units[unit]
-
-
 def _time(text: str) -> float:
     number, unit = _split(text)
-    times, parts = _unit(_TIME_UNITS, unit.lower())
+    times, parts = _TIME_UNITS[unit.lower()]
     return _between(number * times / parts, 0, 86_400)
 
 
 def _size(text: str, low: int, high: int) -> int:
     number, unit = _split(text)
-    return int(_between(number * _unit(_SIZE_UNITS, unit.upper()), low, high))
+    return int(_between(number * _SIZE_UNITS[unit.upper()], low, high))
 
 
 def _share(text: str) -> float:
     number, unit = _split(text)
-    return _between(number * _unit({"": 1}, unit), 0, 1)
+    return _between(number * {"": 1}[unit], 0, 1)
 
 
 def _encodable(text: str) -> str:
-    text.encode()  # surrogates, which are UnicodeEncodeError, have no place in a frame
+    text.encode()  # raises UnicodeEncodeError for surrogates, which a frame cannot contain
     return text
 
 

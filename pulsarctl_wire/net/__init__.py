@@ -1,1 +1,1 @@
-"""Sessions with real brokers, over asyncio: links that move frames, a client of verbs on top of them."""
+"""Sessions with real brokers, over asyncio: links that move frames, and the client built on them."""

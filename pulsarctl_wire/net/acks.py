@@ -1,145 +1,144 @@
-"""Acknowledgements of one consumer: gathered, sent with a request id, confirmed, or sent again.
+"""Batches the acknowledgements of one consumer, tracks their confirmation, and resends them. Pure.
 
-Those that wait go together, `PAUSE` after the first or `COUNT` at a time. Those not confirmed when the link
-is lost are kept until the consumer is subscribed again.
+A batch is sent `PAUSE` after its first id or when it has `COUNT` ids, with a request id. If the link is lost
+before a batch is confirmed, the batch is sent again once the consumer has subscribed again.
 """
 
-import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
-from pulsarctl_wire.errors import LinkClosed, SessionError
+from pulsarctl_wire.net.outbox import Now, Warned
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck
 
-PAUSE: Final = 0.1
-"""Seconds that acknowledgements are gathered for, as in Pulsar's clients."""
+PAUSE: Final = 100_000_000
+"""Nanoseconds that acknowledgements are batched for, as in Pulsar's clients."""
 COUNT: Final = 1_000
-"""Ids that are acknowledged at once at the most."""
+"""Ids in one ACK; a batch with this many is sent at once."""
 MOST: Final = 100_000
-"""Ids that wait to be confirmed, an ACK counting as ten more; older ones are given up, oldest first."""
+"""Maximum number of unconfirmed ids; each ACK counts as ten more. Beyond it the oldest ACKs are given up."""
 _ACK: Final = 10
 
 Position = tuple[int, int, int]
-"""Ledger, entry and batch index (-1: all of the entry)."""
+"""Ledger, entry and batch index (-1: the whole entry)."""
 Ids = list[dict[str, Any]]
-"""Fields of MessageIdData, each."""
+"""Each item holds the fields of a MessageIdData."""
+
+
+class AckRequest(NamedTuple):
+    """An ACK of `kind` (CommandAck.AckType) to be sent and confirmed; `number` identifies it."""
+
+    number: int
+    ids: Ids
+    kind: int
+
+    @property
+    def cost(self) -> int:
+        """How much it counts towards `MOST`."""
+        return len(self.ids) + _ACK
+
+
+class GivenUp(NamedTuple):
+    """Stop waiting for the answer to the AckRequest with this `number`."""
+
+    number: int
 
 
 class Acks:
-    """The acknowledgements of a consumer. `ask` sends an ACK (ids, type) and waits until it is confirmed.
+    """The acknowledgements of a consumer of `topic`.
 
-    `ready` tells whether the broker takes them: `opened` and `lost` say so.
+    `emit` is called with each event. The owner of the link must send each AckRequest, and report its result
+    to `settle`. `ready` is whether the broker accepts acknowledgements (see `opened`).
+    `wake_at` is when `send_waiting` must be called (ticks in ns), or None.
     """
 
-    def __init__(self, ask: Callable[[Ids, int], Awaitable[object]], warn: Callable[[str], None]) -> None:
+    def __init__(self, topic: str, emit: Callable[[AckRequest | GivenUp | Warned], None]) -> None:
         self.ready = False
-        self._ask = ask
-        self._warn = warn
+        self.wake_at: int | None = None
+        self._topic = topic
+        self._emit = emit
+        self._last = 0
         self._waiting: Ids = []
-        self._unconfirmed: deque[tuple[Ids, int]] = deque()
-        self._tasks: dict[asyncio.Task[None], int] = {}
-        self._open = 0  # ids of the tasks and of what is not confirmed, and _ACK for each
-        self._told = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._sent: dict[int, AckRequest] = {}
+        self._kept: deque[AckRequest] = deque()  # until the broker accepts them
+        self._open = 0  # the cost of `_sent` and `_kept`
+        self._warned = False
 
     @property
     def open(self) -> int:
-        """Ids that wait, or wait to be sent again."""
-        return len(self._waiting) + sum(len(ids) for ids, _ in self._unconfirmed)
+        """Number of ids that wait to be sent, for the first time or again."""
+        return len(self._waiting) + sum(len(request.ids) for request in self._kept)
 
-    def add(self, ids: Ids) -> None:
-        """Acknowledge these, with others."""
+    def add(self, ids: Ids, now: Now) -> None:
+        """Add these ids to the current batch."""
         self._waiting += ids
         if len(self._waiting) >= COUNT:
             self.send_waiting()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(PAUSE, self.send_waiting)
+        elif self.wake_at is None:
+            self.wake_at = now.ticks + PAUSE
 
     def send_waiting(self) -> None:
-        """Send what waits, if the broker takes it."""
-        self.stop()
+        """Send the current batch if the broker accepts it; otherwise a full one is kept for later."""
+        self.wake_at = None
         if self._waiting and (self.ready or len(self._waiting) >= COUNT):
             ids, self._waiting = self._waiting, []
             self.send(ids)
 
     def send(self, ids: Ids, kind: int = CommandAck.Individual) -> None:
-        """Send an ACK at once, or as soon as the broker takes it."""
-        if not self.ready:
-            self._keep(ids, kind)
+        """Send an ACK now, or as soon as the broker accepts it."""
+        self._last += 1
+        request = AckRequest(self._last, ids, kind)
+        self._open += request.cost
+        if self.ready:
+            self._sent[request.number] = request
+            self._emit(request)
         else:
-            task = asyncio.get_running_loop().create_task(self._confirm(ids, kind))
-            self._tasks[task] = len(ids) + _ACK
-            self._open += len(ids) + _ACK
-            task.add_done_callback(self._done)
-        while self._open > MOST and len(self._tasks) + len(self._unconfirmed) > 1:
+            self._kept.append(request)
+        while self._open > MOST and len(self._sent) + len(self._kept) > 1:
             self._give_up()
 
-    def _keep(self, ids: Ids, kind: int) -> None:
-        self._unconfirmed.append((ids, kind))
-        self._open += len(ids) + _ACK
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._open -= self._tasks.pop(task, 0)
-
     def _give_up(self) -> None:
-        """Let go of the oldest that is not confirmed: it is not sent again if the link is lost."""
-        if self._unconfirmed:
-            self._open -= len(self._unconfirmed.popleft()[0]) + _ACK
+        """Forget the oldest unconfirmed ACK: it is not sent again if the link is lost."""
+        if self._kept:
+            request = self._kept.popleft()
         else:
-            task = next(iter(self._tasks))
-            self._done(task)
-            asyncio.get_running_loop().call_soon(task.cancel)  # not before it is sent
-        if not self._told:
-            self._told = True
-            self._warn(f"{MOST} acknowledgements are not confirmed: what is older is not sent again")
+            request = self._sent.pop(next(iter(self._sent)))
+            self._emit(GivenUp(request.number))
+        self._open -= request.cost
+        if not self._warned:
+            self._warned = True
+            text = f"{self._topic}: {MOST} acknowledgements are not confirmed; older ones are not sent again"
+            self._emit(Warned(text))
 
-    async def _confirm(self, ids: Ids, kind: int) -> None:
-        try:
-            await self._ask(ids, kind)
-        except LinkClosed:
-            self._keep(ids, kind)
-        except SessionError as error:
-            self._warn(str(error))
+    def settle(self, number: int, *, lost: bool) -> None:
+        """The broker has answered ACK `number` (maybe with an error), or the link was `lost` before that."""
+        request = self._sent.pop(number, None)
+        if request is not None and lost:
+            self._kept.append(request)
+        elif request is not None:
+            self._open -= request.cost
 
     def opened(self) -> None:
-        """The consumer is subscribed: what was not confirmed is sent again, what waits is sent."""
+        """The consumer is subscribed: resend unconfirmed ACKs, and send the current batch."""
         self.ready = True
-        unconfirmed = list(self._unconfirmed)
-        self._unconfirmed.clear()
-        for ids, kind in unconfirmed:
-            self._open -= len(ids) + _ACK
-            self.send(ids, kind)
+        kept, self._kept = list(self._kept), deque()
+        for request in kept:
+            self._open -= request.cost
+            self.send(request.ids, request.kind)
         self.send_waiting()
-
-    def lost(self) -> None:
-        """The consumer is not subscribed any more."""
-        self.ready = False
 
     def forget(self) -> None:
-        """Drop what waits or is not answered: the subscription may have been moved back."""
+        """Drop all unsent and unconfirmed ACKs: the subscription may have been moved back."""
+        for number in self._sent:
+            self._emit(GivenUp(number))
         self._waiting.clear()
-        for ids, _ in self._unconfirmed:
-            self._open -= len(ids) + _ACK
-        self._unconfirmed.clear()
-        for task in self._tasks:
-            task.cancel()
-
-    def stop(self) -> None:
-        """Let the timer be."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    async def flush(self) -> None:
-        """Send what waits, and wait until all is confirmed."""
-        self.send_waiting()
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
+        self._kept.clear()
+        self._sent.clear()
+        self._open = 0
 
 
 def id_data(position: Position, left: int = 0, size: int = 0) -> dict[str, Any]:
-    """A position as the fields of MessageIdData; `left` are the bits of a batch of `size` that stay open."""
+    """A position as MessageIdData fields; `left`: bits of a batch of `size` that stay unacknowledged."""
     fields: dict[str, Any] = {"ledgerId": position[0] & 2**64 - 1, "entryId": position[1] & 2**64 - 1}
     if position[2] >= 0:
         fields["batch_index"] = position[2]

@@ -1,9 +1,9 @@
-"""What we show to clients that connect by TLS: a certificate given, or one signed by a CA of our own.
+"""Certificates for TLS clients of the proxy: one the user gives, or one signed by pwire's own CA.
 
-The CA is made once and kept, so that clients need to be told only once to trust it; the certificate
-signed by it lives as long as the process, its key never stays on disk. Two processes may make the CA at
-once: a file appears whole or not at all, the first one of a name wins, and the key comes before the
-certificate that is made from it. A CA that is there is used or refused, and never replaced.
+The CA is created once and kept, so clients need to trust it only once. The certificate it signs lives as
+long as the process, and its key never stays on disk. Two processes may create the CA at the same time: files
+appear atomically, the first process to create a file wins, and the key is written before the certificate
+made from it. An existing CA is used or refused, but never replaced.
 Source: RFC 5280 (4.2: extensions), RFC 6125 (names), the XDG Base Directory Specification.
 """
 
@@ -16,28 +16,36 @@ from datetime import datetime, timedelta, timezone
 from ipaddress import ip_address
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pulsarctl_wire.errors import SettingsError
-
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 
 _CERTIFICATE, _KEY = "ca.pem", "ca-key.pem"
 _CA_LIFE: Final = timedelta(days=3653)
 _LIFE: Final = timedelta(days=365)
 _BEFORE: Final = timedelta(days=1)
-"""How far the clocks of clients may be behind ours."""
+"""How far clients' clocks may be behind ours."""
 
 
 def default_ca_directory(environ: Mapping[str, str]) -> Path:
-    """Where our CA is kept: $XDG_DATA_HOME/pwire, or ~/.local/share/pwire.
+    """The directory of our CA: $XDG_DATA_HOME/pwire, or ~/.local/share/pwire.
 
     Raises SettingsError if there is no home directory.
     """
     base = Path(environ.get("XDG_DATA_HOME", ""))
-    if base.is_absolute():  # others are to be ignored
+    if base.is_absolute():  # the specification says to ignore relative paths
         return base / "pwire"
     try:
         return Path(environ.get("HOME") or Path.home()) / ".local/share/pwire"
@@ -46,9 +54,9 @@ def default_ca_directory(environ: Mapping[str, str]) -> Path:
 
 
 def own_ca(directory: Path) -> tuple[Path, Path]:
-    """The files of our CA in `directory`, certificate (for clients to trust) and key; made if need be.
+    """Paths of our CA's certificate (for clients to trust) and key in `directory`; created if missing.
 
-    Raises SettingsError if they cannot be made or read, do not belong together, or are out of date.
+    Raises SettingsError if they cannot be created or read, do not belong together, or have expired.
     """
     _own_ca(directory)
     return directory / _CERTIFICATE, directory / _KEY
@@ -62,15 +70,15 @@ def server_context(
     names: Iterable[str],
     client_ca: str | None = None,
 ) -> ssl.SSLContext:
-    """What clients' TLS connections are accepted with.
+    """The TLS context for accepting clients' connections.
 
-    `cert` is a PEM file with the certificate and its chain, `key` that of its key (None: in the same
-    file). Without them our CA in `ca_directory` (None: the default one) signs a certificate for the host
-    names and IP addresses `names`, and for this machine. With `client_ca`, a PEM file, clients have to
-    show a certificate that it signed. Raises SettingsError for files that are missing or do not fit.
+    `cert` is a PEM file with the certificate and its chain, `key` the PEM file of its key (None: in the
+    same file). Without `cert`, our CA in `ca_directory` (None: the default one) signs a certificate for this
+    machine and the host names and IP addresses `names`. With `client_ca`, a PEM file, clients must present a
+    certificate signed by it. Raises SettingsError for files that are missing or do not match.
     """
     if key and not cert:
-        raise SettingsError(f"the key {key} needs its certificate as well")
+        raise SettingsError(f"the key {key} needs a certificate as well")
     try:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=client_ca)
     except OSError as error:
@@ -84,7 +92,7 @@ def server_context(
         except OSError as error:
             raise _unusable(error, cert, key) from None
     else:
-        with NamedTemporaryFile() as file:  # the ssl module takes certificates from files only
+        with NamedTemporaryFile() as file:  # the ssl module reads certificates only from files
             file.write(_leaf(ca_directory or default_ca_directory(os.environ), names))
             file.flush()
             context.load_cert_chain(file.name)
@@ -92,16 +100,16 @@ def server_context(
 
 
 def _refuse_passphrase(key: str) -> NoReturn:
-    """Instead of a question on the terminal, in the middle of all else."""
+    """Raise SettingsError; otherwise the ssl module would ask for the passphrase on the terminal."""
     raise SettingsError(
-        f"the key {key} is locked by a passphrase; openssl pkey -in {key} -out FILE makes one that is not"
+        f"the key {key} has a passphrase; openssl pkey -in {key} -out FILE writes a copy without one"
     )
 
 
 def _unusable(error: OSError, *paths: str | None) -> SettingsError:
-    """Why TLS files cannot be used; for the ssl module does not say which of them is missing."""
+    """The error for TLS files that cannot be used; names the missing one, which the ssl module does not."""
     try:
-        if error.filename:  # of $SSLKEYLOGFILE it does
+        if error.filename:  # set for $SSLKEYLOGFILE only
             raise error
         for path in filter(None, paths):
             open(path, "rb").close()
@@ -110,25 +118,20 @@ def _unusable(error: OSError, *paths: str | None) -> SettingsError:
     files = " and ".join(filter(None, paths))
     reason = getattr(error, "reason", None) or error.strerror or str(error)
     if reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"):
-        return SettingsError(f"TLS files {files}: the key is not that of the (first) certificate")
-    return SettingsError(f"TLS files {files} cannot be used ({reason}); PEM files are wanted")
+        return SettingsError(f"TLS files {files}: the key does not belong to the (first) certificate")
+    return SettingsError(f"TLS files {files} cannot be used ({reason}); they must be PEM files")
 
 
 # ---- Our own CA ----
 
 
-def _own_ca(directory: Path) -> "tuple[x509.Certificate, EllipticCurvePrivateKey]":
-    """Our CA in `directory`, made if there is none."""
-    from cryptography import x509
-    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
+def _own_ca(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Our CA in `directory`, created if there is none."""
     odd = (UnsupportedAlgorithm, InvalidSignature, x509.InvalidVersion, x509.ExtensionNotFound)
     certificate, key = directory / _CERTIFICATE, directory / _KEY
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        # a certificate without its key is not to be made useless by a new one: it is refused below
+        # never make a new key for an existing certificate: it would not match; that is refused below
         if not certificate.exists() and not key.exists():
             _publish(key, _pem(ec.generate_private_key(ec.SECP256R1())))
         private = load_pem_private_key(key.read_bytes(), None)
@@ -137,7 +140,7 @@ def _own_ca(directory: Path) -> "tuple[x509.Certificate, EllipticCurvePrivateKey
         if not certificate.exists():
             _publish(certificate, _ca_certificate(private), mode=0o644)  # for clients of other users too
         found = x509.load_pem_x509_certificate(certificate.read_bytes())
-        found.verify_directly_issued_by(found)  # by which all of it is known to be whole
+        found.verify_directly_issued_by(found)  # fails if any part of it is damaged
         why = _objection(found, private)
         if not why:
             return found, private
@@ -148,21 +151,19 @@ def _own_ca(directory: Path) -> "tuple[x509.Certificate, EllipticCurvePrivateKey
             f"our CA, {error.filename or directory}: {error.strerror}; a certificate can be given instead"
         ) from None
     except (ValueError, TypeError, *odd):
-        why = "they are damaged, or not what pwire made"
+        why = "they are damaged, or were not made by pwire"
     raise SettingsError(
-        f"our CA, {certificate} and {key}: {why}; remove both to have new ones made, for clients to trust"
+        f"our CA, {certificate} and {key}: {why}; remove both, and pwire makes new ones for clients to trust"
     )
 
 
-def _objection(certificate: "x509.Certificate", key: "EllipticCurvePrivateKey") -> str:
-    """Why a CA is not to be used; "" for a good one."""
-    from cryptography import x509
-
+def _objection(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> str:
+    """Why a CA must not be used; "" if it is fine."""
     now = datetime.now(timezone.utc)
     if certificate.public_key() != key.public_key():
-        return "the key is that of another certificate"
+        return "the key belongs to another certificate"
     if not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
-        return "that is no CA"
+        return "the certificate is not a CA's"
     if now > certificate.not_valid_after_utc:
         return f"it expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
     if now < certificate.not_valid_before_utc:
@@ -171,7 +172,7 @@ def _objection(certificate: "x509.Certificate", key: "EllipticCurvePrivateKey") 
 
 
 def _publish(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Make the file `path`, whole from the beginning, unless it is there already."""
+    """Create the file `path` atomically, unless it exists."""
     with NamedTemporaryFile(dir=path.parent) as file:
         os.fchmod(file.fileno(), mode)
         file.write(data)
@@ -180,18 +181,12 @@ def _publish(path: Path, data: bytes, mode: int = 0o600) -> None:
             os.link(file.name, path)
 
 
-def _pem(key: "EllipticCurvePrivateKey") -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def _ca_certificate(key: "EllipticCurvePrivateKey") -> bytes:
-    """A certificate of a CA with `key`, signed by itself, as PEM."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.serialization import Encoding
-
+def _ca_certificate(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A self-signed CA certificate for `key`, as PEM."""
     name = _subject("pwire CA")
     builder = (
         _builder(name, name, key.public_key(), _CA_LIFE)
@@ -203,12 +198,6 @@ def _ca_certificate(key: "EllipticCurvePrivateKey") -> bytes:
 
 def _leaf(directory: Path, names: Iterable[str]) -> bytes:
     """A key and a certificate for `names` and this machine, signed by our CA in `directory`, as PEM."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.serialization import Encoding
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-
     ca, ca_key = _own_ca(directory)
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
@@ -223,19 +212,14 @@ def _leaf(directory: Path, names: Iterable[str]) -> bytes:
     return _pem(key) + builder.sign(ca_key, SHA256()).public_bytes(Encoding.PEM)
 
 
-def _subject(name: str) -> "x509.Name":
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
+def _subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def _builder(
-    subject: "x509.Name", issuer: "x509.Name", key: "EllipticCurvePublicKey", life: timedelta
-) -> "x509.CertificateBuilder":
-    """What all our certificates have."""
-    from cryptography import x509
-
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, life: timedelta
+) -> x509.CertificateBuilder:
+    """The fields that all our certificates share."""
     now = datetime.now(timezone.utc)
     return (
         x509.CertificateBuilder()
@@ -249,9 +233,7 @@ def _builder(
     )
 
 
-def _usage(**allowed: bool) -> "x509.KeyUsage":
-    from cryptography import x509
-
+def _usage(**allowed: bool) -> x509.KeyUsage:
     kinds = [
         *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
         *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
@@ -259,24 +241,18 @@ def _usage(**allowed: bool) -> "x509.KeyUsage":
     return x509.KeyUsage(**{**dict.fromkeys(kinds, False), **allowed})
 
 
-def _alternative_names(names: Iterable[str]) -> "list[x509.GeneralName]":
-    """`names` and those of this machine as certificates have them, each once."""
+def _alternative_names(names: Iterable[str]) -> list[x509.GeneralName]:
+    """`names` and the names of this machine, without duplicates."""
     found = {_general_name(name): None for name in (*names, "localhost", "127.0.0.1", "::1")}
-    with suppress(SettingsError):  # what a machine calls itself may be no host name
+    with suppress(SettingsError):  # the machine's own name may not be a valid host name
         found[_general_name(socket.gethostname())] = None
     return list(found)
 
 
-def _general_name(name: str) -> "x509.GeneralName":
-    from cryptography import x509
-
-    try:
+def _general_name(name: str) -> x509.GeneralName:
+    with suppress(ValueError):
         return x509.IPAddress(ip_address(name))
-    except ValueError:
-        pass
-    try:
-        if not name:
-            raise ValueError
-        return x509.DNSName(name.encode("idna").decode())
-    except ValueError:
-        raise SettingsError(f"{name!r} is no host name that a certificate could be made for") from None
+    with suppress(ValueError):
+        if name:
+            return x509.DNSName(name.encode("idna").decode())
+    raise SettingsError(f"{name!r} is not a host name that a certificate can be made for")

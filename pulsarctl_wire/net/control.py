@@ -1,12 +1,12 @@
-"""A running proxy told what to do, over a unix socket: one JSON object a line, and one back.
+"""Controls a running proxy over a unix socket: each request is one line of JSON, and so is each answer.
 
     {"do": "list"}                     {"faults": [{"number": 1, "fault": "drop …", "matched": 3, "hits": 1}]}
     {"do": "add", "fault": "drop …"}   {"number": 2}
     {"do": "remove", "number": 2}      {}
     {"do": "clear"}                    {}
-    what cannot be done                {"error": "why"}
+    any request that fails             {"error": "why"}
 
-Nobody but the user can open the socket.
+Only the user who started the proxy can open the socket.
 """
 
 import asyncio
@@ -22,33 +22,33 @@ from typing import Any, Final
 from pulsarctl_wire.errors import SettingsError, Unreachable, WireError
 
 LONGEST: Final = 64 * 1024
-"""Bytes of a line."""
+"""Maximum bytes of a line."""
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
-"""What is done for a request; raises WireError where it cannot be."""
+"""Carries out a request and returns the answer; raises WireError if it cannot."""
 
 
 def directory(environ: Mapping[str, str]) -> Path:
-    """Where the sockets of this user's proxies are: in XDG_RUNTIME_DIR, else where temporary files are."""
+    """The directory of this user's proxy sockets: in XDG_RUNTIME_DIR, else in the temporary directory."""
     home = environ.get("XDG_RUNTIME_DIR")
     return Path(home, "pwire") if home else Path(environ.get("TMPDIR") or "/tmp", f"pwire-{os.getuid()}")
 
 
 def own_directory(environ: Mapping[str, str]) -> Path:
-    """The same, made if need be. Raises SettingsError if others can write to it."""
+    """`directory(environ)`, created if missing. Raises SettingsError if other users can write to it."""
     path = directory(environ)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = path.stat()
     except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}; name another place with --control") from None
+        raise SettingsError(f"{path}: {error.strerror}; name another path with --control") from None
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise SettingsError(f"{path}: others can write there; name another place with --control")
+        raise SettingsError(f"{path}: other users can write there; name another path with --control")
     return path
 
 
 class Control:
-    """The socket at `path`, served by the event loop from `open` to `close`."""
+    """The control socket at `path`, served by the event loop from `open` to `close`."""
 
     def __init__(self, path: Path, answer: Answer) -> None:
         self._path = path
@@ -57,7 +57,7 @@ class Control:
         self._served: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def open(self) -> None:
-        """Begin to listen. Raises SettingsError where that cannot be."""
+        """Start listening. Raises SettingsError if that fails."""
         path = self._path
         try:
             if path.is_socket():
@@ -83,15 +83,15 @@ class Control:
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
-                return {"error": "a JSON object is wanted"}
+                return {"error": "the request must be a JSON object"}
             return self._answer(request)
         except WireError as error:
             return {"error": str(error)}
         except (ValueError, RecursionError):
-            return {"error": "that is no JSON"}
+            return {"error": "the request is not JSON"}
 
     async def close(self) -> None:
-        """End it."""
+        """Stop listening, remove the socket, and close all connections to it."""
         if self._server is not None:
             self._server.close()
             with suppress(OSError):
@@ -117,14 +117,14 @@ def _bound(path: Path) -> socket.socket:
 
 
 def is_served(path: Path) -> bool:
-    """Whether a proxy listens at `path`, and not merely did."""
+    """Whether a proxy is listening at `path`, rather than having left its socket there."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(1)
         return sock.connect_ex(str(path)) == 0
 
 
 def ask(path: Path, request: dict[str, Any], seconds: float = 5.0) -> dict[str, Any]:
-    """What the proxy at `path` answers to `request`. Raises Unreachable, and SettingsError for a refusal."""
+    """The answer of the proxy at `path` to `request`. Raises Unreachable, or SettingsError if it refuses."""
     try:
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(seconds)
@@ -133,7 +133,7 @@ def ask(path: Path, request: dict[str, Any], seconds: float = 5.0) -> dict[str, 
             with sock.makefile("rb") as file:
                 answer = json.loads(file.readline(16 * LONGEST))
             if not isinstance(answer, dict):
-                raise ValueError("its answer is no JSON object")
+                raise ValueError("its answer is not a JSON object")
     except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise Unreachable(f"no proxy answers at {path} ({why}); is pwire proxy running?") from None

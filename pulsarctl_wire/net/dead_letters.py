@@ -1,7 +1,7 @@
-"""Where messages go that are refused too often: the dead letter topic, or for later the retry topic.
+"""Sends messages that were refused too often to the dead letter topic, or to the retry topic for later.
 
-Names and properties as Pulsar's clients have them: `<topic>-<subscription>-DLQ` and `-RETRY`. A message keeps
-its key, properties, event time and schema.
+Topic names (`<topic>-<subscription>-DLQ` and `-RETRY`) and properties are those of Pulsar's clients. Messages
+keep their key, properties, event time and schema.
 """
 
 import re
@@ -11,23 +11,22 @@ from typing import Final
 from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.net.client import Client
 from pulsarctl_wire.net.inbox import Delivery
-from pulsarctl_wire.net.producer import ProducerOptions, Sent
-from pulsarctl_wire.net.publisher import Publisher
-from pulsarctl_wire.net.schemas import SchemaBook
+from pulsarctl_wire.net.producer import Publisher
+from pulsarctl_wire.net.send_queue import ProducerOptions, Sent
 from pulsarctl_wire.wire.entry import Outgoing
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.names import without_partition
 from pulsarctl_wire.wire.payload import Message
 
 _TIMES: Final = "RECONSUMETIMES"
-_MOST_PUBLISHERS: Final = 100  # anybody can send messages of ever other schema versions
+_MOST_PUBLISHERS: Final = 100  # one for each schema version, of which there may be any number
 _DELAY: Final = "DELAY_TIME"
 
 
 class DeadLetters:
-    """Sends messages on. `limit` is how often one may be redelivered (or retried).
+    """Forwards messages. `limit` is how often one may be redelivered (or retried).
 
-    Attributes: `dead_topic`, `retry_topic`, how many were `buried` and `retried`.
+    Attributes: `dead_topic`, `retry_topic`, and how many messages were `buried` and `retried`.
     """
 
     def __init__(
@@ -46,31 +45,28 @@ class DeadLetters:
         self.buried = self.retried = 0
         self._client = client
         self._subscription = subscription
-        self._book = SchemaBook(client)
         self._publishers: dict[tuple[str, bytes], Publisher] = {}
         self._failed: WireError | None = None
 
     async def bury(self, delivery: Delivery, message: Message) -> None:
-        """Send `message` to the dead letter topic, and acknowledge it when it is stored there."""
-        await self._bury(delivery, message, self._properties(delivery, message))
-
-    async def _bury(self, delivery: Delivery, message: Message, properties: dict[str, str]) -> None:
+        """Send `message` to the dead letter topic, and acknowledge it once it is stored there."""
+        properties = self._properties(delivery, message)
         self.buried += await self._send(self.dead_topic, delivery, message, properties, None)
 
     async def retry(self, delivery: Delivery, message: Message, delay: float) -> None:
-        """Send `message` to the retry topic, to come again in `delay` seconds; too often: bury it."""
+        """Send `message` to the retry topic, to be delivered in `delay` seconds; over the limit, bury it."""
         properties = self._properties(delivery, message)
         said = properties.get(_TIMES, "")
         times = int(said) + 1 if re.fullmatch("[0-9]{1,9}", said) else 1
         properties |= {_TIMES: str(times), _DELAY: str(int(delay * 1000))}
         if times > self.limit:
-            await self._bury(delivery, message, properties)
+            self.buried += await self._send(self.dead_topic, delivery, message, properties, None)
             return
         at = int((time.time() + delay) * 1000)
         self.retried += await self._send(self.retry_topic, delivery, message, properties, at)
 
     def _properties(self, delivery: Delivery, message: Message) -> dict[str, str]:
-        """The message's own, and where it came from first."""
+        """The message's own properties, and those that say where it came from originally."""
         properties = {as_text(each.key): as_text(each.value) for each in message.metadata.properties}
         ledger, entry = delivery.id
         origin = f"{ledger}:{entry}:{delivery.consumer.partition}"
@@ -85,19 +81,17 @@ class DeadLetters:
     async def _send(
         self, topic: str, delivery: Delivery, message: Message, properties: dict[str, str], at: int | None
     ) -> bool:
-        """Whether `message` is stored in `topic` now, and acknowledged."""
-        entry = delivery.frame.metadata
-        assert entry is not None  # it was delivered
-        if entry.encryption_keys:
+        """Store `message` in `topic` and acknowledge it; False if it is encrypted, and so refused."""
+        if delivery.metadata.encryption_keys:
             self._client.warn(
-                f"{delivery.consumer.topic}: an encrypted message cannot be sent on; it is refused"
+                f"{delivery.consumer.topic}: an encrypted message cannot be forwarded; it is refused"
             )
             delivery.consumer.nack(delivery)
             return False
-        version = entry.schema_version
+        version = delivery.metadata.schema_version
         publisher = self._publishers.get((topic, version))
         if publisher is None:
-            schema = await self._book.find(delivery.consumer.topic, version) if version else None
+            schema = await self._client.schema(delivery.consumer.topic, version) if version else None
             options = ProducerOptions(batch_count=1, chunking=True, schema=schema)
             if len(self._publishers) >= _MOST_PUBLISHERS:
                 await self._publishers.pop(next(iter(self._publishers))).close()

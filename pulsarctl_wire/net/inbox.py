@@ -1,10 +1,9 @@
-"""What was delivered to the consumers of a subscription and nobody has taken yet.
+"""Holds the deliveries to the consumers of a subscription until they are taken.
 
-    MESSAGE -> `Delivery`, its entry closed -> `Inbox` -> its entry opened by its consumer -> taken
+    MESSAGE -> `Delivery`, still compressed -> `Inbox` -> its consumer opens the entry -> taken
 
-An entry waits as its frame, compressed as it came, and is opened when it is taken: one at a time. How much
-may wait is counted in bytes. Consumers ask for no more than they expect to fit; a broker that sends more
-than it was asked for comes up against `MOST_BYTES`.
+An entry waits as its frame, compressed as it came, and is opened (decompressed and split into messages) only
+when it is taken, one at a time. Consumers ask for no more than they expect to fit.
 """
 
 from collections import deque
@@ -19,56 +18,37 @@ if TYPE_CHECKING:
     from pulsarctl_wire.net.consumer import Consumer
 
 ROOM: Final = 64 * 1024 * 1024
-"""Bytes of deliveries that the consumers of a subscription ask for together."""
+"""Bytes of deliveries that all consumers of a subscription together ask for."""
 
 MOST_BYTES: Final = 2 * ROOM
-"""Bytes of deliveries that wait at the most, whatever a broker sends: it never splits a batch."""
+"""Maximum bytes of waiting deliveries. More than `ROOM` may come, as a broker never splits a batch."""
 
-_COST: Final = 1024  # bytes of keeping a frame, beside its own
-_PARSED: Final = 12  # bytes that a byte of command or metadata can take when it is parsed
-
-
-def permits_of(frame: Frame) -> int:
-    """Permits that a MESSAGE used: one a message, but for those its ack_set masks."""
-    metadata = frame.metadata
-    if metadata is None:
-        return 1
-    count = metadata.num_messages_in_batch
-    masked = frame.body.ack_set
-    if masked:
-        count = sum(bin(word & 2**64 - 1).count("1") for word in masked)
-    return max(count, 1)
+_COST: Final = 1024  # bytes of overhead for each waiting frame
+_PARSED: Final = 12  # bytes that a byte of command or metadata can take once it is parsed
 
 
 class Delivery:
-    """An entry that was delivered: its `frame` and, once it is opened, the `messages` to be consumed.
+    """An entry that was delivered: its `frame`, `metadata` and, once opened, the `messages` to be consumed.
 
-    `id` is (ledger, entry), of a chunked message its last chunk's, all of whose ids are in `ids`. `size` are
-    the permits it took, `weight` the bytes it takes while it waits. `left` has a bit for each message (by
-    batch index) that is not acknowledged yet.
+    `id` is (ledger, entry); for a chunked message it is the last chunk's, and `ids` has those of all chunks.
+    `size` is the number of permits it used, `weight` the bytes of memory it takes while it waits. `left` has
+    a bit for each message (by batch index) that is not acknowledged yet.
     """
 
     __slots__ = (
-        "consumer",
-        "frame",
-        "generation",
-        "id",
-        "ids",
-        "left",
-        "messages",
-        "redelivered",
-        "refused",
-        "size",
-        "weight",
+        *("consumer", "frame", "generation", "id", "ids", "left", "messages", "metadata", "redelivered"),
+        *("refused", "size", "weight"),
     )
 
     def __init__(self, consumer: "Consumer", frame: Frame, ids: list[tuple[int, int]], size: int) -> None:
+        assert frame.metadata is not None  # without it the frame is reported as corrupt
         self.consumer = consumer
         self.frame = frame
+        self.metadata = frame.metadata
         self.messages: list[Message] = []
         self.ids = ids
         self.id = ids[-1]
-        self.generation = consumer.generation
+        self.generation = consumer.queue.generation
         self.redelivered: int = frame.body.redelivery_count
         self.size = size
         self.weight = _COST + _PARSED * frame.payload_at + len(frame.raw) + len(frame.joined or b"")
@@ -77,18 +57,18 @@ class Delivery:
 
     @property
     def is_current(self) -> bool:
-        """Whether its consumer was not opened again since: then it comes once more."""
-        return self.generation == self.consumer.generation
+        """False once the broker redelivers everything, and so this entry (see `ReceiveQueue.generation`)."""
+        return self.generation == self.consumer.queue.generation
 
     def position(self, message: Message) -> Position:
-        """Where `message` of this entry is."""
+        """The position of `message`, which is in this entry."""
         return (*self.id, -1 if message.index is None else message.index)
 
 
 class Inbox:
-    """The deliveries of all `consumers` that wait, in order, and the `chunks` that wait for more.
+    """The waiting deliveries of all `consumers`, in order, and the `chunks` of incomplete messages.
 
-    `budget` bounds what is opened of all that comes.
+    `budget` limits how much is decompressed in relation to the bytes received.
     """
 
     def __init__(self, consumers: Sized, budget: Budget) -> None:
@@ -108,7 +88,7 @@ class Inbox:
         return ROOM // max(len(self._consumers), 1)
 
     def put(self, delivery: Delivery) -> bool:
-        """Take a delivery. False if there is no room for it: its consumer is told when there is."""
+        """Add a delivery. False if there is no room for it; its consumer is resumed once all are taken."""
         if self._queue and self.bytes + delivery.weight > MOST_BYTES:
             self._halted.append(delivery.consumer)
             return False
@@ -117,11 +97,11 @@ class Inbox:
         return True
 
     def next(self) -> Delivery | None:
-        """The next delivery, opened, unless its consumer was opened again since. None if nothing waits."""
+        """The next current delivery, opened; None if there is none. An empty inbox resumes its consumers."""
         while self._queue:
             delivery = self._queue.popleft()
             self.bytes -= delivery.weight
-            if delivery.is_current and delivery.consumer.opens(delivery):
+            if delivery.is_current and delivery.consumer.open_entry(delivery):
                 return delivery
         halted, self._halted = self._halted, []
         for consumer in halted:

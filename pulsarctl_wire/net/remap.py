@@ -1,12 +1,9 @@
-"""What a recorded session says, in the terms of the broker it is played to again. Pure: no sockets, no clock.
+"""Translates recorded frames for a replay: names that the user changes, and ids of the replay's broker. Pure.
 
-`Names` are those that the user wants other than they were recorded. `Remap` also knows what a broker gives
-and a client says again later: message ids, transaction ids, producer names, schema versions. It learns them
-from pairs of answers, the recorded one and the one that came now. What it does not know stays as it was
-recorded; a frame in which nothing changes keeps its bytes, and one whose CRC32-C was wrong its metadata.
-
-Memory: `MAX_KNOWN` message ids, and as many of everything else together; beyond that the older half is
-forgotten.
+`Names` has the user's renamings. `Remap` also translates what a broker assigns and clients send back later:
+message ids, transaction ids, producer names, schema versions. It learns them from pairs of answers: the
+recorded one and the one received now. Unknown values stay as recorded. A frame in which nothing changes keeps
+its bytes, and a frame whose CRC32-C was wrong keeps its metadata.
 """
 
 import re
@@ -17,6 +14,7 @@ from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS
 from pulsarctl_wire.wire.fields import METHODS, as_text
 from pulsarctl_wire.wire.frame import Frame, build_frame, with_command
+from pulsarctl_wire.wire.knowledge import bound
 from pulsarctl_wire.wire.names import (
     check_namespace,
     check_topic,
@@ -25,16 +23,15 @@ from pulsarctl_wire.wire.names import (
     without_partition,
 )
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageIdData, MessageMetadata
-from pulsarctl_wire.wire.session import bound
 
 MAX_KNOWN: Final = 500_000
-"""Message ids that are remembered."""
+"""Maximum message ids remembered, and maximum of all other values; beyond it the older half is forgotten."""
 
 _NO_PLACE: Final = 2**63 - 1
-"""Ledger and entry of Pulsar's latest position; earliest is even larger, as both are unsigned."""
+"""Ledger and entry of Pulsar's latest position; the earliest is even larger, as both are unsigned."""
 
 _SYSTEM: Final = "pulsar/system"
-"""The namespace of the topics that stand for transaction coordinators."""
+"""The namespace of the transaction coordinators' topics."""
 
 _TOPICS: Final = frozenset(
     {
@@ -45,7 +42,7 @@ _TOPICS: Final = frozenset(
 _SUBSCRIPTIONS: Final = frozenset({"subscription", "initial_subscription_name"})
 _PRODUCERS: Final = frozenset({"producer_name", "producerName"})
 _REGEX: Final = re.compile(r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|[^]\\])*\]?|.", re.DOTALL)
-"""Pieces of a regular expression: quoted text, an escaped character, a class of characters, any other one."""
+"""A piece of a regular expression: quoted text, an escaped character, a character class, any character."""
 
 _ANSWERED_VERSIONS: Final = {
     NUMBERS[name] for name in ("PRODUCER_SUCCESS", "GET_OR_CREATE_SCHEMA_RESPONSE", "GET_SCHEMA_RESPONSE")
@@ -59,12 +56,12 @@ _NEW_TXN_RESPONSE: Final = NUMBERS["NEW_TXN_RESPONSE"]
 
 
 class Names:
-    """Topics, namespaces and subscriptions by the names that they are to have.
+    """Renames topics, namespaces and subscriptions.
 
-    A rule is a pair (A, B): A is a namespace (`tenant/namespace`), a topic in any of Pulsar's spellings, or,
-    without a slash, a subscription as well. `suffix` goes behind the name of every topic, before
-    `-partition-N`; those of Pulsar's own namespace pulsar/system keep theirs. `unused` are the rules that
-    were of no use yet. Raises SettingsError for what is no name.
+    A rule (A, B) renames A to B: a namespace (`tenant/namespace`) or a topic in any of Pulsar's spellings;
+    a name without a slash means both the topic and the subscription. `suffix` is appended to each topic's
+    name, before `-partition-N`, except in Pulsar's own namespace pulsar/system. `unused` has the rules that
+    have not been applied yet. Raises SettingsError for invalid names.
     """
 
     def __init__(self, rules: Iterable[tuple[str, str]] = (), suffix: str = "") -> None:
@@ -90,12 +87,12 @@ class Names:
         except ValueError as error:
             raise SettingsError(f"--suffix {suffix}: {error}") from None
         if "/" in suffix:
-            raise SettingsError(f"--suffix {suffix}: no / may be in it; --rename changes namespaces")
+            raise SettingsError(f"--suffix {suffix}: it must not contain /; --rename changes namespaces")
         if not suffix.isprintable():
-            raise SettingsError(f"--suffix {suffix}: it has characters that cannot be shown; leave those out")
+            raise SettingsError(f"--suffix {suffix}: it has unprintable characters; leave those out")
 
     def topic(self, name: str) -> str:
-        """What a topic is to be called; `name` itself where that is no other."""
+        """The new name of a topic; `name` itself if it does not change."""
         full = full_topic(name)
         base = without_partition(full)
         renamed = self._topics.get(base)
@@ -110,20 +107,20 @@ class Names:
         return name if renamed == base else renamed + full[len(base) :]
 
     def namespace(self, name: str) -> str:
-        """What a namespace is to be called."""
+        """The new name of a namespace."""
         moved = self._namespaces.get(name, name)
         if moved is not name:
             self.unused.pop(name, None)
         return moved
 
     def subscription(self, name: str) -> str:
-        """What a subscription is to be called."""
+        """The new name of a subscription."""
         if name in self._subscriptions:
             self.unused.pop(name, None)
         return self._subscriptions.get(name, name)
 
     def pattern(self, pattern: str) -> str:
-        """A regular expression of topics, for those of the namespace that is meant, and with the suffix."""
+        """A regular expression for topics, with the namespace renamed and the suffix added."""
         return "|".join(map(self._branch, _branches(pattern)))
 
     def _branch(self, pattern: str) -> str:
@@ -138,7 +135,7 @@ class Names:
 
 
 def _branches(pattern: str) -> list[str]:
-    """The alternatives of a regular expression: what is between each `|` outside of all parentheses."""
+    """The alternatives of a regular expression: the parts between each `|` outside of parentheses."""
     branches = []
     start = depth = 0
     for piece in _REGEX.finditer(pattern):
@@ -150,12 +147,12 @@ def _branches(pattern: str) -> list[str]:
 
 
 def redacted(secret: str | bytes) -> bool:
-    """Whether a credential was made unreadable, as `--record` leaves them."""
+    """Whether a credential consists of stars only, as `--record` masks them."""
     return bool(secret) and not as_text(secret).strip("*")
 
 
 def _in_transaction(message: Any) -> bool:
-    """Whether a message names a transaction; 0:0 is one too, and need not be there in commands about it."""
+    """Whether a message names a transaction. Commands about one may omit its id, which then is 0:0."""
     descriptor = message.DESCRIPTOR
     if "txnid_most_bits" not in descriptor.fields_by_name:
         return False
@@ -167,16 +164,16 @@ def _in_transaction(message: Any) -> bool:
 
 
 class Remap:
-    """Says recorded commands in terms of the replay; see above.
+    """Translates recorded commands for the replay; see above.
 
-    `unknown_ids` counts ids nobody told of, `left_out` redacted credentials of clients behind a proxy.
+    `unknown_ids` counts untranslated message ids, `left_out` removed credentials of clients behind a proxy.
     """
 
     def __init__(self, names: Names) -> None:
         self.names = names
         self.unknown_ids = self.left_out = 0
         self._ids: dict[tuple[Any, ...], tuple[int, int]] = {}
-        self._given: dict[tuple[object, ...], Any] = {}  # all else, by kind and recorded value
+        self._given: dict[tuple[object, ...], Any] = {}  # all other values, by kind and recorded value
         texts: dict[str, Callable[[str], str]] = {
             **dict.fromkeys(_TOPICS, names.topic),
             **dict.fromkeys(_SUBSCRIPTIONS, names.subscription),
@@ -187,14 +184,14 @@ class Remap:
         self._texts = texts
 
     def producer(self, name: str) -> str:
-        """The name that the broker gave in place of the recorded `name`."""
+        """The producer name that the broker has assigned in place of the recorded `name`."""
         given: str = self._given.get(("producer", name), name)
         return given
 
     def outgoing(self, frame: Frame, owner: tuple[Any, ...] | None = None) -> bytes:
         """The bytes to send for a recorded frame of a client.
 
-        `owner` tells of whose messages ids are meant first (see `learn`).
+        Translations of message ids for `owner` take precedence (see `learn`).
         """
         if frame.body is None:
             return frame.raw
@@ -211,7 +208,7 @@ class Remap:
         return with_command(frame.raw, base)
 
     def translated(self, message: Any, frame: Frame) -> Any:
-        """A copy of a message out of the recorded `frame`, in terms of the replay."""
+        """A translated copy of `message`, which is part of the recorded `frame`."""
         copy = type(message)()
         copy.CopyFrom(message)
         self._translate(copy, frame.topic, None)
@@ -244,14 +241,14 @@ class Remap:
 
     @staticmethod
     def _text(message: Any, name: str, value: Any, renamed: Callable[[str], str]) -> None:
-        """Rename a text, or each of several; what is no UTF-8 (bytes) or no text at all stays."""
+        """Rename a text, or each text of a list; bytes (text that is not UTF-8) and numbers stay."""
         if isinstance(value, str):
             setattr(message, name, renamed(value))
         elif not isinstance(value, (bytes, int)):
             value[:] = [renamed(each) if isinstance(each, str) else each for each in value]
 
     def _place(self, place: Any, owner: tuple[Any, ...] | None, count: bool) -> None:
-        """Put the id of the replay in place of a recorded one."""
+        """Translate a message id in place."""
         key = place.ledgerId, place.entryId
         if max(key) >= _NO_PLACE:
             return
@@ -262,9 +259,9 @@ class Remap:
             self.unknown_ids += 1
 
     def learn(self, recorded: Frame, replayed: Frame, owner: tuple[Any, ...] | None = None) -> None:
-        """Take note of what the broker gave now in place of what it gave then.
+        """Learn the values that the broker assigns now in place of the recorded ones.
 
-        With an `owner` a message came for another one, and its id counts for that owner alone.
+        With an `owner`, the two are different messages at one place of its stream; the id is for it only.
         """
         if recorded.type != replayed.type or recorded.body is None or replayed.body is None:
             return
@@ -285,7 +282,7 @@ class Remap:
         bound(self._ids, MAX_KNOWN)
 
     def knows(self, place: MessageIdData) -> bool:
-        """Whether a recorded message id has one of the replay."""
+        """Whether the translation of a recorded message id is known."""
         return (place.ledgerId, place.entryId) in self._ids
 
     def _learn_id(self, old: Any, new: Any, owner: tuple[Any, ...]) -> None:
@@ -294,7 +291,7 @@ class Remap:
             self._ids.setdefault((*owner, *key), (new.ledgerId, new.entryId))
 
     def content(self, frame: Frame, recorded: bool) -> tuple[str | bytes, int, int] | None:
-        """What a MESSAGE is known by: its producer (in terms of the replay), sequence id and chunk."""
+        """What identifies a MESSAGE: its producer (by its name in the replay), sequence id and chunk."""
         metadata: MessageMetadata | None = frame.metadata
         if metadata is None:
             return None

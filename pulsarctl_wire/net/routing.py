@@ -1,20 +1,23 @@
-"""Where clients are sent and where their connections lead: the addresses of a cluster seen through the proxy.
+"""Decides which addresses clients get from the proxy, and which brokers their connections lead to.
 
-A client learns brokers' addresses from answers, and would leave the proxy for them. Three ways with that:
+A client learns brokers' addresses from answers, and would connect to them directly, past the proxy. There are
+three ways to handle that:
 
-    LISTENERS  each broker gets a listener of its own, and clients are told its address
-    CONNECT    clients are told that they stand before a proxy (proxy_through_service_url): they keep its URL,
-               and name the broker in CONNECT (proxy_to_broker_url). For redirects and migrations, which no
-               client follows through a proxy, there are listeners as well
+    LISTENERS  each broker gets a listener, and answers to clients name the listener's address
+    CONNECT    answers say that there is a proxy (proxy_through_service_url): clients keep its URL, and name
+               the broker in CONNECT (proxy_to_broker_url). Redirects and migrations, which no client follows
+               through a proxy, still get listeners
     NONE       addresses are left as they are
 
-A broker may itself stand behind a Pulsar proxy: then its route is that proxy's address with the broker's
-name, which is put into CONNECT on the way. Pure decisions: sockets are `proxy.py`'s.
+A broker may itself be behind a Pulsar proxy: then its route has that proxy's address and the broker's name,
+which we put into CONNECT. This module only decides; the sockets are in `proxy.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, NamedTuple
 
 from pulsarctl_wire.errors import SettingsError
@@ -23,10 +26,10 @@ from pulsarctl_wire.wire.addresses import rewrite
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse
 
 MOST_BROKERS: Final = 1_000
-"""Brokers that are told apart; a cluster that names more is not believed."""
+"""Maximum number of brokers; the addresses of further ones are not rewritten."""
 
 LONGEST_ADDRESS: Final = 2_048
-"""Characters of an address in an answer; a longer one is not looked at."""
+"""Maximum characters of an address in an answer; longer ones are not rewritten."""
 
 _KEPT: Final = frozenset(
     (BaseCommand.LOOKUP_RESPONSE, BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER)
@@ -43,18 +46,18 @@ class Routing(str, Enum):
 
 @dataclass(frozen=True)
 class Route:
-    """Whom a connection leads to: `addresses` to be tried in turn, `proxy_to` a broker behind them or ""."""
+    """Where a connection leads: `addresses` to be tried in turn, `proxy_to` a broker behind them or ""."""
 
     addresses: tuple[Address, ...]
     proxy_to: str = ""
 
     def __str__(self) -> str:
         to = ",".join(map(str, self.addresses))
-        return f"{self.proxy_to} by way of {to}" if self.proxy_to else to
+        return f"{self.proxy_to} through {to}" if self.proxy_to else to
 
 
-class Asked(NamedTuple):
-    """Who gave an answer: its address as it was dialled, and its IP address and port."""
+class Answerer(NamedTuple):
+    """The broker that sent an answer: its address as it was dialled, and its IP address and port."""
 
     address: Address
     peer: str
@@ -62,13 +65,13 @@ class Asked(NamedTuple):
 
 @dataclass
 class Router:
-    """Decides where clients are sent.
+    """Decides which addresses clients get, and remembers the routes to the brokers named.
 
-    `service` is the service URL beyond the proxy, `tls` whether clients speak TLS with it. `listener` opens
-    a listener that leads along a route, or finds it, and gives the address it has; it raises OSError if that
-    cannot be. `told` are addresses that clients are told in place of brokers', whoever listens there. `ours`
-    tells our listeners' addresses, which a broker may have for its own. `warn` is told once of what cannot be
-    rewritten.
+    `service` is the service URL behind the proxy, `tls` whether clients speak TLS with the proxy. `listener`
+    returns the address of the listener for a route, and opens it if necessary; it raises OSError if that
+    fails. `told` maps brokers' addresses to those that clients get instead. `ours` says whether an address is
+    one of our listeners', which a broker may report as its own. `warn` is called once for each address that
+    cannot be rewritten.
     """
 
     service: ServiceUrl
@@ -79,19 +82,19 @@ class Router:
     ours: Callable[[Address], bool] = lambda address: False
     told: Mapping[Address, Address] = field(default_factory=dict)
     routes: dict[str, Route] = field(default_factory=dict)
-    """Brokers that answers have named ("host:port") -> how they are reached."""
+    """Brokers that answers have named ("host:port") -> the routes to them."""
     _warned: set[str] = field(default_factory=set)
 
-    def rewrite(self, command: BaseCommand, asked: Asked, host: str | None) -> bool:
-        """Change the addresses in what a broker says; whether any was changed.
+    def rewrite(self, command: BaseCommand, asked: Answerer, host: str | None) -> bool:
+        """Rewrite the addresses in a broker's command; return whether any was changed.
 
-        `host` is the one that clients know our listeners by; None: by the address they listen at.
+        `host` is the host under which clients reach our listeners; None: the address they listen at.
         """
         if self.routing is Routing.NONE:
             return False
         lookup = command.lookupTopicResponse if command.type == BaseCommand.LOOKUP_RESPONSE else None
         through = lookup is not None and lookup.proxy_through_service_url
-        # clients keep to a proxy for where it told them that a topic is; all else they dial themselves
+        # clients go through a proxy only to the broker that has their topic; others they dial directly
         redirects = lookup is not None and lookup.response == CommandLookupTopicResponse.Redirect
         kept = self.routing is Routing.CONNECT and command.type in _KEPT and not redirects
         known = False
@@ -100,12 +103,12 @@ class Router:
             nonlocal known
             first, other = (tls, plain) if self.service.tls else (plain, tls)
             broker = self._broker(first or other, other, asked, through)
-            address = broker if kept or broker is None else self._told(broker, host)
+            address = broker if kept or broker is None else self._address_for_clients(broker, host)
             if address is None:
                 return plain, tls
             known = True
             own, own_tls = f"pulsar://{address}", f"pulsar+ssl://{address}"
-            # of the two the client takes the one for the way it has come
+            # of the two the client uses the one of the kind (TLS or not) by which it is connected
             return (plain if kept and plain else own), (
                 tls if kept and tls else own_tls if tls or self.tls else ""
             )
@@ -116,11 +119,11 @@ class Router:
             changed = True
         return changed
 
-    def _broker(self, url: str, twin: str, asked: Asked, through: bool) -> Address | None:
-        """The broker at `url`, and the way to it remembered; None if it is no URL, or one too many.
+    def _broker(self, url: str, twin: str, asked: Answerer, through: bool) -> Address | None:
+        """The broker at `url`, after storing its route; None if `url` is invalid, or for one broker too many.
 
-        `twin` is its other address, if it has one: clients that come by TLS and those that do not may each
-        name it by their own.
+        `twin` is its other address, if it has one: a client may later name the broker by its TLS address or
+        by the other one, so the route is stored under both.
         """
         try:
             if len(url) + len(twin) > LONGEST_ADDRESS:
@@ -129,7 +132,7 @@ class Router:
             broker = addresses[0]
             names = {str(broker), *(map(str, parse_url(twin).addresses[:1]) if twin else ())}
         except SettingsError as error:
-            self._warn(f"an address of the broker's was not rewritten: {error}")
+            self._warn(f"an address of a broker was not rewritten: {error}")
             return None
         if not names <= self.routes.keys() and len(self.routes) >= MOST_BROKERS:
             self._warn(
@@ -139,8 +142,8 @@ class Router:
         self.routes.update(dict.fromkeys(names, self._route(addresses, asked, through)))
         return broker
 
-    def _told(self, broker: Address, host: str | None) -> Address | None:
-        """The address that clients are told in place of a broker's; None if there can be no listener."""
+    def _address_for_clients(self, broker: Address, host: str | None) -> Address | None:
+        """The address that clients get in place of a broker's; None if no listener can be opened."""
         told = self.told.get(broker)
         if told is not None:
             return told
@@ -151,19 +154,60 @@ class Router:
             return None
         return Address(host or listener.host, listener.port)
 
-    def _route(self, addresses: tuple[Address, ...], asked: Asked, through: bool) -> Route:
+    def _route(self, addresses: tuple[Address, ...], asked: Answerer, through: bool) -> Route:
         broker = addresses[0]
-        # a standalone broker says of itself that it is behind a proxy; one in a container may name the very
-        # address that we listen at in its place
+        # a standalone broker claims to be behind a proxy; one in a container may name as its own the address
+        # where we listen in its place
         if str(broker) in (str(asked.address), asked.peer) or self.ours(broker):
             return Route((asked.address,))
         return Route((asked.address,), str(broker)) if through else Route(addresses)
 
     def find(self, broker: str) -> Route | None:
-        """The route to a broker that a client names in CONNECT; None unless an answer named it before."""
+        """The route to a broker that a client names in CONNECT; None if no answer has named it before."""
         return self.routes.get(broker)
 
     def _warn(self, text: str) -> None:
         if text not in self._warned and len(self._warned) < MOST_BROKERS:
             self._warned.add(text)
             self.warn(text)
+
+
+class Allowed:
+    """Decides which of the addresses that brokers name may be dialled (`--allow-broker`).
+
+    A broker, or an attacker in its place, can name any address. What is checked is the IP address about to be
+    dialled, not an earlier lookup of its name. A rule is a network ("10.0.0.0/8"), an IP address, or a host
+    name as brokers give it. Without rules all addresses are allowed except link-local ones (RFC 3927,
+    RFC 4291 2.5.6), where clouds serve the machine's credentials; those are never allowed. Raises
+    SettingsError for an invalid rule.
+    """
+
+    def __init__(self, rules: Iterable[str] = ()) -> None:
+        self._networks: list[IPv4Network | IPv6Network] = []
+        self._hosts: set[str] = set()
+        for rule in rules:
+            network = _network(rule)
+            if network is not None:
+                self._networks.append(network)
+            else:
+                self._hosts.add(rule.lower())
+        self._any = not (self._networks or self._hosts)
+
+    def __call__(self, host: str, ip: str) -> bool:
+        """Whether the IP address `ip`, with or without a zone ("%eth0"), may be dialled for broker `host`."""
+        found: IPv4Address | IPv6Address = ip_address(ip.partition("%")[0])
+        if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+            found = found.ipv4_mapped
+        if found.is_link_local:
+            return False
+        return self._any or host.lower() in self._hosts or any(found in network for network in self._networks)
+
+
+def _network(rule: str) -> IPv4Network | IPv6Network | None:
+    """The network of a rule; None if the rule is a host name. Raises SettingsError."""
+    with suppress(ValueError):
+        return ip_network(rule.strip("[]"), strict=False)
+    if not rule or "/" in rule or ":" in rule:
+        wanted = "a network such as 10.0.0.0/8, an IP address or a host name"
+        raise SettingsError(f"--allow-broker {rule}: give {wanted}")
+    return None

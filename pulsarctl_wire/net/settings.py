@@ -1,7 +1,7 @@
-"""How to reach a cluster: service URL, credentials, TLS, patience.
+"""Settings for connecting to a cluster: service URL, credentials, TLS, timeouts.
 
 A setting comes from a flag, else from the environment (`PWIRE_NAME` before `PULSAR_NAME`), else from a
-file in the format of Pulsar's own client.conf. Source of the file's keys and of the forms of authParams:
+file in the format of Pulsar's own client.conf. Source of the file's keys and of the formats of authParams:
 Pulsar's client configuration reference.
 """
 
@@ -46,7 +46,7 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True)
 class ServiceUrl:
-    """A service URL taken apart: whether it asks for TLS, and its hosts in the order to be tried."""
+    """A parsed service URL: whether it asks for TLS, and its hosts in the order to be tried."""
 
     tls: bool
     addresses: tuple[Address, ...]
@@ -56,7 +56,7 @@ class ServiceUrl:
 
 
 def parse_url(text: str) -> ServiceUrl:
-    """The parts of `pulsar://host:port,host2:port2` or `pulsar+ssl://…`; ports default to 6650 and 6651.
+    """Parse `pulsar://host:port,host2:port2` or `pulsar+ssl://…`; ports default to 6650 and 6651.
 
     Raises SettingsError for anything else.
     """
@@ -64,11 +64,11 @@ def parse_url(text: str) -> ServiceUrl:
     if not found:
         scheme, rest = "pulsar", scheme
     if scheme in ("http", "https"):
-        raise SettingsError(f"{text} is a web service URL; the binary protocol's is like {DEFAULT_URL}")
+        raise SettingsError(f"{text} is a web service URL; give one of the binary protocol, as {DEFAULT_URL}")
     if scheme not in _PORTS:
         raise SettingsError(f"{text}: a service URL begins with pulsar:// or pulsar+ssl://")
     if "@" in rest:
-        raise SettingsError("a service URL has no user and password in it; see --basic and --token")
+        raise SettingsError("a service URL cannot have a user and password; see --basic and --token")
     addresses = tuple(_address(each, _PORTS[scheme], text) for each in rest.rstrip("/").split(","))
     return ServiceUrl(scheme == "pulsar+ssl", addresses)
 
@@ -80,17 +80,17 @@ def _address(text: str, port: int, whole: str) -> Address:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise SettingsError(f"{whole}: an IPv6 address stands in brackets, as in pulsar://[::1]:6650")
+        raise SettingsError(f"{whole}: put an IPv6 address in brackets, as in pulsar://[::1]:6650")
     port_text = re.fullmatch("[0-9]{1,5}", tail)
     odd = not host.isprintable() or set(host) & {"/", " "}
     if odd or not (host and port_text and 0 < int(tail) < 65_536):
-        raise SettingsError(f"{whole}: {text.strip() or 'nothing'} is no host:port")
+        raise SettingsError(f"{whole}: {text.strip() or 'nothing'} is not host:port")
     return Address(host, int(tail))
 
 
 @dataclass(frozen=True)
 class Auth:
-    """A way to authenticate: its name on the wire, and what is sent. Credentials are read at each use."""
+    """An authentication method: its name in the protocol, and `data`, which reads the credentials again."""
 
     method: str = "none"
     data: Callable[[], bytes] = field(default=bytes, repr=False)
@@ -98,10 +98,10 @@ class Auth:
 
 @dataclass(frozen=True)
 class Settings:
-    """All that a session needs to know beforehand; times in seconds.
+    """All settings of a session; times in seconds.
 
-    `timeout` is how long an answer may take, `connect_timeout` TCP with TLS, and then CONNECT, each,
-    `keep_alive` the pause between PINGs. `reconnect`: what is lost is opened again.
+    `timeout` is how long an answer may take, `connect_timeout` how long TCP with TLS may take, and CONNECT as
+    well, `keep_alive` the pause between PINGs. `reconnect`: whatever loses its connection is opened again.
     """
 
     url: ServiceUrl
@@ -118,7 +118,7 @@ class Settings:
     reconnect: bool = True
 
     def tls_context(self) -> ssl.SSLContext:
-        """What TLS connections are made with. Raises SettingsError for certificates that cannot be read."""
+        """The context for TLS connections. Raises SettingsError for certificates that cannot be read."""
         try:
             context = ssl.create_default_context(cafile=self.tls_ca)
             if self.tls_cert:
@@ -127,7 +127,7 @@ class Settings:
             files = ", ".join(filter(None, (self.tls_ca, self.tls_cert, self.tls_key)))
             why = getattr(error, "strerror", None) or error
             raise SettingsError(
-                f"TLS certificates {files} cannot be used: {why}; PEM files are wanted"
+                f"TLS certificates {files} cannot be used: {why}; they must be PEM files"
             ) from None
         context.check_hostname = self.tls_hostname_check and not self.tls_allow_insecure
         if self.tls_allow_insecure:
@@ -138,10 +138,10 @@ class Settings:
 def gather(
     flags: Mapping[str, str | None], environment: Mapping[str, str], conf: str | None = None
 ) -> dict[str, str]:
-    """Settings by name (`url`, `token`, `tls_ca`, …) out of flags, environment and client.conf.
+    """Settings by name (`url`, `token`, `tls_ca`, …) from flags, environment and client.conf.
 
-    `flags` are what the command line gave (None: not given), `conf` the file it named, else the one in
-    PWIRE_CLIENT_CONF or PULSAR_CLIENT_CONF. Raises SettingsError if that cannot be read.
+    `flags` are those of the command line (None: not given), `conf` is the path of client.conf (default:
+    PWIRE_CLIENT_CONF or PULSAR_CLIENT_CONF). Raises SettingsError if that cannot be read.
     """
     path = conf or environment.get("PWIRE_CLIENT_CONF") or environment.get("PULSAR_CLIENT_CONF")
     layers = [
@@ -150,9 +150,9 @@ def gather(
         {name: value for name, value in flags.items() if value is not None},
     ]
     found: dict[str, str] = {}
-    certificate: dict[str, str] = {}  # that auth_params name
+    certificate: dict[str, str] = {}  # the certificate named by auth_params
     for layer in layers:
-        if not _KINDS.isdisjoint(layer):  # they replace those of another kind, too
+        if not _KINDS.isdisjoint(layer):  # credentials replace those of another kind, too
             found = {name: value for name, value in found.items() if name not in _KINDS | {"auth_params"}}
             certificate = {}
         found |= layer
@@ -167,14 +167,14 @@ _KINDS: Final = frozenset({"token", "token_file", "basic", "auth_plugin"})
 
 
 def _variables(names: Iterable[str], environment: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Settings out of the variables that begin with `prefix`; PULSAR_SERVICE_URL is a URL as well."""
+    """Settings from variables that begin with `prefix`; `<prefix>_SERVICE_URL` can give the URL, too."""
     found = {name: environment.get(f"{prefix}_{name.upper()}", "") for name in names}
     found["url"] = found.get("url") or environment.get(f"{prefix}_SERVICE_URL", "")
     return {name: value for name, value in found.items() if value}
 
 
 def _certificate(parameters: str) -> dict[str, str]:
-    """Certificate and key that the parameters of TLS authentication name."""
+    """The certificate and key in the parameters of TLS authentication."""
     pairs = _pairs(parameters)
     names = {"tls_cert": "tlsCertFile", "tls_key": "tlsKeyFile"}
     return {name: pairs[key] for name, key in names.items() if key in pairs}
@@ -196,9 +196,9 @@ def _read_conf(path: str) -> dict[str, str]:
 
 
 def settings_from(found: Mapping[str, str], **rest: object) -> Settings:
-    """The settings that texts such as `gather` gives mean; `rest` are further fields of Settings.
+    """Settings built from the texts of `gather`; `rest` are further fields of Settings.
 
-    Raises SettingsError for a value that makes no sense.
+    Raises SettingsError for an invalid value.
     """
     url = parse_url(found.get("url", DEFAULT_URL))
     return Settings(
@@ -207,14 +207,14 @@ def settings_from(found: Mapping[str, str], **rest: object) -> Settings:
         tls_ca=found.get("tls_ca"),
         tls_cert=found.get("tls_cert"),
         tls_key=found.get("tls_key"),
-        tls_allow_insecure=_truth(found, "tls_allow_insecure", False),
-        tls_hostname_check=_truth(found, "tls_hostname_check", True),
+        tls_allow_insecure=_boolean(found, "tls_allow_insecure", False),
+        tls_hostname_check=_boolean(found, "tls_hostname_check", True),
         listener=found.get("listener_name"),
         **rest,  # type: ignore[arg-type]
     )
 
 
-def _truth(found: Mapping[str, str], name: str, default: bool) -> bool:
+def _boolean(found: Mapping[str, str], name: str, default: bool) -> bool:
     value = found.get(name, str(default)).lower()
     if value not in ("true", "false", "1", "0", "yes", "no"):
         raise SettingsError(f"{name}: {value!r} is neither true nor false")
@@ -222,7 +222,7 @@ def _truth(found: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def _plugin(found: Mapping[str, str]) -> str:
-    """The short name of the authentication plugin that is asked for."""
+    """The short name of the requested authentication plugin."""
     name = found.get("auth_plugin", "").rpartition(".")[2].lower()
     return _PLUGINS.get(name, name)
 
@@ -244,7 +244,7 @@ def _auth(found: Mapping[str, str]) -> Auth:
         return _basic(parameters)
     if kind in ("tls", "none"):
         return Auth(kind)
-    raise SettingsError(f"auth plugin {plugin}: pwire knows token, basic, tls and none")
+    raise SettingsError(f"auth plugin {plugin}: pwire supports token, basic, tls and none")
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -252,7 +252,7 @@ def _pairs(text: str) -> dict[str, str]:
         try:
             return {str(key): str(value) for key, value in json.loads(text).items()}
         except ValueError:
-            raise SettingsError("auth params: they begin like JSON and are none") from None
+            raise SettingsError("auth params: they begin like JSON, but are not valid JSON") from None
     return {key: value for key, _, value in (each.partition(":") for each in text.split(","))}
 
 
@@ -265,7 +265,7 @@ def _token(text: str) -> Auth:
         return Auth("token", lambda: _read_token(path))
     token = text.removeprefix("token:").strip().encode("utf-8", "surrogateescape")
     if not token:
-        raise SettingsError("the token is empty; give it by --token, --token-file or PULSAR_TOKEN")
+        raise SettingsError("the token is empty; give it with --token, --token-file or PULSAR_TOKEN")
     return Auth("token", lambda: token)
 
 

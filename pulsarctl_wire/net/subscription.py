@@ -1,52 +1,45 @@
-"""A subscription to several topics at once, partitioned or by a pattern."""
+"""A subscription to several topics: partitions of a topic, a list, or those that match a pattern."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import replace
-from types import MappingProxyType
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pulsarctl_wire.errors import SessionError, Unreachable
 from pulsarctl_wire.net.acks import Position
 from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import Consumer, ConsumerOptions
+from pulsarctl_wire.net.consumer import Consumer
 from pulsarctl_wire.net.inbox import Delivery, Inbox
+from pulsarctl_wire.net.receive_queue import ConsumerOptions
 from pulsarctl_wire.net.watch import TopicWatch
 from pulsarctl_wire.wire.names import namespace_of, partition_name, without_partition
 from pulsarctl_wire.wire.payload import Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
 MOST: Final = 10_000
-"""Topics and partitions that are consumed together."""
+"""Maximum number of topics and partitions of a subscription."""
 
 
+@dataclass(eq=False)
 class Subscription:
-    """The consumers of one subscription, and one `inbox` for what they get; `options` are those of all.
+    """The consumers of one subscription, with one `inbox` for their deliveries and the same `options`.
 
-    `topics` are full names; partitioned ones get a consumer for each partition. `pattern` (a regular
-    expression over full names, of topics in one namespace) adds topics as they appear. `starts` are where to
-    begin in some of them, in place of `ConsumerOptions.start`.
+    `topics` are full names; partitioned ones get a consumer for each partition. With `pattern` (a regular
+    expression for full names of topics in one namespace), topics are added as they appear. `starts` overrides
+    `ConsumerOptions.start` for some topics.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        topics: Iterable[str],
-        options: ConsumerOptions,
-        *,
-        pattern: str | None = None,
-        extra_topics: Iterable[str] = (),
-        starts: Mapping[str, Position] = MappingProxyType({}),
-    ) -> None:
-        self.consumers: dict[str, Consumer] = {}
-        self._client = client
-        self._topics = list(topics)
-        self.options = options
-        self._pattern = pattern
-        self._extra = list(extra_topics)
-        self._starts = starts
-        self.inbox = Inbox(self.consumers, Budget(options.payload_ratio or Budget.RATIO))
+    client: Client
+    topics: Iterable[str]
+    options: ConsumerOptions
+    pattern: str | None = None
+    extra_topics: Iterable[str] = ()
+    starts: Mapping[str, Position] = field(default_factory=dict)
+    consumers: dict[str, Consumer] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.inbox = Inbox(self.consumers, Budget(self.options.payload_ratio or Budget.RATIO))
         self._event = asyncio.Event()
         self._watch: TopicWatch | None = None
         self._opening: set[asyncio.Task[None]] = set()
@@ -54,28 +47,28 @@ class Subscription:
 
     @property
     def counts(self) -> Counter[str]:
-        """What the consumers counted, summed."""
+        """The sums of the consumers' counts."""
         return sum((each.counts for each in self.consumers.values()), Counter())
 
     async def open(self) -> None:
         """Subscribe to all topics. Raises SessionError."""
-        topics = self._topics
-        if self._pattern is not None:
-            self._watch = TopicWatch(self._client, namespace_of(self._pattern), self._pattern, self._appeared)
+        topics = list(self.topics)
+        if self.pattern is not None:
+            self._watch = TopicWatch(self.client, namespace_of(self.pattern), self.pattern, self._on_change)
             found = sorted({without_partition(each) for each in await self._watch.open()})
             topics = found[:MOST]
             self._leave_out(len(found) - MOST)
-        for topic in [*topics, *self._extra]:
+        for topic in [*topics, *self.extra_topics]:
             await self._add(topic, self.options)
 
     async def _add(self, topic: str, options: ConsumerOptions) -> None:
-        count = await self._client.partitions(topic, create=self.options.create_topic)
+        count = await self.client.partitions(topic, create=self.options.create_topic)
         if len(self.consumers) + count > MOST:
-            raise Unreachable(f"{topic}: more than {MOST} topics and partitions are not consumed together")
+            raise Unreachable(f"{topic}: more than {MOST} topics and partitions in one subscription")
         for name in [partition_name(topic, index) for index in range(count)] or [topic]:
             if name not in self.consumers:
-                own = replace(options, start=self._starts.get(name, options.start))
-                consumer = Consumer(self._client, name, own, self.inbox, self._event.set)
+                own = replace(options, start=self.starts.get(name, options.start))
+                consumer = Consumer(self.client, name, own, self.inbox, self._event.set)
                 self.consumers[name] = consumer
                 try:
                     await consumer.open()
@@ -83,7 +76,7 @@ class Subscription:
                     del self.consumers[name]
                     raise
 
-    def _appeared(self, added: list[str], removed: list[str]) -> None:
+    def _on_change(self, added: list[str], removed: list[str]) -> None:
         self._event.set()  # the watch may have ended
         topics = sorted({without_partition(each) for each in added})
         room = max(MOST - len(self.consumers) - len(self._opening), 0)
@@ -98,8 +91,8 @@ class Subscription:
     def _leave_out(self, count: int) -> None:
         if count > 0:
             self._left_out += count
-            text = f"more than {MOST} topics and partitions are not consumed together"
-            self._client.warn(f"{self._pattern}: {text}: {self._left_out} topics are left out")
+            text = f"more than {MOST} topics and partitions in one subscription"
+            self.client.warn(f"{self.pattern}: {text}: {self._left_out} topics are left out")
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -107,61 +100,51 @@ class Subscription:
         task.add_done_callback(self._opening.discard)
 
     async def _add_late(self, topic: str) -> None:
-        try:  # all of a topic that has just appeared is news
+        try:  # a new topic is read from its beginning
             await self._add(topic, replace(self.options, initial=CommandSubscribe.Earliest))
         except SessionError as error:
-            self._client.warn(f"{topic}: {error}")
+            self.client.warn(f"{topic}: {error}")
 
     async def take(self, seconds: float | None = None) -> Delivery | None:
-        """The next delivery, its entry opened; waits for one, for `seconds` at the most.
+        """The next delivery, with its entry opened; waits for up to `seconds`.
 
-        None when nothing came in that time, or when all topics have been terminated and read to their
-        ends. Raises the SessionError that ended a consumer.
+        None if nothing came in that time, or if all topics have been terminated and read to their ends.
+        Raises the SessionError that ended a consumer.
         """
-        delivery = self.inbox.next()
-        if delivery is not None:
-            return delivery
-        late = False
-
-        def give_up() -> None:
-            nonlocal late
-            late = True
-            self._event.set()
-
-        timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, give_up)
+        late: list[bool] = []
+        timer: asyncio.TimerHandle | None = None
         try:
-            return await self._next(lambda: late)
+            while (delivery := self.inbox.next()) is None and not self._is_over() and not late:
+                if seconds is not None and timer is None:
+                    timer = asyncio.get_running_loop().call_later(seconds, self._give_up, late)
+                self._event.clear()
+                await self._event.wait()
         finally:
             if timer is not None:
                 timer.cancel()
+        return delivery
 
-    async def _next(self, is_late: Callable[[], bool]) -> Delivery | None:
-        while True:
-            delivery = self.inbox.next()
-            if delivery is not None:
-                return delivery
-            for topic, consumer in list(self.consumers.items()):
-                if consumer.error is None:
-                    continue
-                if self._pattern is None:
-                    raise consumer.error
-                self._client.warn(f"{topic} is left: {consumer.error}")  # the others go on
-                del self.consumers[topic]
-            if (
-                self._pattern is None
-                and self.consumers
-                and all(each.ended for each in self.consumers.values())
-            ):
-                return None
-            if self._watch is not None and self._watch.error is not None:
-                raise self._watch.error
-            if is_late():
-                return None
-            self._event.clear()
-            await self._event.wait()
+    def _give_up(self, late: list[bool]) -> None:
+        late.append(True)
+        self._event.set()
+
+    def _is_over(self) -> bool:
+        """Whether all topics were terminated and read. Raises the error of a consumer or of the watch."""
+        for topic, consumer in list(self.consumers.items()):
+            if consumer.error is None:
+                continue
+            if self.pattern is None:
+                raise consumer.error
+            self.client.warn(f"{topic} is no longer consumed: {consumer.error}")  # the others go on
+            del self.consumers[topic]
+        if self._watch is not None and self._watch.error is not None:
+            raise self._watch.error
+        if self.pattern is not None or not self.consumers:
+            return False
+        return all(each.queue.ended for each in self.consumers.values())
 
     async def close(self) -> None:
-        """Close all consumers; acknowledgements that wait are sent first."""
+        """Close all consumers, after sending the waiting acknowledgements."""
         for task in self._opening:
             task.cancel()
         if self._watch is not None:

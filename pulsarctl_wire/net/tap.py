@@ -1,14 +1,14 @@
-"""What passes a proxy, handed to another process that watches: a ring of records in shared memory.
+"""Passes a proxy's traffic to the watcher process: a ring of records in shared memory.
 
-    proxy   Ring.carried, missed, opened, closed, note    puts a record, or finds no room: never waits
-    watcher Ring.records                                  takes them, in order; waits
+    proxy   TapRing.carried, missed, opened, closed, note    puts a record if there is room; never waits
+    watcher TapRing.records                                  takes records in order; waits
 
-One process puts and one takes, both forks of the one that made the ring. What a full ring did not take is
-told later, in one record, by whoever had no room (`relay.Telling`). The watcher is woken through a pipe, and
-only if it said that it sleeps; the end of that pipe tells it that the proxy is gone, however that came about.
+One process puts and one takes records; both are forks of the process that made the ring. Bytes that do not
+fit into a full ring are counted by their writer (`TapWriter`), which reports them later in one record. The
+watcher is woken through a pipe, but only if it sleeps; the end of the pipe means that the proxy is gone.
 
     record   SIZE (4)  KIND (1)  TO_BROKER (1)  -  (2)  CONNECTION (8)  TIME_NS (8)  DATA …     padded to 8
-    memory   TAKEN (8)  PUT (8)  ASLEEP (8)  ENDING (8)  -  |  records, around and around
+    memory   TAKEN (8)  PUT (8)  ASLEEP (8)  ENDING (8)  -  |  records, wrapping around
 """
 
 import os
@@ -22,21 +22,22 @@ from mmap import mmap
 from typing import Final, NamedTuple
 
 from pulsarctl_wire.wire.frame import Connection
+from pulsarctl_wire.wire.walk import FrameWalk
 
 OPENED, CARRIED, MISSED, CLOSED, NOTE, LEFT_OUT, END = range(1, 8)
-"""Kinds of records. LEFT_OUT: notes there was no room for; END: no more will come."""
+"""Kinds of records. LEFT_OUT: number of notes that did not fit; END: there are no more records."""
 
 CAPACITY: Final = 64 * 1024 * 1024
-"""Bytes of records that may wait."""
+"""Bytes of the ring."""
 
 _HEAD: Final = struct.Struct("=IBBxxQq")
 _COUNTS: Final = struct.Struct("=QQ")
 _START: Final = 64
 _TAKEN, _PUT, _ASLEEP, _ENDING = range(4)
-_WRAP: Final = 0  # a record of this kind: go on at the beginning
+_WRAP: Final = 0  # kind of record that means: go on at the beginning of the memory
 _LONGEST_NOTE: Final = 4_096
 _RESERVES: Final = {CARRIED: 16, MISSED: 32}
-"""For these a part of the ring is no room: it is kept for what happens seldom, and must not be lost."""
+"""kind -> n: records of this kind must leave 1/n of the ring free, for rarer ones that must not be lost."""
 
 
 _LOCK: Final = threading.Lock()
@@ -44,17 +45,17 @@ _LOCK.acquire()
 
 
 def _fence() -> None:
-    """What is read and written from here on comes after what was before, as other processors see it.
+    """A memory barrier: other processors see all accesses before it before those after it.
 
-    A lock is released after what was before it, and acquired before what follows. Nothing else in Python says
-    so, and no processor keeps all of the order by itself: ARM little of it, x86 all but reads after writes.
+    Releasing a lock orders it after all earlier accesses, acquiring it before all later ones. Python has no
+    other barrier, and processors reorder: ARM nearly everything, x86 only reads that follow writes.
     """
     _LOCK.release()
     _LOCK.acquire()
 
 
-class Record(NamedTuple):
-    """What happened: see the kinds. `data` are the bytes carried, or a text in UTF-8."""
+class TapRecord(NamedTuple):
+    """A record of one of the kinds above. `data` has the bytes carried, or a text in UTF-8."""
 
     kind: int
     connection: int
@@ -64,12 +65,12 @@ class Record(NamedTuple):
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Of MISSED: bytes, frames."""
+        """The number of bytes and frames of a MISSED record."""
         return _COUNTS.unpack(self.data)
 
 
-class Ring:
-    """The ring; `relay.Watcher` for the proxy, `records` for the watcher."""
+class TapRing:
+    """The ring. `records` is the watcher's side; the bytes of connections are put only if `wants_bytes`."""
 
     def __init__(self, *, wants_bytes: bool = True, capacity: int = CAPACITY) -> None:
         self.wants_bytes = wants_bytes
@@ -87,21 +88,21 @@ class Ring:
     # -- the proxy's side
 
     def for_proxy(self) -> None:
-        """This process puts records."""
+        """To be called in the process that puts records."""
         os.close(self._wakes)
 
     def opened(self, connection: Connection, time_ns: int) -> None:
-        """Both legs of a connection stand."""
+        """A connection was opened."""
         self._add(
             OPENED, connection.index, False, time_ns, f"{connection.client}\n{connection.server}".encode()
         )
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> bool:
-        """`data` was passed on; gives whether there was room for it."""
+        """`data` was passed on; return whether there was room for it."""
         return self._add(CARRIED, connection.index, to_broker, time_ns, data)
 
     def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> bool:
-        """There was no room for `size` bytes, in which `frames` frames lay or began; whether for this."""
+        """There was no room for `size` bytes of `frames` frames; return whether there was room for this."""
         return self._add(MISSED, connection.index, to_broker, time_ns, _COUNTS.pack(size, frames))
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
@@ -109,7 +110,7 @@ class Ring:
         self._add(CLOSED, connection.index, not by_broker, time_ns, b"")
 
     def note(self, text: str) -> None:
-        """Something that people should know."""
+        """Put a note for the user."""
         if self._left_out and self._add(LEFT_OUT, self._left_out, False, 0, b""):
             self._left_out = 0
         if not self._add(
@@ -118,7 +119,7 @@ class Ring:
             self._left_out += 1
 
     def end(self) -> None:
-        """No more will come."""
+        """Put the last record."""
         self._marks[_ENDING] = 1
         if self._left_out:
             self._add(LEFT_OUT, self._left_out, False, 0, b"")
@@ -135,7 +136,7 @@ class Ring:
         free = capacity - (put - self._marks[_TAKEN]) - capacity // _RESERVES.get(kind, capacity)
         at = put % capacity
         to_end = capacity - at
-        if step > to_end:  # it lies in one piece: the rest of the memory stays empty
+        if step > to_end:  # a record must be contiguous: the end of the memory stays unused
             if step + to_end > free:
                 return False
             if to_end >= _HEAD.size:
@@ -158,22 +159,22 @@ class Ring:
     # -- the watcher's side
 
     def for_watcher(self) -> None:
-        """This process takes records."""
+        """To be called in the process that takes records."""
         os.close(self._wake)
 
     @property
     def ending(self) -> bool:
-        """Whether the proxy is at its end, whatever there is still to be taken."""
+        """Whether the proxy is ending, even if there are still records to be taken."""
         return bool(self._marks[_ENDING])
 
-    def records(self, seconds: float) -> Iterator[Record | None]:
-        """The records as they come, to the end; None whenever `seconds` have passed without any.
+    def records(self, seconds: float) -> Iterator[TapRecord | None]:
+        """Yield the records as they come, to the end, and None whenever `seconds` have passed without any.
 
-        They begin where whoever took some before has stopped.
+        Goes on where an earlier watcher has stopped.
         """
         marks, room, capacity = self._marks, self._room, self._capacity
         taken = marks[_TAKEN]
-        gone = False  # the proxy, without a word
+        gone = False  # the proxy has died without an END
         while True:
             if marks[_PUT] == taken:
                 if gone:
@@ -196,6 +197,64 @@ class Ring:
             _fence()
             marks[_TAKEN] = taken = taken + size + -size % 8
             if kind != _WRAP:
-                yield Record(kind, number, bool(to_broker), time_ns, data)
+                yield TapRecord(kind, number, bool(to_broker), time_ns, data)
             if kind == END:
                 return
+
+
+class TapWriter:
+    """Writes the bytes of one lane to the ring; counts those that did not fit, and reports them later.
+
+    A missed stretch ends where a frame begins, so that the watcher can go on decoding. A frame counts as
+    missed if any part of it is.
+    """
+
+    def __init__(self, ring: TapRing, connection: Connection, to_broker: bool) -> None:
+        self._ring = ring
+        self._wanted = ring.wants_bytes
+        self._connection = connection
+        self._to_broker = to_broker
+        self._walk = FrameWalk(frozenset())
+        self._tail = b""  # less than a frame's head
+        self._behind = False  # there are missed bytes that were not reported yet
+        self._missed = self._frames = 0  # missed bytes; frames that had begun before, and are not missed
+
+    def carried(self, data: bytes, now: int) -> None:
+        """The lane has passed on `data` at `now` (ns since the epoch)."""
+        if not self._wanted:
+            return
+        walk = self._walk
+        frames, torn = walk.frames, walk.left > 0
+        left, begun, tail = walk.left, 0, self._tail
+        whole = tail + data if tail else data
+        self._tail = whole[walk.walk(whole, 0) :]
+        if tail:  # the start of a frame that was not counted yet
+            size = 0 if walk.lost else walk.size(whole, 0)
+            left, begun = (size - len(tail), 1) if size else (len(data), 0)
+        if self._behind:
+            frames += begun
+            skip = min(left, len(data))
+            if skip == len(data) or not self._put_missed(skip, frames, now):
+                self._missed += len(data)
+                return
+            data, torn = data[skip:], False
+        if not self._ring.carried(self._connection, self._to_broker, data, now):
+            self._behind, self._missed, self._frames = True, len(data), frames - torn
+
+    def _put_missed(self, skip: int, frames: int, now: int) -> bool:
+        size, lost = self._missed + skip, frames - self._frames
+        if not self._ring.missed(self._connection, self._to_broker, size, lost, now):
+            return False
+        self._behind, self._missed = False, 0
+        return True
+
+    def restart(self) -> None:
+        """A new watcher has not seen the earlier bytes: go on at the beginning of a frame."""
+        walk = self._walk
+        if not self._behind and (walk.left or self._tail):
+            self._behind, self._frames = True, walk.frames - (walk.left > 0)
+
+    def finish(self) -> None:
+        """The lane has ended: report missed bytes."""
+        if self._behind:
+            self._put_missed(0, self._walk.frames, time.time_ns())

@@ -1,19 +1,19 @@
-"""A transaction: opened at a coordinator, told what is to be done in it, committed or aborted.
+"""Transactions: opens them at a coordinator, adds topics and subscriptions, commits or aborts them.
 
-    TC_CLIENT_CONNECT_REQUEST   to the broker that has the coordinator's partition of `ASSIGNMENT`
-    NEW_TXN                     gives the ids; the most significant one is the coordinator's number
-    ADD_PARTITION_TO_TXN        before the first SEND to a topic, a partition
+    TC_CLIENT_CONNECT_REQUEST   to the broker that serves the coordinator's partition of `ASSIGNMENT`
+    NEW_TXN                     returns the id; its most significant bits are the coordinator's number
+    ADD_PARTITION_TO_TXN        before the first SEND to a topic or partition
     ADD_SUBSCRIPTION_TO_TXN     before the first ACK of a subscription
-    END_TXN                     COMMIT or ABORT; the broker settles it in all that was added
+    END_TXN                     COMMIT or ABORT; the broker applies it to everything that was added
 
-What is refused for a reason that may pass (the coordinator is loading, or has moved) is asked again. But
-END_TXN is not sent again when its answer is lost: how a transaction ended the coordinator forgets at once.
+Requests refused for a temporary reason (the coordinator is loading, or has moved) are retried. But END_TXN is
+not sent again when its answer is lost, as the coordinator immediately forgets how a transaction ended.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from pulsarctl_wire.errors import BrokerError, LinkClosed, LocalProtocolError, SettingsError, Unanswered
+from pulsarctl_wire.errors import BrokerError, LinkClosed, LocalProtocolError, RequestTimeout, SettingsError
 from pulsarctl_wire.net.acks import COUNT, id_data
 from pulsarctl_wire.net.client import Client
 from pulsarctl_wire.net.consumer import Consumer
@@ -25,11 +25,11 @@ from pulsarctl_wire.wire.payload import MAX_MESSAGES, Message
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, TxnAction
 
 ASSIGNMENT: Final = "persistent://pulsar/system/transaction_coordinator_assign"
-"""The topic whose partitions are the coordinators: who serves partition N has coordinator N."""
+"""The topic whose partitions are the coordinators: the broker that serves partition N has coordinator N."""
 
 
 class Coordinator:
-    """Transaction coordinator `number`, wherever it is."""
+    """Transaction coordinator `number`, on whichever broker it is."""
 
     def __init__(self, client: Client, number: int = 0) -> None:
         self.number = number
@@ -37,16 +37,16 @@ class Coordinator:
         self._link: Link | None = None
 
     async def connect(self) -> Link:
-        """Find it, and connect; give the link. Raises SettingsError if it cannot exist, SessionError."""
+        """Find it and connect; return the link. Raises SessionError, or SettingsError if it cannot exist."""
         try:
             count = await self._client.partitions(ASSIGNMENT, create=False)
         except BrokerError as error:
             if error.code != "TopicNotFound":
                 raise
-            count = 0  # without transactions; who is asked to connect says it better
+            count = 0  # transactions are off; connecting below fails with a better message
         if 0 < count <= self.number:
             raise SettingsError(f"no coordinator {self.number}: there are {count}, counted from 0")
-        return await self._client.patiently(self._connected, f"coordinator {self.number}")
+        return await self._client.retry(self._connected, f"coordinator {self.number}")
 
     async def _connected(self) -> Link:
         if self._link is None or not self._link.is_open:
@@ -57,9 +57,9 @@ class Coordinator:
         return self._link
 
     async def ask(self, name: str, *, once: bool = False, **fields: Any) -> Any:
-        """Send it the request `name`; give its answer's body.
+        """Send the request `name` to the coordinator; return its answer's body.
 
-        `once`: not again if the answer is lost. Raises SessionError.
+        `once`: do not retry if the answer is lost. Raises SessionError.
         """
 
         async def attempt() -> Any:
@@ -67,18 +67,18 @@ class Coordinator:
             try:
                 return (await link.request(build_command(name, **fields))).body
             except BrokerError:
-                self._link = None  # it may be elsewhere by now
+                self._link = None  # the coordinator may have moved
                 raise
             except LinkClosed as error:
-                raise Unanswered(str(error)) if once else error from None
+                raise RequestTimeout(str(error)) if once else error from None
 
-        return await self._client.patiently(attempt, name)
+        return await self._client.retry(attempt, name)
 
 
 class Transaction:
-    """A transaction that `coordinator` has open under `ids` (most, least significant bits); see `open`.
+    """An open transaction of `coordinator` with the id `ids` (most, least significant bits); see `open`.
 
-    What produces in it has these ids in its ProducerOptions. `ending` tells whether its end was asked for.
+    Producers in it need `ids` in their ProducerOptions. `ending` is whether `end` was called.
     """
 
     def __init__(self, coordinator: Coordinator, ids: tuple[int, int]) -> None:
@@ -92,53 +92,49 @@ class Transaction:
 
     @classmethod
     async def open(cls, coordinator: Coordinator, ttl: float) -> "Transaction":
-        """Open one that is aborted by itself after `ttl` seconds. Raises SessionError."""
+        """Open a transaction that the broker aborts after `ttl` seconds. Raises SessionError."""
         body = await coordinator.ask("NEW_TXN", tc_id=coordinator.number, txn_ttl_millis=round(ttl * 1000))
         return cls(coordinator, (body.txnid_most_bits, body.txnid_least_bits))
 
     async def add_topics(self, topics: Sequence[str]) -> None:
-        """Say that these topics (full names, of partitions) will be produced to. Raises SessionError."""
+        """Announce production to these topics (full names, of partitions). Raises SessionError."""
         await self._coordinator.ask("ADD_PARTITION_TO_TXN", **self._fields, partitions=topics)
 
     async def add_subscription(self, topics: Iterable[str], subscription: str) -> None:
-        """Say that a subscription of these topics will acknowledge. Raises SessionError."""
+        """Announce acknowledgements by a subscription of these topics. Raises SessionError."""
         added = [{"topic": topic, "subscription": subscription} for topic in topics]
         await self._coordinator.ask("ADD_SUBSCRIPTION_TO_TXN", **self._fields, subscription=added)
 
     async def acknowledge(self, consumer: Consumer, taken: Mapping[Delivery, Iterable[Message]]) -> None:
-        """Acknowledge what was taken of these deliveries to `consumer`: once each, for twice is a conflict.
+        """Acknowledge the messages taken of each delivery to `consumer`: only once, as twice is a conflict.
 
-        Raises SessionError; a link lost before all is confirmed is one too.
+        Raises SessionError, also if the link is lost before everything is confirmed.
         """
         ids = [each for delivery, messages in taken.items() for each in _ack_ids(delivery, messages)]
         for start in range(0, len(ids), COUNT):
             part = ids[start : start + COUNT]
             await consumer.ask("ACK", ack_type=CommandAck.Individual, message_id=part, **self._fields)
 
-    async def commit(self) -> None:
-        """Make all that was done in it valid. Raises SessionError; Unanswered: nobody knows how it ended."""
-        await self._end(TxnAction.COMMIT)
+    async def end(self, commit: bool) -> None:
+        """Commit the transaction, or abort it.
 
-    async def abort(self) -> None:
-        """Undo it. Raises as `commit`."""
-        await self._end(TxnAction.ABORT)
-
-    async def _end(self, action: int) -> None:
+        Raises SessionError; after a RequestTimeout it is unknown how the transaction ended.
+        """
         self.ending = True
+        action = TxnAction.COMMIT if commit else TxnAction.ABORT
         await self._coordinator.ask("END_TXN", once=True, **self._fields, txn_action=action)
 
 
 def _ack_ids(delivery: Delivery, messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """What acknowledges these messages of a delivery, as the fields of MessageIdData.
+    """The ids that acknowledge these messages of a delivery, as the fields of MessageIdData.
 
-    The broker compares batches bit by bit with what other transactions acknowledge: no bit but those of
-    `messages` may be cleared, and batch_size says how many there are. Raises LocalProtocolError for more than
-    can be opened.
+    The broker compares the bits of a batch with the acknowledgements of other transactions: only the bits of
+    `messages` may be cleared, and batch_size must be the size of the batch. Raises LocalProtocolError for a
+    batch of more messages than can be opened.
     """
     ids = [id_data((*each, -1)) for each in delivery.ids]
-    metadata = delivery.frame.metadata
-    if metadata is not None and metadata.HasField("num_messages_in_batch"):
-        size = metadata.num_messages_in_batch
+    if delivery.metadata.HasField("num_messages_in_batch"):
+        size = delivery.metadata.num_messages_in_batch
         if size > MAX_MESSAGES:
             text = f"{size} messages in a batch, more than {MAX_MESSAGES} are not acknowledged one by one"
             raise LocalProtocolError(f"{delivery.consumer.topic}: {text}")

@@ -1,6 +1,6 @@
-"""The topics of a namespace and how they change: WATCH_TOPIC_LIST where the broker has it, else asking again.
+"""Lists and watches the topics of a namespace: by WATCH_TOPIC_LIST if the broker has it, else by polling.
 
-Source: PIP-145. The broker matches a pattern against names without their domain, and names partitions singly.
+Source: PIP-145. Brokers match a pattern against names without their domain, and list partitions one by one.
 """
 
 import asyncio
@@ -17,29 +17,35 @@ from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.names import LONGEST_NAME
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandGetTopicsOfNamespace
 
-ASKING_PAUSE: Final = 60.0
-"""Seconds between two looks, where the broker does not tell of changes; as in Pulsar's clients."""
+POLL_PAUSE: Final = 60.0
+"""Seconds between polls, if the broker does not report changes; as in Pulsar's clients."""
 
 MODES: Final = {
     "persistent": CommandGetTopicsOfNamespace.PERSISTENT,
     "non-persistent": CommandGetTopicsOfNamespace.NON_PERSISTENT,
     "all": CommandGetTopicsOfNamespace.ALL,
 }
-"""Which topics can be asked for."""
+"""The kinds of topics that can be listed."""
 
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of the names that a watch knows: 300,000 topics of usual names."""
+"""Maximum bytes of the names that a watch keeps: about 300,000 topics with usual names."""
 
-_COST: Final = 128  # bytes of keeping a name, beside its own
-_LONGEST_PATTERN: Final = 50  # that a broker takes
+_COST: Final = 128  # bytes of overhead for each name
+_LONGEST_PATTERN: Final = 50  # characters; brokers refuse longer ones
 
 
 async def topics_of(
-    client: Client, namespace: str, *, mode: str = "persistent", pattern: str | None = None
+    client: Client,
+    namespace: str,
+    *,
+    mode: str = "persistent",
+    pattern: str | None = None,
+    exists: bool = False,
 ) -> list[str]:
-    """The topics of `namespace` (`tenant/name`), sorted; those whose whole name `pattern` matches.
+    """The topics of `namespace` (`tenant/name`) whose whole names match `pattern`, sorted.
 
-    `pattern` is a regular expression, `mode` a key of `MODES`. Raises SessionError.
+    `pattern` is a regular expression, `mode` a key of `MODES`. Raises SessionError; with `exists` also if
+    there is no such namespace, for which brokers return an empty list.
     """
 
     async def attempt() -> Frame:
@@ -53,24 +59,19 @@ async def topics_of(
         try:
             return await link.request(command)
         except BrokerError as error:
-            if error.code == "MetadataError":  # what a namespace that is not there gets in some modes
+            if error.code == "MetadataError":  # the answer for a missing namespace in some modes
                 await _check_namespace(link, namespace)
             raise
 
-    frame = await client.patiently(attempt, "GET_TOPICS_OF_NAMESPACE")
-    return sorted(filter(_matcher(pattern), map(as_text, frame.body.topics)))
-
-
-async def check_namespace(client: Client, namespace: str) -> None:
-    """Raise BrokerError if the broker says that there is no such namespace, SessionError if it is silent.
-
-    In place of a list of its topics brokers give an empty one. But LOOKUP of a topic there is refused, and
-    where there is a namespace it creates nothing.
-    """
-    await _check_namespace(await client.service(), namespace)
+    frame = await client.retry(attempt, "GET_TOPICS_OF_NAMESPACE")
+    topics = sorted(filter(_matcher(pattern), map(as_text, frame.body.topics)))
+    if exists and not topics:
+        await _check_namespace(await client.service(), namespace)
+    return topics
 
 
 async def _check_namespace(link: Link, namespace: str) -> None:
+    """Raise BrokerError if `namespace` is missing: then LOOKUP of a topic in it fails. It creates nothing."""
     try:
         await link.request(
             build_command("LOOKUP", topic=f"persistent://{namespace}/any", authoritative=False)
@@ -86,7 +87,7 @@ def _bare(pattern: str) -> str:
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool]:
-    """Whether a topic is meant: the pattern fits its name, or that of the topic it is a partition of."""
+    """A test for topics: whether the pattern matches the name, or that of the topic it is a partition of."""
     if pattern is None:
         return lambda topic: True
     expression = re.compile(_bare(pattern))
@@ -97,13 +98,13 @@ def _matcher(pattern: str | None) -> Callable[[str], bool]:
 
 
 def is_system(topic: str) -> bool:
-    """Whether a topic is one of the broker's own: it leaves them out of lists, but tells watchers of them."""
+    """Whether a topic is one of the broker's own, which brokers omit from lists, but report to watchers."""
     name = topic.rpartition("/")[2]
     return name.startswith("__") or "__transaction_pending_ack" in name
 
 
-class Known:
-    """Names of topics, as many as there is room for. `left_out` counts those there was none for."""
+class KnownTopics:
+    """Names of topics, up to `MOST_BYTES`. `left_out` counts the names that did not fit."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -111,7 +112,7 @@ class Known:
         self._bytes = 0
 
     def change(self, added: Iterable[str], deleted: Iterable[str] = ()) -> tuple[list[str], list[str]]:
-        """Take these in, and these out; gives what came and what went, sorted."""
+        """Add and remove names; return those that were really added and those removed, both sorted."""
         came = set(added)
         went = self.names.intersection(deleted) - came
         self.names -= went
@@ -132,21 +133,17 @@ def _weight(name: str) -> int:
 
 
 class TopicWatch:
-    """Follows the topics of a namespace that a pattern matches. `changed` hears what came and what went.
+    """Watches the topics of a namespace that match a pattern. Calls `changed` with those added and removed.
 
-    Attributes: `known` topics as they are now, `by_asking` whether the broker is asked now and then since it
-    does not tell, `error` what ended it for good (`changed` is then called with nothing).
+    Attributes: the `known` topics as they are now, `polls` whether the broker is polled as it does not
+    report changes, `error` what ended the watch for good (`changed` is then called with empty lists).
     """
 
     def __init__(
-        self,
-        client: Client,
-        namespace: str,
-        pattern: str,
-        changed: Callable[[list[str], list[str]], None],
+        self, client: Client, namespace: str, pattern: str, changed: Callable[[list[str], list[str]], None]
     ) -> None:
-        self.known = Known()
-        self.by_asking = False
+        self.known = KnownTopics()
+        self.polls = False
         self.error: SessionError | None = None
         self._client = client
         self._namespace = namespace
@@ -157,35 +154,35 @@ class TopicWatch:
         self._link: Link | None = None
         self._early: list[Any] | None = None
         self._early_bytes = 0
-        self._gone: LinkClosed | None = None  # since it last began
-        self._opened = self._told = False
+        self._loss: LinkClosed | None = None  # the loss of the link since `_begin`
+        self._opened = self._warned = False
         self._reopening: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
     def _matches(self, topic: str) -> bool:
         return self._fits(topic) and not is_system(topic)
 
     async def open(self) -> list[str]:
-        """Begin to follow; gives the topics there are now. Raises SessionError."""
-        self.known.change(await self._client.patiently(self._begin, f"topics of {self._namespace}"))
+        """Start watching; return the current topics. Raises SessionError."""
+        self.known.change(await self._client.retry(self._begin, f"topics of {self._namespace}"))
         self._opened = True
-        self._tell_left_out()
+        self._warn_left_out()
         return sorted(self.known.names)
 
-    def _tell_left_out(self) -> None:
-        if self.known.left_out and not self._told:
-            self._told = True
+    def _warn_left_out(self) -> None:
+        if self.known.left_out and not self._warned:
+            self._warned = True
             count = len(self.known.names)
-            self._client.warn(f"topics of {self._namespace}: {count} are known; there is no room for others")
+            self._client.warn(f"topics of {self._namespace}: room for {count} only; others are left out")
 
     async def _begin(self) -> set[str]:
         link = await self._client.service()
-        self.by_asking = (
-            not link.features.supports_topic_watchers or len(_bare(self._pattern)) > _LONGEST_PATTERN
+        self.polls = (
+            not link.protocol.features.supports_topic_watchers or len(_bare(self._pattern)) > _LONGEST_PATTERN
         )
-        if not self.by_asking:
+        if not self.polls:
             link.claim("watcher_id", self._id, self)
-            self._link, self._early, self._early_bytes, self._gone = link, [], 0, None
+            self._link, self._early, self._early_bytes, self._loss = link, [], 0, None
             command = build_command(
                 "WATCH_TOPIC_LIST",
                 watcher_id=self._id,
@@ -198,56 +195,56 @@ class TopicWatch:
                 if error.code != "NotAllowedError":
                     raise
                 link.release("watcher_id", self._id)
-                self.by_asking = True
+                self.polls = True
             else:
                 topics = set(filter(self._matches, map(as_text, body.topic)))
-                for update in self._early:  # in the same breath as the answer
+                for update in self._early:  # received right after the answer
                     topics.difference_update(map(as_text, update.deleted_topics))
                     topics.update(self._matching(update))
                 self._early = None
-                if self._gone is not None:
-                    raise self._gone
+                if self._loss is not None:
+                    raise self._loss
                 return topics
-        if self._asking is None:
-            self._asking = asyncio.get_running_loop().create_task(self._keep_asking())
-        return await self._ask()
+        if self._polling is None:
+            self._polling = asyncio.get_running_loop().create_task(self._keep_polling())
+        return await self._poll()
 
-    async def _ask(self) -> set[str]:
+    async def _poll(self) -> set[str]:
         return set(await topics_of(self._client, self._namespace, pattern=self._pattern))
 
-    async def _keep_asking(self) -> None:
+    async def _keep_polling(self) -> None:
         while True:
-            await asyncio.sleep(ASKING_PAUSE)
+            await asyncio.sleep(POLL_PAUSE)
             try:
-                self._is(await self._ask())
+                self._replace(await self._poll())
             except SessionError as error:
                 self._client.warn(f"topics of {self._namespace}: {error}")
 
     def _matching(self, update: Any) -> Iterable[str]:
         return filter(self._matches, map(as_text, update.new_topics))
 
-    def _became(self, now: Iterable[str], gone: Iterable[str]) -> None:
+    def _change(self, now: Iterable[str], gone: Iterable[str]) -> None:
         added, removed = self.known.change(now, gone)
-        self._tell_left_out()
+        self._warn_left_out()
         if added or removed:
             self._changed(added, removed)
 
-    def _is(self, now: set[str]) -> None:
-        self._became(now, self.known.names - now)
+    def _replace(self, now: set[str]) -> None:
+        self._change(now, self.known.names - now)
 
     def received(self, frame: Frame) -> None:
-        """WATCH_TOPIC_UPDATE."""
+        """The broker has sent WATCH_TOPIC_UPDATE."""
         if self._early is None:
-            self._became(self._matching(frame.body), map(as_text, frame.body.deleted_topics))
+            self._change(self._matching(frame.body), map(as_text, frame.body.deleted_topics))
             return
         self._early.append(frame.body)
         self._early_bytes += _COST + frame.size
         if self._early_bytes > MOST_BYTES and self._link is not None:
-            self._link.drop(f"changes of topics of {self._namespace} came, and not the topics themselves")
+            self._link.drop(f"too many changes of topics of {self._namespace} came before the list of topics")
 
     def lost(self, error: LinkClosed) -> None:
-        """The link has ended: begin again over another."""
-        self._gone = error
+        """The link has ended: start again on a new one."""
+        self._loss = error
         if not self._client.settings.reconnect:
             self._end(error)
         elif self._opened and self._reopening is None:
@@ -257,7 +254,7 @@ class TopicWatch:
     async def _begin_again(self) -> None:
         what = f"topics of {self._namespace}"
         try:
-            self._is(await self._client.patiently(self._begin, what, opened_before=True))
+            self._replace(await self._client.retry(self._begin, what, opened_before=True))
         except SessionError as error:
             self._end(error)
         finally:
@@ -268,13 +265,13 @@ class TopicWatch:
         self._changed([], [])
 
     async def close(self) -> None:
-        """Stop following; say how many topics there was no room for."""
+        """Stop watching; warn of the topics that did not fit."""
         if self.known.left_out:
-            self._client.warn(f"topics of {self._namespace}: {self.known.left_out} times one was left out")
-        for task in (self._reopening, self._asking):
+            self._client.warn(f"topics of {self._namespace}: no room for a topic {self.known.left_out} times")
+        for task in (self._reopening, self._polling):
             if task is not None:
                 task.cancel()
-        if self._link is not None and self._link.is_open and not self.by_asking:
+        if self._link is not None and self._link.is_open and not self.polls:
             self._link.release("watcher_id", self._id)
             try:
                 await self._link.request(build_command("WATCH_TOPIC_LIST_CLOSE", watcher_id=self._id))

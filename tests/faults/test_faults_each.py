@@ -10,19 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.faults import (
-    FAULTS,
+from pulsarctl_wire.faults import FAULTS
+from pulsarctl_wire.faults.base import (
     Action,
     Blackhole,
     Close,
     Fault,
+    LaneContext,
     Note,
     Reset,
     Send,
+    Unit,
     Wake,
-    parse_fault,
 )
-from pulsarctl_wire.faults.base import Piece, Place
+from pulsarctl_wire.faults.text import parse_fault
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, FAILED, NAMES, NUMBERS, REQUESTS, build_command
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata
@@ -295,11 +296,11 @@ def test_what_was_changed_is_seen_changed_by_the_next_fault() -> None:
 def test_a_topic_outlives_a_change() -> None:
     frame = send(1)
     frame.topic = "t"
-    (piece,) = parse_fault("flip").apply(Piece(frame.raw, frame, 0.0), Place(random.Random(1), ""))
-    assert isinstance(piece, Piece)
-    assert piece.frame is not None
-    assert (piece.frame.topic, piece.frame.raw) == ("t", piece.data)
-    assert piece.data != frame.raw
+    (unit,) = parse_fault("flip").apply(Unit(frame.raw, frame, 0.0), LaneContext(random.Random(1), ""))
+    assert isinstance(unit, Unit)
+    assert unit.frame is not None
+    assert (unit.frame.topic, unit.frame.raw) == ("t", unit.data)
+    assert unit.data != frame.raw
 
 
 def test_a_frame_that_was_made_unreadable_is_no_frame_for_the_next_fault() -> None:
@@ -444,23 +445,23 @@ def test_redirect_loop_without_an_address_lets_lookups_pass() -> None:
     [
         ("drop", "say which frames"),
         ("drop nth=1 every=2", "nth and every exclude each other"),
-        ("flip command=PING", "nothing to do for PING; it takes SEND, MESSAGE"),
+        ("flip command=PING", "not for PING; it applies to SEND, MESSAGE"),
         ("flip where=checksum crc=fix", "crc=fix would undo where=checksum"),
-        ("slice size=4 variation=4", "variation=4 leaves nothing of size=4"),
+        ("slice size=4 variation=4", "variation=4 must be less than size=4"),
         (
             "stale-epoch command=SEND",
-            "nothing to do for SEND; it takes SUBSCRIBE, PRODUCER, MESSAGE, REDELIVER",
+            "not for SEND; it applies to SUBSCRIBE, PRODUCER, MESSAGE, REDELIVER",
         ),
         ("answer error=TopicNotFound", "say which requests"),
-        ("answer command=FLOW error=TopicNotFound", "nothing to do for FLOW; it takes CONNECT, "),
+        ("answer command=FLOW error=TopicNotFound", "not for FLOW; it applies to CONNECT, "),
         ("answer command=LOOKUP", "answer: error=: one of UnknownError, "),
         (
             "answer command=LOOKUP error=TopicNotFond",
             "answer: error=TopicNotFond: did you mean TopicNotFound",
         ),
         ("answer command=LOOKUP error=TopicNotFound direction=both", "direction=both: one of to-broker"),
-        ("redirect-loop command=SEND", "nothing to do for SEND; it takes LOOKUP"),
-        ("redirect-loop to=http://x", "to=http://x is no service URL"),
+        ("redirect-loop command=SEND", "not for SEND; it applies to LOOKUP"),
+        ("redirect-loop to=http://x", "to=http://x is not a URL such as"),
         ("drop command=SEND_RECIPT", "no such command; did you mean SEND_RECEIPT"),
     ],
 )

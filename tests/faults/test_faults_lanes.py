@@ -10,28 +10,20 @@ from faults.traffic import (
     decoded,
     lane,
     passed,
-    pieces,
     receipt,
     send,
     sent,
     through,
+    units,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.faults import (
-    FAULTS,
-    Action,
-    Close,
-    Fault,
-    Faults,
-    Lane,
-    Note,
-    Send,
-    Wake,
-    parse_fault,
-)
+from pulsarctl_wire.faults import FAULTS
+from pulsarctl_wire.faults.base import Action, Close, Fault, Note, Send, Wake
+from pulsarctl_wire.faults.lanes import FaultLane, Faults
+from pulsarctl_wire.faults.text import parse_fault
 from pulsarctl_wire.wire.frame import Frame
 
 PING = command("PING")
@@ -40,50 +32,50 @@ SHAPING = tuple(kind for kind in FAULTS if kind.name in ("delay", "bandwidth", "
 KEEPING = tuple(kind for kind in FAULTS if kind.name in ("delay", "bandwidth", "slice", "reorder"))
 
 
-def run(lane: Lane, pieces: list[Any]) -> list[Action]:
-    """All that comes of pieces a quarter of a second apart."""
+def run(lane: FaultLane, units: list[Any]) -> list[Action]:
+    """All that comes of units a quarter of a second apart."""
     actions: list[Action] = []
     now = 0.0
-    for piece in pieces:
-        raw, frame = (piece.raw, piece) if isinstance(piece, Frame) else (piece, None)
+    for unit in units:
+        raw, frame = (unit.raw, unit) if isinstance(unit, Frame) else (unit, None)
         actions += lane.take(raw, frame, now)
         now += 0.25
     return actions + lane.flush(now)
 
 
-def lane_of(faults: list[Fault], *, connection: int = 0, to_broker: bool = True, seed: int = 7) -> Lane:
+def lane_of(faults: list[Fault], *, connection: int = 0, to_broker: bool = True, seed: int = 7) -> FaultLane:
     force = Faults(seed)
     for fault in faults:
         force.add(fault)
-    return force.lane(connection, to_broker)
+    return FaultLane(force, connection, to_broker)
 
 
-def way(pieces: list[Any]) -> bool:
-    return all(piece.to_broker for piece in pieces if isinstance(piece, Frame))
+def way(units: list[Any]) -> bool:
+    return all(unit.to_broker for unit in units if isinstance(unit, Frame))
 
 
-@given(pieces)
-def test_without_faults_the_very_bytes_go_on_at_once(pieces: list[Any]) -> None:
+@given(units)
+def test_without_faults_the_very_bytes_go_on_at_once(units: list[Any]) -> None:
     quiet = lane_of([])
-    for now, piece in enumerate(pieces):
-        raw, frame = (piece.raw, piece) if isinstance(piece, Frame) else (piece, None)
+    for now, unit in enumerate(units):
+        raw, frame = (unit.raw, unit) if isinstance(unit, Frame) else (unit, None)
         assert quiet.take(raw, frame, now) == [Send(raw, now)]
 
 
-@given(st.lists(any_fault(), max_size=4), pieces)
+@given(st.lists(any_fault(), max_size=4), units)
 def test_whatever_the_faults_the_same_seed_gives_the_same_actions(
-    faults: list[Fault], pieces: list[Any]
+    faults: list[Fault], units: list[Any]
 ) -> None:
-    first, second = (run(lane_of(faults, to_broker=way(pieces)), pieces) for _ in range(2))
+    first, second = (run(lane_of(faults, to_broker=way(units)), units) for _ in range(2))
     assert first == second
     for action in first:
         assert not isinstance(action, Send) or action.data
 
 
-@given(st.lists(any_fault(SHAPING), max_size=4), pieces)
-def test_faults_of_pace_change_no_byte(faults: list[Fault], pieces: list[Any]) -> None:
-    expected = b"".join(piece.raw if isinstance(piece, Frame) else piece for piece in pieces)
-    assert sent(run(lane_of(faults, to_broker=way(pieces)), pieces)) == expected
+@given(st.lists(any_fault(SHAPING), max_size=4), units)
+def test_faults_of_pace_change_no_byte(faults: list[Fault], units: list[Any]) -> None:
+    expected = b"".join(unit.raw if isinstance(unit, Frame) else unit for unit in units)
+    assert sent(run(lane_of(faults, to_broker=way(units)), units)) == expected
 
 
 @given(st.lists(any_fault(KEEPING), max_size=4), any_frames)
@@ -121,7 +113,7 @@ def test_matches_and_hits_are_listed() -> None:
     faults = Faults(1)
     number = faults.add(parse_fault("drop command=SEND every=2 per=connection"))
     for connection in range(2):
-        through(faults.lane(connection, True), send(1), PING, send(2), send(3))
+        through(FaultLane(faults, connection, True), send(1), PING, send(2), send(3))
     (listed,) = faults.listing()
     assert (listed.number, listed.matched, listed.hits) == (number, 6, 2)
     assert listed.fault == parse_fault("drop command=SEND every=2 per=connection")
@@ -131,8 +123,8 @@ def test_matches_and_hits_are_listed() -> None:
 def test_counts_are_of_the_proxy_or_of_each_connection(per: str, second: bool) -> None:
     faults = Faults(1)
     faults.add(parse_fault(f"drop command=SEND nth=1 per={per}"))
-    assert through(faults.lane(0, True), send(1), send(2)) == [False, True]
-    assert through(faults.lane(1, True), send(1)) == [second]
+    assert through(FaultLane(faults, 0, True), send(1), send(2)) == [False, True]
+    assert through(FaultLane(faults, 1, True), send(1)) == [second]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +162,7 @@ def test_traffic_of_others_changes_nothing() -> None:
     faults = Faults(7)
     for text in texts:
         faults.add(parse_fault(text))
-    first, second = faults.lane(0, True), faults.lane(1, True)
+    first, second = FaultLane(faults, 0, True), FaultLane(faults, 1, True)
     mixed = []
     for frame in frames:
         mixed.append(passed(first, frame))
@@ -191,7 +183,7 @@ def test_faults_that_cut_frames_come_last() -> None:
 
 def test_faults_come_and_go_while_frames_pass() -> None:
     faults = Faults(1)
-    one = faults.lane(0, True)
+    one = FaultLane(faults, 0, True)
     assert not faults
     assert through(one, PING) == [True]
     first = faults.add(parse_fault("drop command=PING"))
@@ -211,7 +203,7 @@ def test_faults_come_and_go_while_frames_pass() -> None:
 def test_a_fault_keeps_its_count_when_others_change() -> None:
     faults = Faults(1)
     faults.add(parse_fault("drop command=SEND nth=2 per=connection"))
-    one = faults.lane(0, True)
+    one = FaultLane(faults, 0, True)
     assert through(one, send(1)) == [True]
     faults.remove(faults.add(parse_fault("delay")))
     assert through(one, send(2), send(3)) == [False, True]
@@ -221,7 +213,7 @@ def test_what_a_removed_fault_holds_goes_on() -> None:
     faults = Faults(1)
     number = faults.add(parse_fault("reorder command=SEND behind=5"))
     faults.add(parse_fault("delay time=1s"))
-    one = faults.lane(0, True)
+    one = FaultLane(faults, 0, True)
     assert passed(one, send(1)) == [Wake(1.0)]
     faults.remove(number)
     assert passed(one, PING) == [Send(send(1).raw, 1.0), Send(PING.raw, 1.0)]
@@ -286,7 +278,7 @@ def test_a_tester_selects_by_topic_and_filter() -> None:
     fault = parse_fault("drop topic=wanted command=SEND")
     faults.add(fault)
     assert asked == [fault]
-    one = faults.lane(0, True)
+    one = FaultLane(faults, 0, True)
     wanted, other, ping = send(1), send(2), command("PING")
     wanted.topic = ping.topic = "wanted"
     assert through(one, wanted, other, ping) == [False, True, True]

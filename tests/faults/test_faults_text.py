@@ -8,20 +8,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.faults import (
-    FAULTS,
-    Fault,
-    Scenario,
-    describe,
-    fault_text,
-    parse_fault,
-    parse_scenario,
-    selection,
-)
+from pulsarctl_wire.faults import FAULTS
+from pulsarctl_wire.faults.base import Fault
 from pulsarctl_wire.faults.content import Flip
+from pulsarctl_wire.faults.ends import BlackholeFault
 from pulsarctl_wire.faults.order import Drop, Reorder
 from pulsarctl_wire.faults.pace import Bandwidth, Delay, Slice
-from pulsarctl_wire.faults.text import LARGEST_SCENARIO
+from pulsarctl_wire.faults.text import LARGEST_SCENARIO, Scenario, fault_text, parse_fault, parse_scenario
 
 SCENARIO = """
 seed: 7
@@ -87,10 +80,10 @@ def test_texts(fault: Fault, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "there is none of this name; one of delay, "),
-        ("dorp command=SEND", "fault dorp: there is none of this name; did you mean drop"),
+        ("", "unknown fault; one of delay, "),
+        ("dorp command=SEND", "fault dorp: unknown fault; did you mean drop"),
         ("drop nht=1", "drop: it has no parameter nht; did you mean nth"),
-        ("drop nth", "fault drop: nth is no parameter; give KEY=VALUE"),
+        ("drop nth", "fault drop: nth is not a parameter; give KEY=VALUE"),
         ("drop nth=1 nth=2", "fault drop: nth is given twice"),
         ("drop 'nth=1", "no closing quotation"),
         ("drop nth=0", "drop: nth=0: give a whole number from 1"),
@@ -172,27 +165,27 @@ def test_values_are_what_is_written(word: str) -> None:
         ("", "a scenario is a mapping with a list `faults`"),
         ("drop", "a scenario is a mapping"),
         ("faults: drop", "a scenario is a mapping"),
-        ("fualts: []", "fualts is not known; did you mean faults"),
-        ("seed: x\nfaults: []", "seed: x is no whole number"),
-        ("seed: -1\nfaults: []", "seed: -1 is no whole number"),
-        ("seed: [1]\nfaults: []", "is no whole number"),
-        ("seed: 1\nseed: 2", "a key twice in the mapping of line 1"),
-        ("faults:\n- blackhole\n- drop: {nth: 1, nth: 2}", "a key twice in the mapping of line 3"),
+        ("fualts: []", "fualts is unknown; did you mean faults"),
+        ("seed: x\nfaults: []", "seed: x is not a whole number"),
+        ("seed: -1\nfaults: []", "seed: -1 is not a whole number"),
+        ("seed: [1]\nfaults: []", "is not a whole number"),
+        ("seed: 1\nseed: 2", "a duplicate key in the mapping of line 1"),
+        ("faults:\n- blackhole\n- drop: {nth: 1, nth: 2}", "a duplicate key in the mapping of line 3"),
         ("faults: [blackhole, drop: {nth: 0}]", "fault 2 of the scenario: drop: nth=0: give"),
-        ("faults: [dorp]", "fault 1 of the scenario: fault dorp: there is none of this name"),
+        ("faults: [dorp]", "fault 1 of the scenario: fault dorp: unknown fault"),
         ("faults: [{drop: , delay: }]", "fault 1 of the scenario: give a name"),
         ("faults: [[drop]]", "fault 1 of the scenario: give a name"),
-        ("faults: [drop: 1]", "fault 1 of the scenario: the parameters of drop are a mapping"),
-        ("faults: [drop: {nth: {a: b}}]", "fault 1 of the scenario: nth is a value, or a list"),
-        ("faults: [drop: {command: [[SEND]]}]", "command is a value, or a list"),
-        ("a: b: c", "no YAML that is understood in line 1: mapping values are not allowed"),
+        ("faults: [drop: 1]", "fault 1 of the scenario: the parameters of drop must be a mapping"),
+        ("faults: [drop: {nth: {a: b}}]", "fault 1 of the scenario: nth must be a value, or a list"),
+        ("faults: [drop: {command: [[SEND]]}]", "command must be a value, or a list"),
+        ("a: b: c", "not valid YAML in line 1: mapping values are not allowed"),
         ("faults: []\n---\nfaults: []", "found another document"),
         ("\x00", "special characters are not allowed"),
         ("faults: [&a blackhole, *a]", "the scenario has an alias"),
         ("faults: &a [*a]", "the scenario has an alias"),
         ("[" * 5_000, "nested too deeply"),
         ("{a: " * 5_000, "nested too deeply"),
-        (" " * (LARGEST_SCENARIO + 1), "1,048,576 are the most"),
+        (" " * (LARGEST_SCENARIO + 1), "the limit is 1,048,576"),
         ("!!python/object/apply:os.system [ls]", "a scenario is a mapping"),
     ],
 )
@@ -210,15 +203,15 @@ def test_no_scenario_does_worse_than_be_refused(text: str) -> None:
 
 
 def test_every_fault_and_parameter_is_described() -> None:
-    described = describe()
-    assert [each.name for each in described] == [kind.name for kind in FAULTS]
-    for each in described:
-        assert each.text.endswith(".")
-        assert "\n" not in each.text
-        assert all(parameter.help for parameter in each.parameters)
-    by_name = {each.name: each for each in described}
-    assert [(p.name, p.default) for p in by_name["delay"].parameters] == [("time", "100ms"), ("jitter", "0s")]
-    assert by_name["blackhole"].parameters == []
-    common = [parameter.name for parameter in selection()]
+    for each in FAULTS:
+        assert each.about().endswith(".")
+        assert "\n" not in each.about()
+        assert all(text for _, _, text in each.parameters())
+    assert [(name, default) for name, default, _ in Delay.parameters()] == [
+        ("time", "100ms"),
+        ("jitter", "0s"),
+    ]
+    assert BlackholeFault.parameters() == []
+    common = [name for name, _, _ in Fault.parameters()]
     assert common[:4] == ["command", "topic", "filter", "direction"]
-    assert not any(parameter.name in common for each in described for parameter in each.parameters)
+    assert not any(name in common for each in FAULTS for name, _, _ in each.parameters())

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 from strategies import frames_to_broker, message_frames
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.faults import FAULTS, Action, Close, Fault, Faults, Lane, Note, Send, parse_fault
+from pulsarctl_wire.faults import FAULTS
+from pulsarctl_wire.faults.base import Action, Close, Fault, Note, Send
+from pulsarctl_wire.faults.lanes import FaultLane, Faults
+from pulsarctl_wire.faults.text import parse_fault
 from pulsarctl_wire.wire.commands import BODIES, PAYLOAD_TYPES, TO_BROKER, build_command
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, ServerError
@@ -37,15 +40,15 @@ def receipt(sequence: int) -> Frame:
     return command("SEND_RECEIPT", producer_id=1, sequence_id=sequence)
 
 
-def lane(*texts: str, to_broker: bool = True, seed: int = 7, url: str = "") -> Lane:
+def lane(*texts: str, to_broker: bool = True, seed: int = 7, url: str = "") -> FaultLane:
     """A lane with these faults in force."""
-    faults = Faults(seed, url=url)
+    faults = Faults(seed)
     for text in texts:
         faults.add(parse_fault(text))
-    return faults.lane(0, to_broker)
+    return FaultLane(faults, 0, to_broker, url)
 
 
-def passed(lane: Lane, frame: Frame, now: float = 0.0) -> list[Action]:
+def passed(lane: FaultLane, frame: Frame, now: float = 0.0) -> list[Action]:
     """What the lane does about a frame, notes left out."""
     return [action for action in lane.take(frame.raw, frame, now) if not isinstance(action, Note)]
 
@@ -55,12 +58,12 @@ def sent(actions: list[Action]) -> bytes:
     return b"".join(action.data for action in actions if isinstance(action, Send) and not action.back)
 
 
-def through(lane: Lane, *frames: Frame) -> list[bool]:
+def through(lane: FaultLane, *frames: Frame) -> list[bool]:
     """Which of the frames go on, one by one."""
     return [sent(passed(lane, frame)) == frame.raw for frame in frames]
 
 
-def answered(lane: Lane, frame: Frame) -> tuple[Frame, list[Action]]:
+def answered(lane: FaultLane, frame: Frame) -> tuple[Frame, list[Action]]:
     """What the sender of the frame is answered, and what else happens."""
     back, *others = passed(lane, frame)
     assert isinstance(back, Send)
@@ -135,7 +138,7 @@ any_frames = st.one_of(
 ).map(lambda drawn: [decoded(raw, drawn[0]) for raw in drawn[1]])
 """Frames of one direction."""
 
-pieces = any_frames.flatmap(
+units = any_frames.flatmap(
     lambda frames: st.lists(
         st.sampled_from(frames) | st.binary(min_size=1, max_size=20), min_size=1, max_size=12
     )

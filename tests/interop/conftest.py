@@ -8,17 +8,20 @@ import secrets
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+from forked import Forked
 from interop.brokers import Cluster, Pulsar, Standalone, Unavailable
 from interop.releases import java, release
 
 if TYPE_CHECKING:
     from interop.sessions import Client, Clients, Java, Wheel
+
+LIMIT = 400
+"""Seconds that a test may take, with the start of what it is the first to use."""
 
 _WITHOUT = {"NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
 _PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
@@ -29,19 +32,16 @@ _P = TypeVar("_P", bound=Pulsar)
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark them, and with `--dist=loadgroup` keep those on one worker that use the same brokers and clients.
+
+    What a broker needs to start, or an official client, is no test's own time, but is limited with it.
+    """
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
+            uses = [name for name in ("cluster", "secure") if name in getattr(item, "fixturenames", ())]
             item.add_marker(pytest.mark.interop)
-
-
-_BEGAN = time.monotonic()
-_SECONDS = float(os.environ.get("PWIRE_INTEROP_SECONDS") or "inf")
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """On a machine that is slow or busy not all may fit into the time there is."""
-    if time.monotonic() - _BEGAN > _SECONDS:
-        pytest.skip(f"the {_SECONDS:g} s of PWIRE_INTEROP_SECONDS are over")
+            item.add_marker(pytest.mark.timeout(LIMIT))
+            item.add_marker(pytest.mark.xdist_group((*uses, item.path.stem)[0]))
 
 
 def running(make: Callable[[], _P]) -> Iterator[_P]:
@@ -120,21 +120,23 @@ class Pwire:
 
         `env` is added to the environment. Raises subprocess.TimeoutExpired after `timeout` seconds.
         """
-        return subprocess.run(
-            self.command(*args, url=url),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            env=self.environment(env),
-            timeout=timeout,
-        )
+        with self.start(*args, url=url, env=env) as process:
+            out, err = process.communicate(stdin, timeout)
+        return subprocess.CompletedProcess(process.args, process.wait(), out, err)
+
+    def start(self, *args: object, url: str | None = None, env: Mapping[str, str] | None = None) -> Forked:
+        """The same, while the test goes on."""
+        return Forked(self.arguments(*args, url=url), self.environment(env))
 
     def command(self, *args: object, url: str | None = None) -> list[str]:
-        """What `__call__` runs, for a test that ends it itself."""
+        """A command that does what `__call__` does, for a test that starts it as a user would."""
+        return [*_PWIRE, *self.arguments(*args, url=url)]
+
+    def arguments(self, *args: object, url: str | None = None) -> list[str]:
+        """Those of `pwire` in a call."""
         if url is None:
             url = self._request.getfixturevalue("broker").url
-        return [*_PWIRE, *map(str, args), *(["--url", url] if url else [])]
+        return [*map(str, args), *(["--url", url] if url else [])]
 
     @staticmethod
     def environment(added: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import re
@@ -13,8 +14,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import IO
 
-from interop.releases import Failed
+from interop.releases import CACHE, Failed
 
 HOST = "127.0.0.1"
 
@@ -33,6 +35,18 @@ for group in groups:
 _given: set[int] = set()
 
 
+@cache
+def _reserved() -> IO[bytes]:
+    """A file in which a byte stands for each port: who has locked it has the port, up or down."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    return open(CACHE / "ports.lock", "wb")
+
+
+def _reserve(port: int) -> None:
+    """Raises OSError if another process, of another worker or run, has the port."""
+    fcntl.lockf(_reserved(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+
+
 def free_port(wanted: int | None = None) -> int:
     """The port that is wanted, or any. Raises Failed if it is not free.
 
@@ -43,6 +57,7 @@ def free_port(wanted: int | None = None) -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((HOST, port))
             if port not in _given:
+                _reserve(port)
                 _given.add(port)
                 return port
     raise Failed(f"port {wanted} is taken" if wanted else "no port is free")

@@ -13,11 +13,18 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from forked import Forked
     from interop.conftest import Pwire
     from typing_extensions import Self  # Python 3.10 has none
 
 PATIENCE = 90.0
 """Seconds after which something that is waited for does not come: far more than it takes."""
+
+
+def start(command: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """A program for `Program`."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, encoding="utf-8")
 
 
 class Program:
@@ -26,19 +33,12 @@ class Program:
     `out` and `err` are the lines it has written until now. `with` kills it in the end, if it still runs.
     """
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, process: subprocess.Popen[str] | Forked) -> None:
         self.out: list[str] = []
         self.err: list[str] = []
         self._taken = 0
         self._changed = threading.Condition()
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=env,
-            encoding="utf-8",
-        )
+        self.process = process
         self._reading = threading.Lock()
         streams = (
             (self.process.stdout, self.out, self._reading),
@@ -142,7 +142,7 @@ class Running(Program):
     def __init__(
         self, pwire: Pwire, *args: object, url: str | None = None, env: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(pwire.command(*args, url=url), pwire.environment(env))
+        super().__init__(pwire.start(*args, url=url, env=env))
 
 
 class Numbered(Running):

@@ -44,16 +44,25 @@ def kept(cluster: Cluster) -> Cluster:
 def spread(kept: Cluster, topic: str) -> str:
     """A topic with partitions that both brokers serve."""
     kept.rest("PUT", f"{admin(topic)}/partitions", PARTITIONS)
-    owners: dict[str, str] = {}
     names = [f"{topic}-partition-{index}" for index in range(PARTITIONS)]
-    for attempt in range(10):
-        for name in names:
-            found = kept.rest("GET", f"/lookup/v2/topic/{name.replace('://', '/')}")
-            owners[name] = found["brokerUrl"]
-        if len(set(owners.values())) > 1:
+
+    def owners() -> set[str]:
+        return {kept.rest("GET", path_of(name))["httpUrl"] for name in names}
+
+    for _ in range(10):
+        found = owners()
+        if len(found) > 1:
             return topic
-        kept.rest("PUT", f"{admin(names[attempt % PARTITIONS])}/unload")
-    raise AssertionError(owners)
+        bundle = kept.rest("GET", f"{path_of(names[0])}/bundle")
+        other = next(url for url in kept.http_urls if url not in found).removeprefix("http://")
+        unload = f"/admin/v2/namespaces/public/default/{bundle}/unload?destinationBroker={other}"
+        kept.rest("PUT", unload)
+    raise AssertionError(owners())
+
+
+def path_of(topic: str) -> str:
+    """Where the admin API looks a topic up."""
+    return f"/lookup/v2/topic/{topic.replace('://', '/')}"
 
 
 def test_owners_are_listed(kept: Cluster, spread: str, pwire: Pwire) -> None:

@@ -273,16 +273,16 @@ def test_a_pattern_too_long_for_brokers(broker: Standalone, topic: str, pwire: P
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (["--ack", "cumulative", "-t", "Shared"], "--ack cumulative goes with Exclusive and Failover"),
-        (["--retry"], "dead letters and --retry go with -t Shared or Key_Shared"),
-        (["--max-redeliver", "3", "-t", "Failover"], "dead letters and --retry go with"),
-        (["--regex", "another"], "--regex goes with one TOPIC"),
+        (["--ack", "cumulative", "-t", "Shared"], "--ack cumulative needs -t Exclusive or Failover"),
+        (["--retry"], "dead letters and --retry need -t Shared or Key_Shared"),
+        (["--max-redeliver", "3", "-t", "Failover"], "dead letters and --retry need"),
+        (["--regex", "another"], "--regex takes one TOPIC"),
         (["--filter", "size >"], "--filter"),
         (["--filter", "colour == 1"], "colour"),
         (["--nack", "nonsense == 1"], "nonsense"),
-        (["-f", "%q"], "%q is no token"),
+        (["-f", "%q"], "unknown token %q"),
         (["--schema", "nonsense"], "unknown schema type"),
-        (["--dead-letter-topic", "a/b", "-t", "Shared"], "is no topic"),
+        (["--dead-letter-topic", "a/b", "-t", "Shared"], "is not a valid topic"),
     ],
 )
 def test_wrong_command_lines(topic: str, pwire: Pwire, given: list[str], why: str) -> None:

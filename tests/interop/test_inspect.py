@@ -121,7 +121,7 @@ def test_nothing_is_created_unasked(pwire: Pwire, broker: Standalone, topic: str
         run = pwire(*arguments)
         assert (run.returncode, run.stdout) == (7, "")
         assert f"SubscriptionNotFound: {topic} has no durable subscription s" in run.stderr
-        assert ("--create makes it" in run.stderr) == (arguments[0] == "seek")
+        assert ("--create creates it" in run.stderr) == (arguments[0] == "seek")
     assert subscriptions(broker, topic) == []
 
 
@@ -153,7 +153,7 @@ def test_consumers_get_all_again(pwire: Pwire, topic: str, kind: str) -> None:
         wrong = "Shared" if kind == "Failover" else "Failover"
         run = pwire("seek", topic, "-s", "s", "--to", "earliest", "--type", wrong)
         assert run.returncode == 7
-        assert "--type is to be that of its consumers" in run.stderr
+        assert "--type must be that of its consumers" in run.stderr
 
 
 def test_an_exclusive_consumer_is_in_the_way(pwire: Pwire, topic: str) -> None:
@@ -164,7 +164,7 @@ def test_an_exclusive_consumer_is_in_the_way(pwire: Pwire, topic: str) -> None:
         for more in ((), ("--type", "exclusive")):
             run = pwire("seek", topic, "-s", "s", "--to", "earliest", *more)
             assert run.returncode == 7
-            assert "end the consumer that has it for itself" in run.stderr
+            assert "close its exclusive consumer" in run.stderr
     assert seek(pwire, topic, "earliest", "--type", "exclusive")["after"]["entry"] == -1
 
 
@@ -177,7 +177,7 @@ def test_every_partition_is_moved(pwire: Pwire, broker: Standalone, topic: str) 
     assert ids[1].endswith(":1:1")  # which is no index in a batch
     run = pwire("seek", topic, "-s", "s", "--to", ids[0])
     assert run.returncode == 2
-    assert f"is in one of 2 partitions; name that as TOPIC: {', '.join(names)}" in run.stderr
+    assert f"is in one of 2 partitions; name it as TOPIC: {', '.join(names)}" in run.stderr
     assert seek(pwire, names[1], ids[1])["after"]["entry"] == 0
     assert next_message(pwire, topic) == "b"
 

@@ -328,10 +328,10 @@ def test_json_goes_before_the_options_for_all(broker: Standalone, topic: str, pw
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("no json", "message 2: no JSON"),
-        ("[]", 'message 2: no JSON object; {"payload": "hello"} is one'),
-        ('{"payload": "a", "colour": "red"}', "message 2: unknown names colour; known are "),
-        ('{"payload_base64": "a"}', "message 2: payload_base64 is no base64"),
+        ("no json", "message 2: not JSON"),
+        ("[]", 'message 2: not a JSON object such as {"payload": "hello"}'),
+        ('{"payload": "a", "colour": "red"}', "message 2: unknown names colour; known names are "),
+        ('{"payload_base64": "a"}', "message 2: payload_base64 is not base64"),
         ('{"payload": "a", "event_time": "now"}', "message 2: event_time is 'now'; "),
     ],
 )
@@ -353,9 +353,9 @@ def test_hexadecimal_digits(broker: Standalone, topic: str, pwire: Pwire) -> Non
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ([], "give messages by -m TEXT, -m - (stdin) or -f FILE"),
-        (["-m", "-", "-n", "2"], "stdin is there once"),
-        (["-m", "a", "-p", "novalue"], "-p novalue: NAME=VALUE is wanted"),
+        ([], "give messages with -m TEXT, -m - (stdin) or -f FILE"),
+        (["-m", "-", "-n", "2"], "stdin can be read only once"),
+        (["-m", "a", "-p", "novalue"], "-p novalue: use NAME=VALUE"),
         (["-m", "a", "--schema", "nonsense"], "unknown schema type"),
     ],
 )
@@ -778,7 +778,7 @@ def test_chunks(
 def test_a_message_that_is_too_large(broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(LIMIT + 1))
     why = said(pwire("produce", topic, "-f", tmp_path / "file"), 2)
-    assert why == f"a message of {LIMIT + 1} bytes: the broker takes {LIMIT}; --chunking cuts it up"
+    assert why == f"a message of {LIMIT + 1} bytes: the broker's limit is {LIMIT}; --chunking splits it"
     assert payloads(broker, topic) == []
 
 
@@ -901,7 +901,7 @@ def test_a_namespace_that_is_not_there(broker: Standalone, pwire: Pwire, where: 
 
 
 def test_a_topic_name_that_is_none(pwire: Pwire) -> None:
-    assert "is no topic" in said(pwire("produce", "a/b", "-m", "a"), 2)
+    assert "is not a valid topic" in said(pwire("produce", "a/b", "-m", "a"), 2)
 
 
 def test_a_port_where_nobody_listens(topic: str, pwire: Pwire) -> None:
@@ -938,7 +938,7 @@ def test_frames_that_the_broker_does_not_take(
     (tmp_path / "file").write_bytes(bytes(LIMIT if what == "metadata" else 4000))
     if what == "metadata":
         run = pwire("produce", topic, "-f", tmp_path / "file", "-p", "x=" + "y" * 12_000, "--send-timeout", 2)
-        assert "the broker takes" in said(run, 2)
+        assert "the broker's limit is" in said(run, 2)
         return
     many = ["-n", 1500, "-bm", 5000, "--batch-bytes", 8_000_000, "-b", 10_000, "--send-timeout", 2]
     done(pwire("produce", topic, "-f", tmp_path / "file", *many))

@@ -275,7 +275,7 @@ def test_a_reader_that_stops(broker: Standalone, topic: str, pwire: Pwire, clien
         client.run(proxy.url, topic, produce=1)  # is shown again
         assert proxy.interrupt() == 0, proxy.said
     assert said["sent"] == [None] * count
-    (missed,) = re.findall(r"tap fell behind: (\d+) frames not shown in all", proxy.said)
+    (missed,) = re.findall(r"tap fell behind: (\d+) frames not shown in total", proxy.said)
     shown = proxy.frames()
     assert shown[-1]["number"] == len(shown) + int(missed)
     assert len({frame["number"] for frame in shown}) == len(shown)

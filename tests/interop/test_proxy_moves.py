@@ -60,7 +60,7 @@ def test_another_cluster(
     with Proxy(pwire, blue.url, *TAP, *options) as proxy, Alone(blue, proxy), Alone(broker, proxy):
         for name, client in clients.items():
             # pauses, for what is sent just then may leave the broker's topic fenced for half a minute
-            asked = {"produce": 2, "pause": 2000, "consumers": 1, "consume": 2}
+            asked = {"produce": 2, "pause": 8000, "consumers": 1, "consume": 2}
             client.ask(proxy.url, f"persistent://{space}/{name}", **asked)
         proxy.until_frames(2, "SEND_RECEIPT")
         blue.rest("POST", f"/admin/v2/namespaces/{space}/migration", True)

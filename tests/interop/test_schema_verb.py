@@ -112,8 +112,8 @@ def test_no_such_schema(pwire: Pwire, topic: str) -> None:
 def test_what_makes_no_sense(pwire: Pwire, topic: str) -> None:
     for arguments, said in (
         (("get", topic, "--version", "first"), "--version first"),
-        (("get", topic, "--raw", "-o", "json"), "exclude each other"),
-        (("put", topic, "bytes"), "no schema"),
+        (("get", topic, "--raw", "-o", "json"), "cannot be combined"),
+        (("put", topic, "bytes"), "is not a schema"),
         (("put", topic, "avro:{"), "cannot be used"),
         (("put", topic, "nonsense"), "unknown schema type"),
     ):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from interop.conftest import Pwire
 
 JAVA = "org.apache.pulsar.client.impl.auth."
-TRUST = "name its CA with --tls-ca, or --tls-allow-insecure"
+TRUST = "name its CA with --tls-ca, or use --tls-allow-insecure"
 
 
 def port_of(url: str) -> int:
@@ -349,9 +349,9 @@ def test_client_certificate_that_is_demanded(pwire: Pwire, demanding: Standalone
 # ---- Something else than a broker ----
 
 WRONG = {
-    "tls-to-plain": ("pulsar+ssl://HOST:PLAIN", "no TLS there", "would begin with pulsar://"),
+    "tls-to-plain": ("pulsar+ssl://HOST:PLAIN", "no TLS there", "its URL begins with pulsar://"),
     "plain-to-tls": ("pulsar://HOST:TLS", "closed the connection without answering", "pulsar+ssl://"),
-    "plain-to-http": ("pulsar://HOST:HTTP", "HTTP is spoken there", "not Pulsar's protocol"),
+    "plain-to-http": ("pulsar://HOST:HTTP", "it speaks HTTP", "not Pulsar's protocol"),
     "tls-to-http": ("pulsar+ssl://HOST:HTTP", "no TLS there", "is this a port without TLS"),
     "nobody": ("pulsar://HOST:NOBODY", "refused", "another: --url"),
     "nobody-by-tls": ("pulsar+ssl://HOST:NOBODY", "refused", "another: --url"),

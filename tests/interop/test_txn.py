@@ -17,7 +17,7 @@ from interop.conftest import Pwire
 
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import ConsumerOptions
+from pulsarctl_wire.net.receive_queue import ConsumerOptions
 from pulsarctl_wire.net.settings import gather, settings_from
 from pulsarctl_wire.net.subscription import Subscription
 from pulsarctl_wire.net.transaction import Coordinator, Transaction
@@ -211,7 +211,7 @@ def test_a_conflict_aborts_it(pwire: Pwire, broker: Standalone, topic: str) -> N
             fields = {"txnid_most_bits": transaction.ids[0], "txnid_least_bits": transaction.ids[1]}
             await consumer.ask("ACK", ack_type=0, message_id=message_id, **fields)
             await feed.close()
-            await transaction.commit()
+            await transaction.end(commit=True)
 
     with running(pwire, *words, "-o", "json") as process:
         received = wait_for(process, "received")

@@ -76,19 +76,19 @@ def test_only_what_matches_and_an_end_after_a_time(pwire: Pwire, broker: Standal
     assert run.stdout.splitlines() == [f"+ persistent://{namespace}/orders-{number}" for number in (1, 2)]
 
 
-def test_where_the_broker_does_not_tell_it_is_asked(pwire: Pwire, broker: Standalone, namespace: str) -> None:
+def test_a_broker_without_topic_watchers_is_polled(pwire: Pwire, broker: Standalone, namespace: str) -> None:
     create(broker, namespace, "a")
     pattern = f"{namespace}/(a|{'b' * 50})"  # longer than watchers take
     run = pwire("watch", namespace, "--regex", pattern, "--for", 0.2)
     assert run.returncode == 0
     assert run.stdout.splitlines() == [f"+ persistent://{namespace}/a"]
-    assert "it is asked every 60 s" in run.stderr
+    assert "it is polled every 60 s" in run.stderr
 
 
 def test_no_pattern(pwire: Pwire) -> None:
     run = pwire("watch", "--regex", "(")
     assert run.returncode == 2
-    assert "no regular expression" in run.stderr
+    assert "not a regular expression" in run.stderr
 
 
 @contextlib.contextmanager

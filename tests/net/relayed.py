@@ -25,11 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 from net.scripted import HOST, Bell
 
-from pulsarctl_wire.faults import Faults, parse_fault
+from pulsarctl_wire.faults.lanes import Faults
+from pulsarctl_wire.faults.text import parse_fault
 from pulsarctl_wire.net.certificates import own_ca, server_context
 from pulsarctl_wire.net.proxy import Plan, Proxy
 from pulsarctl_wire.net.relay import Relay
 from pulsarctl_wire.net.settings import Address, Settings, parse_url
+from pulsarctl_wire.net.tap import TapRing
 from pulsarctl_wire.wire.frame import Connection
 
 if TYPE_CHECKING:
@@ -132,12 +134,11 @@ class Upstream:
         self._sock.close()
 
 
-class Seen:
-    """A watcher that remembers; it has no room while `deaf` says so."""
-
-    wants_bytes = True
+class Seen(TapRing):
+    """Remembers what it is told in place of a ring; it has no room while `deaf` says so."""
 
     def __init__(self) -> None:
+        self.wants_bytes = True
         self.bell = Bell()
         self.notes: list[str] = []
         self.told: list[tuple[str, Any]] = []
@@ -156,9 +157,7 @@ class Seen:
         self.open[connection.index] = connection
         self._heard("opened", connection.index)
 
-    def carried(
-        self, connection: Connection, to_broker: bool, data: bytes | memoryview, time_ns: int
-    ) -> bool:
+    def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> bool:
         if self.deaf():
             return False
         self.bytes[to_broker] += data
@@ -281,11 +280,12 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def fill(end: End, piece: bytes = bytes(65_536)) -> int:
-    """Send until nothing more is taken, however often the event loop goes around; gives the bytes sent."""
+async def fill(end: End, piece: bytes = bytes(65_536), is_full: Callable[[], bool] = lambda: True) -> int:
+    """Send until nothing more is taken, however often the event loop goes around, and whoever should take no
+    more `is_full`; gives the bytes sent."""
     sent = 0
     idle = 0
-    while idle < 200:
+    while idle < 200 or not is_full():
         try:
             sent += end.sock.send(piece)
             idle = 0

@@ -7,9 +7,10 @@
             ...
             assert len(broker.seen("PRODUCER")) == 2
 
-Left alone it answers as a broker does that has no messages: see `_SCRIPT`. A test puts a reaction of its own
-in place of an answer, once or always. What clients sent is kept, connection by connection; what ours warned
-of is in `said`. Tests wait for what they want to see (`saw`, `until`), never for time to pass.
+Left alone it answers as a broker does that has no messages: see `_SCRIPT`. A test puts a reaction of its
+own in place of an answer, once or always. It stands on the same `FrameProtocol` as our links. What clients
+sent is kept, connection by connection; what ours warned of is in `said`. Tests wait for what they want to
+see (`saw`, `until`), never for time to pass.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from crc32c import crc32c
 
 from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import ConsumerOptions
+from pulsarctl_wire.net.frame_socket import FrameSocket
 from pulsarctl_wire.net.inbox import Delivery
-from pulsarctl_wire.net.producer import Producer, ProducerOptions, Sent
+from pulsarctl_wire.net.producer import Producer
+from pulsarctl_wire.net.protocol import FrameProtocol
+from pulsarctl_wire.net.receive_queue import ConsumerOptions
+from pulsarctl_wire.net.send_queue import ProducerOptions, Sent
 from pulsarctl_wire.net.settings import Address, Settings, parse_url
 from pulsarctl_wire.net.subscription import Subscription
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.entry import Outgoing
-from pulsarctl_wire.wire.frame import MAX_MESSAGE_SIZE, Connection, Frame, build_frame
+from pulsarctl_wire.wire.frame import MAX_MESSAGE_SIZE, Connection, Event, Frame, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     BrokerEntryMetadata,
@@ -43,8 +47,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     ServerError,
 )
-from pulsarctl_wire.wire.session import NO_REQUEST
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.state import NO_REQUEST
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none
@@ -127,29 +130,32 @@ class Bell:
 # ---- The broker ----
 
 
-class Peer(asyncio.Protocol):
+class Peer(FrameSocket):
     """A connection that a client made, as the broker sees it."""
 
     def __init__(self, broker: ScriptedBroker) -> None:
+        super().__init__(FrameProtocol(Connection(0), to_broker=True))
         self.broker = broker
         self.frames: list[Frame] = []
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._stream = FrameStream(Connection(0), True)
-        self._transport: Any = None
+        self._lost = False
 
     def connection_made(self, transport: Any) -> None:
-        self._transport = transport
+        super().connection_made(transport)
         self.broker.connected(self)
 
-    def data_received(self, data: bytes) -> None:
-        for event in self._stream.feed(data):
-            assert isinstance(event, Frame), event
-            assert not event.notes, event.notes
-            self.frames.append(event)
-            self.broker.react(self, event)
+    def handle(self, event: Event) -> None:
+        if self._lost:
+            return  # what an end has cut off
+        assert isinstance(event, Frame), event
+        assert not event.notes, event.notes
+        self.frames.append(event)
+        self.broker.react(self, event)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.closed.set_result(None)
+        self._lost = True
+        super().connection_lost(exc)
+
+    def over(self) -> None:
         self.broker.bell.ring()
 
     @property
@@ -157,21 +163,18 @@ class Peer(asyncio.Protocol):
         """The names of what came, in order."""
         return [frame.command for frame in self.frames]
 
-    @property
-    def is_open(self) -> bool:
-        return not self.closed.done()
-
     def send(self, *frames: bytes) -> None:
-        """Send frames, all in one piece."""
-        self._transport.write(b"".join(frames))
+        """Send frames, all in one piece, if the client is still there."""
+        if self.is_open:
+            super().send(b"".join(frames))
 
     def finish(self) -> None:
         """Send nothing more, but read what comes."""
-        self._transport.write_eof()
+        self.transport.write_eof()
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
         """Close without a word, behind what was sent."""
-        self._transport.close()
+        self.transport.close()
 
 
 class ScriptedBroker:
@@ -219,7 +222,7 @@ class ScriptedBroker:
         if self._server is not None:
             self._server.close()
         for peer in self.peers:
-            peer.close()
+            peer.hang_up()
             await peer.closed
 
     @property
@@ -233,9 +236,9 @@ class ScriptedBroker:
     def client(self, url: str | None = None, **settings: Any) -> Client:
         """A client of ours; `settings` are fields of Settings."""
         settings = {"timeout": 10.0, **settings, "url": parse_url(url or self.url)}
-        return Client(Settings(**settings), warn=self._hear)
+        return Client(Settings(**settings), warn=self._warned)
 
-    def _hear(self, text: str) -> None:
+    def _warned(self, text: str) -> None:
         self.said.append(text)
         self.bell.ring()
 
@@ -286,7 +289,7 @@ class ScriptedBroker:
         """Wait until something is true that a frame, a warning or an end of a connection brings about."""
         await self.bell.until(holds)
 
-    async def heard(self, text: str, count: int = 1) -> None:
+    async def warned(self, text: str, count: int = 1) -> None:
         """Wait until our client has warned of something, in words that contain `text`."""
         await self.until(lambda: self.warnings(text) >= count)
 
@@ -397,7 +400,7 @@ def silence(peer: Peer, frame: Frame) -> None:
 
 def hang_up(peer: Peer, frame: Frame) -> None:
     """Close the connection without a word."""
-    peer.close()
+    peer.hang_up()
 
 
 def close_producer(frame: Frame, **fields: Any) -> bytes:
@@ -517,14 +520,14 @@ def deliver(*entries: Entry) -> Reaction:
 # ---- Our side ----
 
 
-class Fates(list[Sent]):
+class Results(list[Sent]):
     """What became of a producer's sends."""
 
     def __init__(self, bell: Bell) -> None:
         super().__init__()
         self._bell = bell
 
-    def hear(self, sent: Sent) -> None:
+    def add(self, sent: Sent) -> None:
         self.append(sent)
         self._bell.ring()
 
@@ -542,13 +545,13 @@ class Fates(list[Sent]):
 @asynccontextmanager
 async def producing(
     broker: ScriptedBroker, client: Client, **options: Any
-) -> AsyncIterator[tuple[Producer, Fates]]:
-    """An open producer that sends each message alone unless `options` say otherwise, and its sends' fates."""
-    fates = Fates(broker.bell)
-    producer = Producer(client, TOPIC, ProducerOptions(**{"batch_count": 1, **options}), fates.hear)
+) -> AsyncIterator[tuple[Producer, Results]]:
+    """An open producer that sends each message alone unless `options` say otherwise, and the results."""
+    results = Results(broker.bell)
+    producer = Producer(client, TOPIC, ProducerOptions(**{"batch_count": 1, **options}), results.add)
     await producer.open()
     try:
-        yield producer, fates
+        yield producer, results
     finally:
         await producer.close()
 

@@ -195,7 +195,7 @@ def test_its_key_stays_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("name", ["", "a..b", "x" * 64, ".a", "\udc80"])
 def test_names_that_are_none(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SettingsError, match="is no host name") as caught:
+    with pytest.raises(SettingsError, match="is not a host name") as caught:
         own(tmp_path, name)
     assert repr(name) in str(caught.value)
 
@@ -280,7 +280,7 @@ UNUSABLE: dict[str, tuple[Callable[[], bytes] | None, Callable[[], bytes] | None
     "text": (None, lambda: b"-----BEGIN PRIVATE KEY-----\nhello\n-----END PRIVATE KEY-----\n", "damaged"),
     "locked key": (None, lambda: pem(KEY, b"secret"), "damaged"),
     "key of another kind": (lambda: certificate(RSA), lambda: pem(RSA), "damaged"),
-    "another key": (None, lambda: pem(KEY), "the key is that of another"),
+    "another key": (None, lambda: pem(KEY), "the key belongs to another"),
     "no key": (lambda: certificate(KEY), None, "one of them is missing"),
     "expired": (
         lambda: certificate(KEY, start=NOW - 9 * DAY, end=NOW - DAY),
@@ -292,7 +292,7 @@ UNUSABLE: dict[str, tuple[Callable[[], bytes] | None, Callable[[], bytes] | None
         lambda: pem(KEY),
         "clock",
     ),
-    "no ca": (lambda: certificate(KEY, ca=False), lambda: pem(KEY), "that is no CA"),
+    "no ca": (lambda: certificate(KEY, ca=False), lambda: pem(KEY), "is not a CA's"),
     "no word of a ca": (lambda: certificate(KEY, ca=None), lambda: pem(KEY), "damaged"),
 }
 
@@ -381,18 +381,22 @@ def refusals(directory: Path) -> Iterable[tuple[str | None, str | None, str]]:
     other = write(directory / "other.pem", pem(ec.generate_private_key(ec.SECP256R1())))
     text = write(directory / "text.pem", b"hello\n")
     none = str(directory / "none.pem")
-    yield None, key, f"the key {key} needs its certificate"
+    yield None, key, f"the key {key} needs a certificate"
     yield none, key, f"{none}: No such file"
     yield cert, none, f"{none}: No such file"
     yield cert, str(directory), f"{directory}: Is a directory"
-    yield cert, other, f"{cert} and {other}: the key is not that of"
-    yield cert, rsa_key, f"{cert} and {rsa_key}: the key is not that of"
-    yield cert, locked, f"the key {locked} is locked by a passphrase"
-    yield cert, text, f"{cert} and {text} cannot be used .*PEM files are wanted"
-    yield text, key, f"{text} and {key} cannot be used .*PEM files are wanted"
-    yield key, cert, f"{key} and {cert} cannot be used .*PEM files are wanted"
-    yield cert, None, f"{cert} cannot be used .*PEM files are wanted"
-    yield write(directory / "der.pem", base64.b64decode("MIIB")), key, "cannot be used .*PEM files are wanted"
+    yield cert, other, f"{cert} and {other}: the key does not belong to"
+    yield cert, rsa_key, f"{cert} and {rsa_key}: the key does not belong to"
+    yield cert, locked, f"the key {locked} has a passphrase"
+    yield cert, text, f"{cert} and {text} cannot be used .*they must be PEM files"
+    yield text, key, f"{text} and {key} cannot be used .*they must be PEM files"
+    yield key, cert, f"{key} and {cert} cannot be used .*they must be PEM files"
+    yield cert, None, f"{cert} cannot be used .*they must be PEM files"
+    yield (
+        write(directory / "der.pem", base64.b64decode("MIIB")),
+        key,
+        "cannot be used .*they must be PEM files",
+    )
 
 
 def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
@@ -436,7 +440,7 @@ def test_clients_have_to_show_a_certificate(tmp_path: Path) -> None:
 def test_a_ca_of_clients_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"none\.pem: No such file"):
         own(tmp_path, client_ca=str(tmp_path / "none.pem"))
-    with pytest.raises(SettingsError, match=r"text\.pem cannot be used .*PEM files are wanted"):
+    with pytest.raises(SettingsError, match=r"text\.pem cannot be used .*they must be PEM files"):
         own(tmp_path, client_ca=write(tmp_path / "text.pem", b"hello\n"))
 
 

@@ -115,15 +115,15 @@ def test_several_lines_and_pieces_of_lines(home: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (b"", "that is no JSON"),
-        (b"list", "that is no JSON"),
-        (b'{"do"', "that is no JSON"),
-        (b"\xff\xfe", "that is no JSON"),
-        (b"[" * 30_000, "that is no JSON"),
-        (b"[]", "a JSON object is wanted"),
-        (b"7", "a JSON object is wanted"),
-        (b'"list"', "a JSON object is wanted"),
-        (b"null", "a JSON object is wanted"),
+        (b"", "the request is not JSON"),
+        (b"list", "the request is not JSON"),
+        (b'{"do"', "the request is not JSON"),
+        (b"\xff\xfe", "the request is not JSON"),
+        (b"[" * 30_000, "the request is not JSON"),
+        (b"[]", "the request must be a JSON object"),
+        (b"7", "the request must be a JSON object"),
+        (b'"list"', "the request must be a JSON object"),
+        (b"null", "the request must be a JSON object"),
         (b'{"do": "refuse"}', "no, says the test"),
     ],
     ids=lambda value: repr(value)[:12],
@@ -219,7 +219,7 @@ def test_a_directory_that_others_write_to(home: Path) -> None:
     shared = own_directory({"XDG_RUNTIME_DIR": str(home)})
     for mode in (0o777, 0o770):
         shared.chmod(mode)
-        with pytest.raises(SettingsError, match="others can write there; name another place with --control"):
+        with pytest.raises(SettingsError, match="other users can write there; name another path"):
             own_directory({"XDG_RUNTIME_DIR": str(home)})
 
 

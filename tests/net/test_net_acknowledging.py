@@ -117,7 +117,7 @@ async def test_acknowledged_without_a_link() -> None:
         async with subscribed(client) as subscription:
             (delivery,) = await take(subscription, 1)
             await broker.stop()
-            await broker.heard("refused")
+            await broker.warned("refused")
             delivery.consumer.ack(delivery)
             await broker.start()
             (body,) = await broker.saw("ACK")
@@ -147,7 +147,7 @@ async def test_acknowledged_while_subscribing_again() -> None:
                 confirmed.set()
 
             broker.once("SUBSCRIBE", late)
-            broker.peers[0].close()
+            broker.peers[0].hang_up()
             await confirmed.wait()
             assert acked(broker) == [(LEDGER, 0)]
             assert not early
@@ -223,7 +223,7 @@ async def test_batch_partly_acknowledged_and_delivered_again() -> None:
         async with subscribed(client, **SHARED) as subscription:
             (delivery,) = await take(subscription, 1)
             delivery.consumer.ack(delivery, delivery.messages[1])
-            broker.peers[0].close()
+            broker.peers[0].hang_up()
             (again,) = await take(subscription, 1)
             assert payloads([again]) == [b"a", b"c"]
             for message in again.messages:

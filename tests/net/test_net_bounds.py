@@ -37,14 +37,13 @@ from net.scripted import (
 )
 
 from pulsarctl_wire.errors import LinkClosed, LocalProtocolError, Unreachable
-from pulsarctl_wire.net import acks, consumer, dead_letters, inbox, schemas, watch
+from pulsarctl_wire.net import acks, dead_letters, frame_socket, inbox, receive_queue, watch
 from pulsarctl_wire.net import client as client_module
-from pulsarctl_wire.net import link as link_module
 from pulsarctl_wire.net import subscription as subscription_module
-from pulsarctl_wire.net.consumer import ConsumerOptions
+from pulsarctl_wire.net.driver import MOST_SHOWN
+from pulsarctl_wire.net.receive_queue import ConsumerOptions
 from pulsarctl_wire.net.subscription import Subscription
 from pulsarctl_wire.net.transaction import _ack_ids
-from pulsarctl_wire.net.warnings import SAID
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.payload import MAX_MESSAGES, MAX_PAYLOAD, MESSAGE_COST, Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -135,18 +134,18 @@ def flood(first: int, count: int, size: int) -> Reaction:
 @pytest.mark.parametrize("kind", [{}, SHARED, {"durable": False, "start": (-1, -1, -1)}], ids=str)
 @awaited
 async def test_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any]) -> None:
-    """What comes beyond is let go, said and counted; what waits is taken first, and then the rest comes."""
+    """What does not fit is dropped, reported and counted; it comes again once the waiting ones are taken."""
     monkeypatch.setattr(inbox, "MOST_BYTES", 100_000)
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("FLOW", flood(0, 30, 10_000))
         async with subscribed(client, queue_size=5, **kind) as subscription:
-            await broker.heard("what comes now is let go")
+            await broker.warned("new ones are dropped")
             await heard_all(broker)
             kept = len(subscription.inbox)
             assert 5 <= kept < 10
             assert subscription.inbox.bytes <= 100_000
-            assert subscription.counts["let go"] == 30 - kept
-            assert broker.warnings("of them more than were asked for")
+            assert subscription.counts["dropped"] == 30 - kept
+            assert broker.warnings("messages more than were asked for")
             assert len(broker.seen("FLOW")) == 1
 
             broker.once("FLOW", flood(kept, 3, 10_000))
@@ -159,7 +158,7 @@ async def test_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch, kind
             assert [delivery.id[1] for delivery in more] == [kept, kept + 1, kept + 2]
             commands = broker.peers[0].commands
             assert commands.index("CLOSE_CONSUMER") < len(commands) - commands[::-1].index("SUBSCRIBE")
-            assert broker.warnings("messages were let go") == 1
+            assert broker.warnings("messages were dropped") == 1
         if subscription.options.durable:
             assert acked(broker) == [(LEDGER, each) for each in range(kept)]
         else:
@@ -280,8 +279,8 @@ async def test_warnings_of_a_session_are_folded() -> None:
             broker.peers[0].send(frame_of(b"\x08\xe7\x07") * 100)
             await heard_all(broker)
             assert link.is_open
-            assert broker.warnings("a command nobody knows") == SAID
-        assert broker.said[-1] == "commands nobody knows: 90 more times"
+            assert broker.warnings("an unknown command") == MOST_SHOWN
+        assert broker.said[-1] == "unknown commands: 90 more times"
 
 
 # ---- Acknowledging ----
@@ -290,7 +289,7 @@ async def test_warnings_of_a_session_are_folded() -> None:
 @awaited
 async def test_refused_messages_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """When too many wait to come again they are asked for before their time, and that is said."""
-    monkeypatch.setattr(consumer, "REMEMBERED", 10)
+    monkeypatch.setattr(receive_queue, "REMEMBERED", 10)
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("FLOW", deliver(*(entry(each) for each in range(11))))
         async with subscribed(client, nack_delay=60, **SHARED) as subscription:
@@ -298,13 +297,13 @@ async def test_refused_messages_that_wait(monkeypatch: pytest.MonkeyPatch) -> No
                 delivery.consumer.nack(delivery)
             (asked,) = await broker.saw("REDELIVER_UNACKNOWLEDGED_MESSAGES")
             assert places(asked.message_ids) == [(LEDGER, each) for each in range(11)]
-            assert broker.warnings("more than 10 messages wait to be asked for again")
+            assert broker.warnings("more than 10 messages wait for redelivery")
 
 
 @awaited
 async def test_messages_that_are_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     """So too those that wait for the acknowledgement timeout."""
-    monkeypatch.setattr(consumer, "REMEMBERED", 10)
+    monkeypatch.setattr(receive_queue, "REMEMBERED", 10)
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("FLOW", deliver(*(entry(each) for each in range(11))))
         async with subscribed(client, ack_timeout=60, **SHARED) as subscription:
@@ -316,7 +315,7 @@ async def test_messages_that_are_not_acknowledged(monkeypatch: pytest.MonkeyPatc
 @awaited
 async def test_batches_that_are_partly_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those known longest nothing is known any more: they come again whole."""
-    monkeypatch.setattr(consumer, "PARTLY", 2)
+    monkeypatch.setattr(receive_queue, "PARTLY", 2)
     batch = (b"\0\0\0\2" + b"\x18\0") * 2
     entries = [entry(each, batch, num_messages_in_batch=2) for each in range(3)]
     async with ScriptedBroker() as broker, broker.client() as client:
@@ -338,9 +337,9 @@ async def test_acknowledgements_that_are_not_confirmed(monkeypatch: pytest.Monke
             for delivery in await take(subscription, 6):
                 delivery.consumer.ack_cumulatively(delivery, delivery.messages[0])
             await broker.saw("ACK", 6)
-            assert broker.warnings("acknowledgements are not confirmed: what is older is not sent again")
+            assert broker.warnings("acknowledgements are not confirmed; older ones are not sent again")
             broker.always("ACK", confirmed)
-            broker.peers[0].close()
+            broker.peers[0].hang_up()
             await broker.saw("ACK", 9)
         again = [place for body in broker.bodies("ACK")[6:] for place in places(body.message_id)]
         assert sorted(again) == [(LEDGER, 3), (LEDGER, 4), (LEDGER, 5)]
@@ -354,7 +353,7 @@ def test_a_batch_that_claims_too_much_is_not_acknowledged_in_a_transaction() -> 
     delivery: Any = SimpleNamespace(
         id=(LEDGER, 0),
         ids=[(LEDGER, 0)],
-        frame=SimpleNamespace(metadata=metadata),
+        metadata=metadata,
         consumer=SimpleNamespace(topic=TOPIC),
     )
     with pytest.raises(LocalProtocolError, match="2147483647 messages in a batch"):
@@ -381,7 +380,7 @@ async def test_topics_of_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
         changes: list[tuple[list[str], list[str]]] = []
         following = watch.TopicWatch(client, "public/default", ".*", lambda *change: changes.append(change))
         assert await following.open() == names[:2]
-        assert broker.warnings("2 are known; there is no room for others") == 1
+        assert broker.warnings("room for 2 only; others are left out") == 1
 
         def update(new: list[str], deleted: list[str]) -> bytes:
             return build(
@@ -393,7 +392,7 @@ async def test_topics_of_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
         assert changes == [([names[2]], []), ([names[5]], [names[0]])]
         assert following.known.names == {names[1], names[2], names[5]}
         await following.close()
-        assert broker.warnings("4 times one was left out")
+        assert broker.warnings("no room for a topic 4 times")
 
 
 @awaited
@@ -408,7 +407,7 @@ async def test_changes_of_topics_without_the_topics(monkeypatch: pytest.MonkeyPa
         broker.always("WATCH_TOPIC_LIST", lambda peer, frame: update * 20)
         following = watch.TopicWatch(client, "public/default", ".*", lambda *change: None)
         client.settings = replace(client.settings, reconnect=False)
-        with pytest.raises(LinkClosed, match="changes of topics of public/default came, and not the topics"):
+        with pytest.raises(LinkClosed, match="too many changes of topics of public/default came before"):
             await following.open()
         await following.close()
 
@@ -453,13 +452,12 @@ async def test_topics_that_are_consumed_by_a_pattern(monkeypatch: pytest.MonkeyP
 @awaited
 async def test_schemas_that_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """By their bytes; what is forgotten is asked for again."""
-    monkeypatch.setattr(schemas, "MOST_BYTES", 30_000)
+    monkeypatch.setattr(client_module, "MOST_SCHEMA_BYTES", 30_000)
     async with ScriptedBroker() as broker, broker.client() as client:
         schema = {"name": "s", "schema_data": bytes(10_000), "type": 4}
         broker.always("GET_SCHEMA", answer("GET_SCHEMA_RESPONSE", schema=schema))
-        book = schemas.SchemaBook(client)
         for version in (b"1", b"2", b"1", b"2", b"3", b"1"):
-            assert await book.find(TOPIC, version) is not None
+            assert await client.schema(TOPIC, version) is not None
         assert [body.schema_version for body in broker.bodies("GET_SCHEMA")] == [b"1", b"2", b"3", b"1"]
 
 
@@ -476,7 +474,7 @@ async def test_brokers_that_are_connected(monkeypatch: pytest.MonkeyPatch) -> No
         redirect = CommandLookupTopicResponse.Redirect
         one.always("LOOKUP", connect_to(two, response=redirect))
         two.always("LOOKUP", connect_to(three, response=redirect))
-        with pytest.raises(Unreachable, match="2 brokers are connected, no more can be"):
+        with pytest.raises(Unreachable, match="2 brokers are connected, the maximum"):
             await client.lookup(TOPIC)
         assert not three.peers
         assert not client._locks
@@ -485,16 +483,16 @@ async def test_brokers_that_are_connected(monkeypatch: pytest.MonkeyPatch) -> No
 @awaited
 async def test_bytes_that_wait_to_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that reads nothing is left when too much waits for it."""
-    monkeypatch.setattr(link_module, "MOST_UNSENT", 1024 * 1024)
+    monkeypatch.setattr(frame_socket, "MOST_UNSENT", 1024 * 1024)
     async with ScriptedBroker() as broker, broker.client() as client:
         link = await client.service()
-        broker.peers[0]._transport.pause_reading()
+        broker.peers[0].transport.pause_reading()
         pings = build("PING") * 10_000
         while link.is_open:
             link.send(pings)
         await link.closed
-        assert "the broker takes nothing: 1048576 bytes wait to be sent" in link._reason
-        broker.peers[0]._transport.resume_reading()
+        assert "the broker reads nothing: 1048576 bytes wait to be sent" in link.protocol.failure
+        broker.peers[0].transport.resume_reading()
 
 
 @awaited
@@ -503,12 +501,12 @@ async def test_checksum_errors_without_end() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.once("SEND", send_error("ChecksumError"), send_error("ChecksumError"))
         await send(producer, b"a")
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
         assert len(broker.peers) == 2
         assert len(broker.seen("SEND")) == 3
 
@@ -516,7 +514,7 @@ async def test_checksum_errors_without_end() -> None:
 @awaited
 async def test_acknowledged_entries_that_are_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that were acknowledged longest ago nothing is known any more: they are delivered again."""
-    monkeypatch.setattr(consumer, "REMEMBERED", 2)
+    monkeypatch.setattr(receive_queue, "REMEMBERED", 2)
     entries = [entry(each) for each in range(3)]
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("FLOW", deliver(*entries, *entries))
@@ -525,7 +523,7 @@ async def test_acknowledged_entries_that_are_known_again(monkeypatch: pytest.Mon
                 delivery.consumer.ack(delivery)
             assert (await take_one(subscription)).id == (LEDGER, 0)
             await heard_all(broker)
-            assert len(delivery.consumer._acked) == 2
+            assert len(delivery.consumer.queue._acked) == 2
 
 
 @awaited

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from net.scripted import (
     awaited,
     build,
     command_bytes,
+    connect_to,
     followed_by,
     frame_of,
     hang_up,
@@ -26,13 +30,15 @@ from net.scripted import (
     subscribed,
 )
 
-from pulsarctl_wire.errors import BrokerError, LinkClosed, SettingsError, Unanswered, Unreachable
-from pulsarctl_wire.net.client import Broker
-from pulsarctl_wire.net.link import Link
-from pulsarctl_wire.net.settings import Auth
+from pulsarctl_wire.capture import read_events
+from pulsarctl_wire.capture.recording import SessionWriter
+from pulsarctl_wire.errors import BrokerError, LinkClosed, RequestTimeout, SettingsError, Unreachable
+from pulsarctl_wire.net.client import Broker, Client
+from pulsarctl_wire.net.link import Link, first_link
+from pulsarctl_wire.net.settings import Auth, Settings, parse_url
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import REFRESH
-from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 
 
@@ -161,18 +167,18 @@ async def test_auth_refresh_refused() -> None:
 
     def refuse_and_close(peer: Peer, frame: Frame) -> None:
         peer.send(_bytes(refuse_connection("AuthenticationError", "expired")(peer, frame)))
-        peer.close()
+        peer.hang_up()
 
     async with ScriptedBroker() as broker:
         auth = Auth("token", lambda: b"expired")
-        async with broker.client(auth=auth) as client, producing(broker, client) as (producer, fates):
+        async with broker.client(auth=auth) as client, producing(broker, client) as (producer, results):
             broker.once("SEND", silence)
             await send(producer, b"a")
             broker.always("CONNECT", refuse_connection("AuthenticationError", "expired long ago"))
             broker.once("AUTH_RESPONSE", refuse_and_close)
             broker.peers[0].send(challenge(REFRESH, "token"))
             await producer.flush()
-            assert fates.failed == [0]
+            assert results.failed == [0]
             assert broker.warnings("AuthenticationError: expired")
             with pytest.raises(BrokerError, match="expired long ago"):
                 await send(producer, b"b")
@@ -184,13 +190,13 @@ async def test_error_without_a_request() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         refused = refuse_connection("UnknownError", "something is odd")
         broker.once("SEND", lambda peer, frame: _bytes(refused(peer, frame)) + receipt(frame))
         await send(producer, b"a")
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
         assert broker.warnings("something is odd")
         assert len(broker.peers) == 1
 
@@ -200,12 +206,12 @@ async def test_auth_refresh_without_credentials() -> None:
     """Credentials that cannot be read for a refresh end the connection, with that reason; then anew."""
     async with ScriptedBroker() as broker:
         auth = Auth("token", Credentials(b"old", SettingsError("token file t is empty"), b"new"))
-        async with broker.client(auth=auth) as client, producing(broker, client) as (producer, fates):
+        async with broker.client(auth=auth) as client, producing(broker, client) as (producer, results):
             broker.peers[0].send(challenge(REFRESH, "token"))
             await broker.saw("PRODUCER", 2)
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [0]
+            assert results.stored == [0]
             assert broker.warnings("token file t is empty")
 
 
@@ -214,11 +220,11 @@ async def test_credentials_that_cannot_be_read_for_a_while() -> None:
     """Credentials that cannot be read for a new connection are read again later; nothing is lost."""
     async with ScriptedBroker() as broker:
         auth = Auth("token", Credentials(b"old", SettingsError("token file t is empty"), b"new"))
-        async with broker.client(auth=auth) as client, producing(broker, client) as (producer, fates):
+        async with broker.client(auth=auth) as client, producing(broker, client) as (producer, results):
             broker.once("SEND", hang_up)
             await send(producer, b"a")
             await asyncio.wait_for(producer.flush(), 2)
-            assert fates.stored == [0]
+            assert results.stored == [0]
             assert broker.bodies("CONNECT")[-1].auth_data == b"new"
 
 
@@ -227,7 +233,7 @@ async def test_connect_never_answered() -> None:
     """Where CONNECT is never answered the error says just that, after the connect timeout."""
     async with ScriptedBroker() as broker, broker.client(connect_timeout=0.1) as client:
         broker.always("CONNECT", silence)
-        with pytest.raises(Unanswered, match=r"CONNECT was not answered by CONNECTED within 0\.1 s"):
+        with pytest.raises(RequestTimeout, match=r"CONNECT was not answered by CONNECTED within 0\.1 s"):
             await client.partitions(TOPIC)
         await broker.until(lambda: not broker.peers[0].is_open)
 
@@ -237,11 +243,11 @@ async def test_connected_no_max_size() -> None:
     """CONNECTED without a largest size leaves it at five MiB."""
     async with ScriptedBroker(max_message_size=None) as broker, broker.client() as client:
         link = await client.service()
-        assert link.max_message_size == 5 * 1024 * 1024
-        async with producing(broker, client) as (producer, fates):
+        assert link.protocol.max_message_size == 5 * 1024 * 1024
+        async with producing(broker, client) as (producer, results):
             await send(producer, bytes(5 * 1024 * 1024))
             await producer.flush()
-            assert fates.stored == [0]
+            assert results.stored == [0]
 
 
 @awaited
@@ -250,12 +256,12 @@ async def test_connected_no_version() -> None:
     async with (
         ScriptedBroker(protocol_version=None) as broker,
         broker.client(keep_alive=0.01) as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         await send(producer, b"a")
         await producer.flush()
         await asyncio.sleep(0.05)  # in which a PING would have gone
-        assert fates.stored == [0]
+        assert results.stored == [0]
         assert not broker.seen("PING")
 
 
@@ -268,14 +274,14 @@ async def test_missing_pong() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client(keep_alive=0.1) as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.once("PING", silence)
         await broker.saw("PRODUCER", 2)
         assert broker.warnings("PING was not answered by PONG within 0.1 s")
         await send(producer, b"a")
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
         assert not broker.peers[0].is_open
 
 
@@ -305,7 +311,7 @@ async def test_ping_measured() -> None:
         link = await client.service()
         assert await link.ping(10) > 0
         broker.once("PING", silence, hang_up)
-        with pytest.raises(Unanswered, match="PING was not answered"):
+        with pytest.raises(RequestTimeout, match="PING was not answered"):
             await link.ping(0.05)
         with pytest.raises(LinkClosed, match="the broker closed the connection"):
             await link.ping(10)
@@ -324,11 +330,11 @@ async def test_trailing_bytes() -> None:
 
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("PRODUCER", longer)
-        async with producing(broker, client) as (producer, fates):
+        async with producing(broker, client) as (producer, results):
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [0]
-        assert broker.warnings("PRODUCER_SUCCESS: 4 bytes behind the command") == 1
+            assert results.stored == [0]
+        assert broker.warnings("PRODUCER_SUCCESS: 4 bytes after the command") == 1
         assert len(broker.peers) == 1
 
 
@@ -338,13 +344,13 @@ async def test_unknown_command() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.peers[0].send(frame_of(b"\x08\xe7\x07"))  # type 999
-        await broker.heard("UNKNOWN(999), a command nobody knows, was passed over")
+        await broker.warned("UNKNOWN(999), an unknown command, was ignored")
         await send(producer, b"a")
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
         assert len(broker.peers) == 1
 
 
@@ -369,11 +375,11 @@ async def test_unknown_field() -> None:
 
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("PRODUCER", newer)
-        async with producing(broker, client) as (producer, fates):
+        async with producing(broker, client) as (producer, results):
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [0]
-            assert producer.name == "p"
+            assert results.stored == [0]
+            assert producer.queue.name == "p"
 
 
 @awaited
@@ -382,7 +388,7 @@ async def test_unknown_request_ids() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.peers[0].send(
             build("SUCCESS", request_id=4711),
@@ -392,7 +398,7 @@ async def test_unknown_request_ids() -> None:
         )
         await send(producer, b"a")
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
         assert len(broker.peers) == 1
 
 
@@ -420,7 +426,7 @@ async def test_bytes_that_are_no_frame(data: bytes) -> None:
     async with ScriptedBroker() as broker, broker.client() as client:
         link = await client.service()
         broker.once("LOOKUP", lambda peer, frame: data)
-        with pytest.raises(LinkClosed, match="the broker sent what is no frame"):
+        with pytest.raises(LinkClosed, match="the broker sent bytes that are not a frame"):
             await link.request(LOOKUP, timeout=1)
         assert await client.partitions(TOPIC) == 0
         assert len(broker.peers) == 2
@@ -432,18 +438,18 @@ async def test_bytes_that_are_no_frame_before_the_end() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
 
         def babble(peer: Any, frame: object) -> None:
             peer.send(b"no frame at all, " * 4)
-            peer.close()
+            peer.hang_up()
 
         broker.once("SEND", babble)
         await send(producer, b"a")
         await producer.flush()
-        assert fates.stored == [0]
-        assert broker.warnings("the broker sent what is no frame")
+        assert results.stored == [0]
+        assert broker.warnings("the broker sent bytes that are not a frame")
 
 
 # ---- Servers of other kinds, and none ----
@@ -506,7 +512,7 @@ async def test_http_server(stays: bool) -> None:
         broker.client(f"pulsar://{place}", connect_timeout=1) as client,
     ):
         try:
-            with pytest.raises(Unreachable, match="HTTP is spoken there, not Pulsar's protocol"):
+            with pytest.raises(Unreachable, match="it speaks HTTP, not Pulsar's protocol"):
                 await client.partitions(TOPIC)
         finally:
             done.set()
@@ -536,6 +542,41 @@ async def test_first_host_is_dead() -> None:
             assert await client.partitions(TOPIC) == 0
             assert await client.partitions(TOPIC) == 0
             assert len(broker.peers) == 1
+
+
+class _Opened:
+    """A tap that remembers the numbers of connections, and records them as a capture."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.file = io.BytesIO()
+        self._writer = SessionWriter(self.file)
+        self.carried, self.closed = self._writer.carried, self._writer.closed
+
+    def opened(self, connection: Connection, time_ns: int) -> None:
+        self.numbers.append(connection.index)
+        self._writer.opened(connection, time_ns)
+
+
+@awaited
+async def test_numbers_are_the_same_in_tap_and_record_where_a_host_is_dead() -> None:
+    """A connection that could not be made has no number: a capture does not have it either."""
+    tap = _Opened()
+    with nobody() as place:
+        async with ScriptedBroker() as broker, ScriptedBroker() as owner:
+            settings = Settings(parse_url(f"pulsar://{place},{broker.address}"))
+            broker.once("LOOKUP", connect_to(owner))
+            async with Client(settings, tap=tap) as client:
+                await (await client.link(await client.lookup(TOPIC))).request(
+                    build_command("PRODUCER", topic=TOPIC, producer_id=1)
+                )
+            connect = partial(Link.open, settings=settings, numbers=count(2), tap=tap)
+            link = await first_link(settings.url.addresses, settings, connect)
+            await link.close()
+    tap.file.seek(0)
+    assert tap.numbers == [0, 1, 2]
+    recorded = {event.connection.index: event.connection.server for event in read_events(tap.file)}
+    assert recorded == {0: str(broker.address), 1: str(owner.address), 2: str(broker.address)}
 
 
 @awaited

@@ -52,11 +52,11 @@ def migrated(broker: ScriptedBroker, frame: Frame) -> bytes:
 async def test_close_producer() -> None:
     """CLOSE_PRODUCER: looked up, opened again (epoch + 1) on the same connection, all pending sent again."""
     async with ScriptedBroker() as broker, broker.client() as client:
-        async with producing(broker, client) as (producer, fates):
+        async with producing(broker, client) as (producer, results):
             broker.once("SEND", lambda peer, frame: close_producer(frame), silence)
             await send(producer, b"a", b"b")
             await producer.flush()
-            assert fates.stored == [0, 1]
+            assert results.stored == [0, 1]
         assert [body.epoch for body in broker.bodies("PRODUCER")] == [0, 1]
         assert len(broker.seen("LOOKUP")) == 2
         assert [body.sequence_id for body in broker.bodies("SEND")] == [0, 1, 0, 1]
@@ -69,14 +69,14 @@ async def test_close_producer_before_anything_is_sent() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.peers[0].send(close_producer(broker.seen("PRODUCER")[0]))
-        await broker.heard("opening it again")
+        await broker.warned("opening it again")
         await send(producer, b"a")
         assert not broker.seen("SEND")
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
         assert len(broker.seen("PRODUCER")) == 2
 
 
@@ -84,11 +84,11 @@ async def test_close_producer_before_anything_is_sent() -> None:
 async def test_close_producer_for_another_broker() -> None:
     """CLOSE_PRODUCER that names a broker: the producer goes there without a lookup."""
     async with ScriptedBroker() as first, ScriptedBroker() as second, first.client() as client:
-        async with producing(second, client) as (producer, fates):
+        async with producing(second, client) as (producer, results):
             first.once("SEND", lambda peer, frame: close_producer(frame, **assigned(second)))
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [0]
+            assert results.stored == [0]
         assert second.peers[0].commands[:3] == ["CONNECT", "PRODUCER", "SEND"]
         assert second.bodies("PRODUCER")[0].epoch == 1
         assert len(first.seen("LOOKUP")) == 1
@@ -99,12 +99,12 @@ async def test_close_producer_for_a_dead_broker() -> None:
     """If the broker it names cannot be reached, the producer is looked up after all."""
     async with ScriptedBroker() as broker, broker.client() as client:
         with nobody() as place:
-            async with producing(broker, client) as (producer, fates):
+            async with producing(broker, client) as (producer, results):
                 url = {"assignedBrokerServiceUrl": f"pulsar://{place}"}
                 broker.once("SEND", lambda peer, frame: close_producer(frame, **url))
                 await send(producer, b"a")
                 await producer.flush()
-                assert fates.stored == [0]
+                assert results.stored == [0]
                 assert broker.warnings(f"CLOSE_PRODUCER named cannot be reached: {place}: refused")
 
 
@@ -114,13 +114,13 @@ async def test_close_producer_with_an_address_that_is_none() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         url = {"assignedBrokerServiceUrl": "http://b:8080"}
         broker.once("SEND", lambda peer, frame: close_producer(frame, **url))
         await send(producer, b"a")
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
         assert broker.warnings("CLOSE_PRODUCER: http://b:8080 is a web service URL")
 
 
@@ -128,11 +128,11 @@ async def test_close_producer_with_an_address_that_is_none() -> None:
 async def test_topic_migrated_producer() -> None:
     """TOPIC_MIGRATED, then CLOSE_PRODUCER: the producer goes to the broker that the first of them named."""
     async with ScriptedBroker() as first, ScriptedBroker() as second, first.client() as client:
-        async with producing(second, client) as (producer, fates):
+        async with producing(second, client) as (producer, results):
             first.once("SEND", lambda peer, frame: migrated(second, frame) + close_producer(frame))
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [0]
+            assert results.stored == [0]
         assert second.peers[0].commands[:3] == ["CONNECT", "PRODUCER", "SEND"]
 
 
@@ -140,16 +140,16 @@ async def test_topic_migrated_producer() -> None:
 async def test_topic_migrated_and_the_link_lost() -> None:
     """So too if the connection ends in place of CLOSE_PRODUCER."""
     async with ScriptedBroker() as first, ScriptedBroker() as second, first.client() as client:
-        async with producing(second, client) as (producer, fates):
+        async with producing(second, client) as (producer, results):
 
             def migrate(peer: Peer, frame: Frame) -> None:
                 peer.send(migrated(second, frame))
-                peer.close()
+                peer.hang_up()
 
             first.once("SEND", migrate)
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [0]
+            assert results.stored == [0]
         assert second.peers[0].commands[:3] == ["CONNECT", "PRODUCER", "SEND"]
 
 
@@ -160,17 +160,17 @@ async def test_old_link_lost_after_moving() -> None:
         ScriptedBroker() as first,
         ScriptedBroker() as second,
         first.client() as client,
-        producing(second, client) as (producer, fates),
+        producing(second, client) as (producer, results),
     ):
         first.once("SEND", lambda peer, frame: close_producer(frame, **assigned(second)))
         await send(producer, b"a")
         await producer.flush()
         link = await client.service()
-        first.peers[0].close()
+        first.peers[0].hang_up()
         await link.closed
         await send(producer, b"b")
         await producer.flush()
-        assert fates.stored == [0, 1]
+        assert results.stored == [0, 1]
         assert len(first.seen("PRODUCER")) == len(second.seen("PRODUCER")) == 1
 
 
@@ -180,17 +180,19 @@ async def test_closed_as_soon_as_opened() -> None:
     async with ScriptedBroker() as broker, broker.client() as client:
 
         def both(peer: Peer, frame: Frame) -> bytes:
-            name = {"request_id": frame.body.request_id, "producer_name": "p"}
-            return build("PRODUCER_SUCCESS", **name) + close_producer(frame)
+            said = {"request_id": frame.body.request_id, "producer_name": "p", "topic_epoch": 5}
+            return build("PRODUCER_SUCCESS", **said) + close_producer(frame)
 
         broker.once("PRODUCER", both)
-        async with producing(broker, client) as (producer, fates):
+        async with producing(broker, client) as (producer, results):
             assert len(broker.seen("PRODUCER")) == 2
+            again = broker.seen("PRODUCER")[1]
+            assert (again.body.producer_name, again.body.topic_epoch) == ("p", 5)
             broker.once("PRODUCER", both)
             broker.once("SEND", lambda peer, frame: close_producer(frame))
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [0]
+            assert results.stored == [0]
             assert len(broker.seen("PRODUCER")) == 4
 
 
@@ -200,12 +202,12 @@ async def test_closed_while_being_opened_again() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.once("SEND", lambda peer, frame: close_producer(frame) * 2)
         await send(producer, b"a")
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
         assert len(broker.seen("PRODUCER")) == 2
 
 
@@ -215,13 +217,13 @@ async def test_close_producer_without_reconnect() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client(reconnect=False) as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.once("SEND", lambda peer, frame: close_producer(frame))
         await send(producer, b"a")
         await producer.flush()
-        assert fates.failed == [0]
-        assert "the broker closed the producer" in str(fates[0].error)
+        assert results.failed == [0]
+        assert "the broker closed the producer" in str(results[0].error)
 
 
 @awaited
@@ -233,12 +235,12 @@ async def test_close_producer_behind_a_proxy() -> None:
             "proxy_through_service_url": True,
         }
         proxy.always("LOOKUP", connect_to(**first))
-        async with producing(proxy, client) as (producer, fates):
+        async with producing(proxy, client) as (producer, results):
             url = {"assignedBrokerServiceUrl": "pulsar://127.0.0.1:1"}
             proxy.once("SEND", lambda peer, frame: close_producer(frame, **url))
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [0]
+            assert results.stored == [0]
         assert [body.proxy_to_broker_url for body in proxy.bodies("CONNECT")] == [
             "",
             "broker-1:6650",
@@ -311,14 +313,14 @@ async def test_topic_migrated_of_somebody_else() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         for kind in (0, 1):
             fields = {"resource_id": 99, "resource_type": kind}
             broker.peers[0].send(build("TOPIC_MIGRATED", **fields, **ELSEWHERE))
         await send(producer, b"a")
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
 
 
 @awaited
@@ -329,7 +331,7 @@ async def test_old_link_lost_after_a_consumer_has_moved() -> None:
         async with subscribed(client):
             await second.saw("FLOW")
             link = await client.service()
-            first.peers[0].close()
+            first.peers[0].hang_up()
             await link.closed
             assert first.warnings("opening it again") == 1
 
@@ -356,7 +358,7 @@ async def test_close_of_somebody_else() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
         subscribed(client),
     ):
         for name in ("producer", "consumer"):
@@ -364,5 +366,5 @@ async def test_close_of_somebody_else() -> None:
             broker.peers[0].send(build(f"CLOSE_{name.upper()}", **fields))
         await send(producer, b"a")
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
         assert len(broker.seen("LOOKUP")) == 2

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from net.scripted import (
     TOPIC,
-    Fates,
     Peer,
+    Results,
     ScriptedBroker,
     answer,
     awaited,
@@ -25,9 +25,9 @@ from net.scripted import (
     stored,
 )
 
-from pulsarctl_wire.errors import BrokerError, LinkClosed, LocalProtocolError, Unanswered
-from pulsarctl_wire.net.producer import Producer, ProducerOptions
-from pulsarctl_wire.net.publisher import Publisher
+from pulsarctl_wire.errors import BrokerError, LinkClosed, LocalProtocolError, RequestTimeout
+from pulsarctl_wire.net.producer import Producer, Publisher
+from pulsarctl_wire.net.send_queue import ProducerOptions
 from pulsarctl_wire.wire.entry import Outgoing
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageIdData, ProducerAccessMode
@@ -55,12 +55,12 @@ async def test_receipt_dropped() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.once("SEND", silence)
         await send(producer, b"a", b"b", b"c")
         await producer.flush()
-        assert fates.stored == [0, 1, 2]
+        assert results.stored == [0, 1, 2]
         assert sequence_ids(broker) == [0, 1, 2, 0, 1, 2]
         assert [body.epoch for body in broker.bodies("PRODUCER")] == [0, 1]
         assert broker.warnings("a receipt for sequence id 1, none for 0")
@@ -73,14 +73,14 @@ async def test_receipt_out_of_order() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         held: list[Frame] = []
         broker.once("SEND", lambda peer, frame: held.append(frame))
         broker.once("SEND", lambda peer, frame: receipt(frame) + receipt(held[0]))
         await send(producer, b"a", b"b")
         await producer.flush()
-        assert fates.stored == [0, 1]
+        assert results.stored == [0, 1]
         assert len(broker.peers) == 2
 
 
@@ -90,17 +90,17 @@ async def test_receipt_none() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client, send_timeout=0.1) as (producer, fates),
+        producing(broker, client, send_timeout=0.1) as (producer, results),
     ):
         broker.once("SEND", silence, silence)
         await send(producer, b"a", b"b")
         await producer.flush()
-        assert fates.failed == [0, 1]
-        assert isinstance(fates[0].error, Unanswered)
-        assert "SEND of sequence id 0 was not answered by SEND_RECEIPT" in str(fates[0].error)
+        assert results.failed == [0, 1]
+        assert isinstance(results[0].error, RequestTimeout)
+        assert "SEND of sequence id 0 was not answered by SEND_RECEIPT" in str(results[0].error)
         await send(producer, b"c")
         await producer.flush()
-        assert fates.stored == [2]
+        assert results.stored == [2]
         assert len(broker.peers) == len(broker.seen("PRODUCER")) == 1
 
 
@@ -110,7 +110,7 @@ async def test_receipt_too_late() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client, send_timeout=0.1) as (producer, fates),
+        producing(broker, client, send_timeout=0.1) as (producer, results),
     ):
         broker.once("SEND", silence)
         await send(producer, b"a")
@@ -118,7 +118,7 @@ async def test_receipt_too_late() -> None:
         broker.once("SEND", lambda peer, frame: receipt(broker.seen("SEND")[0]) + receipt(frame))
         await send(producer, b"b")
         await producer.flush()
-        assert (fates.failed, fates.stored) == ([0], [1])
+        assert (results.failed, results.stored) == ([0], [1])
         assert len(broker.peers) == 1
 
 
@@ -128,14 +128,14 @@ async def test_receipt_twice() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.always("SEND", lambda peer, frame: receipt(frame) * 2)
         await send(producer, b"a", b"b", b"c")
         await producer.flush()
         await send(producer, b"d")
         await producer.flush()
-        assert fates.stored == [0, 1, 2, 3]
+        assert results.stored == [0, 1, 2, 3]
         assert len(broker.peers) == 1
 
 
@@ -145,14 +145,14 @@ async def test_receipt_unknown_producer() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         place = {"ledgerId": 1, "entryId": 1}
         stray = build("SEND_RECEIPT", producer_id=99, sequence_id=0, message_id=place)
         broker.once("SEND", lambda peer, frame: stray + receipt(frame, 5))
         await send(producer, b"a")
         await producer.flush()
-        assert [(each.ledger, each.entry) for each in fates] == [(7, 5)]
+        assert [(each.ledger, each.entry) for each in results] == [(7, 5)]
 
 
 @awaited
@@ -161,7 +161,7 @@ async def test_receipt_of_a_duplicate() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
 
         def nowhere(peer: Peer, frame: Frame) -> bytes:
@@ -174,7 +174,7 @@ async def test_receipt_of_a_duplicate() -> None:
         broker.once("SEND", nowhere)
         await send(producer, b"a")
         await producer.flush()
-        assert [(each.ledger, each.entry, each.error) for each in fates] == [(-1, -1, None)]
+        assert [(each.ledger, each.entry, each.error) for each in results] == [(-1, -1, None)]
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -184,7 +184,7 @@ async def test_receipt_of_a_batch(last: bool) -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client, batch_count=3) as (producer, fates),
+        producing(broker, client, batch_count=3) as (producer, results),
     ):
 
         def either(peer: Peer, frame: Frame) -> bytes:
@@ -199,7 +199,7 @@ async def test_receipt_of_a_batch(last: bool) -> None:
         broker.always("SEND", either)
         await send(producer, b"a", b"b", b"c", b"d", b"e", b"f")
         await producer.flush()
-        assert [(each.sequence_id, each.highest, each.count) for each in fates] == [(0, 2, 3), (3, 5, 3)]
+        assert [(each.sequence_id, each.highest, each.count) for each in results] == [(0, 2, 3), (3, 5, 3)]
 
 
 # ---- SEND_ERROR ----
@@ -211,12 +211,12 @@ async def test_send_error_checksum() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.once("SEND", send_error("ChecksumError"))
         await send(producer, b"a")
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
         assert sequence_ids(broker) == [0, 0]
         assert len(broker.peers) == len(broker.seen("PRODUCER")) == 1
         assert broker.warnings("our copy is intact")
@@ -228,18 +228,18 @@ async def test_send_error_checksum_of_a_broken_copy() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.once("SEND", silence, silence)
         await send(producer, b"aaa", b"b")
-        head = producer._pending[0]
+        head = producer.queue.pending[0]
         head.frame = head.frame[:-1] + b"x"
         first, second = broker.seen("SEND") or await _both(broker)
         refused = send_error("ChecksumError")(broker.peers[0], first)
         assert isinstance(refused, bytes)
         broker.peers[0].send(refused, receipt(second))
         await producer.flush()
-        assert (fates.failed, fates.stored) == ([0], [1])
+        assert (results.failed, results.stored) == ([0], [1])
         assert len(broker.peers) == 1
 
 
@@ -254,12 +254,12 @@ async def test_send_error_terminated() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.once("SEND", silence, send_error("TopicTerminatedError", "ended for good"))
         await send(producer, b"a", b"b", b"c")
         await producer.flush()
-        assert fates.failed == [0, 1, 2]
+        assert results.failed == [0, 1, 2]
         with pytest.raises(BrokerError, match="ended for good"):
             await send(producer, b"d")
         assert broker.peers[0].is_open
@@ -272,15 +272,15 @@ async def test_send_error_not_allowed() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         held: list[Frame] = []
         broker.once("SEND", lambda peer, frame: held.append(frame), send_error("NotAllowedError", "no"))
         broker.once("SEND", lambda peer, frame: receipt(held[0], 0) + receipt(frame, 1))
         await send(producer, b"a", b"b", b"c")
         await producer.flush()
-        assert (fates.failed, fates.stored) == ([1], [0, 2])
-        error = next(each.error for each in fates if each.error)
+        assert (results.failed, results.stored) == ([1], [0, 2])
+        error = next(each.error for each in results if each.error)
         assert isinstance(error, BrokerError)
         assert (error.code, error.detail, error.request) == ("NotAllowedError", "no", "SEND")
         assert len(broker.peers) == len(broker.seen("PRODUCER")) == 1
@@ -292,12 +292,12 @@ async def test_send_error_of_a_batch() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client, batch_count=3) as (producer, fates),
+        producing(broker, client, batch_count=3) as (producer, results),
     ):
         broker.once("SEND", send_error("NotAllowedError"))
         await send(producer, b"a", b"b", b"c", b"d")
         await producer.flush()
-        assert [(each.sequence_id, each.count, each.error is None) for each in fates] == [
+        assert [(each.sequence_id, each.count, each.error is None) for each in results] == [
             (0, 3, False),
             (3, 1, True),
         ]
@@ -312,7 +312,7 @@ async def test_send_error_of_a_chunk() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client, **CHUNKED) as (producer, fates),
+        producing(broker, client, **CHUNKED) as (producer, results),
     ):
         held: list[Frame] = []
         broker.once("SEND", lambda peer, frame: held.append(frame), send_error("NotAllowedError"))
@@ -320,7 +320,7 @@ async def test_send_error_of_a_chunk() -> None:
         broker.once("SEND", lambda peer, frame: receipt(held[0]) + receipt(frame))
         await send(producer, b"a", b"bbbb", b"c")
         await producer.flush()
-        assert (fates.failed, fates.stored) == ([1], [0, 2])
+        assert (results.failed, results.stored) == ([1], [0, 2])
         assert len(broker.peers) == 1
 
 
@@ -330,13 +330,13 @@ async def test_chunks() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client, **CHUNKED) as (producer, fates),
+        producing(broker, client, **CHUNKED) as (producer, results),
     ):
         await send(producer, b"aaaaa", b"b")
         await producer.flush()
         assert pieces(broker) == [(0, 0), (0, 1), (0, 2), (1, 0)]
-        assert [(each.first, each.entry, each.count) for each in fates] == [((7, 0), 2, 1), (None, 3, 1)]
-        assert producer.pending_messages == 0
+        assert [(each.first, each.entry, each.count) for each in results] == [((7, 0), 2, 1), (None, 3, 1)]
+        assert producer.queue.pending_messages == 0
 
 
 @awaited
@@ -345,14 +345,14 @@ async def test_link_lost_between_chunks() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client, **CHUNKED) as (producer, fates),
+        producing(broker, client, **CHUNKED) as (producer, results),
     ):
         broker.once("SEND", stored, hang_up, silence)
         await send(producer, b"aaaaa")
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
         assert pieces(broker)[-2:] == [(0, 1), (0, 2)]
-        assert fates[0].first == (7, 0)
+        assert results[0].first == (7, 0)
 
 
 OTHER_CODES = (
@@ -368,12 +368,12 @@ async def test_send_error_other(code: str) -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.once("SEND", send_error(code), silence)
         await send(producer, b"a", b"b")
         await producer.flush()
-        assert fates.stored == [0, 1]
+        assert results.stored == [0, 1]
         assert len(broker.peers) == 2
         assert [body.epoch for body in broker.bodies("PRODUCER")] == [0, 1]
         assert broker.warnings(code)
@@ -400,10 +400,10 @@ async def test_producer_not_ready() -> None:
     """ServiceNotReady: looked up and asked again, with the next epoch, over the same connection."""
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("PRODUCER", refuse("ServiceNotReady"))
-        async with producing(broker, client) as (producer, fates):
+        async with producing(broker, client) as (producer, results):
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [0]
+            assert results.stored == [0]
         assert [body.epoch for body in broker.bodies("PRODUCER")] == [0, 1]
         assert len(broker.seen("LOOKUP")) == 2
         assert len(broker.peers) == 1
@@ -425,7 +425,7 @@ async def test_producer_never_answered() -> None:
     """PRODUCER never answered: the broker is told that the producer is not wanted any more."""
     async with ScriptedBroker() as broker, broker.client(timeout=0.05) as client:
         broker.always("PRODUCER", silence)
-        with pytest.raises(Unanswered, match="PRODUCER was not answered by PRODUCER_SUCCESS within"):
+        with pytest.raises(RequestTimeout, match="PRODUCER was not answered by PRODUCER_SUCCESS within"):
             async with producing(broker, client):
                 pass
         (closed,) = await broker.saw("CLOSE_PRODUCER")
@@ -440,17 +440,17 @@ async def test_producer_ready_false() -> None:
         async def later(peer: Peer, frame: Frame) -> None:
             fields = {"request_id": frame.body.request_id, "producer_name": "p"}
             peer.send(build("PRODUCER_SUCCESS", producer_ready=False, **fields))
-            await broker.heard("waiting for exclusive access")
+            await broker.warned("waiting for exclusive access")
             await asyncio.sleep(0.1)  # longer than the timeout
             peer.send(build("PRODUCER_SUCCESS", producer_ready=True, topic_epoch=3, **fields))
 
         broker.once("PRODUCER", later)
         access = {"access": ProducerAccessMode.WaitForExclusive}
-        async with producing(broker, client, **access) as (producer, fates):
+        async with producing(broker, client, **access) as (producer, results):
             broker.once("SEND", lambda peer, frame: close_producer(frame))
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [0]
+            assert results.stored == [0]
         assert [body.topic_epoch for body in broker.bodies("PRODUCER")] == [0, 3]
 
 
@@ -460,11 +460,11 @@ async def test_producer_minimal_success(version: dict[str, bytes]) -> None:
     """PRODUCER_SUCCESS needs nothing but a name, not even a schema version."""
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("PRODUCER", answer("PRODUCER_SUCCESS", producer_name="p", **version))
-        async with producing(broker, client) as (producer, fates):
+        async with producing(broker, client) as (producer, results):
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [0]
-            assert producer.schema_version == b""
+            assert results.stored == [0]
+            assert producer.queue.schema_version == b""
 
 
 @awaited
@@ -472,13 +472,13 @@ async def test_producer_last_sequence_id() -> None:
     """Sequence ids go on behind the last that the broker has of this producer, as it says the first time."""
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.always("PRODUCER", answer("PRODUCER_SUCCESS", producer_name="p", last_sequence_id=7))
-        async with producing(broker, client) as (producer, fates):
+        async with producing(broker, client) as (producer, results):
             broker.once("SEND", stored, hang_up)
             await send(producer, b"a", b"b")
             await producer.flush()
             await send(producer, b"c")
             await producer.flush()
-            assert fates.stored == [8, 9, 10]
+            assert results.stored == [8, 9, 10]
 
 
 @awaited
@@ -486,24 +486,24 @@ async def test_initial_sequence_id() -> None:
     """A first sequence id that the user gave goes before the broker's."""
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.always("PRODUCER", answer("PRODUCER_SUCCESS", producer_name="p", last_sequence_id=7))
-        async with producing(broker, client, initial_sequence_id=99) as (producer, fates):
+        async with producing(broker, client, initial_sequence_id=99) as (producer, results):
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [100]
+            assert results.stored == [100]
 
 
 @awaited
 async def test_name_is_kept() -> None:
     """A producer that the broker has named keeps that name when it is opened again."""
     async with ScriptedBroker() as broker, broker.client() as client:
-        async with producing(broker, client) as (producer, fates):
+        async with producing(broker, client) as (producer, results):
             broker.once("SEND", hang_up)
             await send(producer, b"a")
             await producer.flush()
         first, second = broker.bodies("PRODUCER")
         assert (first.producer_name, second.producer_name) == ("", "scripted-1")
         assert not second.user_provided_producer_name
-        assert fates.stored == [0]
+        assert results.stored == [0]
 
 
 # ---- Losing the connection ----
@@ -515,20 +515,20 @@ async def test_link_lost_amid_sends() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.once("SEND", stored, stored, hang_up)
         broker.once("SEND", *[silence] * 2)  # on their way already
         await send(producer, *(bytes([each]) for each in range(5)))
-        await broker.heard("opening it again")
+        await broker.warned("opening it again")
         await send(producer, b"later")  # while there is no connection
         await producer.flush()
-        assert fates.stored == [0, 1, 2, 3, 4, 5]
+        assert results.stored == [0, 1, 2, 3, 4, 5]
         again = [frame.body.sequence_id for frame in broker.peers[1].frames if frame.command == "SEND"]
         assert again == [2, 3, 4, 5]
         payloads = {frame.body.sequence_id: frame.payload for frame in broker.seen("SEND")}
         assert payloads == {**{each: bytes([each]) for each in range(5)}, 5: b"later"}
-        assert producer.pending_messages == 0
+        assert producer.queue.pending_messages == 0
 
 
 @awaited
@@ -537,16 +537,16 @@ async def test_broker_gone_for_a_while() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client(timeout=0.2) as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.once("SEND", silence)
         await send(producer, b"a")
         await broker.saw("SEND")
         await broker.stop()
-        await broker.heard("refused", 3)
+        await broker.warned("refused", 3)
         await broker.start()
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
         assert sequence_ids(broker) == [0, 0]
 
 
@@ -555,12 +555,12 @@ async def test_link_lost_while_registering() -> None:
     """A connection that ends before PRODUCER is answered is made again, the first time and later."""
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("PRODUCER", hang_up)
-        async with producing(broker, client) as (producer, fates):
+        async with producing(broker, client) as (producer, results):
             broker.once("PRODUCER", hang_up)
             broker.once("SEND", hang_up)
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [0]
+            assert results.stored == [0]
             assert len(broker.peers) == 4
 
 
@@ -568,12 +568,12 @@ async def test_link_lost_while_registering() -> None:
 async def test_no_reconnect() -> None:
     """Without reconnecting a lost connection ends the producer with LinkClosed: all pending fails."""
     async with ScriptedBroker() as broker, broker.client(reconnect=False) as client:
-        async with producing(broker, client) as (producer, fates):
+        async with producing(broker, client) as (producer, results):
             broker.once("SEND", hang_up)
             await send(producer, b"a")
             await producer.flush()
-            assert fates.failed == [0]
-            assert isinstance(fates[0].error, LinkClosed)
+            assert results.failed == [0]
+            assert isinstance(results[0].error, LinkClosed)
             with pytest.raises(LinkClosed, match="the broker closed the connection"):
                 await send(producer, b"b")
         assert len(broker.peers) == 1
@@ -585,13 +585,13 @@ async def test_no_reconnect_with_a_receipt_dropped() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client(reconnect=False) as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.once("SEND", silence)
         await send(producer, b"a", b"b")
         await producer.flush()
-        assert fates.failed == [0, 1]
-        assert "a receipt for sequence id 1, none for 0" in str(fates[0].error)
+        assert results.failed == [0, 1]
+        assert "a receipt for sequence id 1, none for 0" in str(results[0].error)
 
 
 @pytest.mark.parametrize("code", ["TopicTerminatedError", "ProducerFenced", "TopicNotFound"])
@@ -601,15 +601,15 @@ async def test_refused_when_opened_again(code: str) -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.always("PRODUCER", refuse(code, "over"))
         broker.once("SEND", lambda peer, frame: close_producer(frame))
         await send(producer, b"a", b"b")
         await producer.flush()
-        assert fates.failed == [0, 1]
-        assert isinstance(fates[0].error, BrokerError)
-        assert fates[0].error.code == code
+        assert results.failed == [0, 1]
+        assert isinstance(results[0].error, BrokerError)
+        assert results[0].error.code == code
 
 
 @pytest.mark.parametrize("code", ["ProducerBusy", "ServiceNotReady", "NotAllowedError"])
@@ -619,13 +619,13 @@ async def test_refused_for_a_while_when_opened_again(code: str) -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
         broker.once("PRODUCER", refuse(code))
         broker.once("SEND", hang_up)
         await send(producer, b"a")
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
 
 
 @awaited
@@ -634,16 +634,16 @@ async def test_batched_when_the_producer_ends() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client, batch_count=100, batch_delay=60) as (producer, fates),
+        producing(broker, client, batch_count=100, batch_delay=60) as (producer, results),
     ):
         broker.always("PRODUCER", refuse("TopicTerminatedError"))
         broker.once("SEND", silence)
         await producer.send(Outgoing(b"alone", deliver_at=1))
         await send(producer, b"a", b"b", b"c")
         broker.peers[0].send(close_producer(broker.seen("PRODUCER")[0]))
-        await broker.until(lambda: fates)
+        await broker.until(lambda: results)
         await producer.flush()
-        assert sum(each.count for each in fates if each.error is not None) == 4
+        assert sum(each.count for each in results if each.error is not None) == 4
 
 
 # ---- Limits ----
@@ -655,13 +655,13 @@ async def test_message_too_large() -> None:
     async with (
         ScriptedBroker(max_message_size=10) as broker,
         broker.client() as client,
-        producing(broker, client) as (producer, fates),
+        producing(broker, client) as (producer, results),
     ):
-        with pytest.raises(LocalProtocolError, match="the broker takes 10"):
+        with pytest.raises(LocalProtocolError, match="the broker's limit is 10"):
             await send(producer, bytes(11))
         await send(producer, bytes(10))
         await producer.flush()
-        assert len(fates.stored) == 1
+        assert len(results.stored) == 1
         assert len(broker.seen("SEND")) == 1
 
 
@@ -671,7 +671,7 @@ async def test_too_much_pending() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client, max_pending=2) as (producer, fates),
+        producing(broker, client, max_pending=2) as (producer, results),
     ):
         broker.once("SEND", silence, silence)
         sending = asyncio.ensure_future(send(producer, b"a", b"b", b"c"))
@@ -683,7 +683,7 @@ async def test_too_much_pending() -> None:
         broker.peers[0].send(*map(receipt, broker.seen("SEND")))
         await sending
         await producer.flush()
-        assert fates.stored == [0, 1, 2]
+        assert results.stored == [0, 1, 2]
 
 
 @awaited
@@ -692,12 +692,12 @@ async def test_too_much_pending_when_the_producer_ends() -> None:
     async with (
         ScriptedBroker() as broker,
         broker.client() as client,
-        producing(broker, client, max_pending=1) as (producer, fates),
+        producing(broker, client, max_pending=1) as (producer, results),
     ):
         broker.once("SEND", send_error("TopicTerminatedError"))
         with pytest.raises(BrokerError):
             await send(producer, b"a", b"b")
-        assert fates.failed == [0]
+        assert results.failed == [0]
 
 
 # ---- Closing ----
@@ -746,15 +746,15 @@ async def test_partitions_in_turn() -> None:
     """Messages without a key go to the partitions in turn; a producer is opened when it is first used."""
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.always("PARTITIONED_METADATA", answer("PARTITIONED_METADATA_RESPONSE", partitions=3))
-        fates = Fates(broker.bell)
-        publisher = Publisher(client, TOPIC, ProducerOptions(batch_count=1), fates.hear)
+        results = Results(broker.bell)
+        publisher = Publisher(client, TOPIC, ProducerOptions(batch_count=1), results.add)
         await publisher.open()
         assert len(broker.seen("PRODUCER")) == 1
         for _ in range(6):
             await publisher.send(Outgoing(b"a"))
         await publisher.flush()
         await publisher.close()
-        topics = [each.topic for each in fates]
+        topics = [each.topic for each in results]
         assert sorted(topics) == sorted([f"{TOPIC}-partition-{each}" for each in range(3)] * 2)
         assert len(broker.seen("PRODUCER")) == len(broker.seen("CLOSE_PRODUCER")) == 3
 
@@ -764,15 +764,15 @@ async def test_one_partition_loses_its_link() -> None:
     """Producers share a connection; when one drops it all of them are opened again, and nothing is lost."""
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.always("PARTITIONED_METADATA", answer("PARTITIONED_METADATA_RESPONSE", partitions=2))
-        fates = Fates(broker.bell)
-        publisher = Publisher(client, TOPIC, ProducerOptions(batch_count=1), fates.hear)
+        results = Results(broker.bell)
+        publisher = Publisher(client, TOPIC, ProducerOptions(batch_count=1), results.add)
         await publisher.open()
         broker.once("SEND", send_error("PersistenceError"))
         for _ in range(6):
             await publisher.send(Outgoing(b"a"))
         await publisher.flush()
         await publisher.close()
-        assert sorted(fates.stored) == [0, 0, 1, 1, 2, 2]
+        assert sorted(results.stored) == [0, 0, 1, 1, 2, 2]
         assert len(broker.peers) == 2
 
 

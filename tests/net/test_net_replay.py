@@ -35,16 +35,17 @@ from net.scripted import (
 from strategies import frames_to_broker, names
 
 from pulsarctl_wire.errors import SettingsError, Unreachable
-from pulsarctl_wire.net import pairs, replay
-from pulsarctl_wire.net.differences import differences
+from pulsarctl_wire.net import player, replay
+from pulsarctl_wire.net.differences import Difference, differences
 from pulsarctl_wire.net.remap import Names, Remap
-from pulsarctl_wire.net.replay import Difference, Ended, Options, Replay, Totals
+from pulsarctl_wire.net.replay import ConnectionEnded, Pace, Replay, ReplayTotals
 from pulsarctl_wire.net.settings import Auth, Settings, parse_url
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS
+from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.fields import METHODS, SECRETS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
-from pulsarctl_wire.wire.session import Knowledge, Session
 from pulsarctl_wire.wire.stream import FrameStream
 
 SENT: Any = {"producer_id": 1, "sequence_id": 0}
@@ -56,13 +57,13 @@ class Tape:
     """A recording that is made up: what clients sent and brokers answered, in order."""
 
     def __init__(self) -> None:
-        self.events: list[Event | Ended] = []
+        self.events: list[Event | ConnectionEnded] = []
         self._knowledge = Knowledge(join_chunks=False)
         self._sides: dict[int, tuple[FrameStream, FrameStream]] = {}
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, ExchangeState] = {}
         self.now = 0
 
-    async def read(self) -> AsyncIterator[list[Event | Ended]]:
+    async def read(self) -> AsyncIterator[list[Event | ConnectionEnded]]:
         """All of it at once."""
         yield self.events
 
@@ -70,7 +71,7 @@ class Tape:
         if index not in self._sides:
             connection = Connection(index, f"10.0.0.1:{5000 + index}", "10.0.0.2:6650")
             self._sides[index] = FrameStream(connection, False), FrameStream(connection, True)
-            self._sessions[index] = Session(connection, self._knowledge, self._sides[index])
+            self._sessions[index] = ExchangeState(connection, self._knowledge, self._sides[index])
         events = self._sides[index][to_broker].feed(data, self.now)
         self._sessions[index].track(events)
         self.events += events
@@ -90,7 +91,7 @@ class Tape:
         return self
 
     def ended(self, by_broker: bool, connection: int = 0) -> Tape:
-        self.events.append(Ended(self._sessions[connection].connection, by_broker, self.now))
+        self.events.append(ConnectionEnded(self._sessions[connection].connection, by_broker, self.now))
         return self
 
     def greeted(self, connection: int = 0, **fields: Any) -> Tape:
@@ -154,7 +155,7 @@ class Played:
     def __init__(self) -> None:
         self.differences: list[Difference] = []
         self.notes: list[str] = []
-        self.totals = Totals()
+        self.totals = ReplayTotals()
 
     @property
     def kinds(self) -> list[str]:
@@ -184,7 +185,7 @@ async def play(
     playing = Replay(
         settings,
         names or Names(),
-        Options(speed, patience),
+        Pace(speed, patience),
         tell=played.differences.append,
         note=played.notes.append,
     )
@@ -251,7 +252,11 @@ async def test_positions_and_unknown_ids_stay_and_are_counted() -> None:
     async with ScriptedBroker() as broker:
         broker.always("SEEK", silence)
         playing = Replay(
-            Settings(parse_url(broker.url)), Names(), Options(), tell=played.differences.append, note=print
+            Settings(parse_url(broker.url)),
+            Names(),
+            Pace(),
+            tell=played.differences.append,
+            note=print,
         )
         await playing.run(tape.read())
         assert places([broker.bodies("SEEK")[0].message_id]) == [(NO_REQUEST, NO_REQUEST)]
@@ -393,11 +398,11 @@ async def test_what_did_not_come_is_waited_for_half_as_long_the_next_time() -> N
         broker.always("SEND", silence)
         settings = Settings(parse_url(broker.url))
         told: list[Difference] = []
-        playing = Replay(settings, Names(), Options(0, 0.04), tell=told.append, note=lambda text: None)
+        playing = Replay(settings, Names(), Pace(0, 0.04), tell=told.append, note=lambda text: None)
         await playing.run(tape.read())
     assert len(told) == 2
-    assert playing.patience((0, "producer", 1)) == 0.01
-    assert playing.patience((0, "requests")) == 0.04
+    assert playing.timeout((0, "producer", 1)) == 0.01
+    assert playing.timeout((0, "requests")) == 0.04
 
 
 @awaited
@@ -475,7 +480,7 @@ async def test_those_that_a_proxy_passed_on_are_left_out_too(auth: Auth | None) 
     async with ScriptedBroker() as broker:
         settings = Settings(parse_url(broker.url), auth or Auth())
         notes: list[str] = []
-        playing = Replay(settings, Names(), Options(), tell=lambda found: None, note=notes.append)
+        playing = Replay(settings, Names(), Pace(), tell=lambda found: None, note=notes.append)
         await playing.run(tape.read())
         await broker.saw("PARTITIONED_METADATA")
         names = ("CONNECT", "LOOKUP", "PARTITIONED_METADATA")
@@ -547,12 +552,12 @@ async def test_a_broker_that_is_gone_ends_it_behind_what_was_found_before() -> N
     async with ScriptedBroker() as broker:
 
         async def go(peer: Peer) -> None:
-            peer.close()
+            peer.hang_up()
             await broker.stop()
 
         broker.once("PRODUCER", lambda peer, frame: go(peer))
         settings = Settings(parse_url(broker.url))
-        playing = Replay(settings, Names(), Options(), tell=told.append, note=lambda text: None)
+        playing = Replay(settings, Names(), Pace(), tell=told.append, note=lambda text: None)
         with pytest.raises(Unreachable):
             await playing.run(tape.read())
     assert [each.kind for each in told] == ["closed", "missing"]
@@ -653,7 +658,7 @@ async def test_messages_that_do_not_come_cost_no_more_the_more_there_are() -> No
 
     def count(frame: FrameType, event: str, argument: object) -> None:
         nonlocal calls
-        calls += event == "call" and frame.f_code.co_filename == replay.__file__
+        calls += event == "call" and frame.f_code.co_filename in (replay.__file__, player.__file__)
 
     async with ScriptedBroker() as broker:
 
@@ -707,7 +712,7 @@ async def test_a_broker_that_closes_as_recorded() -> None:
     tape = Tape().sent(build("CONNECT", client_version="c", protocol_version=21)).came(refused).ended(True)
 
     def refuse_and_close(peer: Peer, frame: Frame) -> bytes:
-        asyncio.get_running_loop().call_soon(peer.close)
+        asyncio.get_running_loop().call_soon(peer.hang_up)
         return refused
 
     async with ScriptedBroker() as broker:
@@ -791,7 +796,7 @@ async def test_what_a_broker_closes_unasked_is_awaited_and_compared(kind: str, k
         broker.once("SEND", silence)
         played = await play(broker, without, patience=0.05)
     texts = {each.text for each in played.differences if each.kind == "closed"}
-    assert texts == {f"the broker closed this {what}, unlike then"}
+    assert texts == {f"the broker closed this {what}, but not the recorded one"}
 
 
 @awaited
@@ -811,7 +816,7 @@ async def test_what_is_missing_in_the_recording_is_said_and_neither_sent_nor_com
         played = await play(broker, tape)
     assert played.equal
     assert played.notes == [
-        "connection 0: 10 bytes are missing in what the client sent, behind byte 120; "
+        "connection 0: 10 bytes are missing in what the client sent, after byte 120; "
         "such frames are neither sent nor compared"
     ]
 
@@ -824,9 +829,9 @@ async def test_what_is_said_of_many_connections_is_counted() -> None:
         tape.sent(build("PING"), connection=number)
     async with ScriptedBroker() as broker:
         played = await play(broker, tape)
-    assert [note.partition(" is passed over")[0] for note in played.notes] == [
+    assert [note.partition(" is skipped")[0] for note in played.notes] == [
         *(f"connection {number}" for number in range(10)),
-        "connections that are passed over: 15 more times",
+        "connections that are skipped: 15 more times",
     ]
 
 
@@ -841,7 +846,8 @@ def beginnings() -> Iterator[tuple[Tape, str]]:
     gone.events.insert(0, Gap(5, gone.events[0].connection, True))
     yield gone, "its beginning is missing"
     tls = Tape()
-    tls.events.append(Malformed("TLS", b"\x16\x03", 2, Connection(0), True, protocol="TLS"))
+    tls.events.append(spoken := Malformed("TLS", b"\x16\x03", 2, Connection(0), True))
+    spoken.protocol = "TLS"
     yield tls, "it speaks TLS"
 
 
@@ -858,7 +864,7 @@ async def test_connections_without_their_beginning_are_passed_over(tape: Tape, w
 
 @awaited
 async def test_what_waits_for_its_counterpart_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "MAX_WAITING", 10 * pairs._COST)
+    monkeypatch.setattr(replay, "MAX_WAITING", 10 * replay._COST)
     many = b"".join(entry(number)(2) for number in range(100))
     tape = Tape().greeted().subscribed().sent(build("PING")).came(build("PONG"))
     async with ScriptedBroker() as broker:

@@ -28,8 +28,8 @@ from net.scripted import (
 
 from pulsarctl_wire.errors import BrokerError, SessionError
 from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import ConsumerOptions
 from pulsarctl_wire.net.dead_letters import DeadLetters
+from pulsarctl_wire.net.receive_queue import ConsumerOptions
 from pulsarctl_wire.net.subscription import Subscription
 from pulsarctl_wire.net.watch import TopicWatch
 from pulsarctl_wire.wire.frame import Frame
@@ -227,13 +227,13 @@ class Changes(list[tuple[list[str], list[str]]]):
         super().__init__()
         self._broker = broker
 
-    def hear(self, added: list[str], removed: list[str]) -> None:
+    def add(self, added: list[str], removed: list[str]) -> None:
         self.append((added, removed))
         self._broker.bell.ring()
 
 
 async def watching(client: Client, changes: Changes) -> TopicWatch:
-    watch = TopicWatch(client, "public/default", PATTERN, changes.hear)
+    watch = TopicWatch(client, "public/default", PATTERN, changes.add)
     await watch.open()
     return watch
 
@@ -262,7 +262,7 @@ async def test_watch_over_a_link_that_is_lost() -> None:
         changes = Changes(broker)
         broker.once("WATCH_TOPIC_LIST", watched(f"{TOPIC}1"), watched(f"{TOPIC}2"))
         watch = await watching(client, changes)
-        broker.peers[0].close()
+        broker.peers[0].hang_up()
         await broker.until(lambda: changes)
         assert changes == [([f"{TOPIC}2"], [f"{TOPIC}1"])]
         await watch.close()
@@ -276,7 +276,7 @@ async def test_watch_whose_link_is_lost_again() -> None:
         broker.once("WATCH_TOPIC_LIST", watched(f"{TOPIC}1"), hang_up)
         broker.always("WATCH_TOPIC_LIST", watched(f"{TOPIC}2"))
         watch = await watching(client, changes)
-        broker.peers[0].close()
+        broker.peers[0].hang_up()
         await broker.until(lambda: changes)
         await watch.close()
         assert broker.warnings("watching again") == 1

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from net.relayed import CLOSE, End, Upstream, fill, plan_for, relayed, running, turns
+from net.relayed import CLOSE, End, Seen, Upstream, fill, plan_for, relayed, running, turns
 from net.scripted import HOST, awaited, build, nobody, run
 from strategies import cuts, frames_to_broker, message_frames
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.faults import Faults
+from pulsarctl_wire.faults.lanes import Faults
+from pulsarctl_wire.net.listener import origin
 from pulsarctl_wire.net.proxy import Proxy
 from pulsarctl_wire.net.relay import CHUNK, Relay
 from pulsarctl_wire.net.routing import Routing
 from pulsarctl_wire.net.settings import Address
-from pulsarctl_wire.net.sockets import origin
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.proxy_header import build_header
 
@@ -417,11 +417,11 @@ async def test_a_proxy_before_itself_is_refused(host: str) -> None:
     with nobody() as address:
         at = Address(host, int(address.split(":")[1]))
     with pytest.raises(SettingsError, match=f"--to {at} is where pwire itself listens"):
-        await Proxy(plan_for(at, listen=Address(HOST, at.port)), Faults(seed=1)).open()
+        await Proxy(plan_for(at, listen=Address(HOST, at.port)), Faults(seed=1), Seen()).open()
     broker = Address("broker", 6650)
     plan = plan_for(broker, listen=Address("0.0.0.0", at.port), dials={broker: at})
     with pytest.raises(SettingsError, match=f"--to {broker} is where pwire itself listens"):
-        await Proxy(plan, Faults(seed=1)).open()
+        await Proxy(plan, Faults(seed=1), Seen()).open()
 
 
 @awaited
@@ -450,7 +450,7 @@ async def test_nothing_is_dialled_that_leads_to_the_proxy_itself() -> None:
         async with await End.connect(at) as client:
             assert await client.was_reset()
         (note,) = {note for note in proxied.seen.notes if "no connection" in note}
-        assert note == f"connection 0: no connection to the broker: {at}: that is where pwire itself listens"
+        assert note == f"connection 0: no connection to the broker: {at}: pwire itself listens there"
         assert proxied.proxy.connections == 1
 
 
@@ -704,7 +704,7 @@ async def test_a_proxy_header_that_ends_too_early() -> None:
 
 
 def test_a_proxy_header_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulsarctl_wire.net.proxy._HEADER_WAIT", 0.05)
+    monkeypatch.setattr("pulsarctl_wire.net.listener._WAIT", 0.05)
 
     async def test() -> None:
         async with relayed(header_in=True) as proxied:
@@ -727,7 +727,7 @@ def test_the_end_of_the_proxy_ends_those_whose_header_is_waited_for(monkeypatch:
         waited_for.append(sock)  # for its own end would close it
         return await origin(sock, peer)
 
-    monkeypatch.setattr("pulsarctl_wire.net.proxy.origin", kept)
+    monkeypatch.setattr("pulsarctl_wire.net.listener.origin", kept)
 
     async def test() -> None:
         async with relayed(header_in=True) as proxied:

@@ -14,11 +14,10 @@ from net.scripted import HOST, awaited, build
 from segments import PING
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.faults import Faults
+from pulsarctl_wire.faults.lanes import Faults
 from pulsarctl_wire.net import proxy as proxying
-from pulsarctl_wire.net.allowed import Allowed
 from pulsarctl_wire.net.proxy import Plan, Proxy
-from pulsarctl_wire.net.routing import Routing
+from pulsarctl_wire.net.routing import Allowed, Routing
 from pulsarctl_wire.net.settings import Address, Settings, parse_url
 from pulsarctl_wire.wire.frame import Connection, Event, Frame
 from pulsarctl_wire.wire.stream import FrameStream
@@ -59,7 +58,7 @@ def test_rules_are_networks_addresses_and_names(rules: list[str], host: str, ip:
 
 @pytest.mark.parametrize("rule", ["", "10.0.0.0/33", "10.0.0/8", "broker:6650", "pulsar://b"])
 def test_what_is_no_rule_is_said(rule: str) -> None:
-    with pytest.raises(SettingsError, match=r"--allow-broker .* is wanted"):
+    with pytest.raises(SettingsError, match=r"--allow-broker .*: give a network"):
         Allowed([rule])
 
 
@@ -170,7 +169,7 @@ def test_connections_that_wait_are_bounded_and_the_newest_refused(monkeypatch: p
             for _ in range(2):
                 assert await turned_away(proxied)
             assert [note for note in proxied.seen.notes if "refused" in note] == [
-                "a connection was refused: too many wait for a broker; more of them are counted"
+                "a connection was refused: too many wait for a broker; further ones are only counted"
             ]
             assert proxied.proxy.refused == {"too many wait for a broker": 2}
             connect = build("CONNECT", client_version="c")
@@ -261,7 +260,7 @@ async def test_what_goes_wrong_with_one_connection_is_said_and_others_are_accept
             proxied.proxy._router, "find", lambda broker: 1 / 0 if next(broken, False) else find(broker)
         )
         assert await turned_away(proxied)
-        await proxied.seen.noted("a bug in pwire: a connection was not taken (ZeroDivisionError")
+        await proxied.seen.noted("a bug in pwire: a connection was not accepted (ZeroDivisionError")
         client = await proxied.connect()
         broker = await proxied.accept()
         await client.send(PING)

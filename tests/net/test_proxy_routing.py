@@ -26,9 +26,9 @@ from net.scripted import (
 )
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.faults import Faults
+from pulsarctl_wire.faults.lanes import Faults
 from pulsarctl_wire.net.proxy import Proxy
-from pulsarctl_wire.net.routing import LONGEST_ADDRESS, Asked, Route, Router, Routing
+from pulsarctl_wire.net.routing import LONGEST_ADDRESS, Answerer, Route, Router, Routing
 from pulsarctl_wire.net.settings import Address, parse_url
 from pulsarctl_wire.wire.addresses import CARRIERS, rewrite
 from pulsarctl_wire.wire.commands import NAMES, build_command
@@ -232,7 +232,7 @@ async def test_clients_may_send_what_they_like(name: str) -> None:
 
 @awaited
 async def test_what_is_behind_an_address_is_kept() -> None:
-    """Fields that the schema does not have, and bytes behind the command."""
+    """Fields that the schema does not have, and bytes after the command."""
     async with relayed() as proxied:
         client, broker = await proxied.pair()
         command = build_command("LOOKUP_RESPONSE", request_id=1, brokerServiceUrl="pulsar://broker-1:6650")
@@ -304,10 +304,10 @@ async def test_a_redirect_from_one_broker_to_another(mode: Routing) -> None:
         first.client(url) as client,
     ):
         first.always("LOOKUP", connect_to(second, **REDIRECT))
-        async with producing(second, client) as (producer, fates):
+        async with producing(second, client) as (producer, results):
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [0]
+            assert results.stored == [0]
         assert len(first.seen("LOOKUP")) == len(second.seen("LOOKUP")) == 1
         assert not first.seen("PRODUCER")
         assert proxy.connections == len(first.peers) + len(second.peers)
@@ -337,7 +337,7 @@ async def test_a_broker_that_is_a_pulsar_proxy(mode: Routing) -> None:
         assert proxy.connections == 2
         if mode is Routing.LISTENERS:
             assert seen.notes == [
-                f"listening on {parse_url(hops[0].url).addresses[0]} for {behind} by way of {edge.address}"
+                f"listening on {parse_url(hops[0].url).addresses[0]} for {behind} through {edge.address}"
             ]
 
 
@@ -352,12 +352,12 @@ async def test_a_broker_that_names_itself_stays_where_it_is(name: str, mode: Rou
     ):
         (hop,) = [hop async for hop in client.hops(TOPIC)]
         assert hop.url == (url if mode is Routing.LISTENERS else broker.url)
-        async with producing(broker, client) as (producer, fates):
+        async with producing(broker, client) as (producer, results):
             await send(producer, b"a")
             await producer.flush()
-            assert fates.stored == [0]
+            assert results.stored == [0]
         assert not seen.notes
-        assert len(proxy._sockets) == 1
+        assert len(proxy._listener.sockets) == 1
 
 
 @pytest.mark.parametrize("through", [False, True])
@@ -377,7 +377,7 @@ async def test_a_broker_known_by_another_name_is_dialled_where_it_can_be(through
             async with producing(first, client):
                 assert first.seen("PRODUCER")
             assert proxy.connections == len(first.peers) + len(second.peers)
-            assert len(proxy._sockets) == 2
+            assert len(proxy._listener.sockets) == 2
             assert not [note for note in seen.notes if "no connection" in note]
 
 
@@ -389,7 +389,7 @@ async def test_an_assigned_broker_is_gone_to_by_the_proxy() -> None:
         ScriptedBroker() as second,
         before(first) as (proxy, url, _),
         first.client(url) as client,
-        producing(second, client) as (producer, fates),
+        producing(second, client) as (producer, results),
     ):
         body = first.bodies("PRODUCER")[0]
         first.peers[-1].send(
@@ -403,7 +403,7 @@ async def test_an_assigned_broker_is_gone_to_by_the_proxy() -> None:
         await second.saw("PRODUCER")
         await send(producer, b"a")
         await producer.flush()
-        assert fates.stored == [0]
+        assert results.stored == [0]
         assert proxy.connections == len(first.peers) + len(second.peers)
 
 
@@ -502,7 +502,7 @@ async def test_mapped_addresses_elsewhere_are_told_all_the_same(host: str) -> No
     broker_1, mapped = Address("broker-1", 6650), Address(host, 6650)
     async with relayed(told={broker_1: mapped}) as proxied:
         assert proxied.seen.notes == [
-            f"{mapped} is no address of this machine: clients are sent there for {broker_1}"
+            f"{mapped} is not an address of this machine: clients are sent there for {broker_1}"
         ]
         client, broker = await proxied.pair()
         found = await looked_up(client, broker, f"pulsar://{broker_1}")
@@ -514,7 +514,7 @@ async def test_a_mapped_address_in_use_is_an_error() -> None:
     with nobody() as taken:
         async with Upstream() as upstream:
             mapped = {Address("broker-1", 6650): Address(HOST, int(taken.split(":")[1]))}
-            proxy = Proxy(plan_for(upstream.address, told=mapped), Faults(seed=7))
+            proxy = Proxy(plan_for(upstream.address, told=mapped), Faults(seed=7), Seen())
             said = f"--map broker-1:6650={taken}: Address already in use; name another address"
             with pytest.raises(SettingsError, match=re.escape(said)):
                 await proxy.open()
@@ -524,7 +524,7 @@ async def test_a_mapped_address_in_use_is_an_error() -> None:
 @awaited
 async def test_an_address_in_use_is_an_error() -> None:
     async with Upstream() as upstream:
-        proxy = Proxy(plan_for(upstream.address, listen=upstream.address), Faults(seed=7))
+        proxy = Proxy(plan_for(upstream.address, listen=upstream.address), Faults(seed=7), Seen())
         with pytest.raises(OSError, match="in use"):
             await proxy.open()
         await proxy.close(CLOSE)
@@ -619,7 +619,7 @@ async def test_what_is_no_address_is_left_as_it_is(url: str, mode: Routing) -> N
             await broker.send(frame)
             assert await client.receive(len(frame)) == frame
         (note,) = proxied.seen.notes
-        assert note.startswith("an address of the broker's was not rewritten: ")
+        assert note.startswith("an address of a broker was not rewritten: ")
 
 
 @awaited
@@ -658,7 +658,7 @@ def test_a_cluster_of_too_many_brokers(mode: Routing, monkeypatch: pytest.Monkey
 
 # ---- The decision alone ----
 
-ASKED = Asked(Address("edge", 6650), "192.0.2.9:6650")
+ASKED = Answerer(Address("edge", 6650), "192.0.2.9:6650")
 LISTENER = Address("proxy", 7000)
 
 
@@ -674,7 +674,7 @@ def decided(
     plain: str | None,
     tls: str | None,
     command: str = "LOOKUP_RESPONSE",
-    asked: Asked = ASKED,
+    asked: Answerer = ASKED,
     **fields: Any,
 ) -> tuple[str, str, bool]:
     """What becomes of a pair of addresses, and whether clients are told to stay."""
@@ -802,7 +802,7 @@ def test_an_endless_address_is_left_as_it_is(mode: Routing) -> None:
         url = f"pulsar://{host * LONGEST_ADDRESS}:6650"
         assert decided(it, url, None) == (url, "", False)
     assert notes == [
-        f"an address of the broker's was not rewritten: it has more than {LONGEST_ADDRESS} characters"
+        f"an address of a broker was not rewritten: it has more than {LONGEST_ADDRESS} characters"
     ]
     assert not it.routes
 
@@ -810,7 +810,7 @@ def test_an_endless_address_is_left_as_it_is(mode: Routing) -> None:
 def test_the_last_answer_says_how_a_broker_is_reached() -> None:
     it = router(routing=Routing.CONNECT)
     decided(it, PLAIN, None, proxy_through_service_url=True)
-    decided(it, PLAIN, None, asked=Asked(Address("b", 6650), "192.0.2.8:6650"))
+    decided(it, PLAIN, None, asked=Answerer(Address("b", 6650), "192.0.2.8:6650"))
     assert it.find("b:6650") == Route((Address("b", 6650),))
 
 

@@ -161,10 +161,10 @@ def test_a_session_of_ours(trust: Trust, inside: bool, outside: bool) -> None:
                     settings = {"tls_ca": str(trust.ca)} if inside else {}
                     async with (
                         broker.client(url, **settings) as client,
-                        producing(broker, client) as (producer, fates),
+                        producing(broker, client) as (producer, results),
                     ):
                         await send(producer, *(b"%d" % number for number in range(PULSES)))
-                        await broker.until(lambda: len(fates.stored) == PULSES)
+                        await broker.until(lambda: len(results.stored) == PULSES)
                     assert not [note for note in seen.notes if "no connection" in note]
             finally:
                 bridging.cancel()
@@ -291,7 +291,7 @@ def test_a_broker_that_closes_where_tls_is_spoken(trust: Trust) -> None:
                 assert await client.was_reset()
                 (note,) = seen.notes
                 assert note.endswith(
-                    f"{upstream.address}: closed before TLS was agreed on; is this a port without TLS?"
+                    f"{upstream.address}: closed during the TLS handshake; is this a port without TLS?"
                 )
 
     run(test())
@@ -308,7 +308,7 @@ def test_a_client_that_speaks_no_tls(trust: Trust) -> None:
                 with suppress(ConnectionResetError):
                     await client.rest()
                 await seen.noted(
-                    f"a connection from {client.name} failed: the client does not speak TLS; its URL is"
+                    f"a connection from {client.name} failed: the client does not speak TLS; its URL must"
                 )
             assert not proxy.relays
             assert not seen.open
@@ -330,7 +330,7 @@ def test_a_client_that_does_not_trust_us(trust: Trust, stranger: Trust) -> None:
 
 
 def test_a_handshake_that_does_not_come(trust: Trust, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulsarctl_wire.net.proxy._HEADER_WAIT", 0.05)
+    monkeypatch.setattr("pulsarctl_wire.net.listener._WAIT", 0.05)
 
     async def test() -> None:
         async with (
@@ -372,7 +372,7 @@ def test_clients_show_certificates_where_they_are_asked_for(tmp_path: Path, ours
                 stream = await Stream.connect(at, context)
                 await stream.rest()
                 await stream.close()
-            await seen.noted("failed: the client shows no certificate, and --client-ca asks for one")
+            await seen.noted("failed: the client sent no certificate, and --client-ca asks for one")
             context.load_cert_chain(ours)
             stream = await Stream.connect(at, context)
             async with await upstream.accept() as broker:

@@ -11,7 +11,8 @@ from net.relayed import CLOSE, End, Proxied, fill, relayed, turns
 from net.scripted import NO_REQUEST, awaited, build, entry, frame_of, run
 from strategies import cuts, frames_to_broker, message_frames
 
-from pulsarctl_wire.net.relay import CHUNK, MOST_ANSWERS, MOST_DELAYED
+from pulsarctl_wire.net.lane import MOST_ANSWERS, MOST_DELAYED
+from pulsarctl_wire.net.relay import CHUNK
 from pulsarctl_wire.net.routing import Routing
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import locate
@@ -65,8 +66,8 @@ async def test_drop() -> None:
         await crossed(client, broker, receipt(1))  # the other direction's is its third match
         assert proxied.seen.notes == ["connection 0: #1 drop: SEND_RECEIPT producer 1 sequence 1 message 1:1"]
         assert bytes(proxied.seen.bytes[False]) == expected  # what was passed on is what is told
-        ((_, _, matched, hits),) = proxied.proxy.faults.listing()
-        assert (matched, hits) == (5, 1)
+        (listed,) = proxied.proxy.faults.listing()
+        assert (listed.matched, listed.hits) == (5, 1)
 
 
 @awaited
@@ -433,7 +434,7 @@ ANSWER = build(
 async def test_who_reads_no_answers_is_not_listened_to() -> None:
     async with relayed(REFUSED) as proxied:
         client, broker = await proxied.pair()
-        sent = await fill(client, LARGE * 100)
+        sent = await fill(client, LARGE * 100, lambda: proxied.queued > 0)
         assert 0 < proxied.queued <= 2 * CHUNK
         client.half_close()
         expected = ANSWER * (sent // len(LARGE))  # one for each that was sent as a whole
@@ -467,8 +468,8 @@ async def test_answers_behind_a_frame_that_does_not_end_are_bounded() -> None:
 async def test_what_is_delayed_is_bounded(piece: bytes) -> None:
     async with relayed(f"delay time={NEVER} direction=to-broker") as proxied:
         client, broker = await proxied.pair()
-        sent = await fill(client, piece)
         lane = proxied.relay.lanes[True]
+        sent = await fill(client, piece, lambda: lane._delayed_bytes >= MOST_DELAYED)
         assert MOST_DELAYED <= lane._delayed_bytes <= MOST_DELAYED + CHUNK
         assert sent >= lane._delayed_bytes
         await crossed(broker, client, PONG)  # the other direction is not held up

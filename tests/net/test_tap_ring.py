@@ -19,8 +19,18 @@ from net.relayed import Seen
 from strategies import cuts, frames_to_broker
 
 from pulsarctl_wire.net import tap
-from pulsarctl_wire.net.tap import CARRIED, CLOSED, END, LEFT_OUT, MISSED, NOTE, OPENED, Record, Ring
-from pulsarctl_wire.net.telling import Telling
+from pulsarctl_wire.net.tap import (
+    CARRIED,
+    CLOSED,
+    END,
+    LEFT_OUT,
+    MISSED,
+    NOTE,
+    OPENED,
+    TapRecord,
+    TapRing,
+    TapWriter,
+)
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.walk import HEAD
 
@@ -32,11 +42,11 @@ numbers = st.integers(0, 2**64 - 1)
 times = st.integers(0, 2**63 - 1)
 
 
-def ring(capacity: int = SMALL, **options: Any) -> Ring:
-    return Ring(capacity=capacity, **options)
+def ring(capacity: int = SMALL, **options: Any) -> TapRing:
+    return TapRing(capacity=capacity, **options)
 
 
-def drop(ring: Ring) -> None:
+def drop(ring: TapRing) -> None:
     """What it holds open besides what `end` closes."""
     ring.for_proxy()
     if not ring._over:
@@ -50,13 +60,13 @@ class Model(RuleBasedStateMachine):
         super().__init__()
         self.ring = ring()
         self.records = self.ring.records(0)
-        self.queue: deque[Record] = deque()
+        self.queue: deque[TapRecord] = deque()
 
     def step(self, size: int) -> int:
         """Bytes that a record with so much data takes, padding and all."""
         return RECORD + size + -(RECORD + size) % 8
 
-    def added(self, fits: bool, record: Record) -> None:
+    def added(self, fits: bool, record: TapRecord) -> None:
         """It was taken if `fits`; and if there was no room, there really was none."""
         step = self.step(len(record.data))
         if fits:
@@ -69,14 +79,14 @@ class Model(RuleBasedStateMachine):
     @rule(number=numbers, to_broker=st.booleans(), data=st.binary(max_size=100), time_ns=times)
     def carry(self, number: int, to_broker: bool, data: bytes, time_ns: int) -> None:
         fits = self.ring.carried(Connection(number), to_broker, data, time_ns)
-        self.added(fits, Record(CARRIED, number, to_broker, time_ns, data))
+        self.added(fits, TapRecord(CARRIED, number, to_broker, time_ns, data))
 
     @rule(number=numbers, to_broker=st.booleans(), size=numbers, frames=numbers)
     def miss(self, number: int, to_broker: bool, size: int, frames: int) -> None:
         fits = self.ring.missed(Connection(number), to_broker, size, frames, 5)
         data = tap._COUNTS.pack(size, frames)
-        assert Record(MISSED, 0, False, 0, data).counts == (size, frames)
-        self.added(fits, Record(MISSED, number, to_broker, 5, data))
+        assert TapRecord(MISSED, 0, False, 0, data).counts == (size, frames)
+        self.added(fits, TapRecord(MISSED, number, to_broker, 5, data))
 
     @precondition(lambda self: not self.queue)
     @rule(number=numbers)
@@ -84,8 +94,8 @@ class Model(RuleBasedStateMachine):
         """These say nothing of room; in an empty ring there is some."""
         self.ring.opened(Connection(number, "a:1", "b:2"), 3)
         self.ring.closed(Connection(number), 4, True)
-        self.queue.append(Record(OPENED, number, False, 3, b"a:1\nb:2"))
-        self.queue.append(Record(CLOSED, number, False, 4, b""))
+        self.queue.append(TapRecord(OPENED, number, False, 3, b"a:1\nb:2"))
+        self.queue.append(TapRecord(CLOSED, number, False, 4, b""))
 
     @rule(count=st.integers(1, 12))
     def take(self, count: int) -> None:
@@ -112,9 +122,9 @@ TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=100, stateful_step_count=40)
 
 
-def taken(ring: Ring, records: Iterator[Record | None] | None = None) -> list[Record]:
+def taken(ring: TapRing, records: Iterator[TapRecord | None] | None = None) -> list[TapRecord]:
     """What there is by now."""
-    found: list[Record] = []
+    found: list[TapRecord] = []
     for record in records or ring.records(0):
         if record is None:
             return found
@@ -125,7 +135,7 @@ def taken(ring: Ring, records: Iterator[Record | None] | None = None) -> list[Re
 # ---- Notes, and room for them ----
 
 
-def stuff(it: Ring) -> int:
+def stuff(it: TapRing) -> int:
     """Fill it to the last byte; gives the records that this took."""
     count = 0
     while it.missed(Connection(0), True, 1, 1, 0):
@@ -150,7 +160,7 @@ def test_notes_are_cut_and_harmless() -> None:
     drop(it)
 
 
-def left_out(it: Ring, records: Iterator[Record | None], count: int) -> None:
+def left_out(it: TapRing, records: Iterator[TapRecord | None], count: int) -> None:
     """Fill it, have it leave out so many notes, and empty it."""
     stuffed = stuff(it)
     for _ in range(count):
@@ -278,11 +288,11 @@ def test_what_is_carried_and_what_is_missed_is_all(
 ) -> None:
     data, frames, chunks = drawn
     watcher = Forgetful(answers)
-    telling = Telling(watcher, Connection(0), True)
+    tap_writer = TapWriter(watcher, Connection(0), True)
     for chunk in chunks:
-        telling.carried(chunk, 7)
+        tap_writer.carried(chunk, 7)
     answers.clear()
-    telling.finish()
+    tap_writer.finish()
     assert watcher.at == len(data)
     told_of = {at for each in watcher.told_of for at in each}
     assert bytes(watcher.bytes[True]) == bytes(data[at] for at in sorted(told_of))
@@ -298,10 +308,10 @@ def test_what_is_missed_before_bytes_that_are_no_frame(cut: int) -> None:
     frame = bytes.fromhex("00000017 00000008 0806 320408001000 00000007 0a0130 1001 1800")
     data = frame + frame + bytes(10)
     watcher = Forgetful([False, True])
-    telling = Telling(watcher, Connection(0), True)
+    tap_writer = TapWriter(watcher, Connection(0), True)
     for chunk in (data[:1], data[1:cut], data[cut:]):
-        telling.carried(chunk, 7)
-    telling.finish()
+        tap_writer.carried(chunk, 7)
+    tap_writer.finish()
     assert watcher.at == len(data)
     assert watcher.lost[True] == [len(data) - 1, 2]
 
@@ -311,14 +321,14 @@ def test_what_a_new_watcher_is_told_begins_with_a_frame(raws: list[bytes], drawn
     """Wherever the one before it was; and what that one saw of the frame that was cut counts as missed."""
     data = b"".join(raws)
     cut = drawn.draw(st.integers(0, len(data)))
-    telling = Telling(Seen(), Connection(0), True)
+    tap_writer = TapWriter(Seen(), Connection(0), True)
     for chunk in drawn.draw(cuts(data[:cut])):
-        telling.carried(chunk, 7)
-    telling._watcher = watcher = Seen()
-    telling.anew()
+        tap_writer.carried(chunk, 7)
+    tap_writer._ring = watcher = Seen()
+    tap_writer.restart()
     for chunk in drawn.draw(cuts(data[cut:])):
-        telling.carried(chunk, 7)
-    telling.finish()
+        tap_writer.carried(chunk, 7)
+    tap_writer.finish()
     starts = [sum(map(len, raws[:number])) for number in range(len(raws) + 1)]
     begin = min(start for start in starts if start >= cut)
     assert bytes(watcher.bytes[True]) == data[begin:]
@@ -328,12 +338,12 @@ def test_what_a_new_watcher_is_told_begins_with_a_frame(raws: list[bytes], drawn
 def test_a_new_watcher_misses_one_frame_though_its_head_was_cut() -> None:
     """Found by `.ci/explore`: all that came with the rest of that frame was missed too."""
     frame = bytes.fromhex("00000009 00000005 08 12 920100")
-    telling = Telling(Seen(), Connection(0), True)
-    telling.carried(frame[:1], 7)
-    telling._watcher = watcher = Seen()
-    telling.anew()
-    telling.carried(frame[1:] + frame + frame, 7)
-    telling.finish()
+    tap_writer = TapWriter(Seen(), Connection(0), True)
+    tap_writer.carried(frame[:1], 7)
+    tap_writer._ring = watcher = Seen()
+    tap_writer.restart()
+    tap_writer.carried(frame[1:] + frame + frame, 7)
+    tap_writer.finish()
     assert bytes(watcher.bytes[True]) == frame + frame
     assert watcher.lost[True] == [len(frame) - 1, 1]
 
@@ -341,9 +351,9 @@ def test_a_new_watcher_misses_one_frame_though_its_head_was_cut() -> None:
 def test_a_watcher_that_wants_no_bytes_is_not_told_of_any() -> None:
     watcher = Seen()
     watcher.wants_bytes = False
-    telling = Telling(watcher, Connection(0), True)
-    telling.carried(bytes(100), 7)
-    telling.finish()
+    tap_writer = TapWriter(watcher, Connection(0), True)
+    tap_writer.carried(bytes(100), 7)
+    tap_writer.finish()
     assert not watcher.told
 
 
@@ -351,9 +361,9 @@ def test_what_a_frame_lost_does_not_hide_the_next() -> None:
     frame = b"\0\0\0\x08\0\0\0\x04\x08\x12\x92\x01"
     answers = [True]
     watcher = Forgetful(answers)
-    telling = Telling(watcher, Connection(0), True)
-    telling.carried(frame[:HEAD], 7)
-    telling.carried(frame[HEAD:] + frame, 7)
+    tap_writer = TapWriter(watcher, Connection(0), True)
+    tap_writer.carried(frame[:HEAD], 7)
+    tap_writer.carried(frame[HEAD:] + frame, 7)
     assert bytes(watcher.bytes[True]) == frame
     assert watcher.lost[True] == [len(frame), 1]
 
@@ -362,10 +372,10 @@ def test_what_a_frame_lost_does_not_hide_the_next() -> None:
 
 FORKED = """
 import os, signal, sys
-from pulsarctl_wire.net.tap import Ring
+from pulsarctl_wire.net.tap import TapRing
 from pulsarctl_wire.wire.frame import Connection
 
-ring = Ring(capacity=4096)
+ring = TapRing(capacity=4096)
 child = os.fork()
 if not child:
     ring.for_proxy()
@@ -405,10 +415,10 @@ def test_all_comes_from_another_process_and_its_end_too(ending: str, said: str) 
 
 PUTTER = """
 import os, sys
-from pulsarctl_wire.net.tap import Ring
+from pulsarctl_wire.net.tap import TapRing
 from pulsarctl_wire.wire.frame import Connection
 
-ring = Ring(capacity=4096)
+ring = TapRing(capacity=4096)
 child = os.fork()
 if not child:
     ring.for_watcher()
