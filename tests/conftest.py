@@ -1,12 +1,17 @@
 """Settings of all tests."""
 
+import os
 import signal
+from collections.abc import Generator
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from pkgutil import walk_packages
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 import pulsarctl_wire
 from pulsarctl_wire.capture import files
@@ -23,11 +28,57 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for w
 COMPILED = not files.__file__.endswith(".py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Compiled modules (hatch_build.py) have their constants built in: leave tests that change some."""
-    for item in items:
-        if COMPILED and "monkeypatch" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.skip("pwire is compiled"))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Compiled modules (hatch_build.py) have their constants built in: leave out tests that change some."""
+    if COMPILED:
+        others = [item for item in items if "monkeypatch" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+class _Scheduler(LoadFileScheduling):  # type: ignore[misc]
+    """One worker runs a file. All of Spark's are for the same one: to start a session takes seconds."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith("tests/spark/") else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return _Scheduler(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+# -- in CI, what is skipped without being expected has failed
+
+
+def _reasons() -> list[str]:
+    """Beginnings of the reasons for which a machine of CI may skip tests; none outside of CI."""
+    file = os.environ.get("PWIRE_CI_SKIPS")
+    lines = Path(file).read_text().splitlines() if file else []
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _judge(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Make a failure of an unexpected skip."""
+    if "PWIRE_CI_SKIPS" in os.environ and report.outcome == "skipped" and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = reason.removeprefix("Skipped: ")
+        if not reason.startswith(tuple(_reasons())):
+            report.outcome = "failed"
+            report.longrepr = f"skipped, which CI does not expect: {reason}"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _judge(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _judge(report)
+    return report
 
 
 def pytest_collection_finish() -> None:

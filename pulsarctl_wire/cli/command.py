@@ -1,21 +1,24 @@
-"""What every command of `pwire` has besides its own: the options of the screen, and errors of one line."""
+"""What all commands of `pwire` share: the option --color, and usage errors in one line."""
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.render.text import meant
 
 _COLOURS: Final = ("always", "auto", "never")
 _UsageError: Final[Any] = typer.BadParameter.__base__
-"""Typer has no name of its own for it, and moved it between releases."""
+"""Typer does not export this class, and its module differs between releases."""
 
 
 def _choose_colour(context: Any, option: Any, value: Any) -> None:
@@ -23,7 +26,7 @@ def _choose_colour(context: Any, option: Any, value: Any) -> None:
         value = "never"
     if value:
         if value not in _COLOURS:
-            raise typer.BadParameter(f"{value} is none of {', '.join(_COLOURS)}", context, option)
+            raise typer.BadParameter(f"{value} is not one of {', '.join(_COLOURS)}", context, option)
         console.screen.colour = value
 
 
@@ -36,7 +39,7 @@ def _screen_options() -> list[TyperOption]:
             is_eager=True,  # as --help is
             expose_value=False,
             autocompletion=lambda context, arguments, incomplete: list(_COLOURS),
-            help="Colours: always, auto (on a terminal) or never. NO_COLOR and FORCE_COLOR are heard.",
+            help="Colours: always, never, or auto (on a terminal; NO_COLOR and FORCE_COLOR override).",
         ),
         TyperOption(
             param_decls=["--no-color"],
@@ -44,32 +47,48 @@ def _screen_options() -> list[TyperOption]:
             callback=_choose_colour,
             is_eager=True,  # as --help is
             expose_value=False,
-            help="--color never.",
+            help="Same as --color never.",
             hidden=True,
         ),
     ]
 
 
+_NOT_IN_HELP: Final = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
+"""Classes that typer's help imports but ours never uses: importing them takes as long as all the rest."""
+
+
+def _rich_utils() -> Any:
+    left_out = [module for module in _NOT_IN_HELP if module not in sys.modules]
+    for module in left_out:
+        sys.modules[module] = ModuleType(module)
+        setattr(sys.modules[module], _NOT_IN_HELP[module], type(_NOT_IN_HELP[module], (), {}))
+    try:
+        from typer import rich_utils
+    finally:
+        for module in left_out:
+            del sys.modules[module]
+    return rich_utils
+
+
 class HelpPage:
-    """A mixin: help in colours where everything else has some."""
+    """A mixin that colours help under the same rules as all other output."""
 
     def format_help(self, context: Any, formatter: Any) -> None:
-        """As of the parent."""
-        from typer import rich_utils
-
+        """Overrides the parent's method."""
+        rich_utils = _rich_utils()
         rich_utils.FORCE_TERMINAL = console.use_colour(sys.stdout)
         super().format_help(context, formatter)  # type: ignore[misc]
 
 
 class _Screened(HelpPage):
-    """A mixin: `--color` besides the own options, and usage errors that know their command."""
+    """A mixin that adds `--color`, and sets the context of usage errors, which name the command by it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.params = [*getattr(self, "params", ()), *_screen_options()]
 
     def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
-        """As of the parent."""
+        """Overrides the parent's method."""
         try:
             parsed: list[str] = super().parse_args(context, arguments)  # type: ignore[misc]
         except _UsageError as error:
@@ -77,18 +96,23 @@ class _Screened(HelpPage):
             raise
         return parsed
 
+    def invoke(self, context: Any) -> Any:
+        """Overrides the parent's method."""
+        gc.enable()  # `main` turned it off for the imports
+        return super().invoke(context)  # type: ignore[misc]
+
 
 class Command(_Screened, TyperCommand):
     """A command with `--color`."""
 
 
 class Group(_Screened, TyperGroup):
-    """A group of commands with `--color`, which is itself a command."""
+    """A group of commands with `--color`; the group can be run as a command too."""
 
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """What is wrong with a command line is said in one line, and ends the command."""
+    """Turn usage errors into one line on stderr and exit code 2."""
     try:
         yield
     except _UsageError as error:
@@ -97,20 +121,20 @@ def usage_errors() -> Iterator[None]:
         if type(error).__name__ == "NoArgsIsHelpError":
             context.get_help()  # prints it
             raise SystemExit(console.EXIT_USAGE) from None
-        said = f"{_told(error)} ({path} --help)"
-        console.fail(f"{path.removeprefix('pwire').strip()}: {said}".removeprefix(": "), console.EXIT_USAGE)
+        message = f"{_message_of(error)} ({path} --help)"
+        console.fail(f"{path.removeprefix('pwire').strip()}: {message}".removeprefix(": "))
 
 
-def _told(error: Any) -> str:
-    """The cause, and what was probably meant."""
+def _message_of(error: Any) -> str:
+    """What is wrong, with a suggestion for typos."""
     if (name := getattr(error, "option_name", None)) and hasattr(error, "possibilities"):
         flags = [flag for each in error.ctx.command.params if not each.hidden for flag in each.opts]
-        hint = console.meant(name, [flag for flag in flags if flag.startswith("--")])
+        hint = meant(name, [flag for flag in flags if flag.startswith("--")])
         return f"no such option {name}{hint}"
     text: str = error.format_message().replace("\n", " ")
     if typo := re.match(r"No such command '(.*?)'", text):
         known = list(error.ctx.command.list_commands(error.ctx))
-        return f"no such command {typo[1]}{console.meant(typo[1], known)}"
+        return f"no such command {typo[1]}{meant(typo[1], known)}"
     text = re.sub(r"^(Invalid value for|Missing|Got|Option)", lambda found: found[0].lower(), text)
     text = re.sub(r" +", " ", text.replace("invalid value for ", "").replace("'", ""))
-    return re.sub(r"is not a valid (int|float).*", "is no number", text.rstrip("."))
+    return re.sub(r"is not a valid (int|float).*", "is not a number", text.rstrip("."))

@@ -1,42 +1,36 @@
-"""The terminal and the shell: exit codes, colours, one-line errors, text made safe to print.
+"""The terminal and the shell: exit codes (docs/cli.md), colours, errors, text made safe to print."""
 
-Exit codes, documented in docs/cli.md:
-
-    0    done
-    1    a bug in pwire (a traceback)
-    2    the command line is wrong: unknown option, bad value, bad expression
-    3    a source cannot be read, or is nothing that pwire reads
-    4    a source breaks off or is damaged: all before that was shown
-    5    an output file cannot be written
-    6    no connection to a broker, or it was lost
-    7    a broker refused
-    8    a broker did not answer in time
-    9    a broker answers a replay otherwise than was recorded
-    130  interrupted by Ctrl-C
-    141  the reader of a pipe has gone
-"""
+from __future__ import annotations
 
 import io
 import os
-import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from pulsarctl_wire.errors import (
     BrokerError,
     FilterError,
     LocalProtocolError,
+    RequestTimeout,
     SessionError,
     SettingsError,
-    Unanswered,
     WireError,
 )
+from pulsarctl_wire.render.text import PLAIN, Paint, clean, without_passwords
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
+
+    from pulsarctl_wire.record import Recorder
+    from pulsarctl_wire.render.events import Render
+    from pulsarctl_wire.render.line import Clock
+    from pulsarctl_wire.wire.frame import Event
 
 EXIT_USAGE: Final = 2
 EXIT_SOURCE: Final = 3
@@ -49,20 +43,14 @@ EXIT_DIFFERS: Final = 9
 EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE: Final = 141
 
-_CODES: Final = {
-    "dim": "2",
-    "bold": "1",
-    "red": "1;31",
-    "green": "32",
-    "yellow": "33",
-    "blue": "34",
-    "magenta": "35",
-    "cyan": "36",
-}
+
+def worse_source(code: int, *, damaged: bool) -> int:
+    """The exit code, so far `code`, after a source that is `damaged`, or else cannot be read at all."""
+    return EXIT_DAMAGED if damaged and code != EXIT_SOURCE else EXIT_SOURCE
 
 
 def prepare_streams() -> None:
-    """Make what was closed at the start read and write nothing; let no character fail for its encoding."""
+    """Open standard streams that are closed as /dev/null, and escape characters that cannot be encoded."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -72,44 +60,35 @@ def prepare_streams() -> None:
 
 
 def complain(text: str) -> None:
-    """Say one line on stderr; control characters in it are escaped."""
+    """Print one line on stderr. Control characters in `text` are escaped."""
     sys.stdout.flush()
     sys.stderr.write(f"pwire: {without_passwords(clean(text))}\n")
     sys.stderr.flush()
 
 
-_USER: Final = re.compile(r"[^\s/@:'\"]+:(?!//)[^\s@]+@|(?<=//)[^\s/@'\"]+@")
-_QUERY: Final = re.compile(r"(/[^\s?'\"]*\?)[^\s'\"]+")
-
-
-def without_passwords(text: str) -> str:
-    """`text` without the user names, passwords and queries of the URLs and addresses in it."""
-    return _QUERY.sub(r"\1…", _USER.sub("…@", text))
-
-
-def fail(text: str, code: int) -> NoReturn:
-    """Say one line on stderr and end with exit code `code`."""
+def fail(text: str, code: int = EXIT_USAGE) -> NoReturn:
+    """Print one line on stderr and exit with `code`; by default 2: the command line is wrong."""
     complain(text)
     raise SystemExit(code)
 
 
 def _give_up_stdout() -> None:
-    """Keep the interpreter from trying once more to write what could not be written."""
-    with suppress(io.UnsupportedOperation):  # a stdout that is no file needs no care
+    """Keep the interpreter from writing buffered output again at exit."""
+    with suppress(io.UnsupportedOperation):  # stdout has no file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def end_of_pipe() -> NoReturn:
-    """End quietly, for nobody reads our output any more."""
+    """Exit quietly, as the reader of our output has closed the pipe."""
     _give_up_stdout()
     raise SystemExit(EXIT_PIPE)
 
 
 def code_of(error: WireError) -> int:
-    """The exit code of a command that `error` ends."""
+    """The exit code of a command that fails with `error`."""
     codes: tuple[tuple[type[WireError], int], ...] = (
         (BrokerError, EXIT_REFUSED),
-        (Unanswered, EXIT_UNANSWERED),
+        (RequestTimeout, EXIT_UNANSWERED),
         (SessionError, EXIT_UNREACHABLE),
         (SettingsError, EXIT_USAGE),
         (FilterError, EXIT_USAGE),
@@ -119,8 +98,8 @@ def code_of(error: WireError) -> int:
 
 
 @contextmanager
-def errors_said() -> Iterator[None]:
-    """What goes wrong with sources, sessions or the output ends the command with one line."""
+def errors_reported() -> Iterator[None]:
+    """Turn errors of sources, sessions and the output into one line on stderr and an exit code."""
     try:
         yield
     except WireError as error:
@@ -133,13 +112,13 @@ def errors_said() -> Iterator[None]:
 
 
 class Screen:
-    """What the command line says about the screen. One for the process; `reset` before each command."""
+    """The options `--color` and `--wide`. There is one per process, and `reset` runs before each command."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """As if the command line said nothing."""
+        """Set the defaults."""
         self.colour = "auto"
         """`always`, `auto` or `never` (`--color`)."""
         self.wide = False
@@ -155,10 +134,10 @@ def is_terminal(stream: object) -> bool:
 
 
 def use_colour(stream: object) -> bool:
-    """Whether to colour what goes to `stream`.
+    """Whether to colour output to `stream`.
 
-    `--color` decides, then NO_COLOR (no-color.org), then FORCE_COLOR (force-color.org), each if it is set to
-    anything but the empty string; otherwise terminals get colours.
+    `--color` decides, unless it is `auto`. Then NO_COLOR (no-color.org) and FORCE_COLOR (force-color.org)
+    decide, in this order, if they are set and not empty. Otherwise terminals get colours.
     """
     if screen.colour != "auto":
         return screen.colour == "always"
@@ -167,8 +146,8 @@ def use_colour(stream: object) -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or is_terminal(stream)
 
 
-def rich_console(stream: TextIO, **more: Any) -> "Console":
-    """Rich's console for `stream`, with the colours of `use_colour`; text is no markup."""
+def rich_console(stream: TextIO, **more: Any) -> Console:
+    """Rich's console for `stream`, coloured as `use_colour` says, without markup in text."""
     from rich.console import Console
 
     colour = use_colour(stream)
@@ -177,16 +156,12 @@ def rich_console(stream: TextIO, **more: Any) -> "Console":
         "force_terminal": bool(stream.isatty()),  # whatever FORCE_COLOR says
         "color_system": "standard" if colour else None,
         "no_color": not colour,
-        "highlight": False,
-        "markup": False,
-        "emoji": False,
-        "legacy_windows": False,
     }
-    return Console(**settings | more)
+    return Console(**PLAIN | settings | more)
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """The columns of the terminal that `stream` is; None if it is none, or if `--wide` was given."""
+    """The width of the terminal, in columns; None if `stream` is not a terminal, or with `--wide`."""
     if screen.wide or not stream.isatty():
         return None
     if not os.environ.get("COLUMNS"):
@@ -195,114 +170,15 @@ def terminal_width(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns
 
 
-_SGR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
+def event_renderer(
+    stream: TextIO,
+    output: str,
+    recorder: Recorder,
+    clock: Clock,
+    before: Callable[[Event], str] | None = None,
+) -> Render:
+    """`render.events.renderer` for `stream`, with its colours; lines are cut to the terminal's width."""
+    from pulsarctl_wire.render.events import renderer
 
-
-def cut_line(line: str, width: int, kept: str = "") -> str:
-    """`line` in at most `width` cells, with … where it was cut: `kept`, its end, is cut to no less than half.
-
-    Wide characters take two cells, colours none.
-    """
-    if (len(line) <= width and line.isascii()) or _cells(line) <= width:
-        return line
-    if kept:
-        before = line.removesuffix(kept)
-        kept = cut_line(kept, max(width // 2, width - _cells(before)))
-        return cut_line(before, width - _cells(kept)) + kept
-    from rich.cells import cell_len, set_cell_size
-
-    parts = _SGR.split(line)
-    shown: list[str] = []
-    room = width - 1
-    for text, colour in zip(parts[::2], [*parts[1::2], ""], strict=True):
-        size = cell_len(text)
-        if size > room:
-            shown.append(set_cell_size(text, room))
-            break
-        shown += (text, colour)
-        room -= size
-    return "".join(shown) + "…" + ("\x1b[0m" if len(parts) > 1 else "")
-
-
-def _cells(line: str) -> int:
-    from rich.cells import cell_len
-
-    return sum(map(cell_len, _SGR.split(line)[::2]))
-
-
-class Paint:
-    """Wraps text in colours, or leaves it alone where there are to be none."""
-
-    def __init__(self, colour: bool) -> None:
-        self.colour = colour
-
-    def __call__(self, style: str, text: str) -> str:
-        """`text` in `style` (a key of the table above)."""
-        return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self.colour and text and style else text
-
-
-class Origin:
-    """When a run's first event was captured, for relative times. `time_ns` is None until then."""
-
-    time_ns: int | None = None
-
-
-def clean(text: str) -> str:
-    r"""`text` with everything that a terminal might act on as \xNN or \uNNNN; spaces and letters stay."""
-    if text.isprintable():
-        return text
-    if text.isascii():
-        return text.encode("unicode_escape").replace(b"\\\\", b"\\").decode()
-    # repr escapes just that; with a double quote in it, it escapes single quotes and backslashes too
-    return repr(text + '"')[1:-2].replace("\\'", "'").replace("\\\\", "\\")
-
-
-def count_of(number: int, name: str, names: str = "") -> str:
-    """How many of what: 1 frame, 2 frames; `names` are several where that is not `name` with an s."""
-    return f"{number} {name if number == 1 else names or f'{name}s'}"
-
-
-def narrow(widths: list[int], names: Sequence[int], excess: int, least: int) -> None:
-    """Take `excess` cells off the widest of the columns `names`, but leave each `least`."""
-    while excess > 0 and names:
-        ranked = sorted((widths[at] for at in names), reverse=True)
-        widest = max(names, key=widths.__getitem__)
-        step = min(excess, max(ranked[0] - (ranked[1] if len(ranked) > 1 else 0), 1), ranked[0] - least)
-        if step <= 0:
-            return
-        widths[widest] -= step
-        excess -= step
-
-
-def meant(typo: str, known: Iterable[str]) -> str:
-    """What follows an error about a name that is none: "; did you mean …?", or nothing if nothing is near."""
-    from difflib import get_close_matches
-
-    names = {name.lower(): name for name in known}
-    near = get_close_matches(typo[:100].lower(), names, 1)
-    return f"; did you mean {names[near[0]]}?" if near else ""
-
-
-def human_bytes(size: int) -> str:
-    """A number of bytes for people: 999 B, 1.2 kB, 5.2 MB."""
-    if size < 1000:
-        return f"{size} B"
-    for unit in ("kB", "MB", "GB"):
-        size_in_unit = size / {"kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
-        if size_in_unit < 999.95 or unit == "GB":
-            return f"{size_in_unit:.1f} {unit}"
-    raise AssertionError
-
-
-def human_time(nanoseconds: int) -> str:
-    """A span for people: 873 µs, 3.97 ms, 1.20 s, 2 m 05 s, 3 h 07 m."""
-    if 1_000_000 <= nanoseconds < 1_000_000_000:
-        return f"{nanoseconds / 1e6:.2f} ms"
-    if abs(nanoseconds) < 1_000_000:
-        return f"{nanoseconds / 1e3:.3g} µs"
-    seconds = round(nanoseconds / 1e9)
-    if seconds >= 3600:
-        return f"{seconds // 3600} h {seconds // 60 % 60:02} m"
-    if seconds >= 60:
-        return f"{seconds // 60} m {seconds % 60:02} s"
-    return f"{nanoseconds / 1e9:.2f} s"
+    paint, width = Paint(use_colour(stream)), partial(terminal_width, stream)
+    return renderer(output, recorder, paint, clock, width=width, before=before)

@@ -1,130 +1,187 @@
-"""Options that several commands have."""
+"""Options that several commands share, alone and in groups, and the parsing of their values."""
+
+from __future__ import annotations
 
 import re
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal
 
-import typer
-
-from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli import completion, console
+from pulsarctl_wire.cli.signature import flag, option, several
+from pulsarctl_wire.errors import FilterError
 
 LOOPBACK: Final = "127.0.0.1"
-"""Where we listen if only a port is given: servers are nobody else's concern unless the user says so."""
+"""The address to listen on if only a port is given, so that nobody else can connect by default."""
 
-MAX_FRAME_SIZE: Final[Any] = typer.Option(
-    "--max-frame-size",
-    metavar="BYTES",
+MAX_FRAME_SIZE: Final = partial(
+    option,
+    "--max-frame-size BYTES",
+    "Largest valid frame, whatever limit the broker announces.",
     min=16,
-    help="Largest legal frame, whatever the broker announces.",
     show_default="5 MiB + 10 KiB",
 )
-OUTPUT: Final[Any] = typer.Option("-o", "--output", help="Form of the output.")
-JOBS: Final[Any] = typer.Option("-j", "--jobs", min=1, max=2, help="Processes for large files.")
-PAYLOAD: Final[Any] = typer.Option("--payload", help="Keep the payload of each frame, as it was on the wire.")
+OUTPUT: Final = partial(option, "-o --output", "Output format.")
+JOBS: Final = partial(
+    option, "-j --jobs N", "Number of processes for large files.", min=1, show_default="all cores"
+)
+PAYLOAD_RATIO: Final = partial(
+    option,
+    "--payload-ratio N",
+    "Most bytes of payloads to open per byte read, beyond the first 160 MiB.",
+    min=1,
+    show_default="1024",
+)
+PAYLOAD: Final = partial(flag, "--payload", "Add a column with the raw payload of each frame.")
 
 
 def _widen(wide: bool) -> None:
     console.screen.wide = wide
 
 
-WIDE: Final[Any] = typer.Option(
-    "--wide", callback=_widen, help="Do not cut lines at the width of the terminal."
+WIDE: Final = partial(flag, "--wide", "Do not cut lines at the width of the terminal.", callback=_widen)
+LOCAL: Final = "local[*]"
+"""Where Spark runs by default."""
+MASTER: Final = partial(
+    option, "--master URL", "Where Spark runs: local[*], spark://HOST:7077, yarn.", default=LOCAL
 )
-CONF: Final[Any] = typer.Option(
-    "--conf", metavar="KEY=VALUE", help="A setting of Spark, as in spark.driver.memory=8g."
-)
-ROTATE_SIZE: Final[Any] = typer.Option(
-    "--rotate-size", metavar="BYTES", help="A new file after so much: 100MB.", rich_help_panel="Rotation"
-)
-ROTATE_TIME: Final[Any] = typer.Option(
-    "--rotate-time", metavar="TIME", help="A new file after so long: 10m.", rich_help_panel="Rotation"
-)
-ROTATE_FILES: Final[Any] = typer.Option(
-    "--rotate-files", metavar="N", min=0, help="Keep the newest N; 0: all.", rich_help_panel="Rotation"
-)
+CONF: Final = partial(several, "--conf KEY=VALUE", "A Spark setting, such as spark.driver.memory=8g.")
 DEFAULT_BUFFER: Final = "64MB"
-BUFFER: Final[Any] = typer.Option("--buffer", metavar="SIZE", help="Memory for packets that wait to be read.")
+BUFFER: Final = partial(
+    option, "--buffer SIZE", "Memory for packets that wait to be read.", default=DEFAULT_BUFFER
+)
 
-_SIZES: Final = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
+_SIZES: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _SPANS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
-def settings_of(conf: list[str] | None) -> dict[str, str]:
-    """Spark's settings from KEY=VALUE texts; ends the command where one is something else."""
+def settings_of(conf: list[str]) -> dict[str, str]:
+    """Spark's settings from KEY=VALUE texts. Any other text ends the command."""
     settings = {}
-    for text in conf or ():
+    for text in conf:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            console.fail(
-                f"--conf {text.partition(':')[0]}: KEY=VALUE, such as spark.driver.memory=4g",
-                console.EXIT_USAGE,
-            )
+            console.fail(f"--conf {text.partition(':')[0]}: use KEY=VALUE, as in spark.driver.memory=4g")
         settings[key] = value
     return settings
 
 
-def option(panel: str, *names: str, **more: Any) -> Any:
-    """An option in the panel `panel` of the help; one without default shows none."""
-    return typer.Option(*names, rich_help_panel=panel, **more)
+Output = Literal["line", "tree", "json", "hex"]
+"""How events are shown."""
+TimeFormat = Literal["utc", "local", "date", "epoch", "relative"]
+"""How times are shown (line and tree)."""
 
 
-def payload_ratio(panel: str) -> Any:
-    """The option --payload-ratio: the `ratio` of a `wire.payload.Budget`."""
-    return option(
-        panel,
-        "--payload-ratio",
-        metavar="N",
-        min=1,
-        show_default="1024",
-        help="Bytes of payloads and messages opened for each byte read, beyond the first 160 MiB.",
+@dataclass(frozen=True, kw_only=True)
+class Selecting:
+    """Which events are shown; see `cli/capture/select.py`."""
+
+    expression: str | None = option(
+        "-f --filter EXPR", "An expression over the JSON fields: 'command == \"SEND\" and total_size > 1000'."
+    )
+    commands: list[str] = several(
+        "--command NAME", "Commands such as SEND,MESSAGE or 'LOOKUP*'.", autocompletion=completion.commands
+    )
+    topics: list[str] = several(
+        "--topic TOPIC", "A topic, short or full, or a pattern with *.", autocompletion=completion.topics
+    )
+    connections: list[str] = several(
+        "--connection N|ADDRESS", "A connection's number, or part of its addresses."
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Showing:
+    """How events are shown, apart from the output format."""
+
+    schema: str | None = option(
+        "--schema TYPE[:FILE]",
+        "Decode payloads by this schema: json, string, avro:user.avsc, protobuf:set.desc:pkg.Message.",
+    )
+    time_format: TimeFormat = option(
+        "-t --time", "Time format: time of day (UTC or local), UTC date, epoch, relative.", default="utc"
+    )
+    show_secrets: bool = flag("--show-secrets", "Do not redact credentials.")
+
+
 def host_port(flag: str, text: str) -> tuple[str, int]:
-    """The host and port of HOST:PORT, [IPV6]:PORT, or a port alone (then on the loopback address)."""
+    """Parse HOST:PORT, [IPV6]:PORT, :PORT or PORT; the default host is the loopback address."""
     host, _, digits = text.rpartition(":")
     bare = host.startswith("[") and host.endswith("]")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 6 and int(digits) < 65_536) or (
         ":" in host and not bare
     ):
-        what = "no address to listen on; use HOST:PORT, [IPV6]:PORT or :PORT"
-        console.fail(f"{flag} {text}: {what}", console.EXIT_USAGE)
+        what = "not an address to listen on; use HOST:PORT, [IPV6]:PORT or :PORT"
+        console.fail(f"{flag} {text}: {what}")
     return (host[1:-1] if bare else host) or LOOPBACK, int(digits)
 
 
 def size_of(flag: str, text: str) -> int:
-    """The bytes of a size such as 64MB; ends the command where it is something else."""
-    return int(_amount(flag, text, _SIZES))
+    """Parse a size such as 64MB or 128Mi, in bytes. Any other text ends the command."""
+    return int(_amount(flag, text.lower().removesuffix("b"), _SIZES))
 
 
-def only_interface(names: list[str] | None) -> str | None:
-    """The interface that -i names, if it is given; ends the command where there are several."""
-    if len(names or ()) > 1:
-        given = " ".join(f"-i {name}" for name in names or ())
-        console.fail(f"{given}: only one interface can be read at a time", console.EXIT_USAGE)
+def only_interface(names: list[str]) -> str | None:
+    """The interface that -i names, or None without -i. Several interfaces end the command."""
+    if len(names) > 1:
+        given = " ".join(f"-i {name}" for name in names)
+        console.fail(f"{given}: only one interface can be read at a time")
     return names[0] if names else None
 
 
-class Rotation(NamedTuple):
-    """When a new file begins, as in `RotatingFiles`."""
+@dataclass(frozen=True, kw_only=True)
+class Trusting:
+    """TLS: which brokers we trust, and our own certificate."""
 
-    size: int
-    period_ns: int
-    keep: int
+    tls_ca: str | None = option("--tls-ca --tlsTrustCertsFilePath FILE", "CA certificates to trust, PEM.")
+    tls_cert: str | None = option("--tls-cert FILE", "Client certificate, PEM.")
+    tls_key: str | None = option("--tls-key FILE", "Private key of the certificate, PEM.")
+    tls_allow_insecure: bool = flag("--tls-allow-insecure", "Do not verify the broker's certificate.")
+    no_tls_hostname_check: bool = flag("--no-tls-hostname-check", "Accept certificates of other host names.")
+
+    def flags(self) -> dict[str, str | None]:
+        """The options as `net.settings.gather` takes them."""
+        return {
+            "tls_ca": self.tls_ca,
+            "tls_cert": self.tls_cert,
+            "tls_key": self.tls_key,
+            "tls_allow_insecure": "true" if self.tls_allow_insecure else None,
+            "tls_hostname_check": "false" if self.no_tls_hostname_check else None,
+        }
 
 
-def rotation(size: str | None, time: str | None, files: int) -> Rotation:
-    """What the --rotate options say; ends the command where they make no sense."""
-    found = Rotation(
-        size_of("--rotate-size", size or "0"), int(_amount("--rotate-time", time or "0", _SPANS) * 1e9), files
-    )
-    if files and not (found.size or found.period_ns):
-        console.fail("--rotate-files goes with --rotate-size or --rotate-time", console.EXIT_USAGE)
-    return found
+@dataclass(frozen=True, kw_only=True)
+class Rotating:
+    """When to start a new file."""
+
+    rotate_size: str | None = option("--rotate-size BYTES", "New file after this size: 100MB.", "Rotation")
+    rotate_time: str | None = option("--rotate-time TIME", "New file after this time: 10m.", "Rotation")
+    rotate_files: int = option("--rotate-files N", "Keep the newest N; 0: all.", "Rotation", default=0, min=0)
+
+    def rotation(self) -> dict[str, Any]:
+        """The options as `RotatingFiles` takes them. Invalid ones end the command."""
+        size = size_of("--rotate-size", self.rotate_size or "0")
+        period_ns = int(_amount("--rotate-time", self.rotate_time or "0", _SPANS) * 1e9)
+        if self.rotate_files and not (size or period_ns):
+            console.fail("--rotate-files needs --rotate-size or --rotate-time")
+        return {"size": size, "period_ns": period_ns, "keep": self.rotate_files}
 
 
 def _amount(flag: str, text: str, units: dict[str, int]) -> float:
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)", text.lower())
     if not match or match[2] not in units:
-        wanted = ", ".join(unit for unit in units if unit)
-        console.fail(f"{flag} {text}: a number is wanted, perhaps with {wanted}", console.EXIT_USAGE)
+        known = ", ".join(unit for unit in units if unit)
+        console.fail(f"{flag} {text}: not a number, with or without a unit ({known})")
     return float(match[1]) * units[match[2]]
+
+
+def schema_of(text: str | None) -> Any:
+    """Parse --schema, by which payloads are decoded; None without it. Raises FilterError."""
+    if text is None:
+        return None
+    from pulsarctl_wire.views import parse_schema
+
+    try:
+        return parse_schema(text)
+    except ValueError as error:
+        raise FilterError(f"--schema {error}") from error

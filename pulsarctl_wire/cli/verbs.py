@@ -2,83 +2,124 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import iscoroutinefunction
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pulsarctl_wire import __version__
 from pulsarctl_wire.cli.command import Command, HelpPage
 
 _CAPTURES: Final = {
-    "decode": "Decode captured Pulsar traffic: captures, hex dumps, raw frames, pipes, live interfaces.",
-    "capture": "Capture the packets of an interface until Ctrl-C; decode them later, here or in Wireshark.",
-    "stats": "Count a capture by command, topic, producer, ...: messages, bytes, latencies, errors.",
-    "table": "Write captured traffic as a Parquet table, one row a frame, and a table of its gaps.",
-    "analyze": "Turn captures into one table of frames (Parquet) with Spark; a rerun takes up what is new.",
-    "report": "Answer a question about captured traffic: latencies, throughput, errors, message journeys.",
-    "sql": 'Ask in Spark SQL: pwire sql frames.parquet "select command, count(*) from frames group by 1".',
+    "decode": "Decode Pulsar traffic from captures, hex dumps, raw frames, pipes and live interfaces.",
+    "capture": "Capture the packets of an interface until Ctrl-C, for pwire decode or Wireshark.",
+    "stats": "Show statistics of a capture by command, topic, producer, ...: rates, latencies, errors.",
+    "table": "Write captured traffic as a Parquet table, one row per frame, and a table of the gaps.",
+}
+_DATA: Final = {
+    "analyze": "Turn captures into one table of frames (Parquet) with Spark; a rerun adds what is new.",
+    "report": "Run a report on captured traffic: latencies, throughput, errors, message journeys.",
+    "sql": 'Query in Spark SQL: pwire sql frames.parquet "select command, count(*) from frames group by 1".',
 }
 _SESSIONS: Final = {
-    "produce": "Produce messages, as pulsar-client does, and say where they were stored.",
-    "consume": "Consume messages of topics, as pulsar-client does, and acknowledge them.",
-    "read": "Read messages of topics from anywhere, and leave no trace: nothing is acknowledged.",
+    "produce": "Produce messages like pulsar-client, and print where they were stored.",
+    "consume": "Consume messages like pulsar-client, and acknowledge them.",
+    "read": "Read messages from any position without a durable subscription; nothing is acknowledged.",
     "lookup": "Find the broker that serves a topic, and show every hop on the way.",
-    "partitions": "Say how many partitions a topic has, and their names; 0 if it is not partitioned.",
-    "topics": "List the topics of a namespace, one a line; partitions one by one.",
+    "partitions": "Print how many partitions a topic has, and their names; 0 if it is not partitioned.",
+    "topics": "List the topics of a namespace, one per line; each partition is listed.",
     "cluster": "List the brokers seen, the topics of a namespace, their partitions, and who serves them.",
-    "watch": "Print the topics there are, then + those that come and - those that go, until Ctrl-C.",
+    "watch": "List the topics of a namespace, then print + for new and - for deleted ones until Ctrl-C.",
     "seek": "Move a subscription to a message, or to the first one published at a time or later.",
-    "unsubscribe": "Delete a subscription, and with it what it has not acknowledged.",
-    "last-id": "Print the id of a topic's last message, of each partition's on a line of its own.",
-    "consumer-stats": "Join a subscription, and print what the broker counts of that consumer.",
-    "ping": "Time round trips to a broker: a line each, and at the end their percentiles.",
+    "unsubscribe": "Delete a subscription together with its backlog.",
+    "last-id": "Print the id of the last message of a topic, or of each partition, one per line.",
+    "consumer-stats": "Join a subscription, and print the broker's statistics of that consumer.",
+    "ping": "Time round trips to a broker: one line each, and percentiles at the end.",
     "txn": "Open a transaction, produce and acknowledge in it, and commit or abort it; show each step.",
-    "send": "Send commands (JSON lines) or raw bytes (hex), even wrong ones, and show what comes back.",
-    "replay": "Play what the clients of a capture sent to a broker again, and say how its answers differ.",
-    "schema": "The schemas of a topic: read them, register one.",
+    "send": "Send commands (JSON lines) or raw bytes (hex), even invalid ones, and show the replies.",
+    "replay": "Send what the clients of a capture sent to a broker again, and show how its answers differ.",
+    "schema": "Show the schemas of a topic, or register one.",
 }
-_BETWEEN: Final = {"proxy": "Stand between clients and a cluster, show and disturb what passes."}
-_PANELS: Final = {"Captures": _CAPTURES, "Sessions": _SESSIONS, "In between": _BETWEEN}
+_PROXY: Final = {"proxy": "Forward connections to a cluster, show the traffic, and inject faults."}
+_PACKAGES: Final = {"capture": _CAPTURES, "data": _DATA, "session": _SESSIONS, "proxy": _PROXY}
+"""Packages -> their verbs, each with its line of help."""
 
-NAMES: Final = [name for verbs in _PANELS.values() for name in verbs]
+_PANELS: Final = {"Captures": ("capture", "data"), "Sessions": ("session",), "Proxy": ("proxy",)}
+
+NAMES: Final = [name for verbs in _PACKAGES.values() for name in verbs]
 
 _SHARED_MODULES: Final = {
     "read": "consume",
     **dict.fromkeys(("partitions", "topics"), "lookup"),
     **dict.fromkeys(("seek", "unsubscribe", "last-id", "consumer-stats"), "inspect"),
 }
-"""The modules of verbs that have none of their own."""
+"""The modules of verbs that share one."""
 
 
 def load(name: str) -> Any:
-    """The command (of typer) of a verb, with its options."""
-    module = import_module(f"pulsarctl_wire.cli.{_SHARED_MODULES.get(name, name)}")
+    """Typer's command for a verb, with its options."""
+    package = next(package for package, verbs in _PACKAGES.items() if name in verbs)
+    module = import_module(f"pulsarctl_wire.cli.{package}.{_SHARED_MODULES.get(name, name)}")
     if hasattr(module, "app"):
         return typer.main.get_group(module.app)
     function = getattr(module, name.replace("-", "_"))
     if iscoroutinefunction(function):
-        from pulsarctl_wire.cli.session import verb
+        from pulsarctl_wire.cli.session.verb import verb
 
-        function = verb(function)
+        command = verb(function)
+    else:
+        from pulsarctl_wire.cli.signature import takes
+
+        command = takes(function)
     single = typer.Typer(add_completion=False)
-    single.command(name, cls=Command)(function)
+    single.command(name, cls=Command)(command)
     return typer.main.get_command(single)
 
 
 class Verbs(HelpPage, TyperGroup):
-    """All verbs: names and a line of help, until one is used."""
+    """All verbs, with their names and help lines; a verb is loaded when it is used."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.commands = {
             name: TyperCommand(name, help=text, rich_help_panel=panel)
-            for panel, verbs in _PANELS.items()
-            for name, text in verbs.items()
+            for panel, packages in _PANELS.items()
+            for package in packages
+            for name, text in _PACKAGES[package].items()
         }
 
     def resolve_command(self, context: Any, arguments: list[str]) -> Any:
-        """The verb that the command line names, loaded; as of the parent."""
+        """Load the verb that the command line names. Overrides the parent's method."""
         name, command, rest = super().resolve_command(context, arguments)
         return name, command and load(str(name)), rest
+
+
+app = typer.Typer(
+    name="pwire",
+    cls=Verbs,
+    help="Debug Apache Pulsar's binary protocol: decode captures and live traffic, run sessions, proxy.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        frame = find_spec("pulsarctl_wire.wire.frame")
+        compiled = " (compiled)" if frame and not (frame.origin or "").endswith(".py") else ""
+        sys.stdout.write(f"pwire {__version__}{compiled}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass

@@ -27,6 +27,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from forked import Fork, Forked
 from segments import Turn
 
 if TYPE_CHECKING:
@@ -53,15 +54,9 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 def run(*args: str | Path, home: Path, **more: Any) -> subprocess.CompletedProcess[str]:
     """Run `pwire ARGS` to its end; `more` for the environment."""
-    return subprocess.run(
-        [*PWIRE, *args],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env=environment(home, **more),
-    )
+    with Forked(list(map(str, args)), environment(home, **more)) as process:
+        out, err = process.communicate(timeout=PATIENCE)
+    return subprocess.CompletedProcess(process.args, process.wait(), out, err)
 
 
 def until(holds: Callable[[], _T]) -> _T:
@@ -179,7 +174,7 @@ class Proxied:
 
     It listens on a free port of 127.0.0.1 unless `listen` says otherwise. What it writes is in `out` and
     `err`, or goes to the descriptors `stdout` and `stderr`. `home` is where its sockets are; else it has a
-    directory of its own.
+    directory of its own. With `preexec`, which is called in the process first, it is no fork.
     """
 
     def __init__(
@@ -198,33 +193,51 @@ class Proxied:
         self.upstream = self._stack.enter_context(socket.create_server((HOST, 0)))
         self.upstream.settimeout(PATIENCE)
         self.to = to or "pulsar://{}:{}".format(*self.upstream.getsockname())
-        self._command = [*PWIRE, "proxy", "--listen", listen, "--to", self.to, *args]
-        self._given: dict[str, Any] = {"stdout": stdout, "stderr": stderr, "preexec_fn": preexec}
+        self._args = ["proxy", "--listen", listen, "--to", self.to, *map(str, args)]
+        self._streams = stdout, stderr
+        self._preexec = preexec
         self._env = environment(self.home, **(env or {}))
         self.address = ("", 0)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.push(self._stack)
-            self.process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                env=self._env,
-                start_new_session=True,  # so that nothing of it is left behind
-                bufsize=0,
-                **self._given,
-            )
-            self.out, self.err = map(_heard, (self.process.stdout, self.process.stderr))
+            self.out, self.err = self._start()
             for heard in (self.out, self.err):
                 stack.callback(heard.end)
             stack.callback(self._kill)  # before that
-            if self.process.stderr is not None:
+            if self._streams[1] == subprocess.PIPE:
                 self.announced(self.err)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *reason: object) -> None:
         self._stack.close()
+
+    def _start(self) -> list[Heard]:
+        """Start it, in a session of its own so that nothing is left behind; gives what is heard of it."""
+        heard, given = [], []
+        with ExitStack() as stack:
+            for stream in self._streams:
+                reading, writing = os.pipe()
+                stack.callback(os.close, writing)
+                heard.append(Heard(reading))
+                given.append(writing if stream == subprocess.PIPE else stream)
+            nothing = stack.enter_context(open(os.devnull))
+            self.process: Fork | subprocess.Popen[bytes]
+            if self._preexec is None:
+                self.process = Fork(self._args, self._env, nothing.fileno(), *given)
+            else:
+                self.process = subprocess.Popen(
+                    [*PWIRE, *self._args],
+                    stdin=nothing,
+                    stdout=given[0],
+                    stderr=given[1],
+                    env=self._env,
+                    start_new_session=True,
+                    preexec_fn=self._preexec,
+                )
+        return heard
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -299,12 +312,6 @@ def _prompt(sock: socket.socket) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.settimeout(PATIENCE)
     return sock
-
-
-def _heard(stream: Any) -> Heard:
-    """What comes out of a pipe; nothing if there is none."""
-    with stream or open(os.devnull, "rb") as opened:
-        return Heard(os.dup(opened.fileno()))
 
 
 def children(pid: int) -> list[int]:

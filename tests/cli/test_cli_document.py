@@ -10,8 +10,8 @@ import pytest
 import typer
 from pwire_run import SAMPLES, decode
 
-from pulsarctl_wire.cli import app, console
-from pulsarctl_wire.cli.verbs import NAMES, load
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.verbs import NAMES, app, load
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "cli.md").read_text()

@@ -12,8 +12,8 @@ import pytest
 from pwire_run import SAMPLES, pwire
 
 from pulsarctl_wire.cli import completion
-from pulsarctl_wire.cli.stats import KINDS
-from pulsarctl_wire.faults import describe
+from pulsarctl_wire.cli.capture.stats import KINDS
+from pulsarctl_wire.faults import FAULTS
 from pulsarctl_wire.spark.reports import REPORTS
 from pulsarctl_wire.wire.commands import NUMBERS
 
@@ -53,7 +53,7 @@ def test_reports_faults_and_kinds(offered: Any) -> None:
     assert offered("report", "th") == ["throughput"]
     assert offered("stats", "--by", "") == list(KINDS)
     assert offered("stats", "--by", "topic,pro") == ["topic,producer"]
-    assert set(offered("proxy", "--fault", "")) == {each.name for each in describe()}
+    assert set(offered("proxy", "--fault", "")) == {each.name for each in FAULTS}
     assert "drop" in offered("proxy", "ctl", "add", "dr")
     assert offered("decode", "--color", "a") == ["always", "auto"]
 

@@ -11,6 +11,7 @@ from pwire_run import pwire
 from rich.cells import cell_len
 
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.render.text import Paint, clean, cut_line
 
 TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cf", "Cs", "Mn", "Me"]), max_size=40)
 
@@ -21,9 +22,9 @@ def _plain(text: str) -> str:
 
 @given(st.lists(st.tuples(TEXTS, st.booleans()), max_size=6), st.integers(2, 90))
 def test_a_line_is_cut_at_cells(parts: list[tuple[str, bool]], width: int) -> None:
-    paint = console.Paint(True)
+    paint = Paint(True)
     line = "".join(paint("red", text) if red else text for text, red in parts)
-    shown = console.cut_line(line, width)
+    shown = cut_line(line, width)
     assert cell_len(_plain(shown)) <= width
     if cell_len(_plain(line)) <= width:
         assert shown == line
@@ -36,8 +37,8 @@ def test_a_line_is_cut_at_cells(parts: list[tuple[str, bool]], width: int) -> No
 @given(st.lists(TEXTS, min_size=2, max_size=2), st.booleans(), st.integers(4, 90))
 def test_the_middle_of_a_line_gives_way_to_its_end(texts: list[str], coloured: bool, width: int) -> None:
     before, end = texts
-    kept = console.Paint(coloured)("red", end)
-    shown = _plain(console.cut_line(before + kept, width, kept))
+    kept = Paint(coloured)("red", end)
+    shown = _plain(cut_line(before + kept, width, kept))
     assert cell_len(shown) <= width
     if cell_len(before + end) <= width:
         assert shown == before + end
@@ -49,15 +50,15 @@ def test_the_middle_of_a_line_gives_way_to_its_end(texts: list[str], coloured: b
 
 
 def test_what_is_kept_of_a_line_has_all_the_room_there_is() -> None:
-    assert console.cut_line("0123456789 BAD", 10, " BAD") == "01234… BAD"
-    assert console.cut_line("01 very bad indeed", 10, " very bad indeed") == "01 very b…"
-    assert console.cut_line("0123456789 very bad", 10, " very bad") == "0123… ver…"
+    assert cut_line("0123456789 BAD", 10, " BAD") == "01234… BAD"
+    assert cut_line("01 very bad indeed", 10, " very bad indeed") == "01 very b…"
+    assert cut_line("0123456789 very bad", 10, " very bad") == "0123… ver…"
 
 
 def test_a_cut_line_ends_its_colours() -> None:
-    assert console.cut_line(console.Paint(True)("red", "x" * 90), 10) == f"\x1b[1;31m{'x' * 9}…\x1b[0m"
-    assert console.cut_line("日本語のテキスト", 9) == "日本語の…"
-    assert console.cut_line("日本語のテキスト", 8) == "日本語 …"
+    assert cut_line(Paint(True)("red", "x" * 90), 10) == f"\x1b[1;31m{'x' * 9}…\x1b[0m"
+    assert cut_line("日本語のテキスト", 9) == "日本語の…"
+    assert cut_line("日本語のテキスト", 8) == "日本語 …"
 
 
 @pytest.mark.parametrize(
@@ -74,21 +75,21 @@ def test_a_cut_line_ends_its_colours() -> None:
         ),
         (
             "decode --color blue x",
-            "decode: --color: blue is none of always, auto, never",
+            "decode: --color: blue is not one of always, auto, never",
         ),
         ("decode -c 0 x", "decode: -c / --count: 0 is not in the range x>=1"),
-        ("decode -c many x", "decode: -c / --count: many is no number"),
+        ("decode -c many x", "decode: -c / --count: many is not a number"),
         ("decode -o", "decode: option -o requires an argument"),
         ("decode --quiet=3 x", "decode: option --quiet does not take a value"),
         ("table x", "table: missing option --out"),
         ("lookup", "lookup: missing argument TOPIC"),
         ("schema gett", "schema: no such command gett; did you mean get?"),
         ("proxy --lisen :0", "proxy: no such option --lisen; did you mean --listen?"),
-        ("proxy ctl remove x", "proxy ctl remove: NUMBER: x is no number"),
+        ("proxy ctl remove x", "proxy ctl remove: NUMBER: x is not a number"),
         ("-x", "no such option -x"),
     ],
 )
-def test_a_wrong_command_line_is_told_in_one_line(arguments: str, said: str) -> None:
+def test_usage_errors_are_printed_in_one_line(arguments: str, said: str) -> None:
     run = pwire(*arguments.split(" "))
     assert run.code == console.EXIT_USAGE
     assert run.out == b""
@@ -130,7 +131,7 @@ def test_passwords_of_urls_are_not_said(text: str, said: str, capsys: pytest.Cap
     )
 )
 def test_what_a_terminal_may_act_on_is_escaped(text: str) -> None:
-    shown = console.clean(text)
+    shown = clean(text)
     assert shown.isprintable()
     assert shown == "".join(
         each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()

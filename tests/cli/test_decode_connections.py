@@ -16,12 +16,12 @@ from jsonschema import Draft202012Validator
 from pwire_run import SAMPLES, decode
 from segments import Tcp, captured, pcap
 
-from pulsarctl_wire.cli.connections import ConnectionLines
+from pulsarctl_wire.cli.capture.connections import ConnectionLines
 from pulsarctl_wire.cli.console import EXIT_USAGE
 from pulsarctl_wire.record import CONNECTION_NAMES
 from pulsarctl_wire.wire.ending import Contents, Ending
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.session import Knowledge
+from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.varint import sized
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -98,7 +98,7 @@ def test_selection_narrows_what_is_shown() -> None:
         (
             ["--filter", "end > 1"],
             "--filter: none of 2 connections matched; "
-            "none has what the expression compares (text with a number?)",
+            "the expression failed on all of them (does it compare text with a number?)",
         ),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_selection_that_no_connection_matches_says_how_many_it_looked_at(
 def test_what_is_about_frames_does_not_go_with_it(options: list[str]) -> None:
     run = decode("--connections", *options, SILENT)
     assert run.code == EXIT_USAGE
-    assert "does not go with it" in run.err
+    assert "cannot be combined with" in run.err
 
 
 def test_quiet_leaves_the_summary_alone() -> None:
@@ -130,7 +130,7 @@ def test_a_source_without_packets_tells_nothing_of_connections() -> None:
     run = decode("--connections", "-", stdin=frame)
     assert (run.code, run.out) == (0, b"")
     assert run.complaints == [
-        "pwire: --connections: the source has no packets, only frames; nothing tells how they came"
+        "pwire: --connections: the source has no packets, only frames, so its connections are unknown"
     ]
 
 

@@ -369,8 +369,8 @@ def test_a_capture_shown_as_hex_is_still_a_capture() -> None:
 
 USAGE = [
     ([], "name a SOURCE"),
-    (["-i", "lo", "python-simple.pcap"], "a live interface goes with no other source"),
-    (["-i", "lo", "-2"], "a live interface goes with no other source"),
+    (["-i", "lo", "python-simple.pcap"], "a live interface cannot be combined with other sources"),
+    (["-i", "lo", "-2"], "a live interface cannot be combined with other sources or --two-pass"),
     (["python-simple.pcap", "--filter", "command =="], "--filter command ==: syntax error"),
     (["python-simple.pcap", "--filter", 'comand == "SEND"'], "did you mean command?"),
     (["python-simple.pcap", "--filter", "xyzzy == 1"], "there is no field xyzzy"),
@@ -378,8 +378,8 @@ USAGE = [
     (["python-simple.pcap", "--command", "XYZZY"], "no such command; one of CONNECT, CONNECTED, SUBSCRIBE"),
     (["python-simple.pcap", "--command", "SEND,NONE*"], "--command NONE*: no such command"),
     (["python-simple.pcap", "--time-range", "12"], "give FROM..TO"),
-    (["python-simple.pcap", "--time-range", "noon..1"], "noon is no time"),
-    (["python-simple.pcap", "--time-range", "2026-13-01..2026-13-02"], "is no time"),
+    (["python-simple.pcap", "--time-range", "noon..1"], "noon is not a time"),
+    (["python-simple.pcap", "--time-range", "2026-13-01..2026-13-02"], "is not a time"),
     (["python-simple.pcap", "--schema", "yaml"], "unknown schema type 'yaml'"),
     (["python-simple.pcap", "--schema", "avro"], "names no file"),
     (["python-simple.pcap", "--schema", "avro:missing.avsc"], "cannot read the schema 'missing.avsc'"),

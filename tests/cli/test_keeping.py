@@ -12,15 +12,15 @@ from contextlib import ExitStack
 import pytest
 
 from pulsarctl_wire.cli.console import EXIT_OUTPUT
-from pulsarctl_wire.cli.keeping import ANEW, Start, Watch, Watcher
-from pulsarctl_wire.net.tap import NOTE, Record, Ring
+from pulsarctl_wire.cli.proxy.keeping import RESTARTED, Start, Watch, Watcher
+from pulsarctl_wire.net.tap import NOTE, TapRecord, TapRing
 
 
 class Kept:
     """A ring whose watchers are `watch`; what they write to `said` can be read."""
 
     def __init__(self, stack: ExitStack, watch: Callable[[Kept, Start], int]) -> None:
-        self.ring = Ring(capacity=4_096)
+        self.ring = TapRing(capacity=4_096)
         self._said, self.say = os.pipe()
         sock = stack.enter_context(socket.socket())
         bound: Watch = lambda start: watch(self, start)  # noqa: E731
@@ -46,7 +46,7 @@ def notes(kept: Kept, start: Start) -> int:
     return 0
 
 
-def _obey(kept: Kept, record: Record) -> None:
+def _obey(kept: Kept, record: TapRecord) -> None:
     text = record.data.decode()
     os.write(kept.say, text.encode())
     if text == "raise":
@@ -69,7 +69,7 @@ def test_one_that_ends_well_ends_it_all() -> None:
     [
         ("raise", "RuntimeError: as asked at test_keeping.py:"),
         ("kill", "killed by SIGKILL"),
-        ("exit", "it could not begin"),
+        ("exit", "it could not start"),
     ],
 )
 def test_one_that_fails_is_followed_by_another_that_goes_on_behind(how: str, why: str) -> None:
@@ -78,7 +78,7 @@ def test_one_that_fails_is_followed_by_another_that_goes_on_behind(how: str, why
         kept.ring.note("a")
         kept.ring.note(how)
         kept.ring.note("b")
-        assert kept.watcher.news() == ANEW
+        assert kept.watcher.news() == RESTARTED
         kept.ring.note("c")
         code, said = kept.end()
     assert code == EXIT_OUTPUT
@@ -120,4 +120,4 @@ def test_one_that_is_killed_before_it_has_begun_ends_the_command(capfd: pytest.C
     with ExitStack() as stack, pytest.raises(SystemExit) as ended:
         Kept(stack, dies)
     assert ended.value.code == EXIT_OUTPUT
-    assert "pwire: the watcher has ended (killed by SIGKILL)\n" in capfd.readouterr().err
+    assert "pwire: the watcher died (killed by SIGKILL)\n" in capfd.readouterr().err

@@ -23,7 +23,7 @@ from tap import Tap, tap
 
 from pulsarctl_wire.capture.files import read_packets
 from pulsarctl_wire.capture.rotation import RotatingFiles
-from pulsarctl_wire.cli.capture import _record
+from pulsarctl_wire.cli.capture.capture import _record
 from pulsarctl_wire.cli.console import EXIT_DAMAGED, EXIT_SOURCE, EXIT_USAGE
 
 __all__ = ["tap"]
@@ -269,10 +269,10 @@ def test_the_newest_files_are_kept(tap: Tap, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "reason"),
     [
-        (["-w", "-", "--rotate-size", "1MB"], "--rotate-… goes with --write FILE"),
-        (["-w", "x", "--rotate-files", "2"], "--rotate-files goes with --rotate-size or --rotate-time"),
-        (["-w", "x", "--rotate-size", "lots"], "--rotate-size lots: a number is wanted"),
-        (["-w", "x", "--buffer", "lots"], "--buffer lots: a number is wanted"),
+        (["-w", "-", "--rotate-size", "1MB"], "--rotate-… needs --write FILE"),
+        (["-w", "x", "--rotate-files", "2"], "--rotate-files needs --rotate-size or --rotate-time"),
+        (["-w", "x", "--rotate-size", "lots"], "--rotate-size lots: not a number"),
+        (["-w", "x", "--buffer", "lots"], "--buffer lots: not a number"),
     ],
 )
 def test_wrong_options(args: list[str], reason: str) -> None:
@@ -299,4 +299,4 @@ def test_only_one_interface_is_read(args: list[str]) -> None:
 
 def test_a_buffer_goes_with_an_interface() -> None:
     run = pwire("decode", "--buffer", "1MB", "-")
-    assert (run.code, run.err) == (EXIT_USAGE, "pwire: decode: --buffer goes with --interface\n")
+    assert (run.code, run.err) == (EXIT_USAGE, "pwire: decode: --buffer needs --interface\n")

@@ -21,11 +21,14 @@ from rich.cells import cell_len
 from segments import build, receipt, send
 from test_decode_terminal import EVIL
 
-from pulsarctl_wire.cli.live_table import LiveTable, cut, page, text_of
+from pulsarctl_wire.cli.proxy.live_table import LiveTable
+from pulsarctl_wire.render.live_page import cut, page
+from pulsarctl_wire.render.text import rich_text
 from pulsarctl_wire.stats.live import Live
 from pulsarctl_wire.stats.snapshot import Snapshot
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.session import Knowledge, Session
+from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.ledgers import LedgerState
 from pulsarctl_wire.wire.stream import FrameStream
 
 START = 1_700_000_000 * 10**9
@@ -42,8 +45,8 @@ def traffic(connections: int, topic: str = LONG, *, numbered: bool = True) -> Li
             number, f"10.0.0.{number % 250}:{50_000 + number}", "broker-1.example.org:6650"
         )
         streams = FrameStream(connection, False), FrameStream(connection, True)
-        session = Session(connection, Knowledge(), streams)
-        live.opened(connection, START)
+        state = LedgerState(connection, Knowledge(), streams)
+        live.opened(connection, START, state)
         name = f"{topic}{number}" if numbered else topic
         turns = [
             (True, build("PRODUCER", topic=name, producer_id=1, request_id=1)),
@@ -52,18 +55,18 @@ def traffic(connections: int, topic: str = LONG, *, numbered: bool = True) -> Li
         for sequence in range(connections - number):
             turns += [(True, send(b"x" * 100, sequence)), (False, receipt(sequence))]
         turns.append((True, send(b"x", 99)))
-        talks.append((streams, session, turns))
+        talks.append((streams, state, turns))
     for step in range(2 * connections + 3):  # in the order of time
-        for streams, session, turns in talks:
+        for streams, state, turns in talks:
             for to_broker, raw in turns[step : step + 1]:
                 events = streams[to_broker].feed(raw, START + step * 1_000_000)
-                session.track(events)
-                live.add(events)
+                state.track(events)
+                live.events(events)
     return live
 
 
 def lines(found: Snapshot, width: int, height: int = 0, *, recent: bool = True) -> list[str]:
-    return text_of(page(found, width, height, recent=recent), width).splitlines()
+    return rich_text([page(found, width, height, recent=recent)], width).splitlines()
 
 
 @cache
@@ -117,9 +120,9 @@ def test_what_went_wrong_is_said() -> None:
     assert not any(line.startswith("trouble") for line in lines(live.snapshot(START), 100))
     stream = FrameStream(Connection(0), False)
     for error in (9, 9, 11, 3, 4, 5, 6):
-        live.add(stream.feed(build("ERROR", request_id=1, error=error, message="x"), START))
-    live.missed(1234)
-    live.add(stream.gap(2_000, START))
+        live.events(stream.feed(build("ERROR", request_id=1, error=error, message="x"), START))
+    live.missed_frames += 1234
+    live.events(stream.gap(2_000, START))
     said = next(line for line in lines(live.snapshot(START), 200) if line.startswith("trouble"))
     assert said.startswith("trouble    2 ChecksumError, 1 AuthenticationError")
     assert said.endswith("2 other errors, 1,234 frames not shown, 1 gap (2.0 kB)")
@@ -139,9 +142,8 @@ def test_recent_latencies_are_shown_live_and_all_at_the_end() -> None:
 @pytest.mark.parametrize("colours", [None, "standard"])
 def test_nothing_in_a_name_acts_on_the_terminal(width: int, colours: str | None) -> None:
     live = traffic(1, EVIL, numbered=False)
-    connection = Connection(7, EVIL, EVIL)
-    live.opened(connection, START)
-    text = text_of(page(live.snapshot(START), width, 40, recent=True), width, colours)
+    live.opened(Connection(7, EVIL, EVIL), START)
+    text = rich_text([page(live.snapshot(START), width, 40, recent=True)], width, colours)
     if colours:
         assert "\x1b[" in text
         text = re.sub(r"\x1b\[[0-9;]*m", "", text)
@@ -150,7 +152,7 @@ def test_nothing_in_a_name_acts_on_the_terminal(width: int, colours: str | None)
 
 def test_names_are_no_markup() -> None:
     live = traffic(1, "[bold red]a[link=x]:smile:", numbered=False)
-    text = text_of(page(live.snapshot(START), 120, 40, recent=True), 120)
+    text = rich_text([page(live.snapshot(START), 120, 40, recent=True)], 120)
     assert "public/default/[bold red]a[link=x]:smile: " in text
 
 
@@ -184,7 +186,7 @@ def test_without_a_terminal_nothing_is_shown_before_the_end(
     live = traffic(40)
     with ExitStack() as stack:
         table = LiveTable(live.snapshot, stack, clock=lambda: START + 5 * SECOND)
-        table.refresh(START)
+        table.tick(START)
         assert err.getvalue() == ""
     assert ("\x1b[" in err.getvalue()) == (forced == "FORCE_COLOR")
     shown = re.sub(r"\x1b\[[0-9;]*m", "", err.getvalue())
@@ -215,7 +217,7 @@ def test_what_stderr_does_not_take_is_not_said(kind: str, monkeypatch: pytest.Mo
     live = traffic(3)
     with ExitStack() as stack:
         table = LiveTable(live.snapshot, stack, clock=lambda: START + 5 * SECOND)
-        table.refresh(START)
+        table.tick(START)
         ends()
     assert sys.stderr is err
     with suppress(OSError):  # what it did not take is still to be written
@@ -227,15 +229,15 @@ import sys
 from contextlib import ExitStack
 from test_live_table import START, SECOND, traffic
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.live_table import LiveTable
+from pulsarctl_wire.cli.proxy.live_table import LiveTable
 
 live = traffic(30, "\\x1b[31me\\x07-")
 with ExitStack() as stack:
     table = LiveTable(live.snapshot, stack, clock=lambda: START + 9 * SECOND)
     for second in range(3):
-        table.refresh(START + second * SECOND)
+        table.tick(START + second * SECOND)
     console.complain("a remark")
-    table.refresh(START + 3 * SECOND)
+    table.tick(START + 3 * SECOND)
 print("stdout is left alone")
 """
 

@@ -20,14 +20,16 @@ from proxied import until
 from segments import conversation, send
 
 from pulsarctl_wire import __version__
-from pulsarctl_wire.cli import metrics
-from pulsarctl_wire.cli.console import EXIT_USAGE, clean
-from pulsarctl_wire.cli.metrics import serve
+from pulsarctl_wire.cli.console import EXIT_USAGE
 from pulsarctl_wire.cli.options import host_port
+from pulsarctl_wire.cli.proxy import metrics
+from pulsarctl_wire.cli.proxy.metrics import serve
+from pulsarctl_wire.render.text import clean
 from pulsarctl_wire.stats.live import Live
 from pulsarctl_wire.stats.snapshot import Snapshot
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.session import Knowledge, Session
+from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.ledgers import LedgerState
 from pulsarctl_wire.wire.stream import FrameStream
 
 START = 1_700_000_000 * 10**9
@@ -39,13 +41,13 @@ def counted(turns: list[tuple[bool, bytes]]) -> tuple[Live, Snapshot]:
     live = Live(START)
     connection = Connection(0, "10.0.0.1:50000", "10.0.0.2:6650")
     streams = FrameStream(connection, False), FrameStream(connection, True)
-    session = Session(connection, Knowledge(), streams)
-    live.opened(connection, START)
+    state = LedgerState(connection, Knowledge(), streams)
+    live.opened(connection, START, state)
     for number, (to_broker, raw) in enumerate(turns):
         events = streams[to_broker].feed(raw, START + number * 1_000_000)
-        session.track(events)
-        live.add(events)
-    live.missed(7)
+        state.track(events)
+        live.events(events)
+    live.missed_frames += 7
     return live, live.snapshot(START + len(turns) * 1_000_000)
 
 
@@ -213,7 +215,11 @@ def test_names_that_are_no_text_can_be_scraped(stack: ExitStack) -> None:
     stream = FrameStream(connection, True)
     from segments import build
 
-    live.add(stream.feed(build("PRODUCER", topic=evil, producer_id=1, request_id=1), START))
+    state = LedgerState(connection, Knowledge())
+    live.opened(connection, START, state)
+    events = stream.feed(build("PRODUCER", topic=evil, producer_id=1, request_id=1), START)
+    state.track(events)
+    live.events(events)
     found = samples(get(serve(":0", lambda: live.snapshot(START), stack))[1])
     shown = f"persistent://public/default/{clean(evil)}"
     assert shown.isprintable()
@@ -227,7 +233,7 @@ def test_each_scrape_asks_for_the_snapshot_and_several_may_at_once(stack: ExitSt
 
     def newest() -> Snapshot:
         with lock:
-            live.missed(1)
+            live.missed_frames += 1
             return live.snapshot(START)
 
     url = serve(":0", newest, stack)
@@ -279,8 +285,8 @@ def test_a_connection_that_is_reset_is_no_news(stack: ExitStack, capsys: pytest.
 def test_who_neither_asks_nor_leaves_is_given_up(
     stack: ExitStack, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert metrics._PATIENCE == 10
-    monkeypatch.setattr(metrics, "_PATIENCE", 0.01)
+    assert metrics._TIMEOUT == 10
+    monkeypatch.setattr(metrics, "_TIMEOUT", 0.01)
     url = serve(":0", lambda: counted([])[1], stack)
     for sent in (b"", b"GET /metrics HTTP/1.1\r\n"):
         with connected(url) as sock, suppress(ConnectionError):
@@ -317,7 +323,7 @@ def test_what_is_wrong_with_ourselves_is_said(stack: ExitStack, capsys: pytest.C
     with connected(url) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert sock.recv(12) == b"HTTP/1.1 500"
-    assert capsys.readouterr().err.startswith("pwire: a bug in pwire: no metrics (AttributeError: ")
+    assert capsys.readouterr().err.startswith("pwire: a bug in pwire: metrics failed (AttributeError: ")
 
 
 def test_those_that_say_nothing_keep_nobody_from_the_metrics(

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsarctl_wire.cli.printer import Printer
+from pulsarctl_wire.cli.proxy.printer import Printer
 
 PATIENCE = 20.0
 """Seconds after which what was to be written is not."""
@@ -78,7 +78,7 @@ def test_all_is_written_in_order(pieces: list[bytes]) -> None:
     taken = [printer.put(piece) for piece in pieces]
     assert all(taken)
     printer.end(PATIENCE)
-    assert not printer.waiting
+    assert not printer._bytes
     assert printer.error is None
     assert pipe.all() == b"".join(pieces)
     pipe.close()
@@ -87,10 +87,10 @@ def test_all_is_written_in_order(pieces: list[bytes]) -> None:
 def test_who_reads_nothing_leaves_no_room(pipe: Pipe) -> None:
     printer = Printer(pipe.writes, 50_000)
     taken = fill(printer)
-    assert printer.waiting
+    assert printer._bytes
     assert printer.error is None
     printer.end(0)  # does not wait for who does not read
-    assert printer.waiting
+    assert printer._bytes
     pipe.drink()
     printer.end(PATIENCE)
     assert printer.error is None
@@ -123,7 +123,7 @@ def test_a_reader_that_leaves(pipe: Pipe) -> None:
     os.close(pipe.reads)
     printer.end(PATIENCE)
     assert isinstance(printer.error, BrokenPipeError)
-    assert not printer.waiting
+    assert not printer._bytes
     assert not printer.put(b"x")
 
 
@@ -135,7 +135,7 @@ def test_a_full_disk() -> None:
     printer.end(PATIENCE)
     assert printer.error is not None
     assert printer.error.errno == errno.ENOSPC
-    assert not printer.waiting
+    assert not printer._bytes
     assert not printer.put(PIECE)
     os.close(descriptor)
 
@@ -170,5 +170,5 @@ def test_an_end_with_nothing_written(pipe: Pipe) -> None:
     printer = Printer(pipe.writes)
     printer.end(PATIENCE)
     printer.end(PATIENCE)
-    assert not printer.waiting
+    assert not printer._bytes
     assert printer.error is None

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from forked import Forked
 from proxied import HOST, MAIN, PATIENCE, PWIRE, TIMED, Heard, Proxied, environment, receive, run, until
 from pwire_run import Run, pwire
 from segments import PING, build, conversation, receipt, send
@@ -51,25 +52,15 @@ def _refused(found: subprocess.CompletedProcess[str], code: int, *words: str) ->
 
 def _all_at_once(home: Path, runs: list[list[str]]) -> list[subprocess.CompletedProcess[str]]:
     """Run several `pwire proxy` to their ends, at the same time."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", MAIN, "proxy", "--listen", f"{HOST}:0", *args],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(home),
-        )
-        for args in runs
-    ]
-    found = []
-    for args, process in zip(runs, processes, strict=True):
-        try:
-            out, err = process.communicate(timeout=PATIENCE)
-        except subprocess.TimeoutExpired:  # it does not mind
-            process.kill()
-            out, err = process.communicate()
-        found.append(subprocess.CompletedProcess(args, process.returncode, out, err))
-    return found
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(Forked(["proxy", "--listen", f"{HOST}:0", *args], environment(home)))
+            for args in runs
+        ]
+        return [
+            subprocess.CompletedProcess(each.args, each.wait(PATIENCE), *each.communicate())
+            for each in processes
+        ]
 
 
 # -- beginnings
@@ -224,7 +215,7 @@ def test_a_name_that_no_host_can_have(home: Path) -> None:
 def test_brokers_mapped_to_other_machines(host: str) -> None:
     with Proxied("--map", f"broker={host}:1234") as proxy:
         proxy.err.line(
-            TIMED + f"{host}:1234 is no address of this machine: clients are sent there for broker:6650$"
+            TIMED + f"{host}:1234 is not an address of this machine: clients are sent there for broker:6650$"
         )
         assert proxy.stop() == 0
 
@@ -268,7 +259,7 @@ def test_options_that_do_not_go_together(home: Path) -> None:
         _all_at_once(home, runs),
         (
             *(("--through", "--no-rewrite"), ("--tls",), ("--tls",), ("--record",)),
-            *(("--output goes with --tap",), ("--time goes with --tap",)),
+            *(("--output needs --tap",), ("--time needs --tap",)),
         ),
         strict=True,
     ):
@@ -293,7 +284,7 @@ def test_files_that_cannot_be_had(home: Path) -> None:
         ([*ca, "--tls-keylog", str(home / "nosuch" / "keys")], EXIT_USAGE, "nosuch/keys cannot be written"),
         (["--tls", "--ca-dir", "/dev/null/here"], EXIT_USAGE, "/dev/null/here"),
         (["--record", str(home / "nosuch" / "a.pcapng")], EXIT_OUTPUT, "--record"),
-        (["--record", str(home / "pipe")], EXIT_OUTPUT, "nobody reads this pipe"),
+        (["--record", str(home / "pipe")], EXIT_OUTPUT, "nothing reads this pipe"),
         (["--record", "-"], EXIT_USAGE, "name a file"),
         (["--conf", str(home / "nosuch.conf")], EXIT_USAGE, "--conf"),
         (["--control", str(home / ("a" * 120))], EXIT_USAGE, "--control"),
@@ -360,7 +351,7 @@ def test_a_client_that_speaks_no_tls_to_tls() -> None:
             client.sendall(build("CONNECT", client_version="\x1b[31m"))
             proxy.err.line(
                 TIMED
-                + "a connection from [0-9.:]+ failed: the client does not speak TLS; its URL is to begin with pulsar.ssl://$"
+                + "a connection from [0-9.:]+ failed: the client does not speak TLS; its URL must begin with pulsar.ssl://$"
             )
         assert proxy.stop() == 0
     assert "\x1b" not in proxy.err.text
@@ -482,7 +473,7 @@ def test_output_that_cannot_be_written() -> None:
 
 
 def test_ctl_finds_its_proxy(home: Path) -> None:
-    _refused(run("proxy", "ctl", "list", home=home), EXIT_USAGE, "which proxy? none runs")
+    _refused(run("proxy", "ctl", "list", home=home), EXIT_USAGE, "no proxy is running")
     named = home / "mine.sock"
     with Proxied(home=home) as first, Proxied("--control", named, home=home) as second:
         assert first.ctl("add", "drop command=PING").stdout == "1\n"  # the only one with the usual socket
@@ -503,7 +494,7 @@ def test_a_socket_that_was_left_behind(home: Path) -> None:
         proxy.kill(signal.SIGKILL)
         proxy.wait()
     assert len(list((home / "run" / "pwire").iterdir())) == 1
-    _refused(proxy.ctl("list"), EXIT_USAGE, "none runs")
+    _refused(proxy.ctl("list"), EXIT_USAGE, "no proxy is running")
     _refused(
         proxy.ctl("list", "--port", str(proxy.port)),
         EXIT_UNREACHABLE,
@@ -524,7 +515,7 @@ def _socket(proxy: Proxied) -> Path:
 
 def test_no_socket(home: Path) -> None:
     with Proxied("--control", "", home=home) as proxy:
-        _refused(proxy.ctl("list"), EXIT_USAGE, "none runs")
+        _refused(proxy.ctl("list"), EXIT_USAGE, "no proxy is running")
         assert not (home / "run").exists()
         assert proxy.stop() == 0
 

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pwire_run import SAMPLES, Pcap, Run, pwire
@@ -17,10 +16,12 @@ from segments import build, message, receipt
 
 from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.lookup import Output
-from pulsarctl_wire.cli.reading import Sources
-from pulsarctl_wire.cli.replay import Report, recorded_events
-from pulsarctl_wire.net.replay import Difference, Ended, Totals
+from pulsarctl_wire.cli.capture.reading import Sources
+from pulsarctl_wire.cli.session.replay import Report, recorded_events
+from pulsarctl_wire.net.differences import Difference
+from pulsarctl_wire.net.frame_socket import FrameSocket
+from pulsarctl_wire.net.protocol import FrameProtocol
+from pulsarctl_wire.net.replay import ConnectionEnded, ReplayTotals
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame
 from pulsarctl_wire.wire.stream import FrameStream
@@ -34,7 +35,7 @@ WHOLE = [
     *("python-schemas", "chunks-out-of-order", "corrupt-in-transit", "no-checksum", "errors", "auth-token"),
     *("ipv6", "linktype-sll2", "nano"),
 ]
-Step = tuple[Frame, list[Event | Ended]]
+Step = tuple[Frame, list[Event | ConnectionEnded]]
 """What a client sent, and what came before it sent anything else."""
 
 
@@ -53,30 +54,25 @@ def recorded(path: Path) -> list[list[Step]]:
     return list(connections.values())
 
 
-class AsRecorded(asyncio.Protocol):
+class AsRecorded(FrameSocket):
     """A broker's side of a recorded connection: says what was recorded whenever the client did its part."""
 
     def __init__(self, steps: list[Step], seen: list[Frame]) -> None:
+        super().__init__(FrameProtocol(Connection(0), to_broker=True))
         self._steps = iter(steps)
         self._seen = seen
-        self._stream = FrameStream(Connection(0), True)
 
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Frame) and event.type not in UNASKED:
+            self._seen.append(event)
+            self._answer(next(self._steps)[1])
 
-    def data_received(self, data: bytes) -> None:
-        for frame in self._stream.feed(data):
-            assert isinstance(frame, Frame)
-            if frame.type not in UNASKED:
-                self._seen.append(frame)
-                self._answer(next(self._steps)[1])
-
-    def _answer(self, events: list[Event | Ended]) -> None:
+    def _answer(self, events: list[Event | ConnectionEnded]) -> None:
         for event in events:
-            if isinstance(event, Frame):
-                self._transport.write(event.raw)
-            elif isinstance(event, Ended) and event.by_broker:
-                self._transport.close()
+            if isinstance(event, Frame) and self.is_open:
+                self.send(event.raw)
+            elif isinstance(event, ConnectionEnded) and event.by_broker:
+                self.transport.close()
 
 
 @contextmanager
@@ -169,11 +165,11 @@ def test_differences_are_lines_and_the_exit_code_is_9() -> None:
 def test_missing_and_unexpected_answers_and_lost_connections_are_lines_too() -> None:
     run = replay("python-simple", "--answer-timeout", "0.05", of="java-simple")
     assert run.code == console.EXIT_DIFFERS
-    kinds = ("did not come", "came, and is not in the recording", "→")
+    kinds = ("did not come", "not in the recording", "→")
     assert all(any(kind in line for line in run.lines) for kind in kinds)
     short = recorded(SAMPLES / "python-simple.pcap")
     [steps] = short
-    steps[3][1][:] = [Ended(Connection(0), True, None)]
+    steps[3][1][:] = [ConnectionEnded(Connection(0), True, None)]
     with broker(short) as (url, _):
         lost = pwire("replay", SAMPLES / "python-simple.pcap", "--to", url)
     assert any(line.startswith("connection 0: closed: 127.0.0.1:") for line in lost.lines)
@@ -194,7 +190,7 @@ def test_names_are_changed_and_a_rule_of_no_use_is_said() -> None:
         flags = ["--rename", "billing=audit", "--rename", "nobody=anybody", "--suffix=-2"]
         run = pwire("replay", SAMPLES / "python-simple.pcap", "--to", url, *flags)
     assert run.code == 0, run.out
-    assert run.complaints == ["pwire: --rename nobody=anybody: nothing played is called nobody"]
+    assert run.complaints == ["pwire: --rename nobody=anybody: nothing in the replay is named nobody"]
     [subscribe] = [frame.body for frame in seen if frame.command == "SUBSCRIBE"]
     assert subscribe.subscription == "audit"
     assert subscribe.topic.endswith("/python-simple-orders-2")
@@ -206,13 +202,13 @@ def test_names_are_changed_and_a_rule_of_no_use_is_said() -> None:
         ([], "give --to URL"),
         (["--to", "pulsar://a", "--url", "pulsar://b"], "give --to URL"),
         (["--to", "http://a"], "web service URL"),
-        (["--to", "a", "--speed", "fast"], "--speed fast: a number such as 2 or 0.5 is wanted, or max"),
+        (["--to", "a", "--speed", "fast"], "--speed fast: use a number such as 2 or 0.5, or max"),
         (["--to", "a", "--speed", "nan"], "--speed nan"),
         (["--to", "a", "--speed=-1"], "--speed -1"),
-        (["--to", "a", "--rename", "x"], "--rename x: A=B is wanted"),
-        (["--to", "a", "--rename", "x/y=z"], "--rename x/y=z: 'z' is no namespace"),
+        (["--to", "a", "--rename", "x"], "--rename x: use A=B"),
+        (["--to", "a", "--rename", "x/y=z"], "--rename x/y=z: 'z' is not a valid namespace"),
         (["--to", "a", "--suffix", "/"], "--suffix /: "),
-        (["--to", "a", "--suffix", "\x1b[m"], r"--suffix \x1b[m: it has characters that cannot be shown"),
+        (["--to", "a", "--suffix", "\x1b[m"], r"--suffix \x1b[m: it has unprintable characters"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(flags: list[str], complaint: str) -> None:
@@ -232,7 +228,7 @@ def test_nobody_there() -> None:
 def test_a_capture_that_has_nothing_to_play(name: str) -> None:
     run = replay(name)
     assert (run.code, run.out) == (console.EXIT_SOURCE, b"")
-    assert "nothing was played" in run.complaints[-1]
+    assert "nothing was replayed" in run.complaints[-1]
 
 
 def test_a_capture_that_breaks_off_is_played_as_far_as_it_goes(tmp_path: Path) -> None:
@@ -270,14 +266,14 @@ def test_what_follows_from_a_difference_is_counted_for_it(capsys: pytest.Capture
         for sequence in range(3)
     ]
     found.append(Difference("missing", 0, came(message(b"", 9), 20), number=5))
-    totals = Totals()
+    totals = ReplayTotals()
     totals.exchanges, totals.differ, totals.unanswered, totals.consequences = 5, 1, 1, 3
-    for output in (Output.text, Output.json):
+    for output in ("text", "json"):
         report = Report(output)
         for each in found:
             report.difference(each)
         report.close(totals)
-        if output is Output.text:
+        if output == "text":
             assert capsys.readouterr().out.splitlines() == [
                 "connection 0 #4 PRODUCER_SUCCESS: command PRODUCER_SUCCESS → ERROR",
                 "connection 0 #20 MESSAGE consumer=2 sequence=9: did not come",

@@ -113,7 +113,7 @@ def test_a_signal_ends_it_while_it_reads_what_is_passed_over() -> None:
         finally:
             process.kill()
             feeding.join()
-        assert b"connection 0 is passed over" in said
+        assert b"connection 0 is skipped" in said
         assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
         with suppress(BrokenPipeError):  # what waits in its buffer
             stdin.close()

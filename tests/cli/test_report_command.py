@@ -11,7 +11,7 @@ from pwire_run import SAMPLES, pwire
 from rich.cells import cell_len
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.report import print_table
+from pulsarctl_wire.cli.data.report import print_table
 from pulsarctl_wire.errors import how_to_install
 
 needs_spark = pytest.mark.skipif(find_spec("pyspark") is None, reason="pyspark is not installed")
@@ -31,7 +31,7 @@ def test_reports_are_listed_and_looked_up_without_spark() -> None:
     assert run.code == 0
     assert [line.split()[0] for line in run.lines][:3] == ["summary", "publish-latency", "request-latency"]
     assert "did you mean summary?" in pwire("report", "summry", "x").err
-    assert "they are: summary, " in pwire("report", "qqq", "x").err
+    assert "use one of summary, " in pwire("report", "qqq", "x").err
 
 
 @needs_spark
@@ -41,25 +41,25 @@ def test_reports_are_listed_and_looked_up_without_spark() -> None:
         (["report", "summry", "x"], 2, "did you mean summary?"),
         (["report", "errors"], 2, "name a TABLE"),
         (["report", "errors", "x", "--bucket", "5 parsec"], 2, "--bucket 5 parsec: "),
-        (["report", "errors", "x", "--conf", "novalue"], 2, "--conf novalue: KEY=VALUE"),
+        (["report", "errors", "x", "--conf", "novalue"], 2, "--conf novalue: use KEY=VALUE"),
         (["report", "errors", "/no/such.parquet"], 3, "/no/such.parquet: no such file"),
-        (["report", "errors", str(SAMPLES / "README.md")], 3, "is no frames table"),
+        (["report", "errors", str(SAMPLES / "README.md")], 3, "is not a frames table"),
         (
             ["report", "errors", str(SAMPLES / "nano.pcap")],
             3,
-            "nano.pcap is a capture, no table: pwire table",
+            "nano.pcap is a capture, not a table: pwire table",
         ),
         (
             ["report", "errors", f"file://{SAMPLES / 'nano.pcap'}"],
             3,
-            "is a capture, no table: pwire table file://",
+            "is a capture, not a table: pwire table file://",
         ),
-        (["report", "errors", str(SAMPLES)], 3, "no frames table in there"),
+        (["report", "errors", str(SAMPLES)], 3, "no frames table in it"),
         (["report", str(SAMPLES / "nano.pcap")], 2, f"pwire report summary {SAMPLES / 'nano.pcap'}"),
         (
             ["report", "errors", str(SAMPLES / "nano.pcap")],
             3,
-            "is a capture, no table: pwire table ",
+            "is a capture, not a table: pwire table ",
         ),
         (["sql", "select 1", str(SAMPLES / "nano.pcap")], 2, "the query comes last"),
         (["sql", "select 1"], 2, "TABLE"),

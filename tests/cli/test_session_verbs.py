@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import resource
 import sys
@@ -34,11 +33,11 @@ from net.scripted import (
 )
 from pwire_run import pwire as pwire_here
 
-from pulsarctl_wire.cli.cluster import cluster
-from pulsarctl_wire.cli.last import start_of_last
-from pulsarctl_wire.cli.session import Session, _shared
+from pulsarctl_wire.cli.session.cluster import ClusterOptions, cluster
+from pulsarctl_wire.cli.session.last import start_of_last
+from pulsarctl_wire.cli.session.verb import Connecting, Session
 from pulsarctl_wire.net.acks import Position
-from pulsarctl_wire.net.consumer import LATEST
+from pulsarctl_wire.net.receive_queue import LATEST
 from pulsarctl_wire.record import MAX_SHOWN
 from pulsarctl_wire.wire.fields import signed
 from pulsarctl_wire.wire.frame import Frame
@@ -200,9 +199,9 @@ async def test_cluster_with_more_partitions_than_are_asked_for(
         broker.always("GET_TOPICS_OF_NAMESPACE", answer("GET_TOPICS_OF_NAMESPACE_RESPONSE", topics=names))
         broker.always("PARTITIONED_METADATA", partitions({TOPIC: 100_000}))
         with ExitStack() as stack:
-            options = {name: each.default for name, each in inspect.signature(_shared).parameters.items()}
-            assert await cluster(Session(options, stack), broker.url) == 0
-        text = "pwire: 99900 more topics and partitions: who serves them was not asked\n"
+            options = ClusterOptions(service=broker.url)
+            assert await cluster(Session(Connecting(), stack), options) == 0
+        text = "pwire: 99900 more topics and partitions: their owners were not looked up\n"
         assert capsys.readouterr().err == text
         assert len(broker.seen("LOOKUP")) == 100
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +13,12 @@ from segments import interface, section, statistics
 from test_cli_document import _documented, _options, _section
 from test_decode_terminal import MARKUP, _dangerous, _frames
 
-from pulsarctl_wire.cli import stats_page
-from pulsarctl_wire.cli.stats import KINDS
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.capture.stats import KINDS
+from pulsarctl_wire.render import stats_page
 from pulsarctl_wire.stats import NAMES
 
-TWO = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the second process needs fork")
-
 SILENT = "advertised-address-silent.pcap"
-
-# small captures, so that a second process is started
-SCRIPT = """
-import sys
-from pulsarctl_wire.cli import main, twin
-twin.WORTH_IT = 0
-twin.os.sched_getaffinity = lambda pid: {0, 1}
-main()
-"""
 
 
 def stats(*args: str | Path, stdin: bytes = b"") -> Run:
@@ -152,9 +138,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs `pwire stats` on a terminal of some width."""
 
     def run(width: int, *args: str, stdin: bytes = b"") -> Run:
-        size = os.terminal_size((width, 40))
-        monkeypatch.setattr("shutil.get_terminal_size", lambda *_: size)
-        monkeypatch.setattr(stats_page, "_is_terminal", lambda: True)
+        monkeypatch.setattr(console, "terminal_width", lambda stream: width)
         return stats(*args, stdin=stdin)
 
     return run
@@ -214,7 +198,7 @@ def test_bars_and_sparklines() -> None:
 def test_a_bad_by_names_the_good_ones() -> None:
     run = stats("--by", "topic,foo", "errors.pcap")
     assert (run.code, run.out) == (2, b"")
-    assert run.err == f"pwire: --by foo: no such thing; it is one of {', '.join(KINDS)}\n"
+    assert run.err == f"pwire: --by foo: unknown; use one of {', '.join(KINDS)}\n"
 
 
 def test_a_source_is_needed() -> None:
@@ -273,43 +257,3 @@ def test_frames_over_a_limit_of_ones_own_are_counted_all_the_same() -> None:
 
 
 # -- two processes
-
-
-def two(jobs: int, *args: str) -> tuple[str, str, int]:
-    command = [sys.executable, "-c", SCRIPT, "stats", "--jobs", str(jobs), *args]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    return result.stdout, result.stderr, result.returncode
-
-
-@TWO
-def test_two_processes_count_what_one_counts(tmp_path: Path) -> None:
-    names = (
-        "java-batch-zlib.pcap",
-        "auth-token.pcap",
-        "mixed.pcapng.gz",
-        "errors.pcap",
-        "snaplen96.pcap",
-        SILENT,
-    )
-    cut = tmp_path / "cut.pcap"
-    cut.write_bytes((SAMPLES / "java-keyshared.pcap").read_bytes()[:-10])
-    files = [*(str(SAMPLES / name) for name in names), str(cut)]
-    alone = two(1, "-o", "json", "--top", "0", *files)
-    assert two(2, "-o", "json", "--top", "0", *files) == alone
-    out, said, code = alone
-    assert code == 4
-    assert said.count("pwire: ") == 1
-    records = [json.loads(line) for line in out.splitlines()]
-    rows = [record for record in records if record["by"] == "connection"]
-    assert records[0]["connections"] == sum(bool(row["frames"]) for row in rows)
-    assert records[0]["connections"] + records[0]["other_connections"] == len(rows)
-    assert records[0]["without_data"]
-    assert all(row["how"] for row in rows)
-
-
-@TWO
-def test_the_second_process_is_used() -> None:
-    script = "import os; fork = os.fork; os.fork = lambda: print('forked', flush=True) or fork()\n" + SCRIPT
-    command = [sys.executable, "-c", script, "stats", "-o", "json", str(SAMPLES / "errors.pcap")]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert result.stdout.startswith("forked\n")

@@ -1,0 +1,1 @@
+"""Verbs that read captures: decode, capture, stats, table."""

@@ -1,0 +1,104 @@
+"""`pwire capture`: writes the packets of an interface to a pcapng file."""
+
+import sys
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import BUFFER, Rotating, only_interface, size_of
+from pulsarctl_wire.cli.signature import group, option
+from pulsarctl_wire.errors import CaptureError, DamagedCapture
+from pulsarctl_wire.render.text import count_of
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.capture.live import Live
+    from pulsarctl_wire.capture.rotation import RotatingFiles
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureOptions:
+    """The command line of `capture`."""
+
+    interfaces: list[str] = option("-i --interface NAME", "The interface, such as lo or eth0.", default=...)
+    write: str = option("-w --write FILE", "The pcapng file; - is stdout.", default=...)
+    capture_filter: str | None = option("-f --capture-filter BPF", "Packets to capture: 'tcp port 6650'.")
+    count: int | None = option("-c --count N", "Stop after N packets.", min=1)
+    duration: float | None = option("--duration SECONDS", "Stop after this time.", min=0)
+    buffer: str = BUFFER()
+    rotating: Rotating = group(Rotating)
+
+
+def capture(options: CaptureOptions) -> None:
+    """Capture the packets of an interface until Ctrl-C, for pwire decode or Wireshark."""
+    from pulsarctl_wire.capture.rotation import RotatingFiles
+    from pulsarctl_wire.cli.capture.interface import open_interface
+
+    interface = only_interface(options.interfaces) or ""
+    size = size_of("--buffer", options.buffer)
+    turns = options.rotating.rotation()
+    write = options.write
+    if write == "-" and any(turns.values()):
+        console.fail("--rotate-… needs --write FILE")
+    try:
+        with ExitStack() as stack:
+            stream: BinaryIO = sys.stdout.buffer
+            files = None
+            opened = open_interface(
+                interface,
+                options.capture_filter,
+                size,
+                before_wait=lambda: stream.flush(),
+                seconds=options.duration,
+            )
+            live = stack.enter_context(opened)
+            if write != "-":  # an existing file is truncated only after the interface was opened
+                files = RotatingFiles(Path(write), time.time_ns(), **turns)
+                stream = cast(BinaryIO, stack.enter_context(closing(files)))
+            _record(live, stream, files, options.count)
+    except CaptureError as error:
+        damaged = isinstance(error, DamagedCapture)
+        console.fail(str(error), console.EXIT_DAMAGED if damaged else console.EXIT_SOURCE)
+    except BrokenPipeError:
+        console.end_of_pipe()
+    except OSError as error:
+        console.fail(f"--write {write}: {error.strerror}", console.EXIT_OUTPUT)
+
+
+def _record(live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count: int | None) -> None:
+    """Write packets, then print how many there were. Raises DamagedCapture after that, and OSError."""
+    from pulsarctl_wire.capture.writer import PcapngWriter
+
+    writer = PcapngWriter(stream)
+    damage: DamagedCapture | None = None
+    received = dropped_before = 0  # in earlier files
+
+    def write_counters() -> None:
+        nonlocal received, dropped_before
+        if live.dropped is not None:
+            counts = live.received - received, live.dropped - dropped_before
+            writer.statistics(live.link, time.time_ns(), *counts)
+            received, dropped_before = live.received, live.dropped
+
+    try:
+        for packet in live:
+            if files is not None and files.is_due(packet[0] or 0):
+                write_counters()
+                files.turn(packet[0] or 0)
+                writer.begin()
+            writer.write(packet)
+            if writer.count == count:
+                break
+    except KeyboardInterrupt:  # a second signal
+        pass
+    except DamagedCapture as error:
+        damage = error
+    write_counters()
+    stream.flush()
+    dropped = "an unknown number" if live.dropped is None else live.dropped
+    captured = count_of(writer.count, "packet")
+    sys.stderr.write(f"{captured} captured, {dropped} dropped by the kernel\n")
+    if damage is not None:
+        raise damage

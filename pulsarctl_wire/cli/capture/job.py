@@ -1,0 +1,367 @@
+"""Runs `pwire decode`: makes tests, a renderer and a writer from the options, then decodes the sources."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.live import Live
+from pulsarctl_wire.capture.sources import Decoder, collect_rarely
+from pulsarctl_wire.capture.writer import EventWriter
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.capture import select
+from pulsarctl_wire.cli.capture.decode import DecodeOptions
+from pulsarctl_wire.cli.capture.interface import open_interface
+from pulsarctl_wire.cli.capture.reading import Sources
+from pulsarctl_wire.cli.capture.summary import Summary
+from pulsarctl_wire.cli.options import schema_of
+from pulsarctl_wire.errors import CaptureError, DamagedCapture, FilterError
+from pulsarctl_wire.record import CONNECTION_NAMES, Recorder, connection_record
+from pulsarctl_wire.render.events import Render
+from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.text import Origin, Paint, count_of
+from pulsarctl_wire.wire.ending import Contents, Ending
+from pulsarctl_wire.wire.exchanges import ExchangeState
+from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.payload import Budget
+from pulsarctl_wire.wire.state import State, TopicState
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.cli.capture.connections import ConnectionLines
+
+_GATHERED: Final = 64  # events that are counted and shown together
+
+
+class DecodeJob:
+    """One run. The constructor raises FilterError for an invalid selection; `run` does the rest."""
+
+    def __init__(self, options: DecodeOptions, stack: ExitStack) -> None:
+        self.options = options
+        self.stack = stack
+        self.sources = options.sources
+        self.out = sys.stdout.buffer
+        self.origin = Origin()
+        self.clock = Clock(options.showing.time_format, self.origin)
+        self.summary = Summary()
+        self.answers: Any = None
+        self.live: Live | None = None
+        self.code = 0
+        self.budget = Budget(options.payload_ratio or Budget.RATIO)
+        recorder = Recorder(
+            show_secrets=options.showing.show_secrets,
+            schema=schema_of(options.showing.schema),
+            answers=options.two_pass,
+            budget=self.budget,
+        )
+        text = options.selecting.expression
+        self.expression = None if text is None else self._expression(text, recorder)
+        self.first_error = select.FirstError(recorder) if options.first_error else None
+        self.tests = self._tests()
+        frames_shown = not (options.quiet or options.list_connections)
+        self.render: Render | None = None
+        if frames_shown:
+            before = None if self.first_error is None else self.first_error.before
+            self.render = console.event_renderer(sys.stdout, options.output, recorder, self.clock, before)
+        self.listing = self._listing() if options.list_connections else None
+        self.writer = None if options.write is None else self._writer(options.write)
+        # chunks are kept in memory until they can be joined: only where messages are shown
+        self.join_chunks = not options.list_connections and (
+            bool(text or options.first_error) or (frames_shown and options.output in ("json", "tree"))
+        )
+
+    # -- before
+
+    def _expression(self, text: str, recorder: Recorder) -> select.Expression:
+        if self.options.list_connections:
+            return select.Expression(text, connection_record, names=CONNECTION_NAMES)
+        return select.Expression(text, recorder)
+
+    def _listing(self) -> "ConnectionLines":
+        from pulsarctl_wire.cli.capture.connections import MOST_WAITING, ConnectionLines
+
+        options = self.options
+        return ConnectionLines(
+            self._connection_renderer(),
+            self.tests,
+            (lambda line: None) if options.quiet else self.out.write,
+            count=-1 if options.count is None else options.count,
+            waiting=MOST_WAITING if self._may_delay_output() else 0,
+        )
+
+    def _connection_renderer(self) -> Callable[[dict[str, Any]], bytes]:
+        if self.options.output == "json":
+            from pulsarctl_wire.render.jsonl import json_line
+
+            return json_line
+        from pulsarctl_wire.render.connections import connection_line
+
+        paint = Paint(console.use_colour(sys.stdout))
+
+        def line(record: dict[str, Any]) -> bytes:
+            text = connection_line(record, paint, self.clock, console.terminal_width(sys.stdout))
+            return f"{text}\n".encode("utf-8", "backslashreplace")
+
+        return line
+
+    def _tests(self) -> list[select.Test]:
+        """Make tests of the selecting options, the cheap ones first."""
+        options = self.options
+        tests = select.tests(options.selecting)
+        if options.time_range:
+            local = options.showing.time_format == "local"
+            tests.append(select.by_time(options.time_range, self.origin, local=local))
+        if self.expression is not None:
+            tests.append(self.expression)
+        if self.first_error is not None:
+            tests.append(self.first_error)
+        return tests
+
+    def _writer(self, path: str) -> EventWriter:
+        if path == "-":
+            raise FilterError("--write -: stdout shows the frames; name a file")
+        for source in self.sources:
+            if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+                raise FilterError(f"--write {path}: that is one of the sources; name another file")
+        try:
+            return EventWriter(self.stack.enter_context(open(path, "ab")))
+        except OSError as error:
+            console.fail(f"--write {path}: {error.strerror}", console.EXIT_OUTPUT)
+
+    # -- the run
+
+    def run(self) -> int:
+        """Decode; returns the exit code."""
+        collect_rarely()
+        try:
+            if self.options.two_pass:
+                self._first_pass()
+            inputs = self._splittable()
+            if inputs:
+                self._count(inputs)
+            else:
+                self._decode()
+            self.out.flush()
+        except KeyboardInterrupt:
+            self.code = 0 if self.options.interface else console.EXIT_INTERRUPTED
+            self.out.flush()
+        self._report()
+        return self.code
+
+    def _splittable(self) -> list[Any]:
+        """The inputs that several processes can share: none unless events are only counted."""
+        options = self.options
+        looked_at = self.tests or self.listing or self.writer or self.render or options.two_pass
+        if looked_at or options.interface or options.count is not None:
+            return []
+        from pulsarctl_wire.cli.capture.pooled import splittable
+
+        return splittable(self.sources, options.jobs)
+
+    def _count(self, inputs: list[Any]) -> None:
+        """Count in several processes."""
+        from pulsarctl_wire.cli.capture.pooled import Pool
+        from pulsarctl_wire.pipeline.counting import Counting
+
+        options = self.options
+        pool = Pool(inputs, options.jobs, self.stack)
+        counting = Counting(
+            pool.inputs, Summary, max_frame_size=options.max_frame_size, split_size=pool.split_size
+        )
+        self.summary = counting.counts
+        try:
+            pool.count(counting)
+        finally:
+            self.code = pool.code
+            self.summary.finish(counting, 0)
+            self.summary.totals["chosen"] = sum(self.summary.commands.values())
+
+    def _may_delay_output(self) -> bool:
+        """Whether all sources are files: then output may be delayed to write more at a time."""
+        return not self.options.interface and all(map(os.path.isfile, self.sources))
+
+    def _first_pass(self) -> None:
+        self.sources = [self._spool() if source == "-" else source for source in self.sources]
+        limit = self.options.max_frame_size
+        decoder = Decoder(max_frame_size=limit, join_chunks=False, link_answers=True, new_state=ExchangeState)
+        for _ in chain(self._batches(decoder, say=False), decoder.finish()):
+            pass
+        self.answers = decoder.knowledge.answers
+
+    def _spool(self) -> str:
+        """Copy stdin to a file, to read it twice; returns the file's path."""
+        import shutil
+        import tempfile
+
+        file = self.stack.enter_context(tempfile.NamedTemporaryFile(prefix="pwire-"))  # noqa: SIM115
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.flush()
+        return file.name
+
+    def _tee(self) -> Callable[[int, RawPacket], None] | None:
+        if self.listing is not None:  # the first connection to end may not be the first to begin
+            return lambda number, packet: self._note_origin(packet[0])
+        return None if self.writer is None else self.writer.see
+
+    def _ended(self, ending: Ending) -> None:
+        """Callback: a connection has ended, or is not followed any further."""
+        self.summary.without_data.add(ending)
+        if self.listing is not None:
+            self.listing.add(ending)
+
+    def _new_state(self) -> type[State]:
+        """The class that follows each connection: the cheapest one that suffices."""
+        if self.listing is not None:
+            return Contents
+        shown = self.render is not None or self.expression is not None or self.first_error is not None
+        if shown or self.options.two_pass:
+            return ExchangeState
+        return TopicState if self.options.selecting.topics else State
+
+    def _decode(self) -> None:
+        """Decode and show."""
+        decoder = Decoder(
+            max_frame_size=self.options.max_frame_size,
+            join_chunks=self.join_chunks,
+            tee=self._tee(),
+            new_state=self._new_state(),
+            on_end=self._ended,
+        )
+        batches = self._batches(decoder)
+        try:
+            if self.listing is not None:
+                self._list(decoder, batches, self.listing)
+            else:
+                self._show(self._gathered(chain(batches, decoder.finish())))
+        finally:
+            self.summary.finish(decoder, self.budget.unopened)
+
+    def _gathered(self, batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
+        """The events, in larger batches where output may be delayed."""
+        enough = _GATHERED if self.options.count is None and self._may_delay_output() else 1
+        gathered: list[Event] = []
+        for events in batches:
+            gathered += events
+            if len(gathered) >= enough:
+                yield gathered
+                gathered = []
+        yield gathered
+
+    def _show(self, batches: Iterable[list[Event]]) -> None:
+        left = self.options.count if self.options.count is not None else -1
+        for events in batches:
+            self._note_origin(events[0].time_ns if events else None)
+            self.summary.add(events)
+            chosen = self._chosen(events)
+            self.summary.totals["chosen"] += len(chosen)
+            if left >= 0:
+                chosen = chosen[:left]
+                left -= len(chosen)
+            if self.render is not None and chosen:
+                self.out.writelines(self.render(chosen))
+            if self.writer is not None:
+                for event in chosen:
+                    self.writer.take(event)
+            if left == 0:
+                return
+
+    def _list(self, decoder: Decoder, batches: Iterable[list[Event]], listing: "ConnectionLines") -> None:
+        """Show connections as they end; at the end, or when interrupted, also those that are still open."""
+        try:
+            for events in batches:
+                self.summary.add(events)
+                if listing.is_done:
+                    return
+        finally:
+            for events in decoder.finish():
+                self.summary.add(events)
+            listing.flush()
+
+    def _note_origin(self, time_ns: int | None) -> None:
+        if self.origin.time_ns is None:
+            self.origin.time_ns = time_ns
+
+    def _chosen(self, events: list[Event]) -> list[Event]:
+        """The events that pass all tests. After a first pass, requests get their answers here."""
+        if self.answers is not None:
+            for event in events:
+                if isinstance(event, Frame) and event.number < len(self.answers):
+                    event.answer = self.answers[event.number] or None
+        for test in self.tests:
+            events = [event for event in events if test(event)]
+        return events
+
+    def _batches(self, decoder: Decoder, *, say: bool = True) -> Iterator[list[Event]]:
+        """The events of all sources. Errors of sources set the exit code, and are printed if `say`."""
+        if self.options.interface:
+            yield from self._live_batches(decoder, self.options.interface)
+        sources = Sources(
+            self.sources,
+            self.stack,
+            bar=console.is_terminal(sys.stderr) and not sys.stdout.isatty(),
+            flush=self.out.flush,
+        )
+        try:
+            yield from sources.read(decoder, say=say)
+        finally:
+            self.code = self.code or sources.code
+
+    def _live_batches(self, decoder: Decoder, interface: str) -> Iterator[list[Event]]:
+        options = self.options
+        try:
+            with open_interface(
+                interface, options.capture_filter, options.buffer_bytes, before_wait=self.out.flush
+            ) as self.live:
+                yield from decoder.read_packets(self.live)
+        except DamagedCapture as error:
+            self.code = console.EXIT_DAMAGED
+            self.out.flush()
+            console.complain(str(error))
+        except CaptureError as error:
+            console.fail(str(error), console.EXIT_SOURCE)
+
+    # -- after
+
+    def _say_nothing_matched(self, tested: str) -> None:
+        options, selecting = self.options, self.options.selecting
+        chosen_by = {
+            "--command": selecting.commands,
+            "--connection": selecting.connections,
+            "--topic": selecting.topics,
+            "--time-range": options.time_range,
+            "--filter": selecting.expression,
+        }
+        flags = ", ".join(flag for flag, value in chosen_by.items() if value)
+        if flags and not options.quiet:
+            text = f"{flags}: none of {tested} matched"
+            if self.expression is not None and self.expression.failed == self.expression.tried > 0:
+                text += "; the expression failed on all of them (does it compare text with a number?)"
+            console.complain(text)
+
+    def _report(self) -> None:
+        paint = Paint(console.use_colour(sys.stderr))
+        if self.code == console.EXIT_SOURCE and self.summary.is_empty():
+            return
+        if self.live is not None:
+            self.summary.dropped_packets = self.live.dropped
+        for line in self.summary.lines(paint):
+            sys.stderr.write(line + "\n")
+        if self.listing is not None and not self.summary.packets:
+            console.complain(
+                "--connections: the source has no packets, only frames, so its connections are unknown"
+            )
+        elif self.listing is not None and not self.listing.chosen:
+            self._say_nothing_matched(count_of(self.listing.seen, "connection"))
+        if self.first_error is not None and not self.first_error.passed:
+            console.complain(f"no errors in {count_of(self.first_error.looked_at, 'frame')}")
+        elif self.listing is None and not self.summary.totals["chosen"]:
+            frames = self.summary.frames + self.summary.totals["partial"]
+            self._say_nothing_matched(count_of(frames, "frame"))
+        if self.writer is not None and not self.summary.packets:
+            console.complain("--write: the source has no packets, only frames; nothing was written")
+        elif self.writer is not None and self.writer.lost:
+            console.complain(
+                f"--write: {self.writer.lost} packets were no longer in memory and were not written"
+            )

@@ -1,0 +1,83 @@
+"""Decodes large captures in several processes."""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Final
+
+from pulsarctl_wire.capture.series import spans_of
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.capture.progress import LARGE, Progress
+from pulsarctl_wire.pipeline.counting import Counting, pool
+from pulsarctl_wire.pipeline.progress import Totals
+from pulsarctl_wire.pipeline.splits import Input, in_order, plan
+
+SPLIT: Final = 16 * 1024 * 1024
+"""Most bytes of a split: small enough that all processes end at about the same time."""
+
+
+def splittable(paths: list[str], jobs: int | None) -> list[Input]:
+    """The inputs at `paths`, if they are large enough for several processes; otherwise an empty list.
+
+    `jobs` is the number of processes, by default one per core.
+    """
+    if (jobs or _cores()) < 2 or not all(map(os.path.isfile, paths)):
+        return []
+    status = [os.stat(path) for path in paths]
+    if sum(each.st_size for each in status) <= SPLIT:
+        return []
+    inputs = [
+        Input(path, each.st_size, each.st_mtime_ns, os.path.abspath(path))
+        for path, each in zip(paths, status, strict=True)
+    ]
+    return inputs if sum(len(plan(file, each, SPLIT)) for file, each in enumerate(inputs)) > 1 else []
+
+
+def _cores() -> int:
+    """The processor cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+class Pool:
+    """`jobs` processes (default: one per core) that share `inputs` until `stack` closes.
+
+    `code` is the exit code so far. On a terminal large inputs have a progress bar. `check` runs per split.
+    """
+
+    def __init__(
+        self,
+        inputs: list[Input],
+        jobs: int | None,
+        stack: ExitStack,
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.code = 0
+        self.jobs = jobs or _cores()
+        self.inputs = in_order(inputs, spans_of([each.name for each in inputs]), console.complain)
+        self.executor = stack.enter_context(pool(self.jobs))
+        stack.callback(self.executor.shutdown, wait=False, cancel_futures=True)
+        size = sum(each.size for each in inputs)
+        most = self.jobs * -(-size // (self.jobs * SPLIT))  # as many for each process
+        self.split_size = max(-(-size // most), SPLIT // 4)
+        name = inputs[0].name if len(inputs) == 1 else f"{len(inputs)} files"
+        self._bar = Progress(name, size, stack) if size > LARGE and console.is_terminal(sys.stderr) else None
+        self._check = check
+        self._read = self._said = 0
+
+    def note(self, totals: Totals) -> None:
+        """Report the problems and the progress of a split that is done."""
+        for file, what, damaged in totals.problems[self._said :]:
+            self.code = console.worse_source(self.code, damaged=damaged)
+            console.complain(f"{file}: {what}")
+        self._said = len(totals.problems)
+        if self._bar is not None:
+            self._bar.add(totals.read - self._read)
+            self._read = totals.read
+        self._check()
+
+    def count(self, counting: Counting[Any]) -> None:
+        """Count all inputs."""
+        for totals in counting.run(self.executor, self.jobs):
+            self.note(totals)

@@ -1,0 +1,67 @@
+"""Reads the sources that a command line names, and reports their problems on stderr."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import KW_ONLY, dataclass, field
+from typing import BinaryIO, cast
+
+from pulsarctl_wire.capture.series import arrange, read_all, spans_of
+from pulsarctl_wire.capture.sources import Decoder, Source, open_source
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.capture.progress import LARGE, Progress, Watched
+from pulsarctl_wire.errors import CaptureError, DamagedCapture
+from pulsarctl_wire.wire.frame import Event
+
+
+@dataclass
+class Sources:
+    """Sources by path; `-` is stdin. `code` becomes the exit code, by the problems found.
+
+    `flush` is called before each read. With `bar`, large sources have a progress bar, which ends when `stack`
+    closes. Use `buffered=False` in a thread that may still read at interpreter exit: it must not hold the
+    lock of stdin's buffer.
+    """
+
+    paths: list[str]
+    stack: ExitStack
+    _: KW_ONLY
+    bar: bool
+    flush: Callable[[], object] = lambda: None
+    buffered: bool = True
+    code: int = field(default=0, init=False)
+
+    def read(self, decoder: Decoder, *, say: bool = True) -> Iterator[list[Event]]:
+        """The events of all sources, in order of time. Problems are printed if `say`."""
+
+        def problem(error: CaptureError) -> None:
+            self.code = console.worse_source(self.code, damaged=isinstance(error, DamagedCapture))
+            if say:
+                self.flush()
+                console.complain(str(error))
+
+        def note(text: str) -> None:
+            if say:
+                self.flush()
+                console.complain(text)
+
+        order = arrange(self.paths, spans_of(self.paths))
+        for text in order.notes:
+            note(text)
+        return read_all(
+            decoder, order.turns, lambda given: self._opened(self.paths[given], say), problem, note
+        )
+
+    @contextmanager
+    def _opened(self, path: str, bar: bool) -> Iterator[Source]:
+        source = Source("stdin", sys.stdin.buffer) if path == "-" else open_source(path)
+        with source.stream if path != "-" else nullcontext():
+            yield self._watched(source, bar)
+
+    def _watched(self, source: Source, bar: bool) -> Source:
+        progress = None
+        if bar and self.bar and source.size > LARGE:
+            progress = Progress(source.name, source.size, self.stack)
+        stream = source.stream if self.buffered else getattr(source.stream, "raw", source.stream)
+        watched = Watched(stream, self.flush, progress, None)
+        return source._replace(stream=cast(BinaryIO, watched))

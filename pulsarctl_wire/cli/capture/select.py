@@ -1,0 +1,406 @@
+"""Selects the events to show: by command, topic, connection, time or expression, or the first error."""
+
+import math
+import re
+import warnings
+from collections.abc import Callable
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from pulsarctl_wire.cli.options import Selecting
+from pulsarctl_wire.errors import FilterError
+from pulsarctl_wire.record import INSIDE, MESSAGE_NAMES, PAYLOAD_NAMES, RECORD_NAMES, Record, Recorder
+from pulsarctl_wire.render.text import Origin, clean, meant
+from pulsarctl_wire.wire.commands import FAILED, NAMES, NUMBERS, commands_like
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.names import full_topic, without_partition
+from pulsarctl_wire.wire.payload import MESSAGE_COST, Budget
+
+Test = Callable[[Event], bool]
+
+_ERRORS: Final = {NUMBERS["ERROR"], NUMBERS["SEND_ERROR"]}
+
+_WHOLE_COST: Final = 16 * MESSAGE_COST
+"""The cost in a `Budget` of a message that rule-engine converts as a whole."""
+_CHANGING: Final = {"now", "today", "random"}
+"""Symbols of the expression language whose values change between calls."""
+_OUTCOMES: Final = 1_024
+_LONGEST: Final = 2_048
+"""Limits of the cache of outcomes by field values: the number of outcomes, and the characters of a value."""
+
+
+def by_command(names: list[str]) -> Test:
+    """Frames whose command is one of `names`: any case, separated by commas, with * and ? as in a shell."""
+    patterns = [name.strip().upper() for text in names for name in text.split(",") if name.strip()]
+    numbers: set[int] = set()
+    for pattern in patterns:
+        found = commands_like(pattern)
+        if not found:
+            hint = meant(pattern, NUMBERS) or f"; one of {', '.join(NAMES.values())}"
+            raise FilterError(f"--command {pattern}: no such command{hint}")
+        numbers |= found
+    return lambda event: isinstance(event, Frame) and event.type in numbers
+
+
+def by_topic(patterns: list[str]) -> Test:
+    """Frames about one of the topics or their partitions: short or full names, or patterns with * and ?."""
+    plain = {full_topic(pattern) for pattern in patterns if not re.search(r"[*?\[]", pattern)}
+    globs = [pattern for pattern in patterns if re.search(r"[*?\[]", pattern)]
+    globs = [pattern if "://" in pattern else f"*://*{pattern}" for pattern in globs]
+    known: dict[str, bool] = {}
+
+    def test(event: Event) -> bool:
+        topic = event.topic if isinstance(event, Frame) else None
+        if topic is None:
+            return False
+        if topic not in known:
+            if len(known) > 10_000:
+                known.clear()
+            known[topic] = bool({topic, without_partition(topic)} & plain) or any(
+                fnmatchcase(topic, pattern) for pattern in globs
+            )
+        return known[topic]
+
+    return test
+
+
+def by_connection(wanted: list[str]) -> Test:
+    """Events of connections that match a number, a port, or a part of "client:port-server:port"."""
+    numbers = {int(text) for text in wanted if text.isdecimal()}
+    parts = [text for text in wanted if not text.isdecimal()]
+    ports = {str(number) for number in numbers if number > 1023}
+    return lambda event: (
+        event.connection.index in numbers
+        or any(part in str(event.connection) for part in parts)
+        or any(end.rpartition(":")[2] in ports for end in (event.connection.client, event.connection.server))
+    )
+
+
+def by_time(text: str, origin: Origin, *, local: bool = False) -> Test:
+    """Events in the range "FROM..TO" (either may be omitted), both ends included.
+
+    Each is a time in ISO 8601, or as pwire prints it. Without a zone it is UTC, or local time if `local`;
+    docs/cli.md has the rest. If TO has no digits below the microsecond, all of its microsecond is included.
+    """
+    start, dots, stop = text.partition("..")
+    if not dots:
+        raise FilterError(
+            f"--time-range {text}: give FROM..TO, as in 2026-11-20T10:00..2026-11-20T10:05 or +1..+2.5"
+        )
+    zone = None if local else timezone.utc
+    start_of, end_of = _moment(start.strip(), zone), _moment(stop.strip(), zone)
+    finest = 0 if re.search(r"\.\d{7,}|\d{17}", stop) else 999
+    known: list[tuple[float, float]] = []
+
+    def test(event: Event) -> bool:
+        if event.time_ns is None:
+            return False
+        if not known:
+            first = origin.time_ns or 0
+            low = -math.inf if start_of is None else start_of(first)
+            high = math.inf if end_of is None else end_of(first) + finest
+            known.append((low, high + _DAY if high < low and _TIME_OF_DAY.fullmatch(stop.strip()) else high))
+        low, high = known[0]
+        return low <= event.time_ns <= high
+
+    return test
+
+
+_DAY: Final = 86_400 * 10**9
+_TIME_OF_DAY: Final = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?")
+_RECENT: Final = 10**8
+"""Numbers from here on are seconds since 1970; smaller ones are seconds since the first event."""
+
+
+def _moment(text: str, zone: timezone | None) -> Callable[[int], int] | None:
+    """One end of a range: a function from the first event's time to the end's time, both in ns since 1970."""
+    if not text:
+        return None
+    if match := re.fullmatch(r"([+-]?)(\d{1,19})(?:\.(\d{1,9}))?", text):
+        sign, seconds, fraction = match.groups()
+        after = _nanoseconds(int(seconds), fraction)
+        if not sign and len(seconds) > 16:  # time_ns of the JSON output
+            return lambda first: after // 10**9
+        if sign or after < _RECENT * 10**9:
+            return lambda first: first + (-after if sign == "-" else after)
+        return lambda first: after
+    if match := _TIME_OF_DAY.fullmatch(text):
+        hour, minute, second = (int(part or 0) for part in match.groups()[:3])
+        if hour < 24 and minute < 60 and second < 60:
+            return lambda first: _near(first, (hour, minute, second), _nanoseconds(0, match[4]), zone)
+    try:
+        finer = re.search(r"(?<=:\d\d)\.(\d{1,9})", text)
+        whole = text.replace(finer[0], "", 1) if finer else text
+        moment = datetime.fromisoformat(whole.replace("Z", "+00:00"))
+        if moment.tzinfo is None and zone is not None:
+            moment = moment.replace(tzinfo=zone)
+        exact = _nanoseconds(int(moment.timestamp()), finer and finer[1])
+    except (ValueError, OverflowError, OSError) as error:
+        raise FilterError(
+            f"--time-range: {text} is not a time; use ISO 8601, +seconds, or a time as pwire prints it"
+        ) from error
+    return lambda first: exact
+
+
+def _nanoseconds(seconds: int, fraction: str | None) -> int:
+    return seconds * 10**9 + int(f"{fraction or '':0<9}")
+
+
+def _near(first: int, time: tuple[int, int, int], rest: int, zone: timezone | None) -> int:
+    """The time of day on the first event's day, or on the next day if it is over 12 hours before `first`."""
+    hour, minute, second = time
+    try:
+        day = datetime.fromtimestamp(first // 10**9, zone)
+        same = int(day.replace(hour=hour, minute=minute, second=second).timestamp()) * 10**9 + rest
+    except (ValueError, OverflowError, OSError):  # the capture's times are not valid dates
+        same = first // _DAY * _DAY + _nanoseconds((hour * 60 + minute) * 60 + second, None) + rest
+    return same + _DAY if same < first - _DAY // 2 else same
+
+
+class FirstError:
+    """The test for errors: damage, an error from the broker, or any note on a frame.
+
+    `looked_at` counts the frames that were tested, `passed` the events with an error.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.looked_at = self.passed = 0
+        self._recorder = recorder
+
+    def __call__(self, event: Event) -> bool:
+        """Whether `event` has an error."""
+        wrong = bool(self.what(event))
+        self.looked_at += isinstance(event, Frame)
+        self.passed += wrong
+        return wrong
+
+    def before(self, event: Event) -> str:
+        """The prefix of the lines of `event`."""
+        return f"{clean(self.what(event))} | "
+
+    def what(self, event: Event) -> str:
+        """The error of `event`; "" if none."""
+        if isinstance(event, Gap):
+            return f"{event.size} bytes were not captured" if event.size else ""
+        if isinstance(event, Malformed):
+            return event.reason
+        return _refusal(event) or next(iter(self._recorder.notes(event)), "")
+
+
+def _refusal(frame: Frame) -> str:
+    """The error that a frame reports: its name, and the broker's message; "" if none."""
+    said = frame.command if frame.type in _ERRORS else ""
+    body: Any = frame.body
+    for field, value in () if body is None else body.ListFields():  # an error field comes after `response`
+        failed = field.name == "response" and value == FAILED.get(frame.type)
+        if failed or field.name in ("error", "error_code", "validation_error"):
+            said = field.enum_type.values_by_number[value].name
+    message = getattr(body, "message", "") or getattr(body, "error_message", "")
+    return f"{said}: {as_text(message)}" if said and message else said
+
+
+def tests(selecting: Selecting) -> list[Test]:
+    """Tests of the options other than the expression: all must hold, the cheap ones come first.
+
+    Raises FilterError.
+    """
+    given = (
+        (by_command, selecting.commands),
+        (by_connection, selecting.connections),
+        (by_topic, selecting.topics),
+    )
+    return [test_of(names) for test_of, names in given if names]
+
+
+class Rule:
+    """An expression in the language of rule-engine, over records whose fields are some of `names`.
+
+    Error messages name the option, `flag`, and the document that lists the fields, `names_in`.
+    """
+
+    def __init__(self, text: str, names: frozenset[str], flag: str, names_in: str) -> None:
+        import rule_engine
+
+        # rule-engine deprecates attribute access (a.b) on mappings, which is how records are read
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module="rule_engine")
+        self._error = rule_engine.errors.EngineError
+        try:
+            self._rule = self._parsed(text)
+        except self._error as error:
+            suggestion = getattr(error, "suggestion", None)
+            hint = f"; did you mean {suggestion}?" if suggestion else f"; see {names_in} for the fields"
+            raise FilterError(
+                f"{flag} {text}: {_explain(error)}{self._meant(text, names) or hint}"
+            ) from error
+        context = self._rule.context
+        own = set(re.findall(r"\bfor\s+(\w+)\s+in\b", text))  # of [m for m in messages]
+        unknown = set(context.symbols) - names - set(context.builtins) - own
+        if unknown:
+            hint = _meant_text(min(unknown), text, names) or f"; {names_in} lists the fields"
+            raise FilterError(f"{flag} {text}: there is no field {min(unknown)}{hint}")
+        self._fields = sorted(set(context.symbols) & names)
+        self._changes = not _CHANGING.isdisjoint(context.symbols)
+        self._outcomes: dict[tuple[Any, ...], tuple[bool, bool]] = {}
+        self.tried = 0
+        self.failed = 0
+        """Records on which the expression raised an error (it compared a text with a number, say)."""
+
+    def _parsed(self, text: str) -> Any:
+        import rule_engine
+
+        return rule_engine.Rule(text, context=rule_engine.Context(resolver=_resolve, default_value=None))
+
+    def _meant(self, text: str, names: frozenset[str]) -> str:
+        """A suggestion for `=` instead of `==` and for texts without quotes: "; did you mean …?", or ""."""
+        better = _COMPARED.sub(lambda found: found["quoted"] or _compared(found, names), text)
+        try:
+            self._parsed(better)
+        except self._error:
+            return ""
+        return f"; did you mean {better}?"
+
+    def matches(self, record: Record) -> bool:
+        """Whether the expression holds for `record`."""
+        values = tuple([() if value == [] else value for value in map(record.get, self._fields)])
+        try:
+            known = self._outcomes.get(values)
+        except TypeError:  # a field has parts
+            holds, fails = self._outcome(record)
+        else:
+            holds, fails = known or self._outcome(record)
+            if known is None and not self._changes:
+                self._remember(values, (holds, fails))
+        self.tried += 1
+        self.failed += fails
+        return holds
+
+    def _remember(self, values: tuple[Any, ...], outcome: tuple[bool, bool]) -> None:
+        if any(isinstance(value, str) and len(value) > _LONGEST for value in values):
+            return
+        if len(self._outcomes) == _OUTCOMES:
+            self._outcomes.clear()
+        self._outcomes[values] = outcome
+
+    def _outcome(self, record: Record) -> tuple[bool, bool]:
+        """Whether the expression holds, and whether it failed."""
+        try:
+            return bool(self._rule.matches(record)), False
+        except self._error:
+            return False, True
+
+
+class Expression(Rule):
+    """A filter expression over the fields of records (docs/json.md), given by the option `option`.
+
+    `recorder` makes the records. `names` are their fields, by default those of frames. Messages of a frame
+    that exceed the recorder's budget are left out.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        recorder: Callable[[Any], Record],
+        option: str = "--filter",
+        names: frozenset[str] = RECORD_NAMES,
+    ) -> None:
+        self._cost = MESSAGE_COST
+        super().__init__(text, names, option, "docs/json.md")
+        self._recorder = recorder
+        self._outline: Callable[[Frame], Record] | None = None
+        self._budget = Budget()
+        if isinstance(recorder, Recorder):
+            self._budget = recorder.budget
+            self._outline = recorder.outline if INSIDE.isdisjoint(self._fields) else None
+        self._asks_messages = "messages" in self._fields
+
+    def _parsed(self, text: str) -> Any:
+        import rule_engine
+
+        # rule-engine converts each mapping completely, but not objects
+        some = rule_engine.DataType.UNDEFINED
+        payload = rule_engine.DataType.OBJECT(
+            "payload", attributes=dict.fromkeys(PAYLOAD_NAMES, some), accessor=_of_part
+        )
+        attributes = dict.fromkeys(MESSAGE_NAMES, some) | {"payload": payload}
+        message = rule_engine.DataType.OBJECT("message", attributes=attributes, accessor=_of_part)
+        types = {"messages": rule_engine.DataType.ARRAY(message)}
+        context = rule_engine.Context(
+            resolver=_resolve, type_resolver=lambda name: types.get(name, some), default_value=None
+        )
+        try:
+            return rule_engine.Rule(text, context=context)
+        except rule_engine.errors.ObjectAttributeError:
+            raise
+        except rule_engine.errors.EvaluationError:  # objects do not support m["size"]
+            self._cost = _WHOLE_COST
+            return super()._parsed(text)
+
+    def __call__(self, event: Any) -> bool:
+        """Whether the expression holds for the record of `event`."""
+        if self._outline is not None and isinstance(event, Frame):
+            self._budget.read(len(event.raw))  # the renderer may spend it
+            return self.matches(self._outline(event))
+        return self.matches(self._recorder(event))
+
+    def matches(self, record: Record) -> bool:
+        """Whether the expression holds for `record`."""
+        if self._asks_messages and record.get("messages"):
+            record = {**record, "messages": self._messages(record["messages"])}
+        return super().matches(record)
+
+    def _messages(self, messages: list[Record]) -> list[Any]:
+        budget = self._budget
+        room = max(budget.left // self._cost, 0)
+        if len(messages) > room:
+            budget.unopened += 1
+            messages = messages[:room]
+        budget.left -= len(messages) * self._cost
+        return messages if self._cost == _WHOLE_COST else [_Part(message) for message in messages]
+
+
+class _Part:
+    """A part of a record as an object."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Record) -> None:
+        self.values = values
+
+
+def _of_part(part: _Part | None, name: str) -> Any:
+    value = None if part is None else part.values.get(name)
+    return _Part(value) if name == "payload" and value is not None else value
+
+
+def _resolve(thing: Any, name: str) -> Any:
+    return thing.get(name) if isinstance(thing, dict) else None
+
+
+_COMPARED: Final = re.compile(
+    r"""(?P<quoted>"[^"]*"|'[^']*')|(?P<sign>[=!<>]=+|=~+|=)(?P<space>\s*)(?P<word>((?!.?["'])[^\s()[\],])*)"""
+)
+"""An operator and its right operand, or a quoted text (so that operators inside of it are skipped)."""
+_VALUE: Final = re.compile(r"-?[\d.]+|true|false|null|\$.*|")
+"""A word that needs no quotes."""
+
+
+def _compared(found: re.Match[str], names: frozenset[str]) -> str:
+    sign, space, word = found["sign"], found["space"], found["word"]
+    known = _VALUE.fullmatch(word) or word.partition(".")[0] in names
+    return f"{'==' if sign == '=' else sign}{space}" + (word if known else f'"{word}"')
+
+
+def _meant_text(word: str, text: str, names: frozenset[str]) -> str:
+    """The suggestion for a word that is not a field: a command, a text without quotes, or a typo."""
+    if word.upper() in NUMBERS and "command" in names and text.strip() == word:
+        return f"; did you mean command == '{word.upper()}'?"
+    if word.upper() in NUMBERS or re.search(rf"[=!<>~]\s*{re.escape(word)}\b", text):
+        return f"; did you mean '{word}'? Texts are quoted"
+    return meant(word, names)
+
+
+def _explain(error: Exception) -> str:
+    message = getattr(error, "message", "") or str(error)
+    return str(message).splitlines()[0].rstrip(".")

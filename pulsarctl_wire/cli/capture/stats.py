@@ -1,0 +1,179 @@
+"""`pwire stats`: statistics of a capture by command, connection, topic, producer, and so on."""
+
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pulsarctl_wire.cli import completion, console
+from pulsarctl_wire.cli.options import JOBS, MAX_FRAME_SIZE, OUTPUT
+from pulsarctl_wire.cli.signature import argument, option, several
+from pulsarctl_wire.render.text import meant
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.wire.frame import Event
+
+KINDS: Final = ("command", "connection", "topic", "producer", "subscription", "error")
+"""The values of `--by`."""
+
+_GATHERED: Final = 64  # events that are counted together
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatsOptions:
+    """The command line of `stats`; an empty `by` means all kinds that occur."""
+
+    sources: list[str] = argument(
+        "SOURCE...",
+        "As for decode: pcap or pcapng files (also .gz, .zst), hex dumps, raw frames; - is stdin.",
+        default=list,
+    )
+    output: Literal["table", "json"] = OUTPUT(default="table")
+    by: list[str] = several(
+        "--by WHAT",
+        f"Group by {', '.join(KINDS)}; several with commas.",
+        show_default="all that occur",
+        autocompletion=completion.kinds,
+    )
+    top: int = option("--top N", "Rows per group, the largest first; 0: all.", default=10, min=0)
+    jobs: int | None = JOBS()
+    max_frame_size: int | None = MAX_FRAME_SIZE()
+
+
+def stats(options: StatsOptions) -> int:
+    """Show statistics of a capture by command, topic, producer, ...: rates, latencies, errors."""
+    if not options.sources:
+        console.fail("stats: name a SOURCE (a file, or - for stdin); see pwire stats --help")
+    kinds = [kind.strip().lower() for each in options.by for kind in each.split(",")]
+    for kind in kinds:
+        if kind not in KINDS:
+            hint = meant(kind, KINDS) or f"; use one of {', '.join(KINDS)}"
+            console.fail(f"--by {kind}: unknown{hint}")
+    options = replace(options, by=list(dict.fromkeys(kinds)))
+    with console.errors_reported(), ExitStack() as stack:
+        return StatsJob(options, stack).run()
+
+
+class StatsJob:
+    """One run: counts the sources, and shows the result."""
+
+    def __init__(self, options: StatsOptions, stack: ExitStack) -> None:
+        from pulsarctl_wire.stats import Stats
+
+        self.options = options
+        self.stack = stack
+        self.stats = Stats()
+        self.counting = self.stopped = False
+        self.code = 0
+
+    def run(self) -> int:
+        """Count and show; returns the exit code."""
+        from pulsarctl_wire.capture.sources import collect_rarely
+
+        collect_rarely()
+        try:
+            self._count()
+        finally:
+            self.stack.close()  # removes the progress bar before the counts are shown
+        if self.stats.all_connections or self.code != console.EXIT_SOURCE:
+            self._show()
+        return self.code
+
+    def _count(self) -> None:
+        """Count the sources, until Ctrl-C."""
+        from pulsarctl_wire.cli.capture.pooled import splittable
+
+        inputs = splittable(self.options.sources, self.options.jobs)
+        before = signal.signal(signal.SIGINT, self._interrupt)
+        counted, read, count = self._together(inputs) if inputs else self._alone()
+        try:
+            count()
+            self.code = read.code
+        except KeyboardInterrupt:
+            self.code = console.EXIT_INTERRUPTED
+        finally:
+            signal.signal(signal.SIGINT, before)
+        self.stats.finish(counted)
+
+    def _alone(self) -> tuple[Any, Any, Callable[[], object]]:
+        """Count in this process: the counter, the reader, and the function that runs both."""
+        from pulsarctl_wire.capture.sources import Decoder
+        from pulsarctl_wire.cli.capture.reading import Sources
+
+        decoder = Decoder(
+            max_frame_size=self.options.max_frame_size, join_chunks=False, on_end=self.stats.end
+        )
+        sources = Sources(self.options.sources, self.stack, bar=console.is_terminal(sys.stderr))
+        return decoder, sources, lambda: self._add(chain(sources.read(decoder), decoder.finish()))
+
+    def _together(self, inputs: list[Any]) -> tuple[Any, Any, Callable[[], object]]:
+        """Count in several processes: the counter, the reader, and the function that runs both."""
+        from pulsarctl_wire.cli.capture.pooled import Pool
+        from pulsarctl_wire.pipeline.counting import Counting
+        from pulsarctl_wire.stats import Stats
+
+        pool = Pool(inputs, self.options.jobs, self.stack, self._check)
+        limit = self.options.max_frame_size
+        counting = Counting(pool.inputs, Stats, max_frame_size=limit, split_size=pool.split_size)
+        self.stats = counting.counts
+
+        def count() -> None:
+            self.counting = True  # defer an interrupt until a split is counted
+            pool.count(counting)
+
+        return counting, pool, count
+
+    def _check(self) -> None:
+        if self.stopped:
+            raise KeyboardInterrupt
+
+    def _interrupt(self, *_: object) -> None:
+        """Stop at Ctrl-C, but not in the middle of counting a batch."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ignore further ones
+        self.stopped = True
+        if not self.counting:
+            raise KeyboardInterrupt
+
+    def _add(self, batches: "Iterable[list[Event]]") -> None:
+        gathered: list[Event] = []
+        try:
+            for events in batches:
+                gathered += events
+                if len(gathered) >= _GATHERED:
+                    self._add_all(gathered)
+                    gathered = []
+        finally:
+            self._add_all(gathered)
+
+    def _add_all(self, events: "list[Event]") -> None:
+        self.counting = True
+        self.stats.add(events)
+        self.counting = False
+        events.clear()
+        self._check()
+
+    # -- after
+
+    def _show(self) -> None:
+        from pulsarctl_wire.stats import records, total_record
+
+        total = total_record(self.stats)
+        kinds = self.options.by or [kind for kind in KINDS if self.stats.rows[kind]]
+        tables = {kind: records(self.stats, kind, self.options.top) for kind in kinds}
+        if self.options.output == "json":
+            from pulsarctl_wire.render.jsonl import json_line
+
+            out = b"".join(map(json_line, [total, *chain.from_iterable(tables.values())]))
+        else:
+            from pulsarctl_wire.render.stats_page import page
+
+            sizes = {kind: sum(1 for key in self.stats.rows[kind] if key) for kind in kinds}
+            shown = page(
+                total, tables, sizes, console.terminal_width(sys.stdout), console.use_colour(sys.stdout)
+            )
+            out = shown.encode("utf-8", "backslashreplace")
+        sys.stdout.buffer.write(out)
+        sys.stdout.buffer.flush()

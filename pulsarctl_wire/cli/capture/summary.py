@@ -1,0 +1,180 @@
+"""The summary of a capture that `decode` prints on stderr at the end."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pulsarctl_wire.render.text import Paint, count_of, human_bytes
+from pulsarctl_wire.wire.commands import BODIES, command_name
+from pulsarctl_wire.wire.counts import messages_in
+from pulsarctl_wire.wire.ending import Ending, WithoutData, without_data_in_words
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.numbers import Numbers
+
+_KINDS: Final = 1_000
+"""Command types below this are counted separately, all others together."""
+
+_UNKNOWN_SHOWN: Final = 10
+
+
+class Summary:
+    """Counts events. Summaries can be merged."""
+
+    def __init__(self) -> None:
+        self.commands: Counter[int] = Counter()
+        self.checksums: Counter[str | None] = Counter()
+        self.protocols: Counter[str] = Counter()
+        self.other_traffic: Counter[str] = Counter()
+        self.totals: Counter[str] = Counter()
+        """Bytes, partial, sent, delivered, malformed, malformed_bytes, gaps, gap_bytes, unopened, and others.
+
+        `unknown` counts frames whose types are too high to count separately, `chosen` the selected events.
+        """
+        self.packets = 0
+        self.connections = 0
+        self.cut_packets = 0
+        self.dropped_packets: int | None = 0
+        """Dropped by the kernel while capturing; None if the system does not count them."""
+        self.first_ns: int | None = None
+        self.last_ns: int | None = None
+        self.without_data = WithoutData()
+        self._seen = Numbers()
+
+    def add(self, events: list[Event]) -> None:
+        """Count `events`. This runs for every frame, so the loop is kept cheap."""
+        commands, totals = self.commands, self.totals
+        index = -1
+        size = 0
+        for event in events:
+            if event.__class__ is not Frame:
+                self._add_damage(event)
+                continue
+            if event.connection.index != index:
+                index = event.connection.index
+                self._seen.add(index)
+            if event.partial:
+                totals["partial"] += 1
+                continue
+            size += len(event.raw)
+            number = event.type
+            if 0 <= number < _KINDS:
+                commands[number] += 1
+            else:
+                totals["unknown"] += 1
+            if number == 6 or number == 9:  # SEND, MESSAGE
+                self.checksums[event.checksum] += 1
+                totals["sent" if number == 6 else "delivered"] += messages_in(event)
+        totals["bytes"] += size
+        self._span([event.time_ns for event in events])
+
+    def _span(self, times: list[int | None]) -> None:
+        known = [time for time in (self.first_ns, self.last_ns, *times) if time is not None]
+        self.first_ns, self.last_ns = min(known, default=None), max(known, default=None)
+
+    def _add_damage(self, event: Event) -> None:
+        if isinstance(event, Gap):
+            self.totals["gaps"] += 1
+            self.totals["gap_bytes"] += event.size
+        elif isinstance(event, Malformed):
+            self.totals["malformed"] += 1
+            self.totals["malformed_bytes"] += event.size
+            if event.protocol:
+                self.protocols[event.protocol] += 1
+
+    def end(self, ending: Ending) -> None:
+        """Count a connection that has ended."""
+        self.without_data.add(ending)
+
+    def finish(self, decoder: Any, unopened: int) -> None:
+        """Copy the counts of a `Decoder` or `Counting`; `unopened` entries were not opened."""
+        self.totals["unopened"] = unopened
+        self.packets = decoder.packets
+        self.cut_packets = decoder.cut_packets
+        self.dropped_packets = decoder.dropped_packets
+        self.connections = decoder.reassembler.connections
+        self.other_traffic = decoder.reassembler.other_traffic
+
+    def rename(self, numbers: Mapping[int, int], names: Mapping[str, str | None]) -> None:
+        """Renumber the connections that `numbers` contains."""
+        self._seen.rename(numbers)
+
+    def merge(self, other: "Summary") -> None:
+        """Add the counts of `other`."""
+        self.commands.update(other.commands)
+        self.checksums.update(other.checksums)
+        self.protocols.update(other.protocols)
+        self.totals.update(other.totals)
+        self._span([other.first_ns, other.last_ns])
+        self._seen.merge(other._seen)
+        self.without_data.merge(other.without_data)
+
+    @property
+    def frames(self) -> int:
+        """The number of frames that were captured completely."""
+        return sum(self.commands.values()) + self.totals["unknown"]
+
+    def is_empty(self) -> bool:
+        """Whether nothing was read."""
+        return not (self.packets or self.connections)
+
+    def lines(self, paint: Paint) -> Iterator[str]:
+        """The summary as lines."""
+        totals = self.totals
+        span = ""
+        if self.first_ns is not None and self.last_ns is not None and self.commands:
+            span = f" in {(self.last_ns - self.first_ns) / 1e9:.3f} s"
+        with_frames = len(self._seen)
+        others = self.connections - with_frames
+        other = f" (and {others} without Pulsar frames{_named(self.other_traffic)})" if others else ""
+        packets = f"{count_of(self.packets, 'packet')}, " if self.packets else ""
+        frames = self.frames
+        yield paint(
+            "bold",
+            f"{packets}{count_of(with_frames, 'connection')}{other}, "
+            f"{count_of(frames, 'frame')}{span}, {human_bytes(totals['bytes'])}",
+        )
+        if self.commands:
+            ranked = sorted(self.commands.items(), key=lambda item: (-item[1], command_name(item[0])))
+            named = [f"{command_name(number)} {count}" for number, count in ranked if number in BODIES]
+            unknown = [(number, count) for number, count in ranked if number not in BODIES]
+            named += [f"{command_name(number)} {count}" for number, count in unknown[:_UNKNOWN_SHOWN]]
+            if rest := sum(count for _, count in unknown[_UNKNOWN_SHOWN:]) + totals["unknown"]:
+                named.append(f"other unknown commands {rest}")
+            yield "  commands   " + ", ".join(named)
+        if totals["sent"] or totals["delivered"]:
+            yield f"  messages   {totals['sent']} sent, {totals['delivered']} delivered"
+        if self.checksums:
+            invalid = self.checksums["invalid"]
+            yield (
+                f"  checksums  {self.checksums['valid']} valid, "
+                + paint("red" if invalid else "", f"{invalid} invalid")
+                + f", {self.checksums['absent']} absent"
+            )
+        if totals["unopened"]:
+            yield f"  unopened   {count_of(totals['unopened'], 'entry', 'entries')}: see --payload-ratio"
+        without_data = without_data_in_words(self.without_data.records())
+        if without_data:
+            yield f"  no data    {paint('yellow', without_data)}"
+        damage = ", ".join(self._damage())
+        if damage:
+            yield f"  damage     {paint('yellow', damage)}"
+
+    def _damage(self) -> Iterator[str]:
+        totals = self.totals
+        if totals["malformed"]:
+            size = totals["malformed_bytes"]
+            yield f"{totals['malformed']} malformed ({size} bytes{_named(self.protocols)})"
+        if totals["gaps"]:
+            yield f"{count_of(totals['gaps'], 'gap')} ({totals['gap_bytes']} bytes)"
+        if totals["partial"]:
+            yield count_of(totals["partial"], "partial frame")
+        if self.cut_packets:
+            yield f"{count_of(self.cut_packets, 'packet')} cut by the snap length"
+        if self.dropped_packets:
+            yield f"{count_of(self.dropped_packets, 'packet')} dropped by the kernel"
+        elif self.dropped_packets is None:
+            yield "packets dropped by the kernel are not counted on this system"
+
+
+def _named(counts: Counter[str]) -> str:
+    return f": {', '.join(f'{name} {count}' for name, count in counts.most_common())}" if counts else ""

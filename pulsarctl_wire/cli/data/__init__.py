@@ -1,0 +1,1 @@
+"""Verbs that run on Spark: analyze, report, sql."""

@@ -1,0 +1,148 @@
+"""`pwire analyze`: turns any amount of captures into one frames table, with Spark."""
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import CONF, LOCAL, MAX_FRAME_SIZE, PAYLOAD, settings_of, size_of
+from pulsarctl_wire.cli.signature import argument, flag, option
+from pulsarctl_wire.errors import WireError
+from pulsarctl_wire.render.text import clean, count_of, human_bytes
+from pulsarctl_wire.spark import FOLLOWING, SparkError
+
+_SMALL: Final = 32 * 1024 * 1024  # bytes of inputs that take less time than the start of Spark
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyzeOptions:
+    """The command line of `analyze`."""
+
+    inputs: list[str] = argument(
+        "INPUT...", "Capture files (also .gz, .zst), patterns, directories, or URIs (file, s3, gs, hdfs)."
+    )
+    out: str = option("--out DIR", "Directory or URI of the table.", default=...)
+    master: str | None = option(
+        "--master URL", "Where Spark runs; small inputs do not need it.", show_default=LOCAL
+    )
+    conf: list[str] = CONF()
+    split_size: str = option("--split-size SIZE", "Bytes that a task decodes.", default="128Mi")
+    follow: bool = flag("--follow", "Add files as they rotate into the directory INPUT, until Ctrl-C.")
+    finish: bool = flag("--finish", "With --follow: add all files, also the newest ones, and end.")
+    payload: bool = PAYLOAD()
+    max_frame_size: int | None = MAX_FRAME_SIZE()
+
+
+def analyze(options: AnalyzeOptions) -> int:
+    """Turn captures into one table of frames (Parquet) with Spark; a rerun adds what is new."""
+    split, settings = size_of("--split-size", options.split_size), settings_of(options.conf)
+    if not split:
+        console.fail(f"--split-size {options.split_size}: must be at least 1 byte")
+    if options.follow and len(options.inputs) != 1:
+        console.fail("analyze: --follow takes one directory")
+    if options.finish and not options.follow:
+        console.fail("analyze: --finish needs --follow")
+    from pulsarctl_wire.pipeline.progress import Options
+
+    try:
+        work = Options(split, options.max_frame_size, options.payload)
+        return _code((_follow if options.follow else _run)(options, work, settings))
+    except SparkError as error:
+        console.fail(str(error))
+    except WireError as error:
+        console.fail(str(error), console.EXIT_SOURCE)
+    except OSError as error:
+        console.fail(f"--out {options.out}: {error.strerror or error}", console.EXIT_OUTPUT)
+
+
+def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
+    """Analyze the inputs; returns the totals."""
+    started = time.monotonic()
+    from concurrent.futures import ThreadPoolExecutor
+
+    from pulsarctl_wire.pipeline.inputs import find_inputs
+    from pulsarctl_wire.pipeline.run import Run
+    from pulsarctl_wire.spark.executor import SparkExecutor
+    from pulsarctl_wire.spark.session import session
+
+    found = find_inputs(options.inputs, console.complain)
+    with ExitStack() as stack:
+        size = sum(each.size for each in found)
+        run = Run(found, options.out, options=work, show=_progress(size, stack))
+        left = sum(each.size for each in found[run.resumed :])
+        if options.master is None and not settings and left < _SMALL:
+            totals = run.run(stack.enter_context(ThreadPoolExecutor(1)))
+        else:
+            spark = stack.enter_context(session(options.master or LOCAL, settings))
+            executor = stack.enter_context(SparkExecutor(spark))
+            totals = run.run(executor, executor.workers)
+    _report(totals, len(found), run.resumed, options.out, time.monotonic() - started)
+    return totals
+
+
+def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
+    """Add files as they become complete; returns the totals."""
+    from pulsarctl_wire.spark.session import session
+
+    said = 0
+
+    def show(totals: Any) -> None:
+        nonlocal said
+        for name, problem, _ in totals.problems[said:]:
+            console.complain(f"{name}: {problem}")
+        said = len(totals.problems)
+        sys.stderr.write(
+            f"{human_bytes(totals.read)}, {totals.packets:,} packets, "
+            f"{totals.connections:,} connections{_dropped(totals)}\n"
+        )
+        sys.stderr.flush()
+
+    with session(options.master or LOCAL, FOLLOWING | settings) as spark:
+        from pulsarctl_wire.spark.follow import follow
+
+        (directory,) = options.inputs
+        return follow(
+            spark, directory, options.out, work, finish=options.finish, show=show, say=console.complain
+        )
+
+
+def _report(totals: Any, inputs: int, resumed: int, out: str, seconds: float) -> None:
+    for name, problem, _ in totals.problems:
+        console.complain(f"{name}: {problem}")
+    before = f", {resumed} of them before" if resumed else ""
+    rate = f" ({totals.frames / seconds:,.0f} frames/s)" if not resumed and totals.frames > 100_000 else ""
+    sys.stderr.write(
+        f"{count_of(inputs, 'file')} ({human_bytes(totals.read)}){before}, "
+        f"{totals.connections:,} connections, {totals.frames:,} frames, {totals.gaps:,} gaps"
+        f"{_dropped(totals)} in {seconds:.1f} s{rate}\n"
+        f"{clean(out)}: {human_bytes(totals.size)}; "
+        f"see pwire report summary {clean(out)}\n"
+    )
+
+
+def _dropped(totals: Any) -> str:
+    many = f"{totals.dropped:,} packet{'s' * (totals.dropped != 1)}"
+    return f", {many} dropped by the kernel while capturing" if totals.dropped else ""
+
+
+def _code(totals: Any) -> int:
+    if not totals.problems:
+        return 0
+    readable = all(damaged for _, _, damaged in totals.problems)
+    return console.EXIT_DAMAGED if readable else console.EXIT_SOURCE
+
+
+def _progress(size: int, stack: ExitStack) -> Callable[[Any], object]:
+    """A callback that updates a progress bar on stderr until `stack` closes; no bar without a terminal."""
+    if not console.is_terminal(sys.stderr):
+        return lambda totals: None
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), DownloadColumn(), TextColumn("{task.fields[frames]}"), TimeRemainingColumn())
+    bar = Progress(*columns, console=console.rich_console(sys.stderr), transient=True)
+    task = bar.add_task("", total=size, frames="starting Spark")
+    stack.enter_context(bar)
+    return lambda totals: bar.update(task, completed=totals.read, frames=f"{totals.frames:,} frames")

@@ -1,0 +1,211 @@
+"""The HTML page of a report: one file without scripts that loads nothing from the network.
+
+Text from captures is escaped twice: control characters as \\xNN, then as HTML. In case anything gets through,
+a content security policy forbids scripts and requests.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from pulsarctl_wire.cli.data import plots
+from pulsarctl_wire.cli.data.plots import plain
+from pulsarctl_wire.cli.data.values import shown
+from pulsarctl_wire.spark.reports.overview import LINES, SERIES, Overview, Rows
+
+
+def summary_page(overview: Overview, title: str) -> str:
+    """The page of the summary report."""
+    pair = plots.publish_lines(overview) + plots.heat_map(overview)
+    latency = f'<div class="pair">{pair}</div>' if pair else ""
+    largest = f"the {LINES} with the most bytes, in the order in which they began"
+    sections = [
+        _cards(overview),
+        _section("Publish latency", "SEND to SEND_RECEIPT", latency),
+        _section("Throughput", f"bytes of frames, the {SERIES} largest topics", plots.throughput(overview)),
+        _section("Errors", "what brokers reported", plots.errors(overview)),
+        _section("Connections", largest, plots.timeline(overview.connections)),
+        *(
+            _section(name, note, _table(rows, columns), wide=wide)
+            for name, note, rows, columns, wide in _tables(overview)
+        ),
+    ]
+    return _document(title, _span(overview.totals), "".join(sections))
+
+
+def table_page(rows: Rows, columns: Sequence[str], title: str) -> str:
+    """The page of any other report: its rows as a table."""
+    return _document(title, f"{len(rows)} rows", _section("", "", _table(rows, columns)))
+
+
+# -- parts of the page
+
+
+def _span(totals: dict[str, Any]) -> str:
+    if totals["first_ns"] is None:
+        return "the capture has no times"
+    return f"{shown('first_ns', totals['first_ns'])} to {shown('last_ns', totals['last_ns'])} UTC"
+
+
+def _cards(overview: Overview) -> str:
+    totals = overview.totals
+    span = (totals["last_ns"] or 0) - (totals["first_ns"] or 0)
+    sends = sum(row["count"] for row in overview.publish_over_time)
+    p99 = [row["p99_ns"] for row in overview.publish_over_time]
+    worst = shown("p99_ns", max(p99)) if p99 else "none"
+    damage = totals["gaps"] + totals["malformed"]
+    damaged = "warn" if damage else "good"
+    refused, broken = ("bad" if totals[name] else "good" for name in ("errors", "bad_checksums"))
+
+    def total(name: str) -> str:
+        return shown("n", totals[name])
+
+    cards = [
+        ("Frames", total("frames"), shown("bytes", totals["bytes"]), ""),
+        ("Time", shown("life_ns", span), f"buckets of {plots.bucket(overview)}", ""),
+        ("Connections", total("connections"), f"{total('producers')} producers", ""),
+        ("Topics", total("topics"), f"{total('subscriptions')} subscriptions", ""),
+        ("Published", total("published"), "messages", ""),
+        ("Delivered", total("delivered"), "messages", ""),
+        ("Worst p99", worst, f"of {shown('n', sends)} publishes, by bucket", ""),
+        ("Errors", total("errors"), "by brokers", refused),
+        ("Bad checksums", total("bad_checksums"), "CRC32-C of SEND and MESSAGE", broken),
+        ("Damage", shown("n", damage), f"{total('gaps')} gaps, {total('malformed')} malformed", damaged),
+    ]
+    return '<section class="cards">{}</section>'.format(
+        "".join(
+            f'<div class="card {kind}"><h3>{plain(name)}</h3><b>{plain(value)}</b>'
+            f"<span>{plain(note)}</span></div>"
+            for name, value, note, kind in cards
+        )
+    )
+
+
+def _tables(overview: Overview) -> Iterable[tuple[str, str, Rows, Sequence[str], bool]]:
+    percentiles = ("count", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns")
+    slowest = ("latency_ns", "time_ns", "command", "answer", "topic", "connection", "packet_offset")
+    sums = (
+        *("topic", "share", "bytes", "frames", "published", "delivered"),
+        *("producers", "subscriptions", "errors"),
+    )
+    yield "Topics", "by bytes", overview.topics, sums, True
+    producers = ("topic", "producer", *percentiles)
+    yield "Publish latency", "by topic and producer", overview.publish_latency, producers, True
+    yield "Slowest requests", "including publishes", overview.slowest, slowest, True
+    yield "Request latency", "by command", overview.request_latency, ("command", *percentiles, "errors"), True
+    errors = ("error", "command", "topic", "client", "count", "first_ns", "example")
+    yield "Errors", "by code, topic and client", overview.errors, errors, True
+    checksums = ("time_ns", "command", "topic", "connection", "bytes", "file", "packet_offset")
+    yield "Bad checksums", "the captured bytes differ from those sent", overview.checksums, checksums, False
+    gaps = ("time_ns", "kind", "size", "reason", "connection", "src", "dst")
+    yield "Gaps", "bytes that were not captured, or are not frames", overview.gaps, gaps, False
+
+
+_NUMERIC: Final = (int, float)
+
+
+def _table(rows: Rows, columns: Sequence[str]) -> str:
+    if not rows:
+        return '<p class="none">none</p>'
+    head = "".join(f"<th>{plain(name.removesuffix('_ns').replace('_', ' '))}</th>" for name in columns)
+    body = "".join("<tr>" + "".join(_cell(name, row.get(name)) for name in columns) + "</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(name: str, value: Any) -> str:
+    kind = ' class="n"' if isinstance(value, _NUMERIC) and not isinstance(value, bool) else ""
+    text = plain(shown(name, value))
+    if not kind and len(text) < 32:
+        kind = ' class="w"'
+    bar = f' style="--share:{min(1.0, value):.4f}"' if name == "share" and value is not None else ""
+    return f"<td{kind}{bar}>{text}</td>"
+
+
+def _section(title: str, note: str, body: str, *, wide: bool = True) -> str:
+    heading = f"<h2>{plain(title)} <small>{plain(note)}</small></h2>" if title else ""
+    return f'<section class="{"wide" if wide else ""}">{heading}{body or "<p class=none>none</p>"}</section>'
+
+
+# -- the document
+
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def _document(title: str, subtitle: str, body: str) -> str:
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{plain(title)}</title><style>{_STYLE}</style></head>"
+        f"<body><header><h1>{plain(title)}</h1><p>{plain(subtitle)}</p></header><main>{body}</main>"
+        f"<footer>pwire report</footer></body></html>\n"
+    )
+
+
+_STYLE: Final = """
+:root{--bg:#f5f6f9;--panel:#fff;--ink:#1b2130;--soft:#667085;--line:#e4e7ee;--grid:#e9ecf2;--accent:#4c7ef3;
+--good:#1f9d74;--warn:#c27c0e;--bad:#d43f5e}
+@media(prefers-color-scheme:dark){:root{--bg:#0f131b;--panel:#171c27;--ink:#e6e9f0;--soft:#929db2;--line:#262d3c;
+--grid:#252c3a;--accent:#7ea2ff;--good:#4cc79a;--warn:#eab04c;--bad:#ff7591}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--bg);color:var(--ink);font:14px/1.5 Inter,system-ui,-apple-system,"Segoe UI",
+Roboto,"Helvetica Neue",Arial,sans-serif;-webkit-font-smoothing:antialiased}
+header,main,footer{max-width:1440px;margin:0 auto;padding:0 28px}
+header{padding-top:36px}
+h1{font-size:26px;font-weight:650;letter-spacing:-.02em;margin:0;overflow-wrap:anywhere}
+header p,small,footer,.card span,.none{color:var(--soft)}
+header p{margin:4px 0 24px;font-variant-numeric:tabular-nums}
+main{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,560px),1fr));gap:18px}
+section{background:var(--panel);border:1px solid var(--line);border-radius:12px;padding:18px 20px;min-width:0}
+.wide,.cards{grid-column:1/-1}
+h2{font-size:15px;font-weight:620;margin:0 0 10px}
+h2 small{font-size:12.5px;font-weight:400;margin-left:6px}
+.cards{background:none;border:0;padding:0;display:grid;grid-template-columns:repeat(auto-fit,minmax(220px,1fr));gap:12px}
+.card{background:var(--panel);border:1px solid var(--line);border-radius:12px;padding:14px 16px;display:flex;
+flex-direction:column;min-width:0}
+.card h3{font-size:12px;font-weight:500;color:var(--soft);margin:0}
+.card b{font-size:25px;font-weight:640;letter-spacing:-.02em;line-height:1.35;
+font-variant-numeric:tabular-nums}
+.card span{font-size:12px}
+.good b{color:var(--good)}.warn b{color:var(--warn)}.bad b{color:var(--bad)}
+.plot{--left:64px;display:grid;grid-template-columns:minmax(0,1fr) auto;
+grid-template-rows:repeat(4,auto) 1fr;gap:0 18px;margin:0;min-width:0;
+font-size:12px;color:var(--soft)}
+.plot.rows{--left:190px}
+figcaption{grid-column:1/-1;color:var(--ink);font-weight:560;margin-bottom:6px}
+.plot .title{grid-column:1}
+.plot .x.title{text-align:center;padding-left:var(--left)}
+.area{grid-column:1;position:relative;height:250px;margin:8px 14px 24px var(--left)}
+.area svg{display:block;width:100%;height:100%;overflow:visible;border:solid var(--line);
+border-width:0 0 1px 1px}
+.area .y span{position:absolute;right:calc(100% + 8px);transform:translateY(-50%);white-space:nowrap}
+.area .x span{position:absolute;top:calc(100% + 4px);transform:translateX(-50%);white-space:nowrap}
+.area .y span,.area .x span{font-variant-numeric:tabular-nums}
+.plot ul{grid-column:2;grid-row:2/6;list-style:none;margin:24px 0 0;padding:0;max-width:210px;
+overflow-wrap:anywhere}
+.plot li{margin-bottom:4px;padding-left:17px;text-indent:-17px;line-height:1.35}
+.plot i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:6px;vertical-align:-1px}
+path.line,path.bar,path.grid{fill:none;vector-effect:non-scaling-stroke}
+path.line{stroke-width:2}path.bar{stroke-width:8;stroke-linecap:round}path.grid{stroke:var(--grid)}
+.hit{fill:transparent}.hit:hover{fill:color-mix(in srgb,var(--ink) 10%,transparent)}
+.cell:hover,.bar:hover{opacity:.7}
+.pair{display:grid;gap:18px 24px;grid-template-columns:repeat(auto-fit,minmax(min(100%,520px),1fr))}
+@media(max-width:640px){header,main,footer{padding-left:12px;padding-right:12px}section{padding:14px 12px}
+.scroll{margin:0 -12px;padding:0 12px}.cards{grid-template-columns:1fr 1fr}.card b{font-size:20px}
+.plot{grid-template-columns:minmax(0,1fr)}
+.plot.rows{--left:0px}.rows .area .y span{right:auto;left:4px;transform:translateY(-110%);font-size:10.5px}
+.plot ul{grid-column:1;grid-row:auto;max-width:none;margin-top:8px;display:flex;flex-wrap:wrap;gap:2px 14px}
+.area .x span:nth-child(even){display:none}}
+.scroll{overflow-x:auto;margin:0 -20px;padding:0 20px}
+table{border-collapse:collapse;width:100%;font-size:13px}
+th{text-align:left;font-weight:500;font-size:12px;color:var(--soft);border-bottom:1px solid var(--line);
+padding:5px 14px 5px 0;white-space:nowrap}
+td{padding:6px 14px 6px 0;border-bottom:1px solid var(--line);vertical-align:top;min-width:64px;
+overflow-wrap:anywhere}
+tbody tr:last-child td{border-bottom:0}
+tbody tr:hover td{background:color-mix(in srgb,var(--accent) 7%,transparent)}
+.n{font-variant-numeric:tabular-nums}.n,.w{white-space:nowrap}
+td[style]{background:linear-gradient(90deg,color-mix(in srgb,var(--accent) 28%,transparent)
+calc(var(--share)*100%),transparent 0) no-repeat 0 50%/calc(100% - 14px) 62%}
+footer{padding-top:26px;padding-bottom:40px;font-size:12px}
+"""

@@ -1,0 +1,343 @@
+"""Plots of the HTML page: static SVG and HTML, without scripts.
+
+A drawing is an SVG of 1000 x 1000 units that the browser scales to the size available; line widths do not
+scale. Labels are HTML around it, positioned in per cent, so that text keeps its size on any screen. Tooltips
+are <title> elements.
+"""
+
+import html
+import math
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+from typing import Final, NamedTuple
+
+from pulsarctl_wire.cli.data.values import shown
+from pulsarctl_wire.render.text import clean
+from pulsarctl_wire.spark.reports.overview import BINS, SERIES, WIDTHS, Overview, Rows
+
+PALETTE: Final = (
+    *("#4c7ef3", "#f2994a", "#27ae84", "#c65fd8", "#e8c33a", "#3fb7d9", "#e2617f", "#8c9a3c", "#9a7bf0"),
+    *("#b5805a", "#9aa3b2"),
+)
+"""Colours of series, distinct on dark and light backgrounds; the last one is for "all others"."""
+_HEAT: Final = ("#2b4a8b", "#2a7f8f", "#2a9d8f", "#8ab17d", "#e9c46a", "#e76f51")
+_ENDS: Final = {"closed": 2, "open": 0, "unanswered": 1, "error": 6, "refused": 3}
+_PERCENTILES: Final = {"p50_ns": "p50", "p90_ns": "p90", "p99_ns": "p99", "p999_ns": "p99.9", "max_ns": "max"}
+_UNIT: Final = 1000
+"""Width and height of a drawing."""
+_SECOND: Final = 1_000_000_000
+_STEPS: Final = [*WIDTHS, *(hours * 3600 * _SECOND for hours in (48, 120, 240, 720))]
+_LABELS: Final = {
+    **{
+        step * 10**power: f"{step * 10 ** (power % 3)} {('ns', 'µs', 'ms', 's')[power // 3]}"
+        for power in range(11)
+        for step in (1, 2, 5)
+    },
+    **{minutes * 60 * _SECOND: f"{minutes} m" for minutes in (1, 2, 5, 10, 30)},
+    **{hours * 3600 * _SECOND: f"{hours} h" for hours in (1, 2, 5, 10, 24)},
+}
+"""Spans in ns at which a latency axis may have a label."""
+
+
+class Axis(NamedTuple):
+    """An axis: its title, its labels by value, and the function from a value to its position, 0 to 1."""
+
+    title: str
+    labels: dict[float, str]
+    place: Callable[[float], float]
+
+
+class Key(NamedTuple):
+    """An entry of a legend."""
+
+    colour: str
+    text: str
+
+
+# -- texts
+
+
+def plain(text: object) -> str:
+    r"""Escape text from a capture for HTML: control characters as \xNN, and markup."""
+    return html.escape(clean(str(text)))
+
+
+def short(topic: object, most: int = 48) -> str:
+    """A topic's name for a legend: without `persistent://`, and shortened in the middle to `most`."""
+    text = str(topic).removeprefix("persistent://")
+    half = most // 2
+    return text if len(text) <= most else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def _title(*lines: str) -> str:
+    return f"<title>{chr(10).join(map(plain, lines))}</title>"
+
+
+# -- axes
+
+
+def time_axis(start: int, stop: int) -> Axis:
+    """An axis of times in UTC, in ns since 1970."""
+    stop = max(stop, start + 1)
+    step = next((each for each in _STEPS if stop - start <= 6 * each), (stop - start) // 6)
+    form, digits = "%H:%M:%S", max(0, 9 - len(str(step)) + 1)
+    if step >= 24 * 3600 * _SECOND:
+        form = "%m-%d"
+    elif step >= 60 * _SECOND:
+        form = "%H:%M"
+    labels: dict[float, str] = {}
+    for time in range(-(-start // step) * step, stop + 1, step):
+        seconds, rest = divmod(time, _SECOND)
+        fraction = f".{rest:09d}"[: digits + 1] if step < _SECOND else ""
+        labels[time] = f"{datetime.fromtimestamp(seconds, timezone.utc):{form}}{fraction}"
+    days = {f"{datetime.fromtimestamp(time // _SECOND, timezone.utc):%Y-%m-%d}" for time in (start, stop)}
+    title = f"time (UTC), {' to '.join(sorted(days))}"
+    return Axis(title, labels, lambda time: (time - start) / (stop - start))
+
+
+def latency_axis(lowest: float, highest: float) -> Axis:
+    """A logarithmic axis of spans, in ns."""
+    low, high = math.log10(max(1.0, lowest)) - 0.05, math.log10(max(1.0, highest)) + 0.05
+    high = max(high, low + 0.5)
+    all_of_them = high - low < 2.5
+    labels = {
+        span: text
+        for span, text in _LABELS.items()
+        if low <= math.log10(span) <= high and (all_of_them or text.startswith("1"))
+    }
+    return Axis("latency", dict(labels), lambda span: (math.log10(max(1.0, span)) - low) / (high - low))
+
+
+def amount_axis(title: str, most: float, text: Callable[[float], str], *, whole: bool = False) -> Axis:
+    """An axis from 0 to `most`; `text` makes the labels."""
+    most = most or 1
+    step = 10 ** math.floor(math.log10(most / 4))
+    step *= next(factor for factor in (1, 2, 5, 10) if most <= 5 * factor * step)
+    step = max(step, 1) if whole else step
+    count = int(most / step)
+    return Axis(
+        title, {number * step: text(number * step) for number in range(count + 1)}, lambda n: n / most
+    )
+
+
+# -- a plot
+
+
+def figure(caption: str, x: Axis, y: Axis, drawing: str, legend: Iterable[Key] = (), *, rows: int = 0) -> str:
+    """A plot: caption, drawing, axes and legend. `rows` is the number of rows of a timeline."""
+    grid = "".join(
+        f'<path class="grid" d="M0 {_down(y.place(value))}H{_UNIT}"/>' for value in (() if rows else y.labels)
+    )
+    left = "".join(
+        f'<span style="top:{100 - 100 * y.place(value):.2f}%">{plain(text)}</span>'
+        for value, text in y.labels.items()
+    )
+    below = "".join(
+        f'<span style="left:{100 * x.place(value):.2f}%">{plain(text)}</span>'
+        for value, text in x.labels.items()
+    )
+    keys = "".join(f'<li><i style="background:{key.colour}"></i>{plain(key.text)}</li>' for key in legend)
+    tall = f' style="height:{24 * rows + 12}px"' if rows else ""
+    return (
+        f'<figure class="plot{" rows" if rows else ""}"><figcaption>{plain(caption)}</figcaption>'
+        f'<div class="y title">{plain(y.title)}</div><div class="area"{tall}><div class="y">{left}</div>'
+        f'<svg viewBox="0 0 {_UNIT} {_UNIT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{plain(caption)}">{grid}{drawing}</svg><div class="x">{below}</div></div>'
+        f'<div class="x title">{plain(x.title)}</div>{f"<ul>{keys}</ul>" if keys else ""}</figure>'
+    )
+
+
+def _down(place: float) -> str:
+    return f"{_UNIT - _UNIT * place:.1f}"
+
+
+def _across(place: float) -> str:
+    return f"{_UNIT * place:.2f}"
+
+
+def _hits(x: Axis, width: int, tooltips: dict[int, list[str]]) -> str:
+    """Invisible columns, one per bucket, with a tooltip."""
+    size = _across(x.place(width) - x.place(0))
+    return "".join(
+        f'<rect class="hit" x="{_across(x.place(time))}" y="0" width="{size}" height="{_UNIT}">'
+        f"{_title(shown('time_ns', time), *lines)}</rect>"
+        for time, lines in tooltips.items()
+    )
+
+
+def _span(overview: Overview) -> Axis:
+    """The axis of all plots over time: from the first bucket to the end of the last one."""
+    width, totals = overview.bucket_ns, overview.totals
+    start, stop = totals["first_ns"] or 0, totals["last_ns"] or 0
+    return time_axis(start // width * width, (stop // width + 1) * width)
+
+
+def publish_lines(overview: Overview) -> str:
+    """Percentiles of publish latency over time. Buckets without publishes have no line."""
+    rows, width = overview.publish_over_time, overview.bucket_ns
+    values = [row[key] for row in rows for key in _PERCENTILES]
+    if not values:
+        return ""
+    x, y = _span(overview), latency_axis(min(values), max(values))
+    colours = [PALETTE[number] for number in (2, 5, 0, 1, 6)]
+    lines = "".join(
+        f'<path class="line" stroke="{colour}" d="{_steps(rows, key, x, y, width)}"/>'
+        for key, colour in zip(_PERCENTILES, colours, strict=True)
+    )
+    tooltips = {
+        row["time_ns"]: [f"{name} {shown(key, row[key])}" for key, name in _PERCENTILES.items()]
+        for row in rows
+    }
+    legend = [Key(colour, name) for name, colour in zip(_PERCENTILES.values(), colours, strict=True)]
+    return figure("Percentiles over time", x, y, lines + _hits(x, width, tooltips), reversed(legend))
+
+
+def _steps(rows: Rows, key: str, x: Axis, y: Axis, width: int) -> str:
+    """A step line, one step per bucket, that is interrupted where a bucket is missing."""
+    parts: list[str] = []
+    end = None
+    for row in rows:
+        time, down = row["time_ns"], _down(y.place(row[key]))
+        parts.append(f"V{down}" if time == end else f"M{_across(x.place(time))} {down}")
+        end = time + width
+        parts.append(f"H{_across(x.place(end))}")
+    return "".join(parts)
+
+
+def heat_map(overview: Overview) -> str:
+    """A heat map of publishes by time and latency."""
+    if not overview.heat:
+        return ""
+    bins = [row["bin"] for row in overview.heat]
+    x = _span(overview)
+    y = latency_axis(10 ** (min(bins) / BINS), 10 ** ((max(bins) + 1) / BINS))
+    most = max(row["count"] for row in overview.heat)
+    bounds = sorted({max(1, round(most ** (step / len(_HEAT)))) for step in range(len(_HEAT))})
+    cells: list[str] = []
+    wide = _across(x.place(overview.bucket_ns) - x.place(0))
+    for row in sorted(overview.heat, key=lambda row: (row["time_ns"], row["bin"])):
+        low, high = (10 ** ((row["bin"] + more) / BINS) for more in (0, 1))
+        level = sum(row["count"] >= bound for bound in bounds) - 1
+        top, size = _down(y.place(high)), f"{_UNIT * (y.place(high) - y.place(low)):.1f}"
+        tooltip = f"{shown('count', row['count'])} took {shown('p_ns', low)} to {shown('p_ns', high)}"
+        cells.append(
+            f'<rect class="cell" fill="{_HEAT[level]}" x="{_across(x.place(row["time_ns"]))}" y="{top}" '
+            f'width="{wide}" height="{size}">{_title(shown("time_ns", row["time_ns"]), tooltip)}</rect>'
+        )
+    tops = [*(bound - 1 for bound in bounds[1:]), most]
+    legend = [
+        Key(colour, f"{low:,}" if low == high else f"{low:,} to {high:,}")
+        for colour, low, high in zip(_HEAT, bounds, tops, strict=False)
+    ]
+    caption = f"Publishes by latency, in each {bucket(overview)}"
+    return figure(caption, x, y, "".join(cells), reversed(legend))
+
+
+class Series(NamedTuple):
+    """The bars of one colour: a value per bucket."""
+
+    key: Key
+    values: dict[int, float]
+
+
+def throughput(overview: Overview) -> str:
+    """Bytes per second, stacked by topic."""
+    seconds = overview.bucket_ns / _SECOND
+    named = [row["topic"] for row in overview.topics[:SERIES]]
+    keys = [Key(PALETTE[number], short(name)) for number, name in enumerate(named)]
+    series = {
+        name: Series(key, {})
+        for name, key in zip([*named, None], [*keys, Key(PALETTE[-1], "all others")], strict=True)
+    }
+    for row in overview.throughput:
+        series[row["topic"]].values[row["time_ns"]] = row["bytes"] / seconds
+
+    def rate(value: float) -> str:
+        return shown("bytes_per_s", value).replace(".0 ", " ")
+
+    return _stacked(overview, "Bytes per second", "bytes per second", list(series.values()), rate)
+
+
+def errors(overview: Overview) -> str:
+    """Errors over time, stacked by name."""
+    series: dict[str, Series] = {}
+    for row in overview.errors_over_time:
+        name = str(row["error"])
+        colour = PALETTE[len(series) % SERIES]
+        series.setdefault(name, Series(Key(colour, short(name)), {})).values[row["time_ns"]] = row["count"]
+
+    def number(value: float) -> str:
+        return shown("count", round(value))
+
+    title = f"errors in {bucket(overview)}"
+    return _stacked(overview, "Errors over time", title, list(series.values()), number, whole=True)
+
+
+def bucket(overview: Overview) -> str:
+    """The width of the buckets, as text."""
+    return shown("life_ns", overview.bucket_ns).replace(".00 ", " ")
+
+
+def _stacked(
+    overview: Overview,
+    caption: str,
+    title: str,
+    series: list[Series],
+    text: Callable[[float], str],
+    *,
+    whole: bool = False,
+) -> str:
+    """Stacked bars over time."""
+    series = [each for each in series if each.values]
+    times = sorted({time for each in series for time in each.values})
+    if not times:
+        return ""
+    width = overview.bucket_ns
+    sums = {time: sum(each.values.get(time, 0) for each in series) for time in times}
+    tooltips = {
+        time: [f"{each.key.text}: {text(each.values[time])}" for each in series if time in each.values]
+        for time in times
+    }
+    x, y = _span(overview), amount_axis(title, max(sums.values()), text, whole=whole)
+    below = dict.fromkeys(times, 0.0)
+    drawn = []
+    for each in series:
+        path = []
+        for time, value in sorted(each.values.items()):
+            low, high = _down(y.place(below[time])), _down(y.place(below[time] + value))
+            path.append(f"M{_across(x.place(time))} {low}V{high}H{_across(x.place(time + width))}V{low}Z")
+            below[time] += value
+        drawn.append(f'<path fill="{each.key.colour}" d="{"".join(path)}"/>')
+    legend = [each.key for each in reversed(series)]
+    return figure(caption, x, y, "".join(drawn) + _hits(x, width, tooltips), legend)
+
+
+def timeline(rows: Rows) -> str:
+    """Connections as bars from beginning to end."""
+    rows = [row for row in rows if row["first_ns"] is not None]
+    if not rows:
+        return ""
+    x = time_axis(min(row["first_ns"] for row in rows), max(row["last_ns"] for row in rows))
+    labels: dict[float, str] = {
+        number: f"#{row['connection']} {short(row['client'], 24)}" for number, row in enumerate(rows)
+    }
+    y = Axis("connection, client", labels, lambda number: 1 - (number + 0.5) / len(rows))
+    bars = []
+    for number, row in enumerate(rows):
+        tooltip = _title(
+            f"{labels[number]}, {row['ended']}",
+            f"{shown('first_ns', row['first_ns'])}, {shown('life_ns', row['last_ns'] - row['first_ns'])}",
+            short(row["client_version"] or "unknown client"),
+            f"{shown('bytes', row['bytes_to_broker'] + row['bytes_from_broker'])}, {row['errors']} errors",
+        )
+        from_, to = (_across(x.place(row[key])) for key in ("first_ns", "last_ns"))
+        bars.append(
+            f'<path class="bar" stroke="{_colour(row["ended"])}" '
+            f'd="M{from_} {_down(y.place(number))}H{to}">{tooltip}</path>'
+        )
+    legend = [Key(_colour(end), end) for end in sorted({str(row["ended"]) for row in rows})]
+    return figure("Connections over time", x, y, "".join(bars), legend, rows=len(rows))
+
+
+def _colour(end: str) -> str:
+    return PALETTE[_ENDS.get(end, -1)]

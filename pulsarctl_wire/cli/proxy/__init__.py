@@ -1,0 +1,1 @@
+"""The verb `pwire proxy`: its options, the watcher process, and its control commands."""

@@ -1,0 +1,127 @@
+"""The options of `proxy`: forwarding, watching (tap, recording, counters) and fault injection."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pulsarctl_wire.cli import completion
+from pulsarctl_wire.cli.options import WIDE, Output, Rotating, Selecting, Showing, Trusting
+from pulsarctl_wire.cli.signature import flag, group, option, several
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.net.settings import Settings
+
+WHERE, CLUSTER, TLS = "Where", "Whole clusters", "TLS"
+TAP, WATCH, FAULTS = "The tap", "Records and counters", "Faults"
+
+LISTEN: Final = "127.0.0.1:6649"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardOptions:
+    """What to forward, from where and to where."""
+
+    listen: str = option(
+        "--listen -l HOST:PORT", "Address for clients; port 0: any port.", WHERE, default=LISTEN
+    )
+    to: str | None = option(
+        "--to URL",
+        "Service URL to forward to: pulsar://host:port, pulsar+ssl://…. Default pulsar://localhost:6650.",
+        WHERE,
+    )
+    conf: str | None = option("--conf FILE", "A client.conf, as used by Pulsar's own tools.", WHERE)
+    connect_timeout: float = option(
+        "--connect-timeout SECONDS", "Timeout of connecting to a broker.", WHERE, default=10.0, min=0.1
+    )
+    drain: float = option(
+        "--drain SECONDS", "At the end: time limit for forwarding the rest.", WHERE, default=5.0, min=0
+    )
+    proxy_header_in: bool = flag("--proxy-protocol", "Expect a PROXY header (HAProxy) from clients.", WHERE)
+    proxy_header_out: int = option(
+        "--send-proxy-protocol 1|2", "Send a PROXY header to brokers.", WHERE, default=0, min=0, max=2
+    )
+    no_rewrite: bool = flag("--no-rewrite", "Do not change the addresses in brokers' answers.", CLUSTER)
+    through: bool = flag(
+        "--through",
+        "One listener for all brokers: clients name the broker in CONNECT (proxy_to_broker_url).",
+        CLUSTER,
+    )
+    map_: list[str] = several(
+        "--map BROKER=HOST:PORT",
+        "The address that clients get for a broker; pwire listens there if it is on this machine.",
+        CLUSTER,
+    )
+    dial: list[str] = several("--dial BROKER=HOST:PORT", "The address to dial for a broker.", CLUSTER)
+    allow_broker: list[str] = several(
+        "--allow-broker CIDR|HOST",
+        "Addresses from brokers' answers that may be dialled. Default: all but link-local ones.",
+        CLUSTER,
+    )
+    advertise: str | None = option("--advertise HOST", "The host name that clients use for pwire.", CLUSTER)
+    ports: str | None = option("--ports FIRST-LAST", "Ports of the listeners for brokers.", CLUSTER)
+    tls: bool = flag("--tls", "Use TLS with clients, with a certificate of pwire's own CA.", TLS)
+    listen_cert: str | None = option(
+        "--listen-cert FILE", "Use TLS with clients, with this certificate (PEM, with chain).", TLS
+    )
+    listen_key: str | None = option("--listen-key FILE", "Private key of --listen-cert, PEM.", TLS)
+    client_ca: str | None = option(
+        "--client-ca FILE", "Require client certificates signed by one of these CAs, PEM.", TLS
+    )
+    ca_dir: str | None = option("--ca-dir DIR", "Directory of pwire's CA. Default ~/.local/share/pwire.", TLS)
+    trusting: Trusting = group(
+        Trusting,
+        TLS,
+        tls_ca="CA certificates to trust for brokers, PEM.",
+        tls_cert="Our certificate for brokers, PEM.",
+        tls_allow_insecure="Do not verify brokers' certificates.",
+    )
+    keylog: str | None = option("--tls-keylog FILE", "Append TLS keys of both sides, for Wireshark.", TLS)
+
+    def settings(self) -> Settings:
+        """The settings of connections to brokers. Raises SettingsError."""
+        from pulsarctl_wire.net.settings import gather, settings_from
+
+        flags = {"url": self.to, **self.trusting.flags()}
+        return settings_from(gather(flags, os.environ, self.conf), connect_timeout=self.connect_timeout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions:
+    """What to show, record and count of the traffic."""
+
+    tap: bool = flag("--tap", "Show the forwarded frames.", TAP)
+    output: Output = option("-o --output", "Output format of the tap.", TAP, default="line")
+    selecting: Selecting = group(
+        Selecting, TAP, expression="Show matching frames, as in decode.", commands="As in decode."
+    )
+    showing: Showing = group(
+        Showing,
+        TAP,
+        schema="Decode payloads by this schema, as in decode.",
+        time_format="Time format.",
+        show_secrets="Do not redact credentials in the tap and the record.",
+    )
+    wide: bool = WIDE()
+    record: str | None = option("--record -w FILE", "Record the traffic as pcapng.", WATCH)
+    rotating: Rotating = group(Rotating)
+    stats: bool = flag("--stats", "Show a live table on the terminal (stderr).", WATCH)
+    metrics: str | None = option("--metrics :PORT", "Serve metrics to Prometheus, on loopback: :9464.", WATCH)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultOptions:
+    """Which faults to inject."""
+
+    fault: list[str] = several(
+        "--fault FAULT",
+        "A fault such as 'drop command=SEND_RECEIPT nth=1'; pwire proxy faults lists them.",
+        FAULTS,
+        autocompletion=completion.faults,
+    )
+    scenario: str | None = option("--scenario FILE", "YAML file with faults and their seed.", FAULTS)
+    seed: int | None = option("--seed N", "Seed of all random choices. Default: a random one.", FAULTS)
+    control: str | None = option(
+        "--control PATH", "Unix socket for pwire proxy ctl; '' for no socket.", FAULTS
+    )

@@ -1,0 +1,134 @@
+"""Writes output without blocking the caller: if the reader is slow and the buffer is full, data is refused.
+
+A thread does the writing, so only that thread waits if the terminal is stopped or the pipe is full.
+`TapPrinter` shows events this way.
+"""
+
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from pulsarctl_wire.cli.capture.select import Test
+from pulsarctl_wire.render.events import Render
+from pulsarctl_wire.render.text import Origin
+from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.sinks import Sink
+
+FLUSH: Final = 2.0
+"""Time limit, in seconds, for writing the buffered bytes at the end."""
+
+ROOM: Final = 4 * 1024 * 1024
+"""Bytes that may be buffered."""
+
+
+class Printer:
+    """Writes to a file descriptor. After a failed write (a closed pipe, a full disk), `error` is set."""
+
+    def __init__(self, descriptor: int, room: int = ROOM) -> None:
+        self.error: OSError | None = None
+        self._descriptor = descriptor
+        self._room = room
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._ending = False
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def put(self, data: bytes) -> bool:
+        """Buffer `data` for writing; returns False, and drops it, if the buffer is full or a write failed."""
+        with self._changed:
+            if self.error is not None or (self._bytes and self._bytes + len(data) > self._room):
+                return False
+            self._waiting.append(data)
+            self._bytes += len(data)
+            self._changed.notify()
+        return True
+
+    def end(self, seconds: float) -> int:
+        """Wait until everything is written, but at most `seconds`; returns the number of unwritten bytes."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        self._thread.join(seconds)
+        return self._bytes
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting:
+                    if self._ending:
+                        return
+                    self._changed.wait()
+                data = b"".join(self._waiting)
+                self._waiting.clear()
+            try:
+                self._write_all(data)
+            except OSError as error:
+                with self._changed:
+                    self.error = error
+                    self._waiting.clear()
+                    self._bytes = 0
+                return
+            with self._changed:
+                self._bytes -= len(data)
+
+    def _write_all(self, data: bytes) -> None:
+        at = 0
+        while at < len(data):
+            select.select([], [self._descriptor], [])  # another process may have made it non-blocking
+            with suppress(BlockingIOError):
+                at += os.write(self._descriptor, data[at : at + 65_536])
+
+
+@dataclass
+class TapPrinter(Sink):
+    """Shows the events that pass all tests. If the output fails, it reports that with `say`, and stops.
+
+    `refused` is called with the number of frames that the printer refused.
+    """
+
+    printer: Printer
+    render: Render
+    tests: list[Test]
+    origin: Origin
+    say: Callable[[str], None]
+    refused: Callable[[int], None]
+
+    def events(self, events: list[Event]) -> None:
+        """Show the events that pass the tests."""
+        if self.origin.time_ns is None:
+            self.origin.time_ns = events[0].time_ns
+        for test in self.tests:
+            events = list(filter(test, events))
+        refused = 0
+        for event in events:
+            if not self.printer.put(b"".join(self.render([event]))) and self.printer.error is None:
+                refused += isinstance(event, Frame)
+        if refused:
+            self.refused(refused)
+
+    def tick(self, now_ns: int) -> None:
+        """Check whether the output has failed."""
+        error = self.printer.error
+        if error is None or not self.wants_events:
+            return
+        self.wants_events = False
+        if isinstance(error, BrokenPipeError):
+            why = "the reader of the tap is gone"
+        else:
+            why = f"the tap cannot be written: {error.strerror}"
+            self.failed = True
+        self.say(f"{why}; forwarding goes on")
+
+    def finish(self) -> None:
+        """Write the buffered output within `FLUSH` seconds."""
+        unwritten = self.printer.end(FLUSH)
+        self.tick(0)
+        if unwritten:
+            self.say(f"tap fell behind: {unwritten} bytes of output not shown at the end")

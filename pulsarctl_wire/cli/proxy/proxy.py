@@ -1,0 +1,334 @@
+"""`pwire proxy`: forwards clients' connections to a cluster, shows the traffic and injects faults.
+
+This process forwards, and prints only before it starts. A fork of it, the watcher (`watching.py`), shows,
+records and counts, and prints all messages. They share a ring buffer (`net/tap.py`) that never makes this
+process wait. A third process (`keeping.py`) restarts the watcher if it dies.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import signal
+import sys
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.command import Command, Group
+from pulsarctl_wire.cli.options import Selecting, host_port
+from pulsarctl_wire.cli.proxy import ctl
+from pulsarctl_wire.cli.proxy.options import FaultOptions, ForwardOptions, WatchOptions
+from pulsarctl_wire.cli.signature import takes
+from pulsarctl_wire.errors import SettingsError
+from pulsarctl_wire.render.text import count_of, human_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pulsarctl_wire.cli.proxy.keeping import Watcher
+    from pulsarctl_wire.faults.base import Fault
+    from pulsarctl_wire.faults.lanes import Faults
+    from pulsarctl_wire.net.proxy import Plan, Proxy
+    from pulsarctl_wire.net.settings import Address
+    from pulsarctl_wire.net.sockets import Socket
+    from pulsarctl_wire.net.tap import TapRing
+
+_FILES: Final = 65_536
+
+app = typer.Typer(
+    name="proxy", cls=Group, help="Forward connections to a cluster, show the traffic, and inject faults."
+)
+app.add_typer(ctl.app, name="ctl")
+app.command("faults", cls=Command)(ctl.faults)
+
+
+def proxy(
+    context: typer.Context, forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOptions
+) -> None:
+    """Forward connections to a cluster, show the traffic, and inject faults."""
+    if context.invoked_subcommand is None:
+        with console.errors_reported():
+            raise SystemExit(_run(forwarding, watching, injecting))
+
+
+app.callback(invoke_without_command=True)(takes(proxy))
+
+
+def _run(forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOptions) -> int:
+    """Check everything, fork the watcher, forward until a signal comes; returns the exit code."""
+    _allow_connections()
+    faults = _faults(injecting)
+    plan = _plan(forwarding)
+    _check(watching)
+    import asyncio
+
+    from pulsarctl_wire.cli.proxy.keeping import ENDING, Watcher
+    from pulsarctl_wire.cli.proxy.watching import watch
+    from pulsarctl_wire.net.proxy import Proxy
+    from pulsarctl_wire.net.tap import TapRing
+
+    sock = _listen(plan.listen)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_forward` handles them
+    ring = TapRing(wants_bytes=bool(watching.tap or watching.record or watching.stats or watching.metrics))
+    watcher = Watcher(partial(watch, watching, ring), ring, sock)
+    ring.for_proxy()
+    try:
+        proxy = Proxy(plan, faults, ring)
+        asyncio.run(_forward(forwarding, injecting.control, proxy, ring, sock, watcher))
+    finally:
+        ring.end()
+        code = watcher.wait()
+    return code
+
+
+def _allow_connections() -> None:
+    """Raise the limit of open files as far as possible: each connection needs two."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    with suppress(ValueError, OSError):  # some systems report "unlimited" but have a limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+
+
+def _listen(address: Address) -> Socket:
+    """Open the socket that clients connect to, before anything else is changed."""
+    from pulsarctl_wire.net.sockets import bound
+
+    try:
+        return bound(address)
+    except OSError as error:
+        why = error.strerror or error
+        console.fail(f"--listen {address}: {why}; name another with --listen")
+
+
+# -- what the options mean
+
+
+def _plan(options: ForwardOptions) -> Plan:
+    from pulsarctl_wire.net.proxy import Plan
+    from pulsarctl_wire.net.routing import Allowed, Routing
+    from pulsarctl_wire.net.settings import Address
+    from pulsarctl_wire.net.sockets import ANY_HOST
+
+    if options.no_rewrite and options.through:
+        console.fail("--through cannot be combined with --no-rewrite: it changes brokers' answers")
+    routing = (
+        Routing.NONE if options.no_rewrite else Routing.CONNECT if options.through else Routing.LISTENERS
+    )
+    listen = Address(*host_port("--listen", options.listen))
+    told = _mapping("--map", options.map_)
+    context = None
+    if options.tls or options.listen_cert:
+        from pulsarctl_wire.net.certificates import server_context
+
+        directory = Path(options.ca_dir) if options.ca_dir else None
+        names = [options.advertise or listen.host, *(address.host for address in told.values())]
+        if names[0] in ANY_HOST and not options.listen_cert:
+            text = f"--tls with --listen {listen} needs --advertise HOST, the name that clients use for pwire"
+            console.fail(text)
+        context = server_context(
+            options.listen_cert,
+            options.listen_key,
+            ca_directory=directory,
+            names=names,
+            client_ca=options.client_ca,
+        )
+    elif options.listen_key or options.client_ca:
+        console.fail("--listen-key and --client-ca need --tls or --listen-cert")
+    settings = options.settings()
+    if options.keylog and context is None and not settings.url.tls:
+        console.fail("--tls-keylog: neither side uses TLS; see --tls, and pulsar+ssl://")
+    return Plan(
+        listen,
+        settings,
+        routing,
+        advertise=options.advertise,
+        told=told,
+        dials=_mapping("--dial", options.dial),
+        ports=_ports(options.ports),
+        tls=context,
+        key_log=options.keylog,
+        header_in=options.proxy_header_in,
+        header_out=options.proxy_header_out,
+        allowed=Allowed(options.allow_broker),
+    )
+
+
+def _mapping(flag: str, texts: list[str]) -> dict[Address, Address]:
+    found = {}
+    for text in texts:
+        broker, equals, address = text.partition("=")
+        if not equals:
+            console.fail(f"{flag} {text}: use BROKER=HOST:PORT")
+        found[_address(flag, text, broker)] = _address(flag, text, address)
+    return found
+
+
+def _address(flag: str, whole: str, text: str) -> Address:
+    from pulsarctl_wire.net.settings import parse_url
+
+    try:
+        return parse_url(text).addresses[0]
+    except SettingsError as error:
+        console.fail(f"{flag} {whole}: {error}")
+
+
+def _ports(text: str | None) -> range:
+    if text is None:
+        return range(0)
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    if not match or not 0 < int(match[1]) <= int(match[2]) < 65_536:
+        console.fail(f"--ports {text}: use FIRST-LAST, as in 16650-16699")
+    return range(int(match[1]), int(match[2]) + 1)
+
+
+def _check(options: WatchOptions) -> None:
+    """End the command if options contradict each other."""
+    if any(options.rotating.rotation().values()) and not options.record:
+        console.fail("--rotate-… needs --record FILE")
+    selecting, showing = options.selecting, options.showing
+    of_the_tap = {
+        "--filter": selecting.expression,
+        "--command": selecting.commands,
+        "--topic": selecting.topics,
+        "--connection": selecting.connections,
+        "--schema": showing.schema,
+        "--output": options.output != "line",
+        "--time": showing.time_format != "utc",
+    }
+    odd = next((name for name, given in of_the_tap.items() if given), None)
+    if odd and not options.tap:
+        console.fail(f"{odd} needs --tap")
+    if options.stats and options.tap and sys.stdout.isatty() and sys.stderr.isatty():
+        text = "--stats draws on the terminal that --tap would print to; send the tap elsewhere: > tap.txt"
+        console.fail(text)
+
+
+def _faults(options: FaultOptions) -> Faults:
+    """The faults of `--fault` and `--scenario`. Raises SettingsError, FilterError."""
+    from random import SystemRandom
+
+    from pulsarctl_wire.faults.lanes import Faults
+    from pulsarctl_wire.faults.text import parse_fault, parse_scenario
+
+    seed = options.seed
+    wanted: list[Fault] = []
+    if options.scenario:
+        path = options.scenario
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            console.fail(f"--scenario {path}: {why}", console.EXIT_SOURCE)
+        found = parse_scenario(text)
+        seed = found.seed if seed is None else seed
+        wanted += found.faults
+    wanted += map(parse_fault, options.fault)
+    faults = Faults(SystemRandom().randrange(2**32) if seed is None else seed, _tester)
+    for fault in wanted:
+        faults.add(fault)
+    return faults
+
+
+def _tester(fault: Fault) -> Callable[[Any], bool] | None:
+    """The test for a fault's topics and filter, which work as in decode. Raises FilterError."""
+    from pulsarctl_wire.cli.capture import select
+
+    tests = select.tests(Selecting(topics=list(fault.topic)))
+    if fault.filter:
+        from pulsarctl_wire.record import Recorder
+
+        recorder = Recorder(show_secrets=True)
+        tests.append(select.Expression(fault.filter, recorder, f"{fault.name}: filter"))
+    return (lambda frame: all(test(frame) for test in tests)) if tests else None
+
+
+# -- the two processes
+
+
+async def _forward(
+    options: ForwardOptions, control: str | None, proxy: Proxy, ring: TapRing, sock: Socket, watcher: Watcher
+) -> None:
+    """Forward until a signal comes. `control` is the path of the socket for `ctl`; "": no socket."""
+    import asyncio
+
+    from pulsarctl_wire.cli.proxy.keeping import ENDING
+    from pulsarctl_wire.net.control import Control, own_directory
+
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    loop.set_exception_handler(lambda loop, context: proxy.note(_bug(context)))
+    loop.add_reader(watcher.fileno(), partial(_check_watcher, watcher, ring, proxy))
+    for number in ENDING:
+        loop.add_signal_handler(number, over.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    address = await proxy.open(sock)
+    if control is None:
+        control = str(own_directory(os.environ) / f"proxy-{address.port}.sock")
+    listening = Control(Path(control), partial(ctl.answer, proxy)) if control else None
+    if listening is not None:
+        await listening.open()
+    with suppress(OSError):  # stderr may be closed
+        _announce(proxy, address, options)
+    try:
+        await over.wait()
+        for number in ENDING:
+            loop.remove_signal_handler(number)  # a second one ends it at once
+        await proxy.close(options.drain)
+    finally:
+        if listening is not None:
+            await listening.close()
+    to_clients, to_brokers = map(human_bytes, proxy.carried)
+    refused = "".join(f"; {number} refused: {why}" for why, number in proxy.refused.items())
+    carried = f"{to_brokers} to brokers, {to_clients} to clients"
+    ring.note(f"{count_of(proxy.connections, 'connection')}; {carried}{refused}")
+
+
+def _check_watcher(watcher: Watcher, ring: TapRing, proxy: Proxy) -> None:
+    """Callback for the watcher's pipe: another watcher has started, or none reads the ring any more."""
+    import asyncio
+    import threading
+
+    if watcher.news():
+        proxy.restart_tap()
+        return
+    asyncio.get_running_loop().remove_reader(watcher.fileno())
+    ring.wants_bytes = False
+    text = "the watcher has ended; forwarding goes on without it"
+    threading.Thread(target=console.complain, args=(text,), daemon=True).start()  # as stderr may block
+
+
+def _bug(context: dict[str, Any]) -> str:
+    """An exception that nobody has caught, as reported by asyncio, in one line."""
+    error = context.get("exception")
+    what = f" ({type(error).__name__}: {error})" if error is not None else ""
+    return f"a bug in pwire: {context['message']}{what}; forwarding goes on"
+
+
+def _announce(proxy: Proxy, address: Address, options: ForwardOptions) -> None:
+    """Print the addresses, the CA, and the faults."""
+    from pulsarctl_wire.net.settings import Address
+    from pulsarctl_wire.net.sockets import ANY_HOST
+
+    plan, faults = proxy.plan, proxy.faults
+
+    host = plan.advertise or (platform.node() if address.host in ANY_HOST else address.host)
+    url = f"pulsar{'+ssl' if plan.tls else ''}://{Address(host, address.port)}"
+    console.complain(f"listening on {address}, forwarding to {plan.settings.url}; for clients: {url}")
+    if plan.tls is not None and not options.listen_cert:
+        from pulsarctl_wire.net.certificates import default_ca_directory, own_ca
+
+        directory = Path(options.ca_dir) if options.ca_dir else default_ca_directory(os.environ)
+        console.complain(f"clients have to trust {own_ca(directory)[0]}")
+    for rule in faults.listing():
+        from pulsarctl_wire.faults.text import fault_text
+
+        console.complain(f"fault #{rule.number}: {fault_text(rule.fault)}")
+    if faults:
+        console.complain(f"seed {faults.seed}")

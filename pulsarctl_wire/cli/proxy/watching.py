@@ -1,0 +1,232 @@
+"""The watcher: the process that shows, records and counts the traffic of a proxy.
+
+    TapRing.records ── Follower ─┬─ Recording: the bytes themselves, credentials masked
+             │                   ├─ Live: the counters; LiveTable and the metrics server show them
+             │                   ├─ TapPrinter: events ── tests ── renderer ── Printer ── stdout
+             │                   └─ NotShown: counts what was missed
+             └─ notes ── Printer ── stderr
+
+It is a fork of the proxy with a lower priority, and the proxy never waits for it. If the watcher is too slow,
+the proxy drops data at the ring. If the reader of stdout is too slow, the watcher drops output here. Both
+are counted and reported.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Final
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.capture import select
+from pulsarctl_wire.cli.options import schema_of
+from pulsarctl_wire.cli.proxy.keeping import Start
+from pulsarctl_wire.cli.proxy.options import WatchOptions
+from pulsarctl_wire.cli.proxy.printer import FLUSH, Printer, TapPrinter
+from pulsarctl_wire.cli.recording import Recording
+from pulsarctl_wire.net import tap
+from pulsarctl_wire.net.tap import TapRecord, TapRing
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.text import Origin, clean
+from pulsarctl_wire.stats.live import Live
+from pulsarctl_wire.stats.snapshot import Snapshot
+from pulsarctl_wire.wire.frame import Connection
+from pulsarctl_wire.wire.sinks import Follower, Sink
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.cli.proxy.live_table import LiveTable
+
+_TICK: Final = 0.25  # seconds
+_SAY: Final = 1_000_000_000  # ns between two lines about missed frames
+_CATCH_UP: Final = 3.0  # time limit for reading the rest of the ring at the end, in seconds
+_NICE: Final = 10
+
+
+def watch(options: WatchOptions, ring: TapRing, start: Start) -> int:
+    """Watch the ring until the proxy ends; returns the exit code."""
+    if start.why:
+        _report_failure(options, start, ring)
+    with console.errors_reported(), ExitStack() as stack:
+        watching = Watching(options, stack, start.since_ns if start.why else None)
+        start.ready()
+        return watching.run(ring)
+
+
+def _report_failure(options: WatchOptions, start: Start, ring: TapRing) -> None:
+    """Print why the previous watcher ended, and wait for `start.delay`."""
+    later = f" in {start.delay:g} s" if start.delay else ""
+    form = options.showing.time_format
+    clock = Clock("utc" if form == "relative" else form, Origin())
+    text = f"the watcher died ({start.why}); forwarding goes on, another one starts{later}"
+    printer = Printer(sys.stderr.fileno())
+    line = f"pwire: {clock(time.time_ns())} {clean(text)}\n"
+    printer.put(line.encode("utf-8", "backslashreplace"))
+    printer.end(FLUSH)
+    over = time.monotonic() + start.delay
+    while time.monotonic() < over and not ring.ending:
+        time.sleep(_TICK)
+
+
+class Watching:
+    """One run. The constructor raises FilterError, or ends the command if a file or port cannot be opened.
+
+    `since_ns` is when the first watcher started, if this one is a restart; otherwise None.
+    """
+
+    def __init__(self, options: WatchOptions, stack: ExitStack, since_ns: int | None = None) -> None:
+        self.options = options
+        self._since_ns = since_ns
+        self._stack = stack
+        self._origin = Origin()
+        self._clock = Clock(options.showing.time_format, self._origin)
+        self._err = Printer(sys.stderr.fileno())
+        self._table: LiveTable | None = None
+        self._lock = threading.Lock()  # held while the counters change
+        self._not_shown = NotShown(self._say)
+        self._live = Live(time.time_ns()) if options.stats or options.metrics else None
+        self._sinks: list[Sink] = []
+        self._follower = Follower(self._sinks)
+        self._connections: dict[int, Connection] = {}
+        if options.record:
+            self._sinks.append(self._recording(options.record))
+        if self._live is not None:
+            self._sinks.append(self._live)
+        if options.tap:
+            self._sinks.append(self._tap())
+        self._sinks.append(self._not_shown)
+        if options.metrics:
+            from pulsarctl_wire.cli.proxy.metrics import serve
+
+            url = serve(options.metrics, self._snapshot, stack)
+            console.complain(f"metrics at {url}")
+
+    def _recording(self, path: str) -> Recording:
+        rotation = {**self.options.rotating.rotation(), "since_ns": self._since_ns}
+        show_secrets = self.options.showing.show_secrets
+        return Recording(path, self._say, "forwarding", show_secrets=show_secrets, **rotation)
+
+    def _tap(self) -> TapPrinter:
+        options = self.options
+        showing = options.showing
+        recorder = Recorder(show_secrets=showing.show_secrets, schema=schema_of(showing.schema))
+        tests = select.tests(options.selecting)
+        if options.selecting.expression is not None:
+            tests.append(select.Expression(options.selecting.expression, recorder))
+        render = console.event_renderer(sys.stdout, options.output, recorder, self._clock)
+        printer = Printer(sys.stdout.fileno())
+        return TapPrinter(printer, render, tests, self._origin, self._say, self._refused)
+
+    def _refused(self, frames: int) -> None:
+        """Count frames that the printer refused."""
+        self._not_shown.frames += frames
+        if self._live is not None:
+            self._live.missed_frames += frames
+
+    def _snapshot(self, now_ns: int | None = None) -> Snapshot:
+        assert self._live is not None
+        with self._lock:
+            return self._live.snapshot(time.time_ns() if now_ns is None else now_ns)
+
+    def run(self, ring: TapRing) -> int:
+        """Watch until the proxy ends; returns the exit code."""
+        os.nice(_NICE)
+        if self.options.stats:
+            from pulsarctl_wire.cli.proxy.live_table import LiveTable
+
+            self._table = LiveTable(self._snapshot, self._stack)
+            self._sinks.append(self._table)
+        due = over = 0.0
+        for record in ring.records(_TICK):
+            now = time.monotonic()
+            if ring.ending:
+                over = over or now + _CATCH_UP
+            if record is not None and record.kind == tap.CARRIED and over and now > over:
+                self._not_shown.unread += len(record.data)
+            elif record is not None:
+                with self._lock:
+                    self._take(record)
+            if now >= due:
+                due = now + _TICK
+                self._follower.tick(time.time_ns())
+        self._follower.finish()
+        self._err.end(FLUSH)
+        return console.EXIT_OUTPUT if self._follower.failed else 0
+
+    def _take(self, record: TapRecord) -> None:
+        kind, index, to_broker, time_ns, data = record
+        if kind == tap.NOTE:
+            self._say(data.decode("utf-8", "replace"), time_ns)
+        elif kind == tap.LEFT_OUT:
+            self._say(f"{index} notes were left out")
+        elif kind == tap.OPENED:
+            client, _, server = data.decode("utf-8", "replace").partition("\n")
+            self._open(Connection(index, client, server), time_ns)
+        elif kind == tap.CARRIED:
+            if index not in self._connections:
+                if self._since_ns is not None:  # the proxy is about to announce it again
+                    self._not_shown.bytes += len(data)
+                    return
+                self._open(Connection(index), time_ns)
+            self._follower.carried(self._connections[index], to_broker, data, time_ns)
+        elif index not in self._connections:
+            if kind == tap.MISSED:
+                self._not_shown.missed(Connection(index), to_broker, *record.counts, time_ns)
+        elif kind == tap.MISSED:
+            self._follower.missed(self._connections[index], to_broker, *record.counts, time_ns)
+        elif kind == tap.CLOSED:
+            self._follower.closed(self._connections.pop(index), time_ns, by_broker=not to_broker)
+
+    def _open(self, connection: Connection, time_ns: int) -> None:
+        self._connections[connection.index] = connection
+        self._follower.opened(connection, time_ns)
+
+    def _say(self, text: str, time_ns: int | None = None) -> None:
+        """Print a message about something that happened at `time_ns`, by default now."""
+        if self.options.showing.time_format == "relative" and self._origin.time_ns is None:
+            shown = "-"
+        else:
+            shown = self._clock(time_ns or time.time_ns())
+        text = f"{shown} {text}"
+        if self._table is not None:
+            with suppress(OSError):  # the terminal may be gone
+                console.complain(text)  # above the table
+            return
+        self._err.put(f"pwire: {clean(text)}\n".encode("utf-8", "backslashreplace"))
+
+
+class NotShown(Sink):
+    """Counts frames and bytes that were not shown, and reports them at most once a second and at the end."""
+
+    wants_events = False
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.frames = 0
+        self.bytes = 0  # outside of frames
+        self.unread = 0  # bytes that were not read in time at the end
+        self._say = say
+        self._said = self._said_at = 0
+
+    def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
+        """Count it as not shown."""
+        self.frames += frames
+        if not frames:
+            self.bytes += size
+
+    def tick(self, now_ns: int) -> None:
+        """Report the frames missed since the last report."""
+        now = time.monotonic_ns()
+        if self.frames > self._said and now - self._said_at > _SAY:
+            self._say(f"tap fell behind: {self.frames - self._said} frames not shown")
+            self._said, self._said_at = self.frames, now
+
+    def finish(self) -> None:
+        """Report the totals."""
+        if self.frames:
+            self._say(f"tap fell behind: {self.frames} frames not shown in total")
+        if self.bytes:
+            self._say(f"tap fell behind: {self.bytes} bytes outside frames not shown in total")
+        if self.unread:
+            self._say(f"tap fell behind: {self.unread} bytes not shown at the end")

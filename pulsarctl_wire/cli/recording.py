@@ -1,0 +1,102 @@
+"""`--record`: writes what connections carry as a capture."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pulsarctl_wire.capture.rotation import RotatingWriter
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.wire.frame import Connection
+from pulsarctl_wire.wire.ledgers import LedgerState
+from pulsarctl_wire.wire.redaction import Redacted
+from pulsarctl_wire.wire.sinks import Sink
+
+
+class Recording(Sink):
+    """Writes what connections carry to pcapng files. Credentials are masked with stars unless `show_secrets`.
+
+    `rotation` is passed to `RotatingWriter`. If the first file cannot be opened, the command ends. If a later
+    write fails, recording stops, and `say` is called with the error and the fact that `what` goes on.
+    Blocks are written at each tick, or immediately with `at_once`.
+    """
+
+    wants_events = False
+
+    def __init__(
+        self,
+        path: str,
+        say: Callable[[str], None],
+        what: str,
+        *,
+        show_secrets: bool,
+        at_once: bool = False,
+        **rotation: int | None,
+    ) -> None:
+        if path == "-":
+            console.fail("--record -: name a file")
+        try:
+            self._writer = RotatingWriter(Path(path), time.time_ns(), **rotation)
+        except OSError as error:
+            console.fail(f"--record {path}: {error.strerror}", console.EXIT_OUTPUT)
+        self._path, self._say, self._what = path, say, what
+        self._show_secrets = show_secrets
+        self._at_once = at_once
+        self._redacted: dict[tuple[int, bool], Redacted] = {}
+        self._held_since: dict[tuple[int, bool], int] = {}  # when the newest of the held bytes came
+
+    def opened(self, connection: Connection, time_ns: int, state: LedgerState | None = None) -> None:
+        """Write the connection's beginning."""
+        if not self._show_secrets:
+            self._redacted.update({(connection.index, way): Redacted() for way in (False, True)})
+        self._write(self._writer.opened, connection, time_ns)
+
+    def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
+        """Write `data`. Bytes that may hold credentials are held until their frame is complete."""
+        direction = connection.index, to_broker
+        redacted = self._redacted.get(direction)
+        for part in (data,) if redacted is None else redacted.feed(data):
+            self._write(self._writer.carried, connection, to_broker, part, time_ns)
+        if redacted is not None and redacted.held:
+            self._held_since[direction] = time_ns
+
+    def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
+        """Write a gap."""
+        redacted = self._redacted.get((connection.index, to_broker))
+        if redacted is not None:
+            size += redacted.held
+            self._redacted[connection.index, to_broker] = Redacted()
+        self._write(self._writer.gap, connection, to_broker, size, time_ns)
+
+    def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
+        """Write the held bytes, and the connection's end."""
+        self._write_held(connection)
+        self._write(self._writer.closed, connection, time_ns, by_broker)
+
+    def tick(self, now_ns: int) -> None:
+        """Flush the file."""
+        self._write(self._writer.files.flush)
+
+    def finish(self) -> None:
+        """Write the held bytes, and close the file."""
+        for index, _ in list(self._redacted):
+            self._write_held(Connection(index))
+        self._write(self._writer.files.close)
+
+    def _write_held(self, connection: Connection) -> None:
+        """Write the held bytes of a connection that has ended: the rest of their frame never came."""
+        for to_broker in (False, True):
+            redacted = self._redacted.pop((connection.index, to_broker), None)
+            time_ns = self._held_since.pop((connection.index, to_broker), 0)
+            if redacted is not None and redacted.held:
+                self._write(self._writer.carried, connection, to_broker, redacted.end(), time_ns)
+
+    def _write(self, write: Callable[..., None], *values: object) -> None:
+        if self.failed:
+            return
+        try:
+            write(*values)
+            if self._at_once:
+                self._writer.files.flush()
+        except OSError as error:
+            self.failed = True
+            self._say(f"--record {self._path}: {error.strerror}; {self._what} goes on unrecorded")

@@ -1,0 +1,150 @@
+"""`pwire cluster`: lists brokers, topics, partitions and who serves them, like `kcat -L`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import OUTPUT
+from pulsarctl_wire.cli.session.lookup import REGEX, Mode, Output, checked_pattern, say
+from pulsarctl_wire.cli.session.verb import Session, namespace_name
+from pulsarctl_wire.cli.signature import argument, option
+from pulsarctl_wire.errors import BrokerError, SessionError
+from pulsarctl_wire.render.text import clean, count_of
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.net.client import Client
+
+MOST: Final = 10_000
+"""Maximum number of topics and partitions whose owners are looked up."""
+
+
+class _Served(NamedTuple):
+    """A topic or partition, with the broker that serves it, or the error of the lookup."""
+
+    topic: str
+    partition: int | None
+    owner: str | None
+    error: SessionError | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """The options of `cluster`."""
+
+    service: str | None = argument("[URL]", "Service URL; same as --url.", default=None)
+    namespace: str = option(
+        "--namespace NAMESPACE", "The namespace, as tenant/namespace.", default="public/default"
+    )
+    regex: str | None = REGEX()
+    mode: Mode = option("--mode", "Which topics to list.", default="persistent")
+    output: Output = OUTPUT(default="text")
+
+
+async def cluster(session: Session, options: ClusterOptions) -> int:
+    """List the brokers seen, the topics of a namespace, their partitions, and who serves them.
+
+    Owners are found with LOOKUP, which also assigns topics without an owner to a broker.
+    """
+    from pulsarctl_wire.net.client import each_of
+    from pulsarctl_wire.net.watch import topics_of
+
+    name = namespace_name(options.namespace)
+    if options.service is not None:
+        session.options = replace(session.options, url=options.service)
+    async with session.client() as client:
+        listed = await topics_of(
+            client, name, mode=options.mode, pattern=checked_pattern(options.regex), exists=True
+        )
+        counts = await _counts(client, listed)
+        found = await each_of(islice(_parts(counts), MOST), lambda each: _served(client, *each))
+        link = await client.service()
+        peer = link.protocol
+        summary = {"asked": str(link.address), "server": peer.server, "protocol_version": peer.server_version}
+    _show(summary | {"namespace": name}, counts, found, options.output)
+    total = sum(max(count, 1) for count in counts.values())
+    if total > MOST:
+        console.complain(f"{total - MOST} more topics and partitions: their owners were not looked up")
+    return next((console.code_of(each.error) for each in found if each.error is not None), 0)
+
+
+async def _counts(client: Client, listed: list[str]) -> dict[str, int]:
+    """The topics, and how many partitions each has, or 0. `listed` has each partition separately."""
+    from pulsarctl_wire.net.client import each_of
+    from pulsarctl_wire.wire.names import partition_index, without_partition
+
+    async def ask(topic: str) -> int:
+        try:
+            return await client.partitions(topic, create=False)
+        except BrokerError as error:
+            if error.code != "TopicNotFound":
+                raise
+            return 0  # the names only look like those of partitions
+
+    whole = list(dict.fromkeys(without_partition(each) for each in listed if partition_index(each) >= 0))
+    partitioned = dict(zip(whole, await each_of(whole, ask), strict=True))
+    counts = {}
+    for topic in listed:
+        parent = without_partition(topic)
+        if partition_index(topic) >= 0 and partitioned[parent]:
+            counts[parent] = partitioned[parent]
+        else:
+            counts[topic] = 0
+    return counts
+
+
+def _parts(counts: dict[str, int]) -> Iterator[tuple[str, int | None]]:
+    for topic, count in counts.items():
+        yield from ((topic, index) for index in range(count)) if count else [(topic, None)]
+
+
+async def _served(client: Client, topic: str, partition: int | None) -> _Served:
+    from pulsarctl_wire.wire.names import partition_name
+
+    name = topic if partition is None else partition_name(topic, partition)
+
+    async def owner() -> str:
+        *_, last = [hop async for hop in client.hops(name)]
+        urls = (last.url_tls, last.url) if client.settings.url.tls else (last.url, last.url_tls)
+        return urls[0] or urls[1]
+
+    try:
+        return _Served(topic, partition, await client.retry(owner, f"LOOKUP of {name}"), None)
+    except SessionError as error:
+        return _Served(topic, partition, None, error)
+
+
+def _show(summary: dict[str, Any], counts: dict[str, int], found: list[_Served], output: Output) -> None:
+    brokers = Counter(each.owner for each in found if each.owner is not None)
+    rows: dict[str, list[_Served]] = {topic: [] for topic in counts}
+    for each in found:
+        rows[each.topic].append(each)
+    if output == "json":
+        for topic, served in rows.items():
+            owners = [
+                {
+                    "partition": each.partition,
+                    "broker_service_url": each.owner,
+                    "error": None if each.error is None else str(each.error),
+                }
+                for each in served
+            ]
+            say({"topic": topic, "partitions": counts[topic], "owners": owners}, "", output)
+        say(summary | {"topics": len(counts), "brokers": dict(brokers)}, "", output)
+        return
+    lines = ["{asked}: {server}, protocol version {protocol_version}".format_map(summary)]
+    lines.append(count_of(len(brokers), "broker"))
+    lines += [f"  {url} serves {count}" for url, count in sorted(brokers.items())]
+    lines.append(f"{count_of(len(counts), 'topic')} of {summary['namespace']}")
+    for topic, served in rows.items():
+        if counts[topic]:
+            lines.append(f"  {topic}, {count_of(counts[topic], 'partition')}")
+        indent = f"  {topic} " if not counts[topic] else "    "
+        for each in served:
+            number = "" if each.partition is None else f"{each.partition} "
+            lines.append(f"{indent}{number}→ {each.owner or f'unknown: {each.error}'}")
+    say({}, "\n".join(map(clean, lines)), output)

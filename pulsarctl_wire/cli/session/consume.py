@@ -1,0 +1,277 @@
+"""`pwire consume` and `pwire read`: show messages of topics; `consume` acknowledges them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import PAYLOAD_RATIO
+from pulsarctl_wire.cli.session.lookup import TOPIC, checked_pattern
+from pulsarctl_wire.cli.session.verb import Session, topic_name
+from pulsarctl_wire.cli.signature import flag, group, option
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.net.client import Client
+    from pulsarctl_wire.net.dead_letters import DeadLetters
+    from pulsarctl_wire.net.receive_queue import ConsumerOptions
+
+SUB, SHOW, END, FLOW, FAIL = (
+    "The subscription",
+    "What to show",
+    "When it ends",
+    "Permits",
+    "Refusing messages",
+)
+
+Type = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
+"""Subscription types."""
+
+READ_COMPACTED = partial(flag, "--read-compacted", "Read the compacted topic.", SUB)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taking:
+    """The options that `consume` and `read` share: when to end, what to show, and how fast."""
+
+    at_end: bool = flag(
+        "-e --exit-at-end",
+        "End after the last message that existed at the start, or after 3 s without a message.",
+        END,
+    )
+    idle: float | None = option("--idle SECONDS", "End after this time without a message.", END, min=0)
+    output: Literal["text", "line", "json", "none"] = option(
+        "-o --output",
+        "text: payloads; line: one line per message with id, key and so on; json; none.",
+        SHOW,
+        default="text",
+    )
+    template: str | None = option(
+        "-f --format FORMAT",
+        "Format as in kcat: %s payload, %S size, %k key, %h properties, %t topic, %p partition, %o entry, "
+        "%T time, %i message id, %b batch index, %r redelivered, %x hex; \\n, \\t, \\xNN.",
+        SHOW,
+    )
+    filter: str | None = option(
+        "--filter EXPR", "Show only matching messages: 'properties.kind == \"a\" and size > 9'.", SHOW
+    )
+    hexadecimal: bool = flag("--hex", "Show payloads as hex digits.", SHOW)
+    schema: str = option(
+        "--schema -st --schema-type TYPE[:FILE]",
+        "Decode by this schema; auto: by each message's own, from the broker; bytes: do not decode.",
+        SHOW,
+        default="auto",
+    )
+    hide_content: bool = flag("--hide-content", "Do not print messages, only their number.", SHOW)
+    payload_ratio: int | None = PAYLOAD_RATIO(SHOW)
+    queue_size: int = option(
+        "-q --queue-size N",
+        "Number of permits; granted again when half of them are used.",
+        FLOW,
+        default=1000,
+        min=1,
+        max=2**31 - 1,
+    )
+    rate: float | None = option("-r --rate N", "Maximum number of messages per second.", FLOW, min=0.001)
+    quiet: bool = flag("--quiet", "Do not print a summary.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumeOptions:
+    """The options of `consume`."""
+
+    topics: list[str] = TOPIC()
+    subscription: str = option(
+        "-s --subscription-name NAME", "Subscription name.", SUB, default=..., show_default=False
+    )
+    type_: Type = option(
+        "-t --subscription-type", "Subscription type.", SUB, default="Exclusive", case_sensitive=False
+    )
+    mode: Literal["Durable", "NonDurable"] = option(
+        "-m --subscription-mode",
+        "Whether the broker stores the subscription's position.",
+        SUB,
+        default="Durable",
+        case_sensitive=False,
+    )
+    position: Literal["Latest", "Earliest"] = option(
+        "-p --subscription-position",
+        "Where a new subscription starts.",
+        SUB,
+        default="Latest",
+        case_sensitive=False,
+    )
+    regex: bool = flag("--regex", "TOPIC is a regular expression for the topics of its namespace.", SUB)
+    consumer_name: str | None = option("--consumer-name NAME", "Consumer name.", SUB)
+    priority: int | None = option(
+        "--priority N", "Priority level; 0 is served first (Shared, Failover).", SUB, min=0, max=2**31 - 1
+    )
+    replicated: bool = flag("-rs --replicated", "Replicate the subscription to other clusters.", SUB)
+    read_compacted: bool = READ_COMPACTED()
+    no_create: bool = flag("--no-create", "Do not create the topic.", SUB)
+    num_messages: int = option(
+        "-n --num-messages N", "End after N messages; 0: never.", END, default=1, min=0
+    )
+    taking: Taking = group(Taking)
+    ack: Literal["individual", "cumulative", "none"] = option(
+        "--ack", "How to acknowledge.", FLOW, default="individual"
+    )
+    batch_index_ack: bool = flag(
+        "--batch-index-ack", "Acknowledge messages of a batch one by one (PIP-54).", FLOW
+    )
+    nack: str | None = option("--nack EXPR", "Refuse matching messages: 'true', 'key == \"bad\"'.", FAIL)
+    nack_delay: float = option(
+        "--nack-delay SECONDS", "Delay before refused messages are redelivered.", FAIL, default=60.0, min=0
+    )
+    ack_timeout: float = option(
+        "--ack-timeout SECONDS", "Redeliver messages not acknowledged by then.", FAIL, default=0.0, min=0
+    )
+    max_redeliver: int | None = option(
+        "--max-redeliver N", "After N redeliveries, send to the dead letter topic.", FAIL, min=1
+    )
+    dead_letter_topic: str | None = option("--dead-letter-topic TOPIC", "Default: TOPIC-NAME-DLQ.", FAIL)
+    retry: bool = flag("--retry", "Send refused messages to the retry topic, and consume that too.", FAIL)
+    retry_topic: str | None = option("--retry-topic TOPIC", "Default: TOPIC-NAME-RETRY.", FAIL)
+
+    @property
+    def has_letters(self) -> bool:
+        """Whether dead letters or a retry topic are wanted."""
+        return self.max_redeliver is not None or self.dead_letter_topic is not None or self.retry
+
+    def consumer(self) -> ConsumerOptions:
+        """The options as `Subscription` takes them."""
+        from pulsarctl_wire.net.receive_queue import ConsumerOptions
+        from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
+
+        return ConsumerOptions(
+            self.subscription,
+            type=CommandSubscribe.SubType.Value(self.type_),
+            name=self.consumer_name,
+            durable=self.mode == "Durable",
+            initial=CommandSubscribe.InitialPosition.Value(self.position),
+            queue_size=self.taking.queue_size,
+            priority=self.priority,
+            read_compacted=self.read_compacted,
+            replicated=self.replicated,
+            create_topic=not self.no_create,
+            batch_index_ack=self.batch_index_ack,
+            nack_delay=self.nack_delay,
+            ack_timeout=self.ack_timeout,
+            payload_ratio=self.taking.payload_ratio,
+        )
+
+    def letters(self, topic: str) -> Callable[[Client], DeadLetters] | None:
+        """A factory for the `DeadLetters` of `topic`, or None if unwanted. Invalid names end the command."""
+        from pulsarctl_wire.net.dead_letters import DeadLetters
+
+        dead, retry = (each and topic_name(each) for each in (self.dead_letter_topic, self.retry_topic))
+        limit = 16 if self.max_redeliver is None else self.max_redeliver
+        if not self.has_letters:
+            return None
+        return lambda client: DeadLetters(client, topic, self.subscription, limit, dead, retry)
+
+
+async def consume(session: Session, options: ConsumeOptions) -> int:
+    """Consume messages like pulsar-client, and acknowledge them."""
+    from pulsarctl_wire.cli.session.consuming import Consuming, Refusing, View
+    from pulsarctl_wire.net.subscription import Subscription
+
+    _check(options)
+    names = [topic_name(each) for each in options.topics]
+    make_letters = options.letters(names[0])
+    taking, view = options.taking, View(options.taking)
+    async with session.client() as client:
+        letters = make_letters and make_letters(client)
+        feed = Subscription(
+            client,
+            [] if options.regex else names,
+            options.consumer(),
+            pattern=checked_pattern(names[0]) if options.regex else None,
+            extra_topics=[letters.retry_topic] if letters is not None and options.retry else [],
+        )
+        refusing = Refusing(options.nack, letters, options.retry)
+        consuming = Consuming(
+            client, feed, taking, view, count=options.num_messages, ack=options.ack, refusing=refusing
+        )
+        return await consuming.run()
+
+
+def _check(options: ConsumeOptions) -> None:
+    """End the command if options contradict each other."""
+    if not options.subscription:
+        console.fail("consume: the subscription needs a name: -s NAME")
+    shared = options.type_ in ("Shared", "Key_Shared")
+    if options.ack == "cumulative" and shared:
+        console.fail("consume: --ack cumulative needs -t Exclusive or Failover")
+    if options.has_letters and not shared:
+        console.fail("consume: dead letters and --retry need -t Shared or Key_Shared")
+    if options.regex and (len(options.topics) > 1 or options.has_letters):
+        console.fail("consume: --regex takes one TOPIC, and cannot be combined with dead letters")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """The options of `read`."""
+
+    topics: list[str] = TOPIC()
+    start: str = option(
+        "--from -m --start-message-id WHERE",
+        "Where to start: earliest, latest, -5 (the last five of each partition), an id as printed "
+        "(LEDGER:ENTRY), or a time: ISO 8601, seconds since 1970, -10m.",
+        END,
+        default="earliest",
+    )
+    exclusive: bool = flag("--after", "Start after the message that --from names.", END)
+    num_messages: int | None = option(
+        "-n --num-messages N",
+        "End after N messages; 0: never.",
+        END,
+        min=0,
+        show_default="1; N with --from -N",
+    )
+    taking: Taking = group(Taking)
+    read_compacted: bool = READ_COMPACTED()
+
+
+async def read(session: Session, options: ReadOptions) -> int:
+    """Read messages from any position without a durable subscription; nothing is acknowledged."""
+    from pulsarctl_wire.cli.session.consuming import Consuming, View, parse_last, parse_start
+    from pulsarctl_wire.cli.session.last import starts_of_last
+    from pulsarctl_wire.net.consumer import reader_name
+    from pulsarctl_wire.net.receive_queue import EARLIEST, LATEST, ConsumerOptions
+    from pulsarctl_wire.net.subscription import Subscription
+    from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
+
+    taking, start = options.taking, options.start
+    last = parse_last(start)
+    place, since_ns = (EARLIEST, None) if last else parse_start(start)
+    if since_ns is not None and since_ns > time.time_ns():
+        place, since_ns = LATEST, None
+    reader = ConsumerOptions(
+        reader_name(),
+        type=CommandSubscribe.Exclusive,
+        durable=False,
+        queue_size=taking.queue_size,
+        start=place,
+        inclusive=not options.exclusive,
+        rollback=0 if since_ns is None else int(time.time() - since_ns / 1e9) + 1,
+        read_compacted=options.read_compacted,
+        create_topic=False,
+        payload_ratio=taking.payload_ratio,
+    )
+    view = View(taking, since_ms=0 if since_ns is None else since_ns // 1_000_000)
+    names = [topic_name(each) for each in options.topics]
+    count = options.num_messages
+    if last and count is None:
+        taking, count = replace(taking, at_end=True), 0
+    async with session.client() as client:
+        starts = await starts_of_last(client, names, last) if last else {}
+        if place not in (None, EARLIEST, LATEST):
+            for name in names:
+                if await client.partitions(name, create=False):
+                    console.fail(f"--from {start} is in one partition; name it: {name}-partition-N")
+        feed = Subscription(client, names, reader, starts=starts)
+        return await Consuming(client, feed, taking, view, count=1 if count is None else count).run()

@@ -1,0 +1,319 @@
+"""The loop of `consume` and `read`: shows messages, and acknowledges or refuses them, until the end."""
+
+import asyncio
+import re
+import sys
+import time
+from datetime import datetime, timezone
+from typing import Final, NamedTuple
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.capture.select import Rule
+from pulsarctl_wire.cli.session.consume import Taking
+from pulsarctl_wire.cli.session.produce import Pace, message_schema
+from pulsarctl_wire.cli.session.received import NAMES, message_record, shower
+from pulsarctl_wire.errors import SettingsError
+from pulsarctl_wire.net.acks import Position
+from pulsarctl_wire.net.client import Client
+from pulsarctl_wire.net.consumer import Consumer
+from pulsarctl_wire.net.dead_letters import DeadLetters
+from pulsarctl_wire.net.inbox import Delivery
+from pulsarctl_wire.net.receive_queue import EARLIEST, LATEST, ConsumerOptions
+from pulsarctl_wire.net.subscription import Subscription
+from pulsarctl_wire.wire.payload import Message
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, Schema
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_GRACE: Final = 3.0
+"""Seconds without a message after which `--exit-at-end` ends: the last message may never come.
+
+It may be acknowledged already, delivered later, or go to another consumer.
+"""
+_NEVER: Final = 2**64 - 1
+_SILENCE: Final = 1.0
+"""Seconds without a first message after which we print that we are waiting."""
+
+
+def parse_start(text: str) -> tuple[Position | None, int | None]:
+    """Parse `read --from`: gives a position, or a time in ns since the epoch. Ids look as printed.
+
+    Raises SettingsError for anything else, and for values out of range.
+    """
+    if text.lower() in ("earliest", "latest"):
+        return (EARLIEST if text.lower() == "earliest" else LATEST), None
+    found = re.fullmatch(r"(\d{1,18}):(\d{1,18})(?::\d{1,9})?(?:\[(\d{1,9})\])?", text)
+    if found:
+        return (int(found[1]), int(found[2]), int(found[3] or -1)), None
+    return None, parse_time(text)
+
+
+def parse_last(text: str) -> int:
+    """The N of `read --from -N`; 0 for any other text."""
+    return int(text[1:]) if re.fullmatch(r"-\d{1,7}", text) else 0
+
+
+def parse_time(text: str) -> int:
+    """Parse ISO 8601, seconds since 1970, or -10m (ago), in ns since the epoch. Raises SettingsError."""
+    ago = re.fullmatch(r"-(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
+    if ago:
+        return time.time_ns() - int(float(ago[1]) * _UNITS[ago[2]] * 1e9)
+    if re.fullmatch(r"\d{1,11}(\.\d{1,9})?", text):
+        return int(float(text) * 1e9)
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1e9)
+    except (ValueError, OverflowError):
+        raise SettingsError(
+            f"{text}: neither earliest, latest, LEDGER:ENTRY[INDEX] nor a time "
+            "(ISO 8601, seconds since 1970, -10m)"
+        ) from None
+
+
+def _starts_after(options: ConsumerOptions, last: Position) -> bool:
+    """Whether a reader starts after the last message."""
+    start = options.start
+    if start is None or start == EARLIEST:
+        return False
+    if start[2] < 0:
+        last = (*last[:2], -1)
+    return start > last or (start == last and not options.inclusive)
+
+
+class View:
+    """Which messages to show, of those published at `since_ms` or later, and how.
+
+    Raises FilterError and SettingsError for invalid options.
+    """
+
+    def __init__(self, taking: Taking, since_ms: int = 0) -> None:
+        form = "none" if taking.hide_content else taking.output
+        template = None if taking.hide_content else taking.template
+        schema, filter_ = taking.schema, taking.filter
+        self.show = shower(form, template, hexadecimal=taking.hexadecimal)
+        self.asks = schema == "auto" and form != "none" and template is None and not taking.hexadecimal
+        self.schema = None if schema == "auto" else message_schema(schema)
+        self.rule = None if filter_ is None else Rule(filter_, NAMES, "--filter", "docs/cli.md")
+        self.since_ms = since_ms
+
+    def hides(self, delivery: Delivery, message: Message, schema: Schema | None) -> bool:
+        """Whether not to show a message."""
+        entry = delivery.frame.metadata
+        if entry is not None and entry.publish_time < self.since_ms:
+            return True
+        return self.rule is not None and not self.rule.matches(message_record(delivery, message, schema))
+
+
+class Refusing(NamedTuple):
+    """Which messages to refuse, those for which the expression `nack` holds, and where they go then."""
+
+    nack: str | None = None
+    letters: DeadLetters | None = None
+    retry: bool = False
+
+
+_NOTHING: Final = Refusing()
+
+
+class Consuming:
+    """One run, of `count` messages (0: endless). `ack` is "individual", "cumulative" or "none"."""
+
+    def __init__(
+        self,
+        client: Client,
+        feed: Subscription,
+        taking: Taking,
+        view: View,
+        *,
+        count: int,
+        ack: str = "none",
+        refusing: Refusing = _NOTHING,
+    ) -> None:
+        self._client = client
+        self._feed = feed
+        self._view = view
+        self._left = count or _NEVER
+        self._at_end = taking.at_end
+        self._idle = taking.idle
+        self._pace = Pace(taking.rate) if taking.rate else None
+        self._ack = ack
+        nack = refusing.nack
+        self._nack = None if nack is None else Rule(nack, NAMES, "--nack", "docs/cli.md")
+        self._letters = refusing.letters
+        self._retry = refusing.retry
+        self._quiet = taking.quiet
+        self._waiting: asyncio.TimerHandle | None = None
+        self._shown = self._hidden = self._refused = 0
+        self._ends: dict[Consumer, tuple[int, int]] = {}
+        self._out = sys.stdout.buffer
+
+    async def run(self) -> int:
+        """Consume until the end; returns the exit code."""
+        await self._feed.open()
+        began = time.perf_counter()
+        code = 0
+        try:
+            if self._at_end:
+                await self._find_ends()
+            if not self._quiet:
+                self._waiting = asyncio.get_running_loop().call_later(_SILENCE, self._say_waiting)
+            await self._loop()
+        except asyncio.CancelledError:
+            if self._left < _NEVER or self._at_end:
+                code = console.EXIT_INTERRUPTED
+            # else Ctrl-C is the normal way to end
+        finally:
+            self._cancel_notice()
+            try:
+                self._out.flush()
+            finally:  # send acknowledgements of shown messages, even if stdout fails
+                await self._feed.close()
+                if self._letters is not None:
+                    await self._letters.close()
+                if not self._quiet:
+                    self._say(time.perf_counter() - began)
+        return code
+
+    async def _find_ends(self) -> None:
+        """Find the current end of each topic, except for topics without any message left to read."""
+        for consumer in list(self._feed.consumers.values()):
+            if consumer.topic.startswith("non-persistent:"):
+                continue  # it stores no messages
+            body = await consumer.ask("GET_LAST_MESSAGE_ID")
+            last = body.last_message_id.ledgerId, body.last_message_id.entryId
+            done = body.consumer_mark_delete_position
+            seen = (done.ledgerId, done.entryId) if body.HasField("consumer_mark_delete_position") else None
+            options = consumer.options
+            if options.durable:
+                nothing = seen is not None and seen[1] != _NEVER and seen >= last
+            else:
+                nothing = _starts_after(options, (*last, body.last_message_id.batch_index))
+            if last[1] != _NEVER and not nothing:
+                self._ends[consumer] = last
+
+    async def _loop(self) -> None:
+        while self._left > 0 and not (self._at_end and not self._ends):
+            seconds = self._idle
+            if self._at_end:
+                seconds = _GRACE if seconds is None else min(seconds, _GRACE)
+            if not self._feed.inbox:
+                self._out.flush()
+            if not await self._consume_next(seconds):
+                return  # the topics were terminated, or no message came in time
+
+    async def _consume_next(self, seconds: float | None) -> bool:
+        """Consume one delivery, as a local variable, so that it is freed before the next one is opened."""
+        delivery = await self._feed.take(seconds)
+        self._cancel_notice()
+        if delivery is None:
+            return False
+        try:
+            await self._consume(delivery)
+        except MemoryError:
+            delivery.consumer.skip(delivery, "too little memory to show it")
+            self._passed(delivery)
+        return True
+
+    async def _consume(self, delivery: Delivery) -> None:
+        consumer, letters = delivery.consumer, self._letters
+        if letters is not None and not self._retry and delivery.redelivered > letters.limit:
+            for message in delivery.messages:
+                await letters.bury(delivery, message)
+            self._passed(delivery)
+            return
+        schema = self._view.schema
+        entry = delivery.frame.metadata
+        if self._view.asks and entry is not None and entry.schema_version:
+            schema = await self._client.schema(consumer.topic, entry.schema_version)
+        if self._nack is None and self._pace is None and len(delivery.messages) <= self._left:
+            self._show(delivery, delivery.messages, schema)
+            self._acknowledge(delivery, None)
+        else:
+            for message in delivery.messages:
+                if self._left <= 0:
+                    break
+                if self._pace is not None:
+                    self._out.flush()
+                    await self._pace.wait()
+                if not delivery.is_current:
+                    return  # it will be redelivered
+                self._show(delivery, [message], schema)
+                await self._settle(delivery, message, schema)
+        self._passed(delivery)
+
+    def _passed(self, delivery: Delivery) -> None:
+        delivery.consumer.taken(delivery)
+        end = self._ends.get(delivery.consumer)
+        if end is not None and delivery.id >= end:
+            del self._ends[delivery.consumer]
+
+    def _show(self, delivery: Delivery, messages: list[Message], schema: Schema | None) -> None:
+        view = self._view
+        if view.rule is not None or view.since_ms:
+            shown = [each for each in messages if not view.hides(delivery, each, schema)]
+            self._hidden += len(messages) - len(shown)
+            messages = shown
+        for message in messages:
+            self._out.write(view.show(delivery, message, schema))
+        self._shown += len(messages)
+        if self._left < _NEVER:
+            self._left -= len(messages)
+
+    def _acknowledge(self, delivery: Delivery, message: Message | None) -> None:
+        if self._ack == "none":
+            return
+        self._out.flush()  # acknowledge only what was shown
+        if self._ack == "cumulative":
+            delivery.consumer.ack_cumulatively(delivery, message or delivery.messages[-1])
+        else:
+            delivery.consumer.ack(delivery, message)
+
+    async def _settle(self, delivery: Delivery, message: Message, schema: Schema | None) -> None:
+        """Acknowledge or refuse a message."""
+        rule, letters = self._nack, self._letters
+        if rule is None or not rule.matches(message_record(delivery, message, schema)):
+            self._acknowledge(delivery, message)
+            return
+        self._refused += 1
+        if letters is not None and self._retry:
+            await letters.retry(delivery, message, delivery.consumer.options.nack_delay)
+        elif letters is not None and delivery.redelivered >= letters.limit:
+            await letters.bury(delivery, message)
+        else:
+            delivery.consumer.nack(delivery)
+
+    def _cancel_notice(self) -> None:
+        """Do not print that we are waiting."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _say_waiting(self) -> None:
+        topics = list(self._feed.consumers)
+        more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
+        options = self._feed.options
+        text = f"waiting for messages of {topics[0] if topics else 'new topics'}{more}"
+        if options.durable:
+            text += f", subscription {options.subscription}"
+            if options.initial == CommandSubscribe.Latest:
+                text += "; a new subscription starts with new messages, with -p Earliest at the first one"
+        console.complain(text)
+
+    def _say(self, seconds: float) -> None:
+        counts = self._feed.counts
+        parts = [f"{self._shown} message{'' if self._shown == 1 else 's'}"]
+        if self._shown > 1:
+            parts.append(f"{self._shown / seconds:,.0f}/s")
+        letters = self._letters
+        for number, name in (
+            (self._hidden, "not shown"),
+            (self._refused, "refused"),
+            (letters.retried if letters else 0, "to the retry topic"),
+            (letters.buried if letters else 0, "to the dead letter topic"),
+            (counts["corrupt"], "entries corrupt"),
+            (counts["unopened"], "entries left unopened and unacknowledged"),
+            (counts["dropped"], "entries dropped because too many waited"),
+            (counts["duplicate"], "entries redelivered although acknowledged"),
+        ):
+            if number:
+                parts.append(f"{number} {name}")
+        console.complain(", ".join(parts))

@@ -1,0 +1,133 @@
+"""Finds where the last N messages of a topic start, with the binary protocol alone.
+
+GET_LAST_MESSAGE_ID names the last entry. Entries of a ledger are numbered from 0, but no command names the
+previous ledger. A reader that starts at a position gets the first message from there on, so a binary search
+finds it. Entries may hold several messages, so they are read once to count the messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from pulsarctl_wire.cli.session.visitor import Visitor
+from pulsarctl_wire.errors import SettingsError
+from pulsarctl_wire.net.client import each_of
+from pulsarctl_wire.net.consumer import reader_name
+from pulsarctl_wire.net.driver import Warnings
+from pulsarctl_wire.net.receive_queue import EARLIEST, LATEST, ConsumerOptions
+from pulsarctl_wire.net.subscription import Subscription
+from pulsarctl_wire.wire.names import partition_index, partition_name
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.net.acks import Position
+    from pulsarctl_wire.net.client import Client
+
+_Place = tuple[int, int]  # ledger and entry
+
+_LEDGERS: Final = 20  # ledgers to search one by one before the whole topic is read
+_GRACE: Final = 3.0  # after this many seconds without a message, the last entry is assumed to hold none
+_TIMES: Final = (1, 8, 64)  # read this many times more entries if some hold no complete message
+_MOST_ENTRIES: Final = 2**40  # per ledger
+
+
+async def starts_of_last(client: Client, topics: list[str], count: int) -> dict[str, Position]:
+    """Where the last `count` messages start in each of `topics` (full names) or its partitions.
+
+    Raises SettingsError for a topic that is not persistent, and SessionError.
+    """
+    names: list[str] = []
+    for topic in topics:
+        if not topic.startswith("persistent://"):
+            raise SettingsError(f"--from -{count}: {topic} keeps no messages")
+        partitions = await client.partitions(topic, create=False) if partition_index(topic) < 0 else 0
+        names += [partition_name(topic, index) for index in range(partitions)] or [topic]
+    warn, client.warn = client.warn, Warnings(lambda text: None)  # `read` will repeat the warnings
+    try:
+        starts = await each_of(names, lambda each: start_of_last(client, each, count))
+    finally:
+        client.warn = warn
+    return dict(zip(names, starts, strict=True))
+
+
+async def start_of_last(client: Client, topic: str, count: int) -> Position:
+    """The position of the message `count` from the end of `topic` (a full name, not partitioned).
+
+    If there are fewer messages, that of the first one; `LATEST` if there are none. Chunked messages of more
+    than 64 entries each may be missed. Raises SessionError.
+    """
+    async with aclosing(Visitor(client, topic, reader_name())) as visitor:
+        await visitor.read(None)
+        _, place = await visitor.places()
+    last = place["ledger"], place["entry"]
+    if last < (0, 0):
+        return LATEST
+    for entries in (count * times for times in _TIMES):
+        start = await _back(client, topic, last, entries)
+        found = await _read(client, topic, start, last, count)
+        if len(found) == count or start == EARLIEST:
+            break
+    return found[0] if found else LATEST
+
+
+async def _read(client: Client, topic: str, start: Position, last: _Place, count: int) -> deque[Position]:
+    """The positions of the last `count` messages from `start` up to the entry `last`."""
+    found: deque[Position] = deque(maxlen=count)
+    feed = Subscription(client, [topic], ConsumerOptions(reader_name(), durable=False, start=start))
+    try:
+        await feed.open()
+        while (delivery := await feed.take(_GRACE)) is not None and delivery.id <= last:
+            first = (*delivery.ids[0], -1)
+            several = len(delivery.ids) > 1
+            found.extend(first if several else delivery.position(each) for each in delivery.messages)
+            delivery.consumer.taken(delivery)
+            if delivery.id == last:
+                break
+    finally:
+        await feed.close()
+    return found
+
+
+async def _back(client: Client, topic: str, last: _Place, entries: int) -> Position:
+    """Where the last `entries` entries start; `EARLIEST` if there are not more than that."""
+    ledger, entry = last
+    for _ in range(_LEDGERS):
+        if entries <= entry + 1:
+            return ledger, entry + 1 - entries, -1
+        entries -= entry + 1
+        first, _ = await _first(client, topic, EARLIEST)
+        if first >= ledger:
+            break
+        ledger, entry = await _before(client, topic, first, ledger)
+    return EARLIEST
+
+
+async def _before(client: Client, topic: str, first: int, ledger: int) -> _Place:
+    """The last entry before `ledger`; `first` is an earlier ledger."""
+    end = ledger  # the first message from ledger `end` on is in `ledger` or a later one
+    while end - first > 1:
+        middle = (first + end) // 2
+        found, _ = await _first(client, topic, (middle, 0, -1))
+        if found < ledger:
+            first = max(found, middle)
+        else:
+            end = middle
+    entry, end = 0, 1
+    while end < _MOST_ENTRIES and (await _first(client, topic, (first, end, -1)))[0] == first:
+        entry, end = end, 2 * end
+    while end - entry > 1:
+        middle = (entry + end) // 2
+        if (await _first(client, topic, (first, middle, -1)))[0] == first:
+            entry = middle
+        else:
+            end = middle
+    return first, entry
+
+
+async def _first(client: Client, topic: str, position: Position) -> _Place:
+    """The ledger and entry of the first message from `position` on."""
+    async with aclosing(Visitor(client, topic, reader_name())) as visitor:
+        await visitor.read(position)
+        found = (await visitor.first()).body.message_id
+        return found.ledgerId, found.entryId

@@ -1,0 +1,61 @@
+"""Reads lines from stdin or a file without blocking the event loop."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from typing import Final
+
+from pulsarctl_wire.cli import console
+
+_BLOCK: Final = 1 << 18
+LONGEST: Final = 64 * 1024 * 1024
+"""Maximum length of a line in bytes."""
+
+
+async def read_lines(path: str) -> AsyncIterator[list[bytes]]:
+    """The lines of the file `path` ("-" is stdin) without line ends, as many at a time as are available.
+
+    A file that cannot be read, or a line longer than `LONGEST`, ends the command.
+    """
+    try:
+        number = sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY)
+    except OSError as error:
+        console.fail(f"{path}: {error.strerror}", console.EXIT_SOURCE)
+    pieces: list[bytes] = []  # of an incomplete line
+    size = 0
+    try:
+        while block := await _read(number):
+            first, *lines = block.split(b"\n")
+            pieces.append(first)
+            size += len(first)
+            if lines:
+                lines = [b"".join(pieces), *lines]
+                pieces = [lines.pop()]
+                size = len(pieces[0])
+            if size > LONGEST:
+                console.fail(f"{path}: a line of more than {LONGEST} bytes", console.EXIT_SOURCE)
+            if lines:
+                yield lines
+        if size:
+            yield [b"".join(pieces)]
+    except OSError as error:
+        console.fail(f"{path}: {error.strerror}", console.EXIT_SOURCE)
+    finally:
+        if path != "-":
+            os.close(number)
+
+
+async def _read(number: int) -> bytes:
+    """The next bytes of a file, as soon as some are available."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    try:
+        loop.add_reader(number, ready.set_result, None)
+    except PermissionError:  # a regular file, which does not block
+        return os.read(number, _BLOCK)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(number)
+    return os.read(number, _BLOCK)

@@ -1,0 +1,137 @@
+"""`pwire lookup`, `partitions` and `topics`: find a topic's broker, its partitions, or all topics."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import OUTPUT
+from pulsarctl_wire.cli.session.verb import Session, namespace_name, topic_name
+from pulsarctl_wire.cli.signature import argument, flag, option
+from pulsarctl_wire.render.text import Paint, clean, human_time
+
+Output = Literal["text", "json"]
+"""How answers are shown."""
+Mode = Literal["persistent", "non-persistent", "all"]
+"""Which topics to list."""
+
+TOPIC: Final = partial(argument, "TOPIC", "orders, tenant/namespace/orders or persistent://…")
+NAMESPACE: Final = partial(
+    argument, "NAMESPACE", "tenant/namespace", default="public/default", show_default=True
+)
+REGEX: Final = partial(option, "--regex PATTERN", "Only topics that match by tenant/namespace/topic.")
+
+
+def say(record: dict[str, Any], text: str, output: Output) -> None:
+    """Print an answer on stdout, as text or as a line of JSON."""
+    if output == "json":
+        from pulsarctl_wire.render.jsonl import json_line
+
+        sys.stdout.buffer.write(json_line(record))
+    else:
+        sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupOptions:
+    """The options of `lookup`."""
+
+    topic: str = TOPIC()
+    connect: bool = flag("--connect", "Also connect to the broker that was found, and print its version.")
+    output: Output = OUTPUT(default="text")
+
+
+async def lookup(session: Session, options: LookupOptions) -> None:
+    """Find the broker that serves a topic, and show every hop on the way."""
+    name = topic_name(options.topic)
+    paint = Paint(console.use_colour(sys.stdout))
+    async with session.client() as client:
+        hop = None
+        async for hop in client.hops(name):
+            record = {
+                "topic": name,
+                "asked": str(hop.asked),
+                "asked_authoritatively": hop.authoritative,
+                "response": hop.response,
+                "broker_service_url": hop.url or None,
+                "broker_service_url_tls": hop.url_tls or None,
+                "authoritative": hop.says_authoritative,
+                "proxy_through_service_url": hop.through_proxy,
+                "latency_ns": hop.latency_ns,
+            }
+            flags = [name for name in ("authoritative", "proxy_through_service_url") if record[name]]
+            style = "yellow" if hop.response == "Redirect" else "green"
+            urls = ", ".join(clean(url) for url in (hop.url, hop.url_tls) if url)
+            about = f" ({', '.join(flags)})" if flags else ""
+            text = f"{hop.asked} → {paint(style, hop.response)} {urls}{about} {human_time(hop.latency_ns)}"
+            say(record, text, options.output)
+        assert hop is not None
+        if options.connect:
+            broker = client.broker_of(hop)
+            link = await client.link(broker)
+            record = {"connected": str(broker.address), "proxy_to": broker.proxy_to or None}
+            peer = link.protocol
+            record |= {"server": peer.server, "protocol_version": peer.server_version}
+            record |= {"max_message_size": peer.max_message_size, "local": link.connection.client}
+            through = f" through the proxy to {clean(broker.proxy_to)}" if broker.proxy_to else ""
+            about = f"protocol version {peer.server_version}, messages up to {peer.max_message_size} bytes"
+            text = f"connected to {broker.address}{through}: {clean(peer.server)}, {about}"
+            say(record, text, options.output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionsOptions:
+    """The options of `partitions`."""
+
+    topic: str = TOPIC()
+    output: Output = OUTPUT(default="text")
+
+
+async def partitions(session: Session, options: PartitionsOptions) -> None:
+    """Print how many partitions a topic has, and their names; 0 if it is not partitioned."""
+    from pulsarctl_wire.wire.names import partition_name
+
+    name = topic_name(options.topic)
+    async with session.client() as client:
+        count = await client.partitions(name, create=False)
+    names = [partition_name(name, index) for index in range(count)]
+    text = "\n".join([f"{name}: {count} partitions", *(f"  {each}" for each in names)])
+    say({"topic": name, "partitions": count, "names": names}, text, options.output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicsOptions:
+    """The options of `topics`."""
+
+    namespace: str = NAMESPACE()
+    regex: str | None = REGEX()
+    mode: Mode = option("--mode", "Which topics to list.", default="persistent")
+    output: Output = OUTPUT(default="text")
+
+
+async def topics(session: Session, options: TopicsOptions) -> None:
+    """List the topics of a namespace, one per line; each partition is listed."""
+    from pulsarctl_wire.net.watch import topics_of
+
+    name = namespace_name(options.namespace)
+    async with session.client() as client:
+        found = await topics_of(
+            client, name, mode=options.mode, pattern=checked_pattern(options.regex), exists=True
+        )
+    for each in found:
+        say({"topic": each}, clean(each), options.output)
+
+
+def checked_pattern(pattern: str | None) -> str | None:
+    """Return `pattern`. If it is not a regular expression, end the command."""
+    try:
+        if pattern is not None:
+            re.compile(pattern)
+    except re.error as error:
+        console.fail(f"{pattern}: not a regular expression: {error}")
+    return pattern

@@ -1,0 +1,371 @@
+"""`pwire produce`: sends messages from the command line, files or stdin to a topic."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import schema_of
+from pulsarctl_wire.cli.session.lookup import TOPIC
+from pulsarctl_wire.cli.session.verb import Session, topic_name
+from pulsarctl_wire.cli.signature import flag, option, several
+from pulsarctl_wire.errors import LocalProtocolError
+from pulsarctl_wire.render.text import clean, human_time
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.net.client import Client
+    from pulsarctl_wire.net.send_queue import ProducerOptions, Sent
+    from pulsarctl_wire.wire.entry import Outgoing
+    from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
+
+WHAT, EACH, HOW, BATCH = "What to send", "Each message", "How to send", "Batches and chunks"
+_MAX_REPORTED = 10  # failed messages that are reported one by one
+_BLOCK = 1_000  # messages between two updates of the progress
+
+Output = Literal["summary", "id", "json"]
+"""What to print about the messages sent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProduceOptions:
+    """The options of `produce`."""
+
+    topic: str = TOPIC()
+    messages: list[str] = several(
+        "-m --messages TEXT", "A message; - reads messages from stdin, one per line.", WHAT
+    )
+    files: list[str] = several("-f --files FILE", "A file with one message.", WHAT)
+    envelope: bool = flag(
+        "--json",
+        "Messages are JSON objects: payload (or payload_base64), key, properties, event_time, "
+        "ordering_key, deliver_at, sequence_id. The output of consume -o json can be sent again.",
+        WHAT,
+    )
+    separator: str | None = option("-s --separator TEXT", "Split each -m at this text.", WHAT)
+    num_produce: int = option("-n --num-produce N", "Send everything N times.", WHAT, default=1, min=1)
+    hexadecimal: bool = flag("--hex", "Messages are hex digits.", WHAT)
+    schema: str | None = option(
+        "--schema -vs --value-schema TYPE[:FILE]",
+        "Register this schema and encode by it: string, int64, json:FILE, avro:FILE, "
+        "protobuf:FILE:MESSAGE, keyvalue:K,V …; auto uses the topic's latest schema.",
+        WHAT,
+    )
+    key: str | None = option("-k --key TEXT", "Key.", EACH)
+    properties: list[str] = several("-p --properties NAME=VALUE", "A property.", EACH)
+    ordering_key: str | None = option("--ordering-key TEXT", "Ordering key.", EACH)
+    event_time: int | None = option("--event-time MS", "Event time, ms since 1970.", EACH, min=0)
+    deliver_at: int | None = option("--deliver-at MS", "Earliest delivery time, ms since 1970.", EACH, min=0)
+    deliver_after: float | None = option("--deliver-after SECONDS", "Delay before delivery.", EACH, min=0)
+    disable_replication: bool = flag("-dr --disable-replication", "Do not replicate to other clusters.", EACH)
+    rate: float | None = option("-r --rate N", "Maximum number of messages per second.", HOW, min=0.001)
+    sync: bool = flag("--sync", "Wait for each receipt before the next message.", HOW)
+    compression: Literal["none", "lz4", "zlib", "zstd", "snappy"] = option(
+        "--compression", "Compression codec.", HOW, default="none", case_sensitive=False
+    )
+    producer_name: str | None = option("--producer-name NAME", "Default: a name made by the broker.", HOW)
+    initial_sequence_id: int | None = option(
+        "--initial-sequence-id N", "Sequence ids start after N.", HOW, min=-1
+    )
+    access_mode: Literal["shared", "exclusive", "wait-for-exclusive", "exclusive-with-fencing"] = option(
+        "--access-mode", "Whether other producers are allowed.", HOW, default="shared"
+    )
+    routing: Literal["round-robin", "single"] = option(
+        "--routing", "How to choose partitions of messages without key.", HOW, default="round-robin"
+    )
+    hashing: Literal["java", "murmur3"] = option(
+        "--hash", "Hash of keys, which chooses the partition.", HOW, default="java"
+    )
+    max_pending: int = option(
+        "--max-pending N", "Maximum number of messages without receipt.", HOW, default=50_000, min=1
+    )
+    send_timeout: float = option(
+        "--send-timeout SECONDS", "How long a receipt may take.", HOW, default=30.0, min=0.1
+    )
+    disable_batching: bool = flag("-db --disable-batching", "Send each message in its own entry.", BATCH)
+    batch_messages: int = option("-bm --batch-messages N", "Messages per batch.", BATCH, default=1000, min=1)
+    batch_bytes: int = option(
+        "--batch-bytes N", "Bytes per batch, before compression.", BATCH, default=128 * 1024, min=1
+    )
+    batch_delay: float = option(
+        "-b --batch-delay MS", "How long a batch waits for more messages.", BATCH, default=1.0, min=0
+    )
+    batch_by_key: bool = flag("--batch-by-key", "Only one key per batch, for Key_Shared.", BATCH)
+    chunking: bool = flag("-c --chunking", "Split messages that are too large into chunks.", BATCH)
+    chunk_size: int | None = option("--chunk-size BYTES", "Largest chunk, with -c.", BATCH, min=1)
+    quiet: bool = flag("-q --quiet", "Print only errors.")
+    output: Output = option(
+        "-o --output", "What to print: a summary, each id, or JSON lines.", default="summary"
+    )
+
+    def common(self) -> Outgoing:
+        """A message, without payload, that has what all messages share."""
+        from pulsarctl_wire.wire.entry import Outgoing
+
+        deliver_at, ordering_key = self.deliver_at, self.ordering_key
+        if self.deliver_after is not None:
+            deliver_at = int((time.time() + self.deliver_after) * 1000)
+        return Outgoing(
+            b"",
+            key=self.key,
+            properties=tuple(pair("-p", each) for each in self.properties),
+            ordering_key=None if ordering_key is None else ordering_key.encode("utf-8", "surrogateescape"),
+            event_time=self.event_time or 0,
+            deliver_at=deliver_at,
+            replicate=not self.disable_replication,
+        )
+
+    def producer(self, schema: Schema | None) -> ProducerOptions:
+        """The options as `Publisher` takes them."""
+        from pulsarctl_wire.net.send_queue import ProducerOptions
+        from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, ProducerAccessMode
+
+        return ProducerOptions(
+            name=self.producer_name,
+            access=ProducerAccessMode.Value("".join(map(str.title, self.access_mode.split("-")))),
+            initial_sequence_id=self.initial_sequence_id,
+            schema=None if schema is None or is_bare_json(schema) else schema,
+            codec=CompressionType.Value(self.compression.upper()),
+            batch_count=1 if self.disable_batching or self.sync or self.chunking else self.batch_messages,
+            batch_bytes=self.batch_bytes,
+            batch_delay=self.batch_delay / 1000,
+            by_key=self.batch_by_key,
+            chunking=self.chunking,
+            chunk_bytes=self.chunk_size,
+            max_pending=self.max_pending,
+            send_timeout=self.send_timeout,
+        )
+
+    def sources(self) -> list[tuple[str, bool]]:
+        """What to send, in order: (text or path, whether it is a path)."""
+        messages = self.messages
+        if not messages and not self.files:
+            if not self.envelope:
+                console.fail("produce: give messages with -m TEXT, -m - (stdin) or -f FILE")
+            messages = ["-"]
+        if self.num_produce > 1 and "-" in messages:
+            console.fail("produce: -n repeats -m TEXT and -f FILE; stdin can be read only once")
+        return [*((each, False) for each in messages), *((each, True) for each in self.files)]
+
+
+async def produce(session: Session, options: ProduceOptions) -> int:
+    """Produce messages like pulsar-client, and print where they were stored."""
+    from pulsarctl_wire.cli.session.envelope import Maker
+    from pulsarctl_wire.net.producer import Publisher
+
+    sources, common = options.sources(), options.common()
+    name = topic_name(options.topic)
+    async with session.client() as client:
+        chosen = await _schema(client, name, options.schema)
+        maker = Maker(common, chosen, envelope=options.envelope, hexadecimal=options.hexadecimal)
+        report, pace = Report(options.output, options.quiet), Pace(options.rate) if options.rate else None
+        route = {"routing": options.routing, "hashing": options.hashing}
+        publisher = Publisher(client, name, options.producer(chosen), report.sent, **route)
+        await publisher.open()
+        report.began = time.perf_counter()
+        try:
+            async for texts in texts_of(
+                sources, options.separator, options.num_produce, skip_blank=options.envelope
+            ):
+                for text in texts:
+                    if pace is not None:
+                        await pace.wait()
+                    await publisher.send(maker(text))
+                    if options.sync:
+                        await publisher.flush()
+                report.progress()
+            await publisher.flush()
+            report.progress()
+        except (LocalProtocolError, SystemExit):  # send the valid messages before the error
+            await publisher.flush()
+            raise
+        finally:
+            report.close(publisher.pending_messages, publisher.unsent_messages)
+        await publisher.close()
+    return report.code
+
+
+def pair(flag: str, text: str) -> tuple[str, str]:
+    """Split NAME=VALUE. Any other text ends the command."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        console.fail(f"{flag} {text}: use NAME=VALUE")
+    return name, value
+
+
+async def texts_of(
+    sources: list[tuple[str, bool]], separator: str | None, times: int, *, skip_blank: bool
+) -> AsyncIterator[list[bytes]]:
+    """The texts to send, in batches."""
+    from pulsarctl_wire.cli.session.lines import read_lines
+
+    texts: list[bytes] = []
+    for source, is_file in sources:
+        if source == "-" and not is_file:
+            if texts:
+                yield texts
+                texts = []
+            async for lines in read_lines("-"):
+                yield [line for line in lines if line.strip()] if skip_blank else lines
+        elif is_file:
+            texts.append(_content(source))
+        else:
+            parts = source.split(separator) if separator else [source]
+            texts += [part.encode("utf-8", "surrogateescape") for part in parts]
+    block = texts * max(1, min(times, _BLOCK // max(len(texts), 1)))
+    whole, rest = divmod(len(texts) * times, max(len(block), 1))
+    for _ in range(whole):
+        yield block
+    if rest:
+        yield block[:rest]
+
+
+def _content(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        console.fail(f"-f {path}: {error.strerror}", console.EXIT_SOURCE)
+
+
+async def _schema(client: Client, topic: str, spec: str | None) -> Schema | None:
+    """The schema that the user asked for; "auto" is the topic's latest one."""
+    if spec is None:
+        return None
+    if spec == "auto":
+        found: Schema = (await client.ask("GET_SCHEMA", topic=topic)).body.schema
+        return found
+    return message_schema(spec)
+
+
+def message_schema(spec: str) -> Schema | None:
+    """Parse TYPE[:FILE]; returns None for plain bytes. Raises FilterError."""
+    schema: Schema = schema_of(spec)
+    return None if schema.type == schema.Type.Value("None") else schema
+
+
+def is_bare_json(schema: Schema) -> bool:
+    """Whether it is JSON without a definition, which brokers do not register."""
+    return schema.type == schema.Json and not schema.schema_data
+
+
+class Pace:
+    """Limits the rate to `rate` messages per second."""
+
+    def __init__(self, rate: float) -> None:
+        self._step = 1 / rate
+        self._next = 0.0
+
+    async def wait(self) -> None:
+        """Wait until the next message is due."""
+        import asyncio
+
+        now = time.monotonic()
+        self._next = self._next or now
+        self._next = max(self._next, now - self._step)
+        if self._next > now:
+            await asyncio.sleep(self._next - now)
+        self._next += self._step
+
+
+class Report:
+    """Counts sent messages, and prints them. `code` is the exit code, `began` when sending began."""
+
+    def __init__(self, output: Output, quiet: bool) -> None:
+        self.code = 0
+        self.began = time.perf_counter()
+        self._output = output
+        self._quiet = quiet
+        self._ends: dict[str, tuple[str, str]] = {}
+        self._counts: dict[str, int] = {}
+        self._duplicates = self._failed = 0
+        self._broken: OSError | None = None
+        self._bar = sys.stderr.isatty() and not quiet
+        self._next = self.began + 1
+
+    def sent(self, sent: Sent) -> None:
+        """Add the result of a send."""
+        if sent.error is not None:
+            self._failed += sent.count
+            self.code = self.code or console.code_of(sent.error)
+            if self._failed <= _MAX_REPORTED:
+                console.complain(f"sequence id {sent.sequence_id}: {sent.error}")
+            return
+        if sent.entry < 0:
+            self._duplicates += sent.count
+        self._counts[sent.topic] = self._counts.get(sent.topic, 0) + sent.count
+        first, last = message_id(sent, 0), message_id(sent, sent.count - 1)
+        self._ends[sent.topic] = self._ends.get(sent.topic, (first,))[0], last
+        if self._output != "summary" and not self._quiet and self._broken is None:
+            try:
+                for index in range(sent.count):
+                    self._each(sent, index)
+                sys.stdout.flush()
+            except OSError as error:  # `progress` raises it: here it would look like a connection error
+                self._broken = error
+
+    def _each(self, sent: Sent, index: int) -> None:
+        name = message_id(sent, index)
+        if self._output == "id":
+            sys.stdout.write(name + "\n")
+            return
+        from pulsarctl_wire.render.jsonl import json_line
+
+        record: dict[str, Any] = {
+            "topic": sent.topic,
+            "id": name,
+            "ledger": sent.ledger,
+            "entry": sent.entry,
+            "batch_index": index if sent.batched else None,
+            "sequence_id": sent.sequence_id + index,
+            "duplicate": sent.entry < 0,
+            "latency_ns": sent.latency_ns,
+        }
+        sys.stdout.flush()
+        sys.stdout.buffer.write(json_line(record))
+
+    def progress(self) -> None:
+        """Show the progress, once a second, on a terminal. Raises OSError if the output failed."""
+        if self._broken is not None:
+            raise self._broken
+        now = time.perf_counter()
+        if self._bar and now > self._next:
+            self._next = now + 1
+            done = sum(self._counts.values())
+            sys.stderr.write(f"\r{done} messages, {done / (now - self.began):,.0f}/s ")
+            sys.stderr.flush()
+
+    def close(self, pending: int, unsent: int) -> None:
+        """Print the summary. `pending` messages were sent but have no receipt, `unsent` were not sent."""
+        seconds = time.perf_counter() - self.began
+        if self._bar and self._next > self.began + 1:
+            sys.stderr.write("\r\x1b[K")
+        if self._failed > _MAX_REPORTED:
+            console.complain(f"{self._failed} messages failed")
+        if unsent:
+            console.complain(f"{unsent} messages were not sent")
+        if pending:
+            console.complain(f"{pending} messages have no receipt: they may or may not be stored")
+        if self._output != "summary" or self._quiet:
+            sys.stdout.flush()
+            return
+        for topic, (first, last) in sorted(self._ends.items()):
+            count = self._counts[topic]
+            rate = f", {count / seconds:,.0f}/s" if count > 1 else ""
+            where = first if first == last else f"{first} … {last}"
+            text = f"{count} {'message' if count == 1 else 'messages'} to {topic}: {where}"
+            sys.stdout.write(f"{clean(text)}, {human_time(int(seconds * 1e9))}{rate}\n")
+        if self._duplicates:
+            console.complain(f"{self._duplicates} of them are duplicates by sequence id, not stored again")
+        sys.stdout.flush()
+
+
+def message_id(sent: Sent, index: int) -> str:
+    """The id of message `index` of a send."""
+    from pulsarctl_wire.wire.names import id_text, partition_index
+
+    ids = [sent.first, (sent.ledger, sent.entry)] if sent.first else [(sent.ledger, sent.entry)]
+    return id_text(ids, partition_index(sent.topic), index if sent.batched else None)

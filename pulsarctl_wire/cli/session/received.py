@@ -1,0 +1,290 @@
+"""Shows consumed messages: payloads alone, lines, JSON lines, or in a format like kcat's.
+
+Text is written to a pipe as it is. On a terminal, control characters are escaped.
+"""
+
+import mmap
+import re
+import struct
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.errors import SettingsError
+from pulsarctl_wire.net.inbox import Delivery
+from pulsarctl_wire.record import MAX_SHOWN, Record, key_bytes, pay, room_of
+from pulsarctl_wire.render.jsonl import json_line
+from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.text import Origin, Paint, clean
+from pulsarctl_wire.views import Content, Shown, show, show_plain
+from pulsarctl_wire.views.content import CUT, Json
+from pulsarctl_wire.wire.fields import Walker, as_base64, as_text
+from pulsarctl_wire.wire.names import id_text
+from pulsarctl_wire.wire.payload import WIDE_COST, Message
+from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
+
+NAMES: Final = frozenset(
+    {
+        *("topic", "subscription", "id", "partition", "batch_index", "key", "key_base64", "ordering_key"),
+        *("properties", "event_time", "publish_time", "producer", "sequence_id", "redelivery_count"),
+        *("schema_version", "index", "broker_time", "encrypted", "size", "view", "payload", "payload_base64"),
+    }
+)
+"""The names of a message's record."""
+
+_SOME: Final = 64  # bytes shown in a line of a payload that is not text
+_LONGEST: Final = 64 * 1024  # bytes shown in a line of one that is text; characters of a key or property
+_LARGE: Final = 1024 * 1024  # bytes of a payload
+_GROWS: Final = 16  # bytes of memory that JSON may need per byte: \u0000, in a buffer that doubles
+_SIZE: Final = struct.Struct(">i").pack
+
+
+def message_record(delivery: Delivery, message: Message, schema: Schema | None) -> Record:
+    """A consumed message as plain JSON values, which `produce --json` accepts."""
+    frame, metadata = delivery.frame, message.metadata
+    entry = frame.metadata
+    assert entry is not None  # a delivered frame has metadata
+    payload = message.payload or b""
+    walker = Walker()
+    text = walker.text
+    record: Record = {
+        "topic": delivery.consumer.topic,
+        "subscription": delivery.consumer.options.subscription,
+        "id": message_id(delivery, message),
+        "partition": delivery.consumer.partition if delivery.consumer.partition >= 0 else None,
+        "batch_index": message.index,
+        "key": text(metadata.partition_key) if metadata.HasField("partition_key") else None,
+        "properties": {text(each.key): text(each.value) for each in metadata.properties},
+        "event_time": metadata.event_time or None,
+        "publish_time": entry.publish_time,
+        "producer": text(entry.producer_name),
+        "sequence_id": metadata.sequence_id,
+        "redelivery_count": delivery.redelivered,
+        "size": len(payload),
+    }
+    if metadata.partition_key_b64_encoded:
+        record["key_base64"], record["key"] = record["key"], None
+    if metadata.ordering_key:
+        record["ordering_key"] = text(metadata.ordering_key)
+    version = entry.schema_version
+    if version:
+        record["schema_version"] = int.from_bytes(version, "big") if len(version) <= 8 else version.hex()
+    broker_entry = frame.broker_entry_metadata
+    if broker_entry is not None:
+        record["index"], record["broker_time"] = broker_entry.index, broker_entry.broker_timestamp
+    for note in walker.odd:
+        delivery.consumer.note(delivery.id, note)
+    record |= _payload(delivery, message, schema, payload)
+    return record
+
+
+def _payload(delivery: Delivery, message: Message, schema: Schema | None, payload: bytes) -> Record:
+    entry = delivery.frame.metadata
+    if entry is not None and entry.encryption_keys:
+        keys = [as_text(each.key) for each in entry.encryption_keys]
+        return {"encrypted": keys, "view": "encrypted", "payload_base64": as_base64(payload)}
+    if message.metadata.null_value:
+        return {"view": "null", "payload": None}
+    shown = _shown(delivery, message, schema, payload)
+    if shown is None or shown.view == "hex":
+        return {"view": "hex", "payload_base64": as_base64(payload)}
+    return {"view": shown.view, "payload": _as_produced(shown)}
+
+
+def _shown(delivery: Delivery, message: Message, schema: Schema | None, payload: bytes) -> Shown | None:
+    """The view of a payload; None if it would show only a part."""
+    if len(payload) > MAX_SHOWN:
+        return None
+    consumer = delivery.consumer
+    if not payload.isascii():
+        consumer.budget.left -= WIDE_COST * len(payload)
+    if schema is None:
+        return Shown(*show_plain(payload))
+    room = room_of(consumer.budget)
+    shown = show(Content(payload, schema, key_bytes(message.metadata), room))
+    pay(consumer.budget, room)
+    if shown.note is None:
+        return shown
+    whole = CUT not in shown.note
+    consumer.note(delivery.id, shown.note if whole else f"{shown.note} The bytes are shown instead.")
+    return shown if whole else None
+
+
+def _as_produced(shown: Shown) -> Json:
+    """The value as `produce` accepts it: of a key-value pair only the key and the value."""
+    value = shown.value
+    if shown.view != "keyvalue" or not isinstance(value, dict):
+        return value
+    return {name: each.get("value") if isinstance(each, dict) else each for name, each in value.items()}
+
+
+def message_id(delivery: Delivery, message: Message) -> str:
+    """The id of a message as text."""
+    return id_text(delivery.ids, delivery.consumer.partition, message.index)
+
+
+Show = Callable[[Delivery, Message, "Schema | None"], bytes]
+"""Makes the output of a message, including the line end."""
+
+
+def shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
+    """The function that shows messages: by `template` if given, else as `form` (text, line, json, none).
+
+    Raises SettingsError for unknown tokens in the template.
+    """
+    if template is not None:
+        return _by_template(template)
+    if form == "json":
+        return lambda delivery, message, schema: _json(message_record(delivery, message, schema))
+    if form == "none":
+        return lambda delivery, message, schema: b""
+    safe = sys.stdout.isatty()
+    if form == "line":
+        return _Lines(Paint(console.use_colour(sys.stdout)), hexadecimal)
+    if hexadecimal:
+        return lambda delivery, message, schema: (message.payload or b"").hex().encode() + b"\n"
+
+    def text(delivery: Delivery, message: Message, schema: Schema | None) -> bytes:
+        payload = message.payload or b""
+        if schema is not None:
+            payload = _text(message_record(delivery, message, schema))
+        if safe:
+            payload = clean(payload.decode("utf-8", "backslashreplace")).encode()
+        return payload + b"\n"
+
+    return text
+
+
+def _json(record: Record) -> bytes:
+    """`record` as a line of JSON. Raises MemoryError if memory is short: orjson would abort the process."""
+    size = record["size"]
+    if size > MAX_SHOWN and "payload_base64" in record:
+        head = json_line({**record, "payload_base64": ""})  # the last key of the record
+        return b"".join((head[:-3], record["payload_base64"].encode(), head[-3:]))
+    if size > _LARGE:
+        try:
+            mmap.mmap(-1, _GROWS * size).close()  # fails if there is too little, but uses none
+        except OSError:
+            raise MemoryError from None
+    return json_line(record)
+
+
+def _text(record: Record) -> bytes:
+    """The payload of a record as text: JSON if the value is not a string."""
+    payload = record.get("payload")
+    if isinstance(payload, str):
+        return payload.encode("utf-8", "surrogatepass")
+    if payload is None and "payload_base64" in record:
+        return str(record["payload_base64"]).encode()
+    return _json({"size": record["size"], "payload": payload}).partition(b'"payload":')[2][:-2]
+
+
+class _Lines:
+    """One line per message: time, topic, id, key, properties, payload."""
+
+    def __init__(self, paint: Paint, hexadecimal: bool) -> None:
+        self._paint = paint
+        self._hexadecimal = hexadecimal
+        self._clock = Clock("utc", Origin())
+
+    def __call__(self, delivery: Delivery, message: Message, schema: Schema | None) -> bytes:
+        record = message_record(delivery, message, schema)
+        paint = self._paint
+        topic = clean(record["topic"].removeprefix("persistent://"))
+        parts = [self._clock(record["publish_time"] * 1_000_000), paint("blue", topic), record["id"]]
+        key = record["key"] if record["key"] is not None else record.get("key_base64")
+        if key is not None:
+            parts.append(f"key={_cut(key)}")
+        parts += [f"{_cut(name)}={_cut(value)}" for name, value in record["properties"].items()]
+        if record["event_time"]:
+            parts.append(f"event_time={record['event_time']}")
+        if record["redelivery_count"]:
+            parts.append(paint("yellow", f"redelivered={record['redelivery_count']}"))
+        payload = message.payload or b""
+        if self._hexadecimal:
+            parts.append(f"0x{payload.hex()}")
+        elif record["view"] in ("hex", "encrypted"):
+            parts.append(f"0x{payload[:_SOME].hex()}{'…' if len(payload) > _SOME else ''}")
+        else:
+            text = _text(record)
+            parts.append(clean(text[:_LONGEST].decode("utf-8", "backslashreplace")))
+            if len(text) > _LONGEST:
+                parts[-1] += f"… ({len(payload)} bytes)"
+        return (" ".join(parts) + "\n").encode()
+
+
+def _cut(text: str) -> str:
+    """Clean a text for a line, and cut it to `_LONGEST` characters."""
+    more = f"… ({len(text)} characters)" if len(text) > _LONGEST else ""
+    return clean(text[:_LONGEST]) + more
+
+
+_ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+_TOKEN: Final = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\([ntr0\\])|([^%\\]+|.)", re.DOTALL)
+_Part = Callable[[Delivery, Message], bytes]
+
+
+def _key(message: Message) -> bytes:
+    key = message.metadata.partition_key
+    return key if isinstance(key, bytes) else bytes(key, "utf-8")
+
+
+def _number(value: int | None) -> bytes:
+    return str(-1 if value is None else value).encode()
+
+
+def _properties(message: Message) -> bytes:
+    each = (f"{as_text(pair.key)}={as_text(pair.value)}" for pair in message.metadata.properties)
+    return ",".join(each).encode()
+
+
+_TOKENS: Final[dict[str, _Part]] = {
+    "s": lambda delivery, message: message.payload or b"",
+    "S": lambda delivery, message: _number(len(message.payload or b"")),
+    "R": lambda delivery, message: _SIZE(len(message.payload or b"")),
+    "x": lambda delivery, message: (message.payload or b"").hex().encode(),
+    "k": lambda delivery, message: _key(message),
+    "K": lambda delivery, message: _number(len(_key(message))),
+    "T": lambda delivery, message: _number(delivery.frame.metadata and delivery.frame.metadata.publish_time),
+    "h": lambda delivery, message: _properties(message),
+    "t": lambda delivery, message: delivery.consumer.topic.encode(),
+    "p": lambda delivery, message: _number(delivery.consumer.partition),
+    "o": lambda delivery, message: _number(delivery.id[1]),
+    "i": lambda delivery, message: message_id(delivery, message).encode(),
+    "b": lambda delivery, message: _number(message.index),
+    "r": lambda delivery, message: _number(delivery.redelivered),
+    "%": lambda delivery, message: b"%",
+}
+
+
+def _constant(literal: bytes) -> _Part:
+    return lambda delivery, message: literal
+
+
+def _cleaned(part: _Part) -> _Part:
+    """Escape the output of `part` for a terminal."""
+    return lambda delivery, message: clean(
+        part(delivery, message).decode("utf-8", "backslashreplace")
+    ).encode()
+
+
+def _by_template(template: str) -> Show:
+    parts: list[_Part] = []
+    safe = sys.stdout.isatty()
+    for token, digits, escape, text in _TOKEN.findall(template):
+        if token:
+            if token not in _TOKENS:
+                known = " ".join(f"%{each}" for each in _TOKENS)
+                raise SettingsError(f"-f {template}: unknown token %{token}; known tokens are {known}")
+            parts.append(_cleaned(_TOKENS[token]) if safe else _TOKENS[token])
+        else:
+            literal = (
+                bytes.fromhex(digits)
+                if digits
+                else _ESCAPES[escape]
+                if escape
+                else text.encode("utf-8", "surrogateescape")
+            )
+            parts.append(_constant(literal))
+    return lambda delivery, message, schema: b"".join([part(delivery, message) for part in parts])

@@ -1,0 +1,371 @@
+"""`pwire replay`: sends the client side of a capture to a broker again, and shows how its answers differ.
+
+A thread (`ReaderThread`) reads the capture as a stream, and hands its frames to `net.replay`; `Ends` adds
+where connections ended. Differences go to stdout as they are found, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import OUTPUT
+from pulsarctl_wire.cli.session.lookup import Output, say
+from pulsarctl_wire.cli.session.verb import Session
+from pulsarctl_wire.cli.signature import argument, option, several
+from pulsarctl_wire.errors import SessionError
+from pulsarctl_wire.render.text import Paint, clean, count_of
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from pulsarctl_wire.capture.files import RawPacket
+    from pulsarctl_wire.capture.halves import Tcp
+    from pulsarctl_wire.capture.sources import Decoder
+    from pulsarctl_wire.cli.capture.reading import Sources
+    from pulsarctl_wire.net.differences import Difference
+    from pulsarctl_wire.net.remap import Names
+    from pulsarctl_wire.net.replay import ConnectionEnded, Replay, ReplayTotals
+    from pulsarctl_wire.wire.frame import Event, Frame
+
+NAMES = "Renaming"
+_MOST_EVENTS: Final = 256  # handed over together
+_MOST_HEADS: Final = 10_000  # differences whose consequences are counted
+_KINDS: Final = {
+    "differs": "differing",
+    "missing": "missing",
+    "unexpected": "not in the recording",
+    "closed": "closed differently",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """The options of `replay`."""
+
+    sources: list[str] = argument(
+        "SOURCE...", "Captures, as for decode; - is stdin. Several sources are read as one capture."
+    )
+    to: str | None = option("--to URL", "Service URL of the broker to replay to; required, or --url.")
+    connection: list[str] = several(
+        "--connection N|ADDRESS", "Only these connections: a number, a port, or part of an address."
+    )
+    speed: str = option(
+        "--speed N", "N times as fast as recorded; max: as fast as answers allow.", default="max"
+    )
+    answer_timeout: float | None = option(
+        "--answer-timeout SECONDS",
+        "How long to wait for a recorded answer before going on.",
+        min=0.01,
+        show_default="--timeout",
+    )
+    rename: list[str] = several("--rename A=B", "Rename a topic, namespace or subscription.", NAMES)
+    suffix: str = option("--suffix TEXT", "Append this to the name of every topic.", NAMES, default="")
+    output: Output = OUTPUT(default="text")
+
+
+async def replay(session: Session, options: ReplayOptions) -> int:
+    """Send what the clients of a capture sent to a broker again, and show how its answers differ.
+
+    Message ids, transaction ids, producer names and schema versions are replaced by this broker's. A frame is
+    sent only after the answers that preceded it in the capture have come. Exit code 9: the answers differ.
+    """
+    from pulsarctl_wire.capture.sources import Decoder
+    from pulsarctl_wire.cli.capture.reading import Sources
+    from pulsarctl_wire.cli.capture.select import by_connection
+    from pulsarctl_wire.net.replay import Pace, Replay
+
+    if (options.to is None) == (session.options.url is None):
+        console.fail("give --to URL, the broker to replay to (a replay writes to it)")
+    session.options = replace(session.options, url=options.to or session.options.url)
+    settings = session.settings()
+    timeout = settings.timeout if options.answer_timeout is None else options.answer_timeout
+    pace = Pace(_speed(options.speed), timeout)
+    names = _names(options.rename, options.suffix)
+    report = Report(options.output)
+    wanted = by_connection(options.connection) if options.connection else None
+    with ExitStack() as stack:
+        thread = ReaderThread(stack)
+        read = Sources(options.sources, stack, bar=False, flush=thread.hand_over, buffered=False)
+        events: Iterator[Event | ConnectionEnded] = recorded_events(read, Decoder(join_chunks=False))
+        if wanted is not None:
+            events = (event for event in events if wanted(event))  # type: ignore[arg-type]
+        playing = Replay(
+            settings, names, pace, tell=report.difference, note=console.complain, tap=session.tap()
+        )
+        try:
+            totals = await playing.run(thread.read(events))
+        except SessionError:
+            if playing.totals.connections:
+                report.close(playing.totals)
+            raise
+    _warn(names, playing)
+    if not totals.connections:
+        if read.code != console.EXIT_SOURCE:  # else the cause was already printed
+            console.complain("nothing was replayed: no selected connection begins with a complete CONNECT")
+        return console.EXIT_SOURCE
+    report.close(totals)
+    if read.code == console.EXIT_SOURCE or not (totals.differ or totals.unanswered):
+        return read.code
+    return console.EXIT_DIFFERS
+
+
+def _warn(names: Names, played: Replay) -> None:
+    """Print which names were not found, and what could not be translated."""
+    remap = played.remap
+    for old, new in names.unused.items():
+        console.complain(f"--rename {old}={new}: nothing in the replay is named {old}")
+    if remap.unknown_ids:
+        console.complain(
+            f"{remap.unknown_ids} message ids of messages not seen in the replay were sent as recorded"
+        )
+    if remap.left_out:
+        console.complain(
+            f"redacted credentials of clients behind a proxy were left out of {remap.left_out} frames"
+        )
+
+
+def _speed(text: str) -> float:
+    """Parse --speed; 0 means as fast as possible."""
+    try:
+        speed = 0.0 if text == "max" else float(text)
+    except ValueError:
+        speed = -1.0
+    if not math.isfinite(speed) or speed < 0:
+        console.fail(f"--speed {text}: use a number such as 2 or 0.5, or max")
+    return speed
+
+
+def _names(rules: list[str], suffix: str) -> Names:
+    from pulsarctl_wire.net.remap import Names
+
+    pairs = []
+    for rule in rules:
+        old, equals, new = rule.partition("=")
+        if not (old and equals and new):
+            console.fail(f"--rename {rule}: use A=B")
+        pairs.append((old, new))
+    return Names(pairs, suffix)
+
+
+# ---- The recording ----
+
+
+class ReaderThread:
+    """Reads the capture in a thread, so that a silent pipe or a large capture does not block the event loop.
+
+    The thread and the event loop take turns: a batch is replayed before the next one is read. So memory stays
+    small, and messages about a source are printed in the right place. `stack` ends the thread.
+    """
+
+    def __init__(self, stack: ExitStack) -> None:
+        import asyncio
+
+        self._loop = asyncio.get_running_loop()
+        self._batches: asyncio.Queue[list[Event | ConnectionEnded]] = asyncio.Queue()
+        self._found: list[Event | ConnectionEnded] = []
+        self._turn = threading.Semaphore(0)
+        self._over = False
+        self._error: Exception | None = None
+        stack.callback(self._end)
+
+    async def read(
+        self, events: Iterator[Event | ConnectionEnded]
+    ) -> AsyncIterator[list[Event | ConnectionEnded]]:
+        """The `events` in batches. Raises what they raise."""
+        # a daemon, as it may still wait for a pipe at the end
+        threading.Thread(target=self._read, args=(events,), daemon=True).start()
+        while batch := await self._batches.get():
+            yield batch
+            self._turn.release()
+        if self._error is not None:
+            raise self._error
+
+    def hand_over(self) -> None:
+        """In the thread: hand over the events read, and wait until they have been replayed."""
+        if self._found:
+            self._give(self._found)
+            self._found = []
+            self._turn.acquire()
+        if self._over:
+            raise SystemExit
+
+    def _read(self, events: Iterator[Event | ConnectionEnded]) -> None:
+        with suppress(SystemExit):  # raised by `hand_over` at the end
+            try:
+                for event in events:
+                    self._found.append(event)
+                    if len(self._found) == _MOST_EVENTS:
+                        self.hand_over()
+            except Exception as error:
+                self._error = error
+            self.hand_over()
+            self._give([])
+
+    def _give(self, batch: list[Event | ConnectionEnded]) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._batches.put_nowait, batch)
+
+    def _end(self) -> None:
+        self._over = True
+        self._turn.release()
+
+
+def recorded_events(sources: Sources, decoder: Decoder) -> Iterator[Event | ConnectionEnded]:
+    """The events of the sources, and a `ConnectionEnded` where each connection ended."""
+    ends = Ends(decoder)
+    for events in sources.read(decoder):
+        yield from ends.before(decoder.packets)
+        yield from events
+    yield from ends.before(decoder.packets + 1)
+    for events in decoder.finish():
+        yield from events
+
+
+class Ends:
+    """Watches the packets of a decoder for connections that end, and who closed them."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        from pulsarctl_wire.capture.packets import Dissector
+
+        self._dissector = Dissector()
+        self._reassembler = decoder.reassembler
+        self._closing: dict[int, tuple[Tcp, bool, int | None, int]] = {}
+        decoder.tee = self._packet
+
+    def _packet(self, number: int, packet: RawPacket) -> None:
+        """Note a FIN or RST; the sender of a connection's first one has closed it."""
+        from pulsarctl_wire.capture.packets import FIN, RST
+
+        time_ns, link, data, length = packet
+        segment = self._dissector.segment(link, data, length)
+        if segment is None or not segment[3] & (FIN | RST):
+            return
+        tcp = self._reassembler.connection(segment[0])
+        if tcp is None:
+            return
+        sender = tcp.half if segment[0] == tcp.keys[0] else tcp.half.other
+        index = tcp.state.connection.index
+        first = self._closing.get(index)
+        by_broker = first[1] if first else not sender.stream.to_broker
+        self._closing[index] = tcp, by_broker, time_ns, number
+
+    def before(self, packet: int) -> Iterator[ConnectionEnded]:
+        """The connections that ended before this packet and were not yielded yet."""
+        from pulsarctl_wire.net.replay import ConnectionEnded
+
+        for index, (tcp, by_broker, time_ns, number) in list(self._closing.items()):
+            if tcp.ended and number < packet:
+                del self._closing[index]
+                yield ConnectionEnded(tcp.state.connection, by_broker, time_ns)
+
+
+# ---- The report ----
+
+
+class Report:
+    """Prints differences, and at the end how many there were.
+
+    As text, a consequence of another difference is not printed, but counted with its cause.
+    """
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._paint = Paint(console.use_colour(sys.stdout))
+        self._heads: dict[int, str] = {}  # number of a difference -> its head; only the latest ones
+        self._consequences: dict[int, Counter[str]] = {}  # by the number of their cause
+
+    def difference(self, found: Difference) -> None:
+        """Print one difference."""
+        from pulsarctl_wire.wire.knowledge import bound
+
+        frame = found.recorded or found.replayed
+        counted = found.cause in self._consequences or len(self._consequences) < _MOST_HEADS
+        if self._output == "text" and found.cause in self._heads and counted:
+            what = f"{frame.command if frame else 'connection'} {_KINDS[found.kind]}"
+            self._consequences.setdefault(found.cause, Counter())[what] += 1
+            return
+        record: dict[str, Any] = {"number": found.number, "connection": found.connection, "kind": found.kind}
+        if frame is not None:
+            record |= {
+                "frame": found.recorded.number if found.recorded else None,
+                "request": found.recorded.request if found.recorded else None,
+                "command": frame.command,
+                "topic": frame.topic,
+                "subscription": frame.subscription,
+                **_ids(frame),
+            }
+        if found.kind == "differs":
+            record["fields"] = {
+                name: {"recorded": old, "replayed": new} for name, (old, new) in found.fields.items()
+            }
+        if found.text:
+            record["text"] = found.text
+        if found.cause is not None:
+            record["cause"] = found.cause
+        self._heads[found.number] = self._head(found, frame)
+        bound(self._heads, _MOST_HEADS)
+        say(record, f"{self._heads[found.number]}: {self._text(found)}", self._output)
+
+    def _head(self, found: Difference, frame: Frame | None) -> str:
+        """What a difference is about: its connection, frame, topic and ids."""
+        where = f"connection {found.connection}"
+        if frame is None:
+            return where
+        about = f" {clean(frame.topic)}" if frame.topic else ""
+        about += f" sub={clean(frame.subscription)}" if frame.subscription else ""
+        about += "".join(f" {name.removesuffix('_id')}={value}" for name, value in _ids(frame).items())
+        number = f" #{found.recorded.number}" if found.recorded else ""
+        return f"{where}{number} {frame.command}{about}"
+
+    def _text(self, found: Difference) -> str:
+        """What differs."""
+        if found.kind == "closed":
+            return f"{self._paint('red', 'closed')}: {clean(found.text)}"
+        if found.kind == "missing":
+            return self._paint("red", "did not come")
+        if found.kind == "unexpected":
+            return self._paint("yellow", "not in the recording")
+        return ", ".join(
+            f"{name} {self._paint('green', _shown(old))} → {self._paint('red', _shown(new))}"
+            for name, (old, new) in found.fields.items()
+        )
+
+    def close(self, totals: ReplayTotals) -> None:
+        """Print how many there were."""
+        for number, what in self._consequences.items():
+            count = sum(what.values())
+            listed = ", ".join(f"{times} {each}" for each, times in what.most_common())
+            head = self._heads.get(number, f"difference {number}")
+            sys.stdout.write(f"{head}: and {count_of(count, 'consequence')} ({listed})\n")
+        names = ("exchanges", "differ", "unanswered", "consequences", "connections", "sent", "unsent")
+        record = {name: getattr(totals, name) for name in names}
+        text = f"{totals.exchanges} exchanges, {totals.differ} differ, {totals.unanswered} unanswered"
+        if totals.consequences:
+            text += f", {totals.consequences} consequences of these"
+        if totals.unsent:
+            text += f", {totals.unsent} frames could not be sent"
+        say(record, text, self._output)
+
+
+def _ids(frame: Frame) -> dict[str, int]:
+    """The producer id, consumer id and sequence id of an answer."""
+    from pulsarctl_wire.wire.fields import signed
+
+    found: dict[str, int] = {}
+    for message in filter(None, (frame.body, frame.metadata)):
+        for name in ("producer_id", "consumer_id", "sequence_id"):
+            if name in message.DESCRIPTOR.fields_by_name and name not in found and message.HasField(name):
+                found[name] = signed(getattr(message, name))
+    return found
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else clean(str(value))

@@ -1,0 +1,163 @@
+"""The connection of `pwire send`: prints its frames, counts them, and waits for answers."""
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.errors import RequestTimeout
+from pulsarctl_wire.net.protocol import refusal
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.wire.commands import BODIES, NUMBERS, REQUESTS, command_name
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
+from pulsarctl_wire.wire.ledgers import LedgerState
+from pulsarctl_wire.wire.sinks import Sink
+
+_NAMED: Final = 5  # requests without answer, and errors in what was sent, that are named
+_MOST_KINDS: Final = 1_000  # of commands that were received but not expected yet
+_PAIRED: Final = {NUMBERS["CONNECT"], NUMBERS["SEND"], NUMBERS["PING"]}
+
+
+class Talk(Sink):
+    """The sink of the connection.
+
+    `refused` says whether the broker refused something. If writing to stdout fails, `error` is set, and the
+    future `broken` is done.
+    """
+
+    def __init__(self, output: str, *, show_sent: bool, show_secrets: bool) -> None:
+        self.refused = False
+        self.error: OSError | None = None
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._recorder = Recorder(show_secrets=show_secrets)
+        self._wrong: list[str] = []  # the first errors in what was sent
+        self._wrongs = 0
+        self._render = console.event_renderer(sys.stdout, output, self._recorder, Clock())
+        self._show_sent = show_sent
+        self._begun = False
+        self._news: asyncio.Future[None] | None = None  # done when something passes
+        self._received_at = 0.0  # when the last bytes came
+        self._received: Counter[str] = Counter()  # commands that no `expect` has taken
+        self._last = self._first = 0  # numbers of the last frame, and of the last one of the handshake
+        self._unanswerable = False  # something was sent that gets no answer
+
+    def begin(self) -> None:
+        """Start to show frames: the handshake is over, or there is none."""
+        self._begun = True
+        self._first = self._last
+
+    # -- called for what passes
+
+    def opened(self, connection: Connection, time_ns: int, state: LedgerState) -> None:
+        """Callback: the connection was opened."""
+        self._state = state
+        self._unfinished = 0  # bytes sent that do not make a complete frame yet
+
+    def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
+        """Callback: the connection carried `data`."""
+        if to_broker:
+            self._unfinished += len(data)
+        else:
+            self._received_at = time.monotonic()
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def events(self, events: list[Event]) -> None:
+        """Callback: count and show the events."""
+        for event in events:
+            if isinstance(event, Frame):
+                self._last = event.number
+                if event.to_broker:
+                    self._unfinished -= len(event.raw)
+            if self._begun:
+                self._take(event)
+        shown = [event for event in events if self._show_sent or not event.to_broker]
+        if self._begun and shown and self.error is None:
+            try:
+                sys.stdout.buffer.writelines(self._render(shown))
+                sys.stdout.buffer.flush()
+            except OSError as error:  # an exception in this callback would be lost
+                self.error = error
+                self.broken.set_result(None)
+
+    def _take(self, event: Event) -> None:
+        if event.to_broker:
+            for text in self._what_is_wrong(event):
+                self._wrongs += 1
+                if self._wrongs <= _NAMED:
+                    self._wrong.append(text)
+        if not isinstance(event, Frame):
+            self._unanswerable |= event.to_broker
+        elif event.to_broker:
+            self._unanswerable |= not _is_answered(event)
+        else:
+            # the number of unknown types is not bounded
+            if event.type in BODIES or len(self._received) < _MOST_KINDS:
+                self._received[event.command] += 1
+            self.refused |= refusal(event, event.command) is not None
+
+    def _what_is_wrong(self, event: Event) -> Iterator[str]:
+        if isinstance(event, Frame):
+            for note in self._recorder.notes(event):
+                yield f"sent: {event.command} (#{event.number}): {note}"
+        elif isinstance(event, Malformed):
+            yield f"sent: {event.size} bytes that are not a frame: {event.reason}"
+
+    @property
+    def _waiting(self) -> list[tuple[int, int]]:
+        """The numbers and types of requests without answer."""
+        return sorted(asked for asked in self._state.unanswered() if asked[0] > self._first)
+
+    # -- called by the script
+
+    async def expect(self, command: str, timeout: float, where: str) -> None:
+        """Wait until a frame of `command` has come that no earlier `expect` has taken.
+
+        Raises RequestTimeout after `timeout` seconds, with `where`, the place of the line.
+        """
+        due = time.monotonic() + timeout
+        while not self._received[command]:
+            if not await self._more(due):
+                raise RequestTimeout(f"{where}: no {command} has come within {timeout:g} s")
+        self._received[command] -= 1
+
+    async def settle(self, idle: float, ended: float) -> None:
+        """Wait until everything is answered, or nothing has come for `idle` seconds since `ended`."""
+        while self._unfinished or self._unanswerable or self._waiting:
+            if not await self._more(max(ended, self._received_at) + idle):
+                return
+
+    async def _more(self, due: float) -> bool:
+        """Wait until something passes; returns False if that is not before `due`."""
+        self._news = asyncio.get_running_loop().create_future()
+        # not wait_for: before Python 3.12 it may swallow a cancellation
+        await asyncio.wait([self._news], timeout=max(0.0, due - time.monotonic()))
+        return self._news.done()
+
+    def verdict(self, idle: float) -> int:
+        """Print which answers are missing after the script has ended; returns the exit code."""
+        waiting = self._waiting
+        if waiting:
+            names = ", ".join(f"{command_name(kind)} (#{number})" for number, kind in waiting[:_NAMED])
+            more = f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
+            console.complain(f"no answer to {names}{more}: nothing came for {idle:g} s (--idle)")
+        if self.refused:
+            return console.EXIT_REFUSED
+        return console.EXIT_UNANSWERED if waiting else 0
+
+    def blame(self) -> None:
+        """Print the errors in the frames that were sent."""
+        for text in self._wrong:
+            console.complain(text)
+        if self._wrongs > _NAMED:
+            console.complain(f"and {self._wrongs - _NAMED} more errors in what was sent")
+
+
+def _is_answered(frame: Frame) -> bool:
+    """Whether a broker answers `frame`."""
+    body, how = frame.body, REQUESTS.get(frame.type)
+    return body is not None and (frame.type in _PAIRED if how is None else body.HasField(how.key))

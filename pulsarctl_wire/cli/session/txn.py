@@ -1,0 +1,350 @@
+"""`pwire txn`: runs one transaction, and shows its steps."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import OUTPUT
+from pulsarctl_wire.cli.session.consume import Type
+from pulsarctl_wire.cli.session.lookup import Output, say
+from pulsarctl_wire.cli.session.verb import Session, topic_name
+from pulsarctl_wire.cli.signature import flag, option, several
+from pulsarctl_wire.errors import BrokerError, RequestTimeout, SessionError
+from pulsarctl_wire.render.text import clean, human_time
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.net.client import Client
+    from pulsarctl_wire.net.consumer import Consumer
+    from pulsarctl_wire.net.inbox import Delivery
+    from pulsarctl_wire.net.producer import Producer
+    from pulsarctl_wire.net.send_queue import Sent
+    from pulsarctl_wire.net.subscription import Subscription
+    from pulsarctl_wire.net.transaction import Coordinator, Transaction
+    from pulsarctl_wire.wire.payload import Message
+
+MAKE, TAKE, END = "What to produce", "What to acknowledge", "The transaction"
+_TTL = 60.0  # seconds, as in the Java client
+_QUEUE = 1_000
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TxnOptions:
+    """The options of `txn`."""
+
+    produce: list[str] = several("--produce TOPIC", "Produce each message to this topic; repeatable.", MAKE)
+    messages: list[str] = several(
+        "-m --messages TEXT", "A message; - reads messages from stdin, one per line.", MAKE
+    )
+    ack: list[str] = several("--ack TOPIC", "Consume and acknowledge this topic; repeatable.", TAKE)
+    subscriptions: list[str] = several(
+        "-s --subscription --subscription-name NAME",
+        "Subscription name; once, or once for each --ack. A new one starts at the first message.",
+        TAKE,
+    )
+    counts: list[int] = several(
+        "-n --num-messages N", "Number of messages; once, or once for each --ack. Default 1.", TAKE, min=1
+    )
+    type_: Type = option("-t --subscription-type", "Type.", TAKE, default="Exclusive", case_sensitive=False)
+    commit: bool = flag("--commit", "Commit it at the end: the default.", END)
+    abort: bool = flag("--abort", "Abort it at the end.", END)
+    leave_open: bool = flag("--leave-open", "Do not end it.", END)
+    end: str | None = option("--end MOST:LEAST", "End this open transaction, with --commit or --abort.", END)
+    coordinator: int | None = option("--coordinator N", "Number of the coordinator. Default 0.", END, min=0)
+    txn_timeout: float | None = option(
+        "--txn-timeout SECONDS", f"Abort it after this time. Default {_TTL:g}.", END, min=0.001, max=1e9
+    )
+    output: Output = OUTPUT(default="text")
+
+    def check(self) -> None:
+        """End the command if options contradict each other."""
+        if self.commit + self.abort + self.leave_open > 1:
+            console.fail("txn: use only one of --commit, --abort and --leave-open")
+        if self.end is None:
+            if bool(self.produce) != bool(self.messages):
+                console.fail("txn: --produce and -m need each other")
+            return
+        lists = self.produce or self.messages or self.ack or self.subscriptions or self.counts
+        others = self.coordinator is not None or self.txn_timeout is not None
+        if self.leave_open or not (self.commit or self.abort) or lists or others:
+            console.fail("txn: --end needs --commit or --abort, and takes no other options")
+
+    def sources(self) -> list[Source]:
+        """What to acknowledge. Options that contradict each other end the command."""
+        topics = self.ack
+        if bool(topics) != bool(self.subscriptions) or (self.counts and not topics):
+            console.fail("txn: --ack TOPIC and --subscription NAME need each other, and -n needs both")
+        names = _for_each(topics, "--subscription", self.subscriptions)
+        counts = _for_each(topics, "-n", self.counts or [1])
+        sources = [
+            Source(_topic(topic), name, count)
+            for topic, name, count in zip(topics, names, counts, strict=True)
+        ]
+        if len({source[:2] for source in sources}) < len(sources):
+            console.fail("txn: two --ack have the same topic and subscription")
+        return sources
+
+
+async def txn(session: Session, options: TxnOptions) -> None:
+    """Open a transaction, produce and acknowledge in it, and commit or abort it; show each step.
+
+    An error before the end, or Ctrl-C, aborts it.
+    """
+    from pulsarctl_wire.cli.session.produce import texts_of
+    from pulsarctl_wire.net.transaction import Transaction
+
+    report = Report(options.output)
+    options.check()
+    if options.end is not None:
+        ids = _ids(options.end)
+        async with session.client() as client:
+            transaction = Transaction(await _connected(client, ids[0], report), ids)
+            report.ids = ids
+            await _settle(transaction, options.commit, report)
+        return
+    sources = options.sources()
+    topics = list(dict.fromkeys(map(_topic, options.produce)))
+    ttl = _TTL if options.txn_timeout is None else options.txn_timeout
+    given = texts_of([(each, False) for each in options.messages], None, 1, skip_blank=False)
+    texts = [text async for some in given for text in some]
+    async with session.client() as client:
+        transaction = await Transaction.open(await _connected(client, options.coordinator or 0, report), ttl)
+        report.ids = transaction.ids
+        report.step("opened", f"opened {transaction} for {ttl:g} s", timeout_s=ttl)
+        work = _Work(client, transaction, report, time.monotonic() + ttl)
+        try:
+            await work.produce(topics, texts)
+            for source in sources:
+                await work.acknowledge(source, options.type_)
+            if options.leave_open:
+                command = "pwire txn --end {}:{} --commit".format(*transaction.ids)
+                report.show("left_open", f"left open {transaction}; to end it: {command}")
+            else:
+                await _settle(transaction, not options.abort, report)
+        except BaseException as error:  # Ctrl-C too
+            await _give_up(transaction, error, report)
+            raise
+        await work.close()
+
+
+class Source(NamedTuple):
+    """What to acknowledge: `wanted` messages of a topic, with a subscription."""
+
+    topic: str
+    subscription: str
+    wanted: int
+
+
+def _for_each(topics: list[str], flag: str, given: list[_T]) -> list[_T]:
+    if len(given) <= 1:
+        return given * len(topics)
+    if len(given) != len(topics):
+        console.fail(f"txn: give {flag} once, or as often as --ack")
+    return given
+
+
+def _topic(text: str) -> str:
+    """The full name of a topic. One that is not persistent ends the command.
+
+    A broker of version 4.0 accepts non-persistent topics, but can then never end the transaction.
+    """
+    name = topic_name(text)
+    if not name.startswith("persistent://"):
+        console.fail(f"txn: {name}: transactions need persistent topics")
+    return name
+
+
+def _ids(text: str) -> tuple[int, int]:
+    """Split MOST:LEAST. Any other text ends the command."""
+    most, _, least = text.partition(":")
+    if not all(each.isascii() and each.isdigit() and int(each) < 2**64 for each in (most, least)):
+        console.fail(f"--end {text}: use MOST:LEAST, as in 0:12")
+    return int(most), int(least)
+
+
+async def _connected(client: Client, number: int, report: Report) -> Coordinator:
+    """A coordinator that is connected."""
+    from pulsarctl_wire.net.transaction import Coordinator
+
+    coordinator = Coordinator(client, number)
+    report.restart()
+    address = str((await coordinator.connect()).address)
+    report.step("connected", f"coordinator {number} at {address}", tc_id=number, address=address)
+    return coordinator
+
+
+async def _settle(transaction: Transaction, commit: bool, report: Report) -> None:
+    report.restart()
+    await transaction.end(commit)
+    how = "committed" if commit else "aborted"
+    report.step(how, f"{how} {transaction}")
+
+
+async def _give_up(transaction: Transaction, error: BaseException, report: Report) -> None:
+    """Abort a transaction that `error` has interrupted, unless its end was already requested."""
+    from asyncio import CancelledError
+
+    if transaction.ending:
+        if isinstance(error, (SessionError, CancelledError)) and not isinstance(error, BrokerError):
+            console.complain(f"it is unknown whether {transaction} has ended")
+        return
+    try:
+        await _settle(transaction, False, report)
+    except SessionError as failure:
+        console.complain(
+            f"{transaction} could not be aborted: {failure}; the coordinator aborts it after its timeout"
+        )
+
+
+class _Work:
+    """Produces and acknowledges in a transaction, until `deadline` (monotonic clock, seconds)."""
+
+    def __init__(self, client: Client, transaction: Transaction, report: Report, deadline: float) -> None:
+        self._client = client
+        self._transaction = transaction
+        self._report = report
+        self._deadline = deadline
+        self._sent: list[Sent] = []
+        self._opened: list[Producer | Subscription] = []
+
+    async def produce(self, topics: list[str], texts: list[bytes]) -> None:
+        """Send each text to each topic, to its partitions in turn. Raises SessionError."""
+        from pulsarctl_wire.net.producer import Producer
+        from pulsarctl_wire.net.send_queue import ProducerOptions
+        from pulsarctl_wire.wire.entry import Outgoing
+        from pulsarctl_wire.wire.names import partition_name
+
+        if not topics or not texts:
+            return
+        options = ProducerOptions(batch_count=1, txn=self._transaction.ids)
+        producers: list[list[Producer]] = []
+        for topic in topics:
+            count = min(await self._client.partitions(topic), len(texts))
+            names = [partition_name(topic, index) for index in range(count)] or [topic]
+            producers.append([Producer(self._client, name, options, self._sent.append) for name in names])
+        every = [each for row in producers for each in row]
+        for producer in every:
+            await producer.open()
+            self._opened.append(producer)
+        names = [each.topic for each in every]
+        self._report.restart()
+        await self._transaction.add_topics(names)
+        self._report.step("added_topics", f"added {', '.join(names)}", topics=names)
+        for index, text in enumerate(texts):
+            for row in producers:
+                await row[index % len(row)].send(Outgoing(text))
+                self._show_stored()
+        for producer in every:
+            await producer.flush()
+            self._show_stored()
+
+    def _show_stored(self) -> None:
+        """Print the messages that were stored. Raises SessionError if one was not."""
+        from pulsarctl_wire.cli.session.produce import message_id
+
+        while self._sent:
+            sent = self._sent.pop(0)
+            if sent.error is not None:
+                raise sent.error
+            name, topic = message_id(sent, 0), sent.topic
+            self._report.show("stored", f"stored {name} in {topic}", sent.latency_ns, topic=topic, id=name)
+
+    async def acknowledge(self, source: Source, type_: Type) -> None:
+        """Consume messages, and acknowledge them. Raises SessionError, also if too few come in time."""
+        import asyncio
+
+        from pulsarctl_wire.cli.session.received import message_id
+        from pulsarctl_wire.net.receive_queue import ConsumerOptions
+        from pulsarctl_wire.net.subscription import Subscription
+        from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
+
+        options = ConsumerOptions(
+            source.subscription,
+            type=CommandSubscribe.SubType.Value(type_),
+            initial=CommandSubscribe.Earliest,
+            queue_size=min(source.wanted, _QUEUE),  # leave the rest to other consumers
+        )
+        feed = Subscription(self._client, [source.topic], options)
+        await feed.open()
+        self._opened.append(feed)
+        found: dict[tuple[str, str], tuple[Delivery, Message]] = {}  # by topic and id, as some may come twice
+        while len(found) < source.wanted:
+            try:
+                delivery = await asyncio.wait_for(feed.take(), self._deadline - time.monotonic())
+            except (TimeoutError, asyncio.TimeoutError):
+                raise RequestTimeout(_too_few(source, len(found), "the transaction timed out")) from None
+            if delivery is None:
+                raise RequestTimeout(_too_few(source, len(found), "the topic ended"))
+            delivery.consumer.taken(delivery)
+            for message in delivery.messages:
+                key = topic, name = delivery.consumer.topic, message_id(delivery, message)
+                if key not in found:
+                    if len(found) == source.wanted:
+                        break
+                    self._report.show("received", f"received {name} of {topic}", topic=topic, id=name)
+                found[key] = delivery, message
+                message.payload = None  # only its id is needed
+        await self._acknowledge(source.subscription, found)
+
+    async def _acknowledge(
+        self, subscription: str, found: dict[tuple[str, str], tuple[Delivery, Message]]
+    ) -> None:
+        taken: dict[Consumer, dict[Delivery, list[Message]]] = {}
+        ids: dict[Consumer, list[str]] = {}
+        for (_, name), (delivery, message) in found.items():
+            taken.setdefault(delivery.consumer, {}).setdefault(delivery, []).append(message)
+            ids.setdefault(delivery.consumer, []).append(name)
+        topics = [consumer.topic for consumer in taken]
+        self._report.restart()
+        await self._transaction.add_subscription(topics, subscription)
+        text = f"added subscription {subscription} of {', '.join(topics)}"
+        self._report.step("added_subscription", text, topics=topics, subscription=subscription)
+        for consumer, deliveries in taken.items():
+            await self._transaction.acknowledge(consumer, deliveries)
+            names, topic = ids[consumer], consumer.topic
+            text = f"acknowledged {', '.join(names)} of {topic}"
+            self._report.step("acknowledged", text, topic=topic, subscription=subscription, ids=names)
+
+    async def close(self) -> None:
+        """Close the producers and consumers."""
+        for each in self._opened:
+            await each.close()
+
+
+def _too_few(source: Source, count: int, why: str) -> str:
+    return (
+        f"{source.topic}, subscription {source.subscription}: {why} after {count} of {source.wanted} messages"
+    )
+
+
+class Report:
+    """Prints the steps of a transaction, and how long each took. `ids` is its id, once known."""
+
+    def __init__(self, output: Output) -> None:
+        self.ids: tuple[int, int] | None = None
+        self._output = output
+        self._since = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Measure the next step from now on, instead of from the end of the previous one."""
+        self._since = time.perf_counter_ns()
+
+    def step(self, step: str, text: str, **fields: Any) -> None:
+        """Print a step that has just ended, with the time it took."""
+        since, self._since = self._since, time.perf_counter_ns()
+        self.show(step, text, self._since - since, **fields)
+
+    def show(self, step: str, text: str, latency_ns: int | None = None, **fields: Any) -> None:
+        """Print a step, with the time it took if given."""
+        record: dict[str, Any] = {"step": step}
+        if self.ids is not None:
+            record |= {"txnid_most_bits": self.ids[0], "txnid_least_bits": self.ids[1]}
+        record |= fields
+        if latency_ns is not None:
+            record["latency_ns"] = latency_ns
+            text += f", {human_time(latency_ns)}"
+        say(record, clean(text), self._output)

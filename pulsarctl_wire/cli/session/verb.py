@@ -1,0 +1,193 @@
+"""What all verbs with a session share: their options, the client, and how they run and end.
+
+A verb is an async function of a `Session` and its own options, and returns the exit code. `verb` makes it a
+command that also has the options of `Connecting`. Ctrl-C cancels it, so that it closes what it opened.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.options import WIDE, Output, Trusting
+from pulsarctl_wire.cli.signature import flag, group, option, takes
+from pulsarctl_wire.net.settings import Settings, gather, settings_from
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.net.client import Client
+    from pulsarctl_wire.wire.sinks import Follower, Sink
+
+CLUSTER, SEEN = "The cluster", "Watching the session"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connecting:
+    """The options that all sessions share."""
+
+    url: str | None = option(
+        "--url -u URL",
+        "Service URL: pulsar://host:port, pulsar+ssl://…; several hosts with commas. "
+        "Default pulsar://localhost:6650.",
+        CLUSTER,
+    )
+    conf: str | None = option("--conf FILE", "A client.conf, as used by Pulsar's own tools.", CLUSTER)
+    token: str | None = option("--token JWT", "Authenticate with this token.", CLUSTER)
+    token_file: str | None = option(
+        "--token-file FILE", "File with the token; read again at each authentication.", CLUSTER
+    )
+    basic: str | None = option("--basic USER:PASSWORD", "Authenticate with user and password.", CLUSTER)
+    auth_plugin: str | None = option(
+        "--auth-plugin NAME", "As in pulsar-client: token, basic, tls, or a class.", CLUSTER
+    )
+    auth_params: str | None = option("--auth-params TEXT", "Parameters of --auth-plugin.", CLUSTER)
+    trusting: Trusting = group(Trusting, CLUSTER)
+    listener_name: str | None = option(
+        "--listener-name NAME", "Advertised listener to ask for in lookups.", CLUSTER
+    )
+    timeout: float = option(
+        "--timeout SECONDS", "How long an answer may take.", CLUSTER, default=30.0, min=0.1
+    )
+    connect_timeout: float = option(
+        "--connect-timeout SECONDS", "How long connecting may take.", CLUSTER, default=10.0, min=0.1
+    )
+    keep_alive: float = option("--keep-alive SECONDS", "Time between PINGs.", CLUSTER, default=30.0, min=0.1)
+    no_reconnect: bool = flag(
+        "--no-reconnect", "End when a connection, a producer or a consumer is lost.", CLUSTER
+    )
+    trace: bool = flag("--trace", "Show each frame on stderr as it passes.", SEEN)
+    trace_form: Output | None = option("--trace-form", "Show frames in this format; implies --trace.", SEEN)
+    record: str | None = option("--record FILE", "Record the session as a pcapng capture.", SEEN)
+    show_secrets: bool = flag("--show-secrets", "Do not redact credentials in --trace and --record.", SEEN)
+    wide: bool = WIDE()
+
+    def flags(self) -> dict[str, str | None]:
+        """The options as `net.settings.gather` takes them."""
+        names = ("url", "token", "token_file", "basic", "auth_plugin", "auth_params", "listener_name")
+        return {**{name: getattr(self, name) for name in names}, **self.trusting.flags()}
+
+
+class Session:
+    """One run of a verb: makes its settings and its client from the options."""
+
+    def __init__(self, options: Connecting, stack: ExitStack) -> None:
+        self.options = options
+        self._follower: Follower | None = None
+        self._stack = stack
+
+    def settings(self) -> Settings:
+        """The settings from flags, environment and client.conf. Raises SettingsError."""
+        options = self.options
+        return settings_from(
+            gather(options.flags(), os.environ, options.conf),
+            timeout=options.timeout,
+            connect_timeout=options.connect_timeout,
+            keep_alive=options.keep_alive,
+            reconnect=not options.no_reconnect,
+        )
+
+    def tap(self, *more: Sink) -> Follower | None:
+        """A `Follower` of the session's bytes for `more` and the sinks of the options; None without sinks."""
+        options = self.options
+        if not (options.trace or options.trace_form or options.record or more):
+            return None
+        from pulsarctl_wire.cli.recording import Recording
+        from pulsarctl_wire.cli.session.trace import Trace
+        from pulsarctl_wire.wire.sinks import Follower
+
+        sinks: list[Sink] = []
+        if options.trace or options.trace_form:
+            sinks.append(Trace(options.trace_form or "line", show_secrets=options.show_secrets))
+        if options.record:
+            secrets = options.show_secrets
+            recording = Recording(
+                options.record, console.complain, "the session", show_secrets=secrets, at_once=True
+            )
+            sinks.append(recording)
+        self._follower = Follower([*sinks, *more])
+        self._stack.callback(self._follower.finish)
+        return self._follower
+
+    def client(self) -> Client:
+        """A client; the caller must use it as an async context manager."""
+        from pulsarctl_wire.net.client import Client
+
+        return Client(self.settings(), tap=self.tap(), warn=console.complain)
+
+    def run(self, verb: Callable[..., Awaitable[int | None]], options: Any) -> int:
+        """Run an async verb to its end, or until Ctrl-C; returns the exit code."""
+        import asyncio
+
+        async def run() -> int:
+            task = asyncio.current_task()
+            assert task is not None
+            loop = asyncio.get_running_loop()
+            interrupted = False
+
+            def interrupt() -> None:
+                nonlocal interrupted
+                interrupted = True
+                loop.remove_signal_handler(signal.SIGINT)  # a second one ends it at once
+                task.cancel()
+
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, interrupt)
+            try:
+                return await verb(self, options) or 0
+            except asyncio.CancelledError:
+                if not interrupted:
+                    raise
+                return console.EXIT_INTERRUPTED
+
+        code = asyncio.run(run())
+        sys.stdout.flush()
+        if self._follower is not None and self._follower.failed:
+            return code or console.EXIT_OUTPUT
+        return code
+
+
+def verb(function: Callable[..., Awaitable[int | None]]) -> Callable[..., int]:
+    """Make a command of `async def function(session, options)`, with the options of `Connecting` added."""
+
+    @wraps(function)
+    def command(options: Any, connecting: Connecting) -> int:
+        with console.errors_reported(), ExitStack() as stack:
+            return Session(connecting, stack).run(function, options)
+
+    own = get_type_hints(function)["options"]
+    return takes(command, {"options": own, "connecting": Connecting}, _check_numbers)
+
+
+def _check_numbers(given: dict[str, Any]) -> None:
+    """End the command if a number is infinite or NaN."""
+    for name, value in given.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            console.fail(f"--{name.replace('_', '-')} {value}: not a finite number")
+
+
+def topic_name(text: str) -> str:
+    """The full name of a topic. An invalid name ends the command."""
+    from pulsarctl_wire.wire.names import check_topic
+
+    return _checked(check_topic, text)
+
+
+def namespace_name(text: str) -> str:
+    """The name of a namespace. An invalid name ends the command."""
+    from pulsarctl_wire.wire.names import check_namespace
+
+    return _checked(check_namespace, text)
+
+
+def _checked(check: Callable[[str], str], text: str) -> str:
+    try:
+        return check(text)
+    except ValueError as error:
+        console.fail(str(error))

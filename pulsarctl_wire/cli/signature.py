@@ -1,0 +1,106 @@
+"""Declares the options of commands as the fields of dataclasses.
+
+    @dataclass(frozen=True, kw_only=True)
+    class PingOptions:
+        count: int = option("-c --count N", "Number of PINGs; 0: until Ctrl-C.", min=0, default=5)
+
+Options that several commands share are a dataclass of their own, which the others include as a `group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from dataclasses import field, fields, is_dataclass
+from inspect import Parameter, Signature
+from typing import Any, get_type_hints
+
+import typer
+
+
+def option(declaration: str, help: str, panel: str | None = None, *, default: Any = None, **more: Any) -> Any:
+    """A field that is an option: `declaration` has its names, then the name of its value in help, if any.
+
+    It is required if `default` is `...`. Help shows it in `panel`; `more` goes to typer.
+    """
+    words = declaration.split()
+    names = [word for word in words if word.startswith("-")]
+    metavar = " ".join(words[len(names) :]) or None
+    return _field(typer.Option(default, *names, metavar=metavar, help=help, rich_help_panel=panel, **more))
+
+
+def flag(declaration: str, help: str, panel: str | None = None, **more: Any) -> Any:
+    """A field that is an option without a value."""
+    return option(declaration, help, panel, default=False, **more)
+
+
+def several(declaration: str, help: str, panel: str | None = None, **more: Any) -> Any:
+    """A field that is an option and can be given several times."""
+    return option(declaration, help, panel, default=list, **more)
+
+
+def argument(metavar: str, help: str, default: Any = ..., *, show_default: Any = False, **more: Any) -> Any:
+    """A field that is an argument. It is required if it has no default."""
+    return _field(typer.Argument(default, metavar=metavar, help=help, show_default=show_default, **more))
+
+
+def _field(info: Any) -> Any:
+    default = info.default
+    if default is list:
+        info.default = None
+        return field(default_factory=list, metadata={"info": info})
+    return field(metadata={"info": info}, **({} if default is ... else {"default": default}))
+
+
+def group(kind: type, panel: str | None = None, **help: str) -> Any:
+    """A field that holds the options of `kind`. Help shows all in `panel`, and `help` replaces some texts."""
+    return field(default_factory=kind, metadata={"panel": panel, "help": help})
+
+
+def takes(
+    function: Callable[..., Any],
+    kinds: Mapping[str, Any] | None = None,
+    check: Callable[[dict[str, Any]], None] = lambda given: None,
+) -> Callable[..., Any]:
+    """Wrap `function` for typer: each field of a parameter that is a dataclass becomes an option.
+
+    `kinds` are the types of its parameters, by default its annotations. `check` is called with the values of
+    all options by name.
+    """
+    kinds = kinds or {name: kind for name, kind in get_type_hints(function).items() if name != "return"}
+    parameters = [each for name, kind in kinds.items() for each in _parameters(name, kind)]
+
+    def command(**given: Any) -> Any:
+        check(given)
+        return function(*(_made(name, kind, given) for name, kind in kinds.items()))
+
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def _parameters(
+    name: str, kind: Any, *, info: Any = Parameter.empty, panel: str | None = None, help: Any = None
+) -> Iterator[Parameter]:
+    """The parameters that typer sees for a parameter or field: itself, or the fields of a dataclass."""
+    if not is_dataclass(kind):
+        yield Parameter(name, Parameter.KEYWORD_ONLY, default=info, annotation=kind)
+        return
+    hints = get_type_hints(kind)
+    for each in fields(kind):
+        how = dict(each.metadata)
+        if "info" in how:
+            how["info"] = own = copy(how["info"])
+            own.rich_help_panel = panel or own.rich_help_panel
+            own.help = (help or {}).get(each.name, own.help)
+        yield from _parameters(each.name, hints[each.name], **how)
+
+
+def _made(name: str, kind: Any, given: dict[str, Any]) -> Any:
+    """The value of a parameter or field, from the values of all options; None leaves the default."""
+    if not (isinstance(kind, type) and is_dataclass(kind)):
+        return given[name]
+    hints = get_type_hints(kind)
+    values = {each.name: _made(each.name, hints[each.name], given) for each in fields(kind)}
+    return kind(**{name: value for name, value in values.items() if value is not None})

@@ -1,0 +1,56 @@
+"""Columns of tables: their texts and widths, and which ones to drop when space is short."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from rich.cells import cell_len
+from rich.table import Table
+
+from pulsarctl_wire.render.text import clean
+
+GAP: Final = 2
+"""Cells between two columns."""
+PERSISTENT: Final = "persistent://"
+"""The prefix of topic names that is not shown."""
+
+
+class Column(NamedTuple):
+    """A column: title and text of a row. If space is short, the highest `rank` is dropped first, 0 never."""
+
+    title: str
+    text: Callable[[Any], str]
+    rank: int = 0
+    style: str = ""
+    is_name: bool = False
+
+
+def measured(columns: Sequence[Column], rows: Sequence[Any]) -> tuple[list[list[str]], list[int]]:
+    """The texts of all rows, and the width of each column in cells."""
+    texts = [[clean(column.text(row)) for column in columns] for row in rows]
+    titles = [column.title for column in columns]
+    return texts, [max(map(cell_len, column)) for column in zip(titles, *texts, strict=True)]
+
+
+def drop(columns: Sequence[Column], kept: list[int]) -> bool:
+    """Remove the least important column from `kept`; returns False if none may be dropped."""
+    least = max(kept, key=lambda at: columns[at].rank)
+    if columns[least].rank:
+        kept.remove(least)
+    return columns[least].rank > 0
+
+
+def grid() -> Table:
+    """A table without lines."""
+    return Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+
+
+def counted(number: int, name: str) -> str:
+    """A number with its noun: 1 frame, 2,000 frames."""
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
+def rate_text(rate: float | None) -> str:
+    """Format a rate per second."""
+    if rate is None:
+        return "-"
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"

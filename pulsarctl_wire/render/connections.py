@@ -1,0 +1,54 @@
+"""`decode --connections -o line`: one line per connection, with or without frames, and how it ended.
+
+1 17:43:05.622138 10.0.0.7:40198 → 10.0.0.9:6650  no data  SYN sent 4 times, never answered  7.01 s
+"""
+
+from typing import Final
+
+from pulsarctl_wire.record import Record
+from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.text import Paint, clean, count_of, cut_line, human_bytes, human_time
+from pulsarctl_wire.wire.ending import CLOSED, OPEN, PULSAR
+
+_SHOWN_CALMLY: Final = {CLOSED, OPEN}
+_DAMAGE: Final = ("malformed_to_broker", "malformed_to_client", "gaps_to_broker", "gaps_to_client")
+
+
+def connection_line(record: Record, paint: Paint, clock: Clock, width: int | None) -> str:
+    """The line of a connection, cut to `width` cells, but without cutting what went wrong."""
+    calm = record["end"] in _SHOWN_CALMLY
+    parts = [
+        f"{record['connection']:6} {clock(record['time_ns'])} {record['client']} → {record['server']}",
+        paint("bold" if record["protocol"] == PULSAR else "yellow", record["protocol"] or "no data"),
+        paint("" if calm else "red", record["how"]),
+    ]
+    if record["time_ns"] is not None and record["last_ns"] is not None:
+        parts.append(human_time(record["last_ns"] - record["time_ns"]))
+    wrong = len(parts) if calm else 2
+    if record["protocol"]:
+        parts += [_traffic(record, paint, "→", "broker"), _traffic(record, paint, "←", "client")]
+    if record["client_version"] is not None:
+        version = record["protocol_version"]
+        parts.append(clean(record["client_version"]) + ("" if version is None else f" v{version}"))
+    if record["proxy_to_broker_url"] is not None:
+        parts.append(f"to {clean(record['proxy_to_broker_url'])}")
+    line = "  ".join(parts)
+    if width is None:
+        return line
+    if calm and not any(record[name] for name in _DAMAGE):
+        return cut_line(line, width)
+    return cut_line(line, width, "".join(f"  {part}" for part in parts[wrong:]))
+
+
+def _traffic(record: Record, paint: Paint, arrow: str, to: str) -> str:
+    """The traffic in one direction."""
+    size = human_bytes(record[f"bytes_to_{to}"])
+    if record["protocol"] != PULSAR:
+        return f"{arrow} {size}"
+    frames, malformed, gaps = (record[f"{name}_to_{to}"] for name in ("frames", "malformed", "gaps"))
+    text = f"{arrow} {count_of(frames, 'frame')} {size}"
+    if malformed:
+        text += paint("red", f" {malformed} malformed")
+    if gaps:
+        text += paint("red", f" {count_of(gaps, 'gap')}")
+    return text

@@ -1,0 +1,282 @@
+"""`-o json`: renders one JSON object per line. See docs/json.md."""
+
+import json
+import re
+from typing import Any, Final
+
+import orjson
+
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.render.plan import Plan, Step, command_plans, metadata_at, walk, walk_command
+from pulsarctl_wire.views.values import plain_text
+from pulsarctl_wire.wire.commands import NAMES, PAYLOAD_TYPES
+from pulsarctl_wire.wire.fields import as_base64
+from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.payload import (
+    MAX_MESSAGES,
+    PROPERTY_COST,
+    SNAPPY_FRAMING,
+    WIDE_COST,
+    PayloadError,
+    decompress,
+    message_cost,
+)
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    BrokerEntryMetadata,
+    CompressionType,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
+
+_TERMINAL: Final = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+"""Characters that may affect a terminal but that JSON does not escape: DEL, C1, invisible, and bidi."""
+
+_LARGEST: Final = 1024 * 1024
+"""Bytes of an entry up to which the fast path is used: such an entry is below all limits of what is shown."""
+
+_SLOTS: Final = (
+    *("partition_key", "properties", "event_time", "sequence_id"),
+    *("compression", "uncompressed_size", "num_messages_in_batch"),
+    *("payload_size", "null_value", "ordering_key"),
+)
+"""Fields of metadata whose texts go to slots, in this order."""
+
+_KEY, _PROPERTIES, _EVENT_TIME, _SEQUENCE, _CODEC, _UNPACKED, _COUNT, _SIZE, _NULL, _ORDERING = range(10)
+
+_UNUSUAL: Final = {
+    *("CommandMessage.ack_set", "MessageMetadata.marker_type", "MessageMetadata.num_chunks_from_msg"),
+    *(f"MessageMetadata.{name}" for name in ("encryption_keys", "encryption_param", "ordering_key")),
+}
+"""Fields that change the meaning of an entry: these take the slow path."""
+
+_dumps: Final = orjson.dumps
+
+_MOST_TEXTS: Final = 10_000
+_LONGEST: Final = 200  # bytes of a text that is cached
+
+
+def json_line(record: dict[str, Any]) -> bytes:
+    """`record` as one line of JSON, including the line end, safe to print."""
+    line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE, default=str)
+    if line.isascii():
+        return line.replace(b"\x7f", b"\\u007f")
+    if _TERMINAL.search(line.decode()) is None:
+        return line
+    del line  # free the memory: the line may be large, and is built again
+    # There may be millions of such characters. Escaping everything that is not ASCII is fast: it runs in C.
+    return json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"
+
+
+class JsonLines:
+    """Renders events as lines of JSON, the same as `json_line` makes from a recorder's records.
+
+    Lines of usual frames are built directly from their bytes, without records (see `plan`).
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._budget = recorder.budget
+        self._plans: dict[str, Plan] = {}
+        self._commands = command_plans(self._plan)
+        self._metadata = self._plan(MessageMetadata.DESCRIPTOR)
+        self._single = self._plan(SingleMessageMetadata.DESCRIPTOR)
+        self._broker = self._plan(BrokerEntryMetadata.DESCRIPTOR)
+        self._texts: dict[str | bytes | None, str] = {None: "null"}
+        self._cost = 0  # of opening the entry of the current frame
+
+    def __call__(self, event: Event) -> bytes:
+        """The line of `event`, including the line end."""
+        if isinstance(event, Frame):
+            try:
+                line = self._usual(event)
+            except UnicodeDecodeError:
+                line = None
+            if line is not None:
+                return line.encode()
+        return json_line(self._recorder(event))
+
+    # -- plans
+
+    def _plan(self, descriptor: Any) -> Plan:
+        known = self._plans.get(descriptor.full_name)
+        if known is None:
+            known = self._plans[descriptor.full_name] = Plan(_gathered, braces=True)
+            known.fill(descriptor, self._step)
+        return known
+
+    def _step(self, field: Any) -> Step | None:
+        owner = field.containing_type.name
+        if f"{owner}.{field.name}" in _UNUSUAL:
+            return None
+        slot = _SLOTS.index(field.name) if owner.endswith("Metadata") and field.name in _SLOTS else -1
+        # of messages in a batch, only the slots are shown
+        prefix = None if owner == "SingleMessageMetadata" else f',"{field.name}":'
+        if field.message_type is not None:
+            return Step(field, prefix, plan=self._plan(field.message_type), slot=slot)
+        if field.enum_type is not None:
+            names = {value.number: f'"{value.name}"' for value in field.enum_type.values}
+            return Step(field, prefix, number=names.get, slot=slot)
+        if field.type == field.TYPE_BOOL:
+            return Step(field, prefix, number=("false", "true").__getitem__, slot=slot)
+        is_text = field.type == field.TYPE_STRING or field.name == "ordering_key"
+        return Step(field, prefix, sized=self._quoted if is_text else _base64, slot=slot)
+
+    def _quoted(self, text: str | bytes | None) -> str:
+        """A text as a JSON string."""
+        known = self._texts.get(text)
+        if known is None:
+            assert text is not None
+            known = _dumps(text if isinstance(text, str) else text.decode()).decode()
+            if len(text) <= _LONGEST:
+                if len(self._texts) >= _MOST_TEXTS:
+                    self._texts = {None: "null"}
+                self._texts[text] = known
+        return known
+
+    # -- frames
+
+    def _usual(self, frame: Frame) -> str | None:
+        """The line of a frame; None if it needs the slow path."""
+        plan = self._commands.get(frame.type)
+        if plan is None or frame.notes or frame.partial or frame.base is None or frame.resend_of is not None:
+            return None
+        connection, has_entry = frame.connection, frame.type in PAYLOAD_TYPES
+        parts = [
+            f'{{"number":{frame.number},"time_ns":{_number(frame.time_ns)},"connection":{connection.index},'
+            f'"to_broker":{"true" if frame.to_broker else "false"},"packet":{frame.packet},'
+            f'"client":{self._quoted(connection.client)},"server":{self._quoted(connection.server)},'
+            f'"command":"{NAMES[frame.type]}","total_size":{len(frame.raw) - 4},"fields":'
+        ]
+        if not walk_command(frame, plan, parts):
+            return None
+        if not has_entry:
+            parts.append(',"broker_entry_metadata":null,"checksum":null,"metadata":null,"messages":[')
+        elif not self._entry(frame, parts):
+            return None
+        parts.append(
+            f'],"request":{_number(frame.request)},"latency_ns":{_number(frame.latency_ns)},'
+            f'"topic":{self._quoted(frame.topic)},"subscription":{self._quoted(frame.subscription)},'
+            '"partial":false,"notes":[]'
+        )
+        if self._recorder.answers or frame.answer is not None:
+            parts.append(f',"answer":{_number(frame.answer)}')
+        parts.append("}\n")
+        line = "".join(parts)
+        if line.isascii():
+            if "\x7f" in line:
+                line = line.replace("\x7f", "\\u007f")
+        elif _TERMINAL.search(line) is not None:
+            return None
+        if has_entry:
+            if self._cost > self._budget.left:
+                return None
+            self._budget.read(len(frame.raw))
+            self._budget.left -= self._cost
+        return line
+
+    def _entry(self, frame: Frame, parts: list[str]) -> bool:
+        """Add a frame's entry to `parts`; returns False if it needs the slow path."""
+        start = metadata_at(frame)
+        if start < 0 or frame.schema is not None or self._recorder.schema is not None:
+            return False
+        raw = frame.raw
+        parts.append(',"broker_entry_metadata":' if frame.broker_entry else ',"broker_entry_metadata":null')
+        if frame.broker_entry and not walk(
+            raw, 14 + (raw[6] << 8 | raw[7]), start - 10, self._broker, parts, []
+        ):
+            return False
+        parts.append(',"checksum":"valid","metadata":')
+        slots = [""] * len(_SLOTS)
+        if not walk(raw, start, frame.payload_at, self._metadata, parts, slots):
+            return False
+        parts.append(',"messages":[')
+        self._cost = 0
+        payload = self._decompressed(slots[_CODEC], slots[_UNPACKED], raw[frame.payload_at :])
+        if payload is None or len(payload) > _LARGEST:
+            return False
+        if slots[_COUNT]:
+            return self._batch(int(slots[_COUNT]), payload, parts)
+        self._message(None, slots, payload, parts)
+        return True
+
+    def _decompressed(self, codec: str, unpacked: str, payload: bytes) -> bytes | None:
+        """Decompress a payload; None: take the slow path. `codec` and `unpacked` (a size): from metadata."""
+        if codec in ("", '"NONE"'):
+            return payload
+        size = int(unpacked or 0)
+        if size > min(_LARGEST, self._budget.left) or payload.startswith(SNAPPY_FRAMING):
+            return None
+        self._cost = size
+        try:
+            return decompress(CompressionType.Value(codec[1:-1]), payload, size)
+        except (PayloadError, MemoryError):
+            return None
+
+    def _batch(self, count: int, payload: bytes, parts: list[str]) -> bool:
+        """Add the messages of a batch to `parts`; returns False if they need the slow path."""
+        if count > MAX_MESSAGES:
+            return False
+        at, index, size = 0, 0, len(payload)
+        while size - at > 4:
+            start = at + 4
+            stop = start + int.from_bytes(payload[at:start], "big")
+            slots = [""] * len(_SLOTS)
+            if stop > size or not walk(payload, start, stop, self._single, [], slots):
+                return False
+            at = stop + int(slots[_SIZE])
+            if not stop <= at <= size or self._cost > self._budget.left:
+                return False
+            self._cost += message_cost(stop - start)
+            if index:
+                parts.append(",")
+            self._message(index, slots, payload[stop:at], parts)
+            index += 1
+        return at == size and index == count
+
+    def _message(self, index: int | None, slots: list[str], payload: bytes, parts: list[str]) -> None:
+        """Add a message to `parts`; `slots` are the texts of its metadata."""
+        properties, shown, more = "{}", "null", ""
+        if slots[_PROPERTIES]:
+            pairs = orjson.loads(slots[_PROPERTIES])
+            properties = orjson.dumps({each["key"]: each["value"] for each in pairs}).decode()
+            if index is not None:
+                self._cost += PROPERTY_COST * len(pairs)
+        if slots[_ORDERING]:
+            more = f',"ordering_key":{slots[_ORDERING]}'
+        if slots[_NULL] == "true":
+            more += ',"null_value":true'
+        else:
+            shown = _payload(payload)
+            if not payload.isascii():
+                self._cost += WIDE_COST * len(payload)
+        parts.append(
+            f'{{"index":{_number(index)},"key":{slots[_KEY] or "null"},"properties":{properties},'
+            f'"event_time":{slots[_EVENT_TIME] or "null"},"size":{len(payload)},"payload":{shown},'
+            f'"sequence_id":{slots[_SEQUENCE] or "null"}{more}}}'
+        )
+
+
+def _payload(payload: bytes) -> str:
+    """A payload without schema, shown as by `show_plain`."""
+    try:
+        quoted = _dumps(payload.decode())
+    except UnicodeDecodeError:
+        quoted = b""
+    # only the two quotes were added: nothing was escaped, so it has no control characters
+    if len(quoted) == len(payload) + 2 or plain_text(payload) is not None:
+        return f'{{"view":"text","value":{quoted.decode()}}}'
+    return f'{{"view":"hex","value":"{payload.hex()}"}}'
+
+
+def _gathered(texts: list[str]) -> str:
+    return f"[{','.join(texts)}]"
+
+
+def _base64(data: bytes) -> str:
+    return f'"{as_base64(data)}"'
+
+
+def _number(value: int | None) -> str:
+    return "null" if value is None else str(value)

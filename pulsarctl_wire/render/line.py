@@ -1,0 +1,452 @@
+"""`-o line`: renders one line per frame. Written for speed: plain strings, no layout engine.
+
+16 10:43:05.622138 0 → SEND         public/default/orders producer=0 seq=0 "order 0" 99 B crc=ok
+17 10:43:05.626109 0 ← SEND_RECEIPT public/default/orders producer=0 seq=0 id=45:0 33 B 3.97 ms after #16
+"""
+
+from codecs import utf_8_decode
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from pulsarctl_wire.record import Record, notes_of
+from pulsarctl_wire.render.plan import ALWAYS, Plan, Step, command_plans, metadata_at, walk, walk_command
+from pulsarctl_wire.render.text import Origin, Paint, clean, cut_line, human_bytes, human_time
+from pulsarctl_wire.wire.commands import BODIES, command_name
+from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
+from pulsarctl_wire.wire.fields import SECRETS, as_text
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    CompressionType,
+    KeySharedMode,
+    MarkerType,
+    MessageIdData,
+    MessageMetadata,
+    Schema,
+    SingleMessageMetadata,
+)
+from pulsarctl_wire.wire.redaction import event_spans, hex_digits, hides_entry
+
+Column = tuple[str, Callable[[Any], str] | None, object]
+"""(label, function that formats a value or None for hidden fields, the value that is not shown)."""
+
+_LABELS: Final = {
+    "producer_id": "producer",
+    "consumer_id": "consumer",
+    "sequence_id": "seq",
+    "highest_sequence_id": "highest",
+    "request_id": "req",
+    "message_id": "id",
+    "message_ids": "ids",
+    "messagePermits": "permits",
+    "producer_name": "name",
+    "consumer_name": "name",
+    "protocol_version": "v",
+    "txnid_most_bits": "txn_most",
+    "txnid_least_bits": "txn_least",
+    "auth_method_name": "auth",
+    "client_version": "",
+    "server_version": "",
+    "subType": "",
+    "ack_type": "",
+    "response": "",
+    "error": "",
+    "message": "",
+}
+_HIDDEN: Final = {
+    *("topic", "subscription", "metadata", "feature_flags", "properties", "subscription_properties"),
+    *("num_messages", "is_chunk", "user_provided_producer_name"),
+}
+_SHOWN_AS_DEFAULT: Final = {
+    "CommandPartitionedTopicMetadataResponse.partitions",
+    "CommandLookupTopicResponse.response",  # Redirect is 0
+    *(f"CommandEndTxn{where}.txn_action" for where in ("", "OnPartition", "OnSubscription")),
+}
+"""Fields that are shown even if they have their default value."""
+_ALL_ONES: Final = 2**64 - 1
+_STYLES: Final = {
+    "red": ("ERROR", "SEND_ERROR"),
+    "green": ("SEND", "MESSAGE"),
+    "dim": ("PING", "PONG", "FLOW", "SEND_RECEIPT", "ACK", "ACK_RESPONSE"),
+    "magenta": ("CLOSE_PRODUCER", "CLOSE_CONSUMER", "TOPIC_MIGRATED", "REACHED_END_OF_TOPIC"),
+}
+_PREVIEW: Final = 32
+_LARGEST_METADATA: Final = 4096  # bytes of metadata parsed for the preview of a batch
+_BYTES: Final = 16  # shown of a malformed stretch
+_CONTROLS: Final = {code: None for code in range(32) if chr(code) not in "\t\n\r"}
+_MOST_COMMANDS: Final = 1_000  # cached, including unknown ones
+_LONGEST: Final = 300
+"""The first characters of a text that are shown."""
+_MARKERS: Final = {value.number: value.name for value in MarkerType.DESCRIPTOR.values}
+CODECS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
+
+
+class Clock:
+    """Formats times: time of day (UTC or local), date in UTC, epoch seconds, or seconds since `origin`."""
+
+    def __init__(self, form: str = "utc", origin: Origin | None = None) -> None:
+        self._form = form
+        self._origin = origin or Origin()
+        self._time_ns: int | None = None
+        self._whole = "-"
+        self._second = -1
+        self._text = ""
+        self._zone = None if form == "local" else timezone.utc
+        self._pattern = "%Y-%m-%dT%H:%M:%S" if form == "date" else "%H:%M:%S"
+
+    def __call__(self, time_ns: int | None) -> str:
+        """`time_ns` (ns since the epoch) as text, to the microsecond; "-" for None."""
+        if time_ns != self._time_ns:  # frames of the same packet have the same time
+            self._time_ns = time_ns
+            self._whole = "-" if time_ns is None else self._format(time_ns)
+        return self._whole
+
+    def _format(self, time_ns: int) -> str:
+        if self._form == "relative":
+            after = (time_ns - (self._origin.time_ns or 0)) // 1000
+            seconds, rest = divmod(abs(after), 1_000_000)
+            return f"{'-' if after < 0 else ''}{seconds}.{rest:06d}"
+        second, rest = divmod(time_ns, 1_000_000_000)
+        if self._form == "epoch":
+            return f"{second}.{rest:09d}"
+        if second != self._second:
+            self._second = second
+            try:
+                self._text = datetime.fromtimestamp(second, self._zone).strftime(self._pattern)
+            except (OverflowError, OSError, ValueError):
+                self._text = str(second)
+        return f"{self._text}.{str(rest // 1000).zfill(6)}"
+
+
+class LineRenderer:
+    """Renders events as lines, without the line end."""
+
+    def __init__(
+        self,
+        paint: Paint,
+        clock: Clock | None = None,
+        *,
+        show_secrets: bool = False,
+        notes: Callable[[Frame], Sequence[str]] | None = None,
+    ) -> None:
+        self._paint = paint
+        self._notes = notes
+        self._clock = clock or Clock()
+        self._show_secrets = show_secrets
+        self._columns: dict[FieldDescriptor, Column] = {}
+        self._ids = Plan(min).fill(MessageIdData.DESCRIPTOR, _step_of_id)
+        self._plans = command_plans(lambda message: Plan(_several).fill(message, self._step))
+        self._metadata = Plan(_several).fill(MessageMetadata.DESCRIPTOR, _step_of_metadata)
+        self._topics: dict[str | None, str] = {None: ""}
+        self._commands: dict[int, str] = {}
+        self._arrows = (paint("cyan", "←"), paint("yellow", "→"))
+        self._checksums: dict[str | None, str] = {
+            None: "",
+            "valid": " crc=ok",
+            "absent": " " + paint("yellow", "crc=none"),
+            "invalid": " " + paint("red", "crc=BAD"),
+        }
+
+    def __call__(self, event: Event, width: int | None = None, record: Record | None = None) -> str:
+        """The line of `event`, cut to `width` cells, but without cutting what is wrong with a frame.
+
+        A caller that already has the frame's `record` should pass it, to save time.
+        """
+        if not isinstance(event, Frame):
+            return self._damage(event) if width is None else cut_line(self._damage(event), width)
+        number = event.type
+        topic = self._topics.get(event.topic)
+        if topic is None:
+            topic = self._topic(event.topic)
+        command = self._commands.get(number) or self._command(event)
+        parts = [  # compiled, a format such as :6 takes a microsecond
+            f"{str(event.number).rjust(6)} {self._clock(event.time_ns)} {event.connection.index} "
+            f"{self._arrows[event.to_broker]} {command}{topic}"
+        ]
+        if event.subscription is not None:
+            parts.append(f" sub={clean(event.subscription)}")
+        usual = self._usual(event, parts)
+        if not usual:
+            self._unusual(event, parts)
+        size, checksum = len(event.raw), self._checksums[event.checksum]
+        parts.append(f" {size} B{checksum}" if size < 1000 else f" {human_bytes(size)}{checksum}")
+        if event.latency_ns is not None:
+            parts.append(f" {human_time(event.latency_ns)}")
+        if event.request is not None and event.resend_of is not None:
+            parts.append(f" after #{event.resend_of}, sent again as #{event.request}")
+        elif event.request is not None:
+            parts.append(f" after #{event.request}")
+        elif event.resend_of is not None:
+            parts.append(f" sent before as #{event.resend_of}")
+        if event.answer is not None:
+            parts.append(f" answered by #{event.answer}")
+        if event.partial:
+            parts.append(self._paint("red", " PARTIAL"))
+        if self._notes is not None:
+            notes = self._notes(event)
+        else:
+            notes = event.notes if usual else notes_of(event, record)
+        if notes:
+            parts += [self._paint("yellow", f" ! {clean(note)}") for note in notes]
+        line = "".join(parts)
+        return line if width is None else cut_line(line, width, _wrong(event, parts, len(notes)))
+
+    def _damage(self, event: Event) -> str:
+        where = (
+            f"     - {self._clock(event.time_ns)} {event.connection.index} {self._arrows[event.to_broker]} "
+        )
+        if isinstance(event, Gap):
+            return f"{where}{self._paint('red', 'GAP')} {event.size} bytes were not captured"
+        assert isinstance(event, Malformed)
+        digits = hex_digits(event.raw[:_BYTES], [] if self._show_secrets else event_spans(event))
+        return (
+            f"{where}{self._paint('red', 'MALFORMED')} {clean(event.reason)} | "
+            f"{event.size} bytes: {digits}{'…' if event.size > _BYTES else ''}"
+        )
+
+    def _command(self, frame: Frame) -> str:
+        name = frame.command
+        if frame.base is None:  # the command is incomplete, but its type may be there
+            head = frame.raw[8:10]
+            return f"{command_name(head[1]) if head[:1] == bytes([8]) and len(head) == 2 else ''}?".ljust(12)
+        style = next((style for style, names in _STYLES.items() if name in names), "bold")
+        text = self._paint(style, name) + " " * max(12 - len(name), 0)
+        if len(self._commands) < _MOST_COMMANDS:
+            self._commands[frame.type] = text
+        return text
+
+    def _topic(self, topic: str | None) -> str:
+        if len(self._topics) > 10_000:
+            self._topics = {None: ""}
+        text = " " + self._paint("blue", clean((topic or "").removeprefix("persistent://")))
+        self._topics[topic] = text
+        return text
+
+    # -- the command and its entry
+
+    def _usual(self, frame: Frame, parts: list[str]) -> bool:
+        """Add the fields of a command and its entry; returns False if they need the slow path."""
+        plan = self._plans.get(frame.type)
+        if plan is None or frame.partial or frame.base is None or frame.resend_of is not None:
+            return False
+        before = len(parts)
+        try:
+            if walk_command(frame, plan, parts) and (
+                frame.checksum is None or self._usual_entry(frame, parts)
+            ):
+                return True
+        except UnicodeDecodeError:
+            pass
+        del parts[before:]
+        return False
+
+    def _usual_entry(self, frame: Frame, parts: list[str]) -> bool:
+        start, stop, slots = metadata_at(frame), frame.payload_at, [""]
+        if start < 0 or not walk(frame.raw, start, stop, self._metadata, parts, slots):
+            return False
+        if slots[0]:
+            self._entry(frame, frame.metadata, parts)
+        else:
+            parts.append(f" {_preview(frame.raw[stop : stop + _PREVIEW + 1])}")
+        return True
+
+    def _unusual(self, frame: Frame, parts: list[str]) -> None:
+        """Add the fields of any command and its entry: the slow path."""
+        name = BODIES.get(frame.type)
+        body = None if name is None or frame.base is None else getattr(frame.base, name)
+        if frame.type in WITH_SECRETS and not self._show_secrets and body is not None and is_doubtful(frame):
+            parts.append(" [redacted]")
+        elif body is not None:
+            for field, value in body.ListFields():
+                label, show, boring = self._columns.get(field) or self._column(field)
+                if show is not None and (boring is None or value != boring):
+                    text = _several([show(each) for each in value]) if field.is_repeated else show(value)
+                    parts.append(f" {label}{text}")
+        if frame.metadata is not None:
+            self._entry(frame, frame.metadata, parts)
+
+    def _column(self, field: FieldDescriptor) -> Column:
+        label = _LABELS.get(field.name, field.name)
+        always = field.is_required or field.full_name.rpartition("pulsar.proto.")[2] in _SHOWN_AS_DEFAULT
+        self._columns[field] = column = (
+            f"{label}=" if label else "",
+            None if field.name in _HIDDEN else _shower(field, self._show_secrets),
+            _ALL_ONES if field.name == "highest_sequence_id" else None if always else field.default_value,
+        )
+        return column
+
+    def _step(self, field: Any) -> Step | None:
+        """The step of a field in the plan of a command, made from its column."""
+        label, show, boring = self._column(field)
+        if show is None:
+            return Step(field, None)
+        if field.message_type is not None:
+            ids = field.message_type is MessageIdData.DESCRIPTOR
+            return Step(field, f" {label}", plan=self._ids) if ids else None
+        dull = ALWAYS
+        if isinstance(boring, int):
+            dull = -1 if boring == _ALL_ONES else boring
+        elif boring is not None and not field.is_repeated:
+            dull = 0  # its size
+        if field.type == FieldDescriptor.TYPE_STRING:
+            return Step(field, f" {label}", sized=lambda data: _text(data.decode()), boring=dull)
+        number: Callable[[int], str | None] | None = None
+        if field.enum_type is not None:
+            number = {value.number: value.name for value in field.enum_type.values}.get
+        elif field.type == FieldDescriptor.TYPE_BOOL:
+            number = show
+        return Step(field, f" {label}", number=number, sized=show, boring=dull)
+
+    def _entry(self, frame: Frame, metadata: Any, parts: list[str]) -> None:
+        if not self._show_secrets and hides_entry(frame):
+            parts.append(" [redacted]")
+            return
+        plain, batched = True, metadata.HasField("num_messages_in_batch")
+        if batched:
+            parts.append(f" batch={metadata.num_messages_in_batch}")
+        if metadata.num_chunks_from_msg > 1:
+            parts.append(f" chunk={metadata.chunk_id + 1}/{metadata.num_chunks_from_msg}")
+            plain = False
+        if metadata.compression:
+            parts.append(f" {CODECS[metadata.compression]}")
+            plain = False
+        if metadata.encryption_keys:
+            parts.append(
+                f" encrypted={_several([clean(as_text(key.key)) for key in metadata.encryption_keys])}"
+            )
+            plain = False
+        if metadata.marker_type:
+            parts.append(f" marker={_MARKERS.get(metadata.marker_type, metadata.marker_type)}")
+        if metadata.partition_key:
+            parts.append(f" key={_text(metadata.partition_key)}")
+        if metadata.null_value:
+            parts.append(" null")
+        elif plain and not frame.partial:
+            raw, at = frame.raw, frame.payload_at
+            if not batched:
+                parts.append(f" {_preview(raw[at : at + _PREVIEW + 1])}")
+                return
+            at, end = _first_of_batch(raw, at)
+            if at >= 0:
+                parts.append(f" {_preview(raw[at : min(at + _PREVIEW + 1, end)])}")
+            if end < len(raw):
+                parts.append(" …")
+
+
+def _wrong(frame: Frame, parts: list[str], notes: int) -> str:
+    """The end of a line, from its first part that says what is wrong with the frame; "" if none does."""
+    number = frame.partial + notes
+    if frame.checksum == "invalid":
+        number += 1 + sum(value is not None for value in (frame.latency_ns, frame.request, frame.answer))
+    return "".join(parts[len(parts) - number :])
+
+
+def _shower(field: Any, show_secrets: bool) -> Callable[[Any], str]:
+    """The function that formats one value of `field`."""
+    if field.full_name in SECRETS and not show_secrets:
+        return lambda value: "[redacted]"
+    if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+        return _MESSAGES.get(field.message_type.name, lambda value: "{…}")
+    if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+        return {value.number: value.name for value in field.enum_type.values}.__getitem__
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return lambda value: value.hex() if len(value) <= 16 else f"{len(value)} bytes"
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return _text
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        return lambda value: "true" if value else "false"
+    return _unsigned if field.type == FieldDescriptor.TYPE_UINT64 else str
+
+
+_ID: Final[dict[str, tuple[str, Callable[[int], str] | None]]] = {
+    "ledgerId": ("", None),
+    "entryId": (":", None),
+    "partition": (":", None),
+    "batch_index": ("[", "{}]".format),
+    "ack_set": ("", lambda word: "~"),
+}
+"""Parts of a message id -> prefix and format; see `_message_id`."""
+
+
+def _step_of_id(field: Any) -> Step:
+    prefix, number = _ID.get(field.name, (None, None))
+    return Step(field, prefix, number=number, boring=-1 if prefix and not field.is_required else ALWAYS)
+
+
+_SHOWN: Final = {"num_messages_in_batch", "compression", "partition_key", "null_value"}
+"""Fields of metadata that are shown in a line if they are set."""
+_RARE: Final = {"num_chunks_from_msg", "encryption_keys", "marker_type"}
+
+
+def _step_of_metadata(field: Any) -> Step | None:
+    """The step of a metadata field: shows nothing, but fills the slot if the field is one of `_SHOWN`."""
+    if field.name in _RARE:
+        return None
+    if field.name not in _SHOWN:
+        return Step(field, None)
+    return Step(field, None, number=CODECS.get if field.enum_type else None, sized=repr, slot=0)
+
+
+def _unsigned(value: int) -> str:
+    return "-1" if value == _ALL_ONES else str(value)
+
+
+def _text(value: str | bytes) -> str:
+    text = clean(as_text(value[:_LONGEST]))
+    if len(value) > _LONGEST:
+        text += "…"
+    return text if text and " " not in text else f'"{text}"'
+
+
+def _several(texts: list[str]) -> str:
+    return ",".join(texts) if len(texts) <= 3 else f"{texts[0]},…,{texts[-1]}({len(texts)})"
+
+
+def _message_id(value: Any) -> str:
+    ledger, entry, partition = value.ledgerId, value.entryId, value.partition
+    if ledger == _ALL_ONES or entry == _ALL_ONES:
+        text = f"{_unsigned(ledger)}:{_unsigned(entry)}"
+    else:
+        text = f"{ledger}:{entry}"
+    if partition >= 0:
+        text += f":{partition}"
+    if value.batch_index >= 0:
+        text += f"[{value.batch_index}]"
+    return f"{text}~" if value.ack_set else text  # ~: some messages of the batch
+
+
+_MESSAGES: Final[dict[str, Callable[[Any], str]]] = {
+    "MessageIdData": _message_id,
+    "Schema": lambda schema: Schema.Type.Name(schema.type),
+    "KeySharedMeta": lambda meta: KeySharedMode.Name(meta.keySharedMode),
+    "AuthData": lambda data: clean(as_text(data.auth_method_name)),
+    "Subscription": lambda value: f"{clean(as_text(value.topic))}/{clean(as_text(value.subscription))}",
+}
+
+
+def _first_of_batch(raw: bytes, at: int) -> tuple[int, int]:
+    """Where the payload of the first message of the batch at `at` starts (-1: unknown) and ends."""
+    start = at + 4
+    size = int.from_bytes(raw[at:start], "big")
+    try:
+        single = SingleMessageMetadata.FromString(raw[start : start + min(size, _LARGEST_METADATA)])
+    except DecodeError:
+        return -1, len(raw)
+    end = start + size + single.payload_size
+    known = not single.null_value and start + size <= end <= len(raw)
+    return (start + size if known else -1), end
+
+
+def _preview(payload: bytes) -> str:
+    try:
+        text, _ = utf_8_decode(payload[:_PREVIEW], "strict", False)  # ignores a cut character at the end
+    except UnicodeDecodeError:
+        text = "\0"
+    if not text.isprintable():
+        if text.translate(_CONTROLS) != text:
+            return f"0x{payload[:8].hex()}{'…' if len(payload) > 8 else ''}"
+        text = clean(text)
+    return f'"{text}…"' if len(payload) > _PREVIEW else f'"{text}"'

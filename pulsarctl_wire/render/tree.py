@@ -1,0 +1,142 @@
+"""`-o tree`: renders all fields of a frame, its messages and payloads, as a tree.
+
+A frame may have a hundred thousand fields, so the guides are drawn here: rich would take 0.1 ms per line.
+"""
+
+from typing import Any, Final, TypeAlias
+
+from pulsarctl_wire.record import Record, Recorder
+from pulsarctl_wire.render.line import LineRenderer
+from pulsarctl_wire.render.text import Paint, clean, human_time
+from pulsarctl_wire.wire.annotate import annotated
+from pulsarctl_wire.wire.frame import Event, Frame, Malformed
+from pulsarctl_wire.wire.redaction import event_spans, hex_digits
+
+_SHOWN: Final = 2_000
+"""The first characters of a value that are shown; JSON has all."""
+
+_DIGITS: Final = 16  # bytes shown of each part of a malformed stretch
+
+_NESTED: Final = frozenset((dict, list))
+
+_Lines: TypeAlias = "list[str | tuple[str, _Lines]]"
+"""Lines of a tree, some with lines below them."""
+
+
+class TreeRenderer:
+    """Renders events as trees, below the line of the event."""
+
+    def __init__(
+        self, line: LineRenderer, recorder: Recorder, paint: Paint, *, show_secrets: bool = False
+    ) -> None:
+        self._line = line
+        self._show_secrets = show_secrets
+        self._recorder = recorder
+        self._paint = paint
+
+    def __call__(self, event: Event) -> str:
+        """The tree of `event`, without a final line end."""
+        connection, packets = event.connection, event.packets or (event.packet,)
+        where = f"{connection.client} {'→' if event.to_broker else '←'} {connection.server}"
+        span = f"packet {packets[-1]}" if len(packets) == 1 else f"packets {packets[0]}…{packets[-1]}"
+        below: _Lines = [self._paint("dim", f"{where}, {span}, offset {event.offset}")]
+        record = None
+        if isinstance(event, Frame):
+            record = self._recorder(event)
+            self._frame(below, record)
+        elif isinstance(event, Malformed):
+            self._broken(below, event)
+        else:
+            self._values(below, {"gap": event.size})
+        drawn = [self._line(event, record=record)]
+        self._draw(below, "", drawn)
+        return "\n".join(drawn)
+
+    def _draw(self, lines: _Lines, guides: str, drawn: list[str]) -> None:
+        """Add `lines` to `drawn`, each after `guides`."""
+        before, inside, last = self._paint("dim", f"{guides}├── "), f"{guides}│   ", len(lines) - 1
+        for number, line in enumerate(lines):
+            if number == last:
+                before, inside = self._paint("dim", f"{guides}└── "), f"{guides}    "
+            if isinstance(line, str):
+                drawn.append(before + line)
+            else:
+                text, below = line
+                drawn.append(before + text)
+                if below:
+                    self._draw(below, inside, drawn)
+
+    def _broken(self, lines: _Lines, event: Malformed) -> None:
+        """Add the reason and the bytes of a malformed stretch, split as in `-o hex`."""
+        paint = self._paint
+        self._values(lines, {"malformed": event.reason, "size": event.size})
+        hidden = [] if self._show_secrets else event_spans(event)
+        digits = hex_digits(event.raw, hidden)
+        below: _Lines = []
+        for start, stop, label in annotated(event, hidden):
+            first = digits[3 * start : 3 * min(stop, start + _DIGITS) - 1]
+            more = f" … ({stop - start} bytes)" if stop - start > _DIGITS else ""
+            below.append(f"{paint('dim', f'{start:08x} ')}{first}{more} {paint('cyan', clean(label))}")
+        lines.append((paint("blue", "bytes"), below))
+
+    def _frame(self, lines: _Lines, record: Record) -> None:
+        paint = self._paint
+        self._branch(lines, paint("bold", record["command"]), record["fields"] or {})
+        for part in ("broker_entry_metadata", "metadata"):
+            if record[part] is not None:
+                self._branch(lines, paint("bold", part), record[part])
+        if record["checksum"]:
+            style = {"valid": "green", "invalid": "red"}.get(record["checksum"], "yellow")
+            lines.append(f"{paint('bold', 'checksum')} {paint(style, record['checksum'])}")
+        for message in record["messages"]:
+            index = message.pop("index")
+            self._branch(lines, paint("bold", "message" if index is None else f"message {index}"), message)
+        if record["request"] is not None:
+            took = "" if record["latency_ns"] is None else f" after {human_time(record['latency_ns'])}"
+            since = f" that repeats frame {record['resend_of']}" if "resend_of" in record else ""
+            lines.append(paint("cyan", f"answers frame {record['request']}{since}{took}"))
+        elif "resend_of" in record:
+            lines.append(paint("cyan", f"repeats frame {record['resend_of']}"))
+        lines += [paint("yellow", f"! {clean(note)}") for note in record["notes"]]
+
+    def _branch(self, lines: _Lines, text: str, values: dict[str, Any]) -> None:
+        """Add a line with `values` below it."""
+        below: _Lines = []
+        self._values(below, values)
+        lines.append((text, below))
+
+    def _values(self, lines: _Lines, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            if value is None or (not value and isinstance(value, (dict, list))):
+                continue
+            self._value(lines, clean(str(name)), value)
+
+    def _value(self, lines: _Lines, name: str, value: Any) -> None:
+        if isinstance(value, dict):
+            if "view" in value and "value" in value:
+                self._value(lines, f"{name} ({clean(str(value['view']))})", value["value"])
+                if len(value) > 2:
+                    rest = {key: each for key, each in value.items() if key not in ("view", "value")}
+                    self._values(lines, rest)
+            else:
+                self._branch(lines, self._paint("blue", name), value)
+        elif isinstance(value, list) and not _NESTED.isdisjoint(map(type, value)):
+            below: _Lines = []
+            for index, item in enumerate(value):
+                self._value(below, f"[{index}]", item)
+            lines.append((self._paint("blue", f"{name} ({len(value)})"), below))
+        else:
+            lines.append(self._paint("blue", f"{name}: ") + _text(value))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, list):
+        text = ", ".join(map(str, value))
+    elif isinstance(value, bool):
+        return "true" if value else "false"
+    else:
+        return str(value)
+    rest = len(text) - _SHOWN
+    return clean(text) if rest <= 0 else f"{clean(text[:_SHOWN])}… and {rest} characters more"
