@@ -1,7 +1,7 @@
-"""Build hook: compiles the modules that every frame passes through, by mypyc, where there is a C compiler.
+"""Build hook: compiles the modules that every frame passes through, with mypyc, if there is a C compiler.
 
-They are plain Python, and run as such where they are not compiled, at about half the speed: in an editable
-install, without a compiler, with PWIRE_PURE=1 in the environment.
+They are plain Python, and run uncompiled at about half the speed: in an editable
+install, without a compiler, or with PWIRE_PURE=1 in the environment.
 """
 
 import os
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -17,42 +18,68 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PACKAGE = "pulsarctl_wire"
 COMPILED = (
     *(
-        "wire/frame",
-        "wire/origins",
-        "wire/stream",
-        "wire/session",
-        "wire/topics",
+        "wire/counts",
+        "wire/exchanges",
         "wire/fields",
+        "wire/frame",
+        "wire/knowledge",
+        "wire/lost",
+        "wire/part",
         "wire/payload",
+        "wire/resync",
+        "wire/state",
+        "wire/stream",
+        "wire/varint",
     ),
     "wire/walk",
     *("capture/packets", "capture/halves", "capture/reassembly", "capture/files", "capture/sources"),
-    *("table/builder", "table/columns", "record", "cli/line"),
+    *("pipeline/decode", "stats/counting", "table/builder", "table/columns"),
+    *("record", "render/plan", "render/line", "render/jsonl"),
 )
-"""Modules; a class of theirs that others inherit from says so (docs/architecture.md)."""
+"""Modules to compile; their classes that others inherit from must be marked (docs/architecture.md)."""
 
 _ANYTHING = "from typing import Any\ndef __getattr__(name: str) -> Any: ...\n"
-"""A stub. What the real ones promise is not so for every message received: text may be bytes."""
+"""A stub. The types in the real ones are wrong for some received messages: text may be bytes."""
 
 _COMPILE = """
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from mypyc.build import mypycify
 from setuptools import setup
-extensions = mypycify(["--ignore-missing-imports", *sys.argv[2:]], debug_level="0", group_name=sys.argv[1])
-for each in extensions:  # what compilers warn of in generated code is no concern of users
+from setuptools.command.build_ext import build_ext
+
+class Parallel(build_ext):
+    def build_extensions(self):
+        compile = self.compiler.compile
+        def compile_all(sources, **options):
+            def compile_one(source):
+                objects = compile([source], **options)
+                print("compiled", os.path.basename(source), flush=True)
+                return objects
+            largest_first = sorted(sources, key=os.path.getsize, reverse=True)
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                return sum(pool.map(compile_one, largest_first), [])
+        self.compiler.compile = compile_all
+        super().build_extensions()
+
+name, *paths = sys.argv[1:]
+paths.append("--ignore-missing-imports")
+extensions = mypycify(paths, opt_level="1", debug_level="0", group_name=name, multi_file=True)
+for each in extensions:  # warnings about generated code must not stop a build
     each.extra_compile_args = [flag for flag in each.extra_compile_args if flag != "-Werror"]
-build = ["build_ext", "--inplace"]
-setup(name=sys.argv[1], packages=[sys.argv[1]], ext_modules=extensions, script_args=build)
+build = ["-q", "build_ext", "--inplace"]
+setup(name=name, packages=[name], ext_modules=extensions, script_args=build, cmdclass={"build_ext": Parallel})
 """
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds the compiled modules to a wheel, beside their sources."""
+    """Adds the compiled modules to a wheel, next to their sources."""
 
     _scratch = ""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile them; say so and leave the wheel pure where that cannot be."""
+        """Compile them; if that fails, show a warning and leave the wheel pure."""
         if version == "editable" or os.environ.get("PWIRE_PURE"):
             return
         self._scratch = tempfile.mkdtemp()
@@ -61,10 +88,12 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             stub.write_text(_ANYTHING)
         paths = [f"{PACKAGE}/{name}.py" for name in COMPILED]
         command = [sys.executable, "-c", _COMPILE, PACKAGE, *paths]
-        done = subprocess.run(command, cwd=self._scratch, capture_output=True, text=True)
-        if done.returncode:
-            last = (done.stdout + done.stderr).strip().rpartition("\n")[2]
-            self.app.display_warning(f"pwire is not compiled, and slower for it: {last}")
+        with subprocess.Popen(command, cwd=self._scratch, stdout=PIPE, stderr=STDOUT, text=True) as compiling:
+            line = ""
+            for line in compiling.stdout or ():
+                self.app.display_info(line.rstrip())  # pip shows it with -v
+        if compiling.returncode:
+            self.app.display_warning(f"pwire is not compiled, and slower for it: {line.rstrip()}")
             return
         for suffix in ("*.so", "*.pyd"):
             for path in Path(self._scratch).glob(suffix):
@@ -75,6 +104,6 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Clean up."""
+        """Remove the temporary files."""
         if self._scratch:
             shutil.rmtree(self._scratch)

@@ -1,14 +1,14 @@
-"""Measure `pwire decode` beside tshark: `python benchmarks/decode.py [CAPTURE...]`.
+"""Compare `pwire decode` with tshark: `python benchmarks/decode.py [CAPTURE...]`.
 
-tshark takes part if it is installed with the official Pulsar dissector (the `wireshark` folder of
-apache/pulsar-client-cpp); otherwise pwire's figures stand alone. Inputs are a generated capture of
+tshark is measured if it is installed with the official Pulsar dissector (the `wireshark` folder of
+apache/pulsar-client-cpp); otherwise only pwire is. Inputs are a generated capture of
 MTU-sized packets and every CAPTURE (classic pcap, maybe .zst), with Pulsar's traffic on port 6650.
 
-Both run in turns, as side_by_side.py says. Peak memory is what the kernel says of the process.
+Both run in turns, see side_by_side.py. Peak memory is the kernel's figure for the process.
 
-tshark is told to put TCP segments in order, as pwire does: by default it does not, and then a single
+tshark runs with an option to put TCP segments in order, as pwire does: by default it does not, and a single
 swapped packet makes it wait for a frame that never ends. The column `tshark_frames` shows whether it
-found them all.
+found all frames.
 """
 
 import argparse
@@ -49,9 +49,9 @@ COPIES: Final = 10
 
 
 class Row(NamedTuple):
-    """A comparison: both tools' options, and the ratio to reach for each kind of input.
+    """A comparison: both tools' options, and the target ratio for each kind of input.
 
-    `cut` says that it takes only the first packets of a capture, as tshark would need minutes.
+    `cut`: only the first packets of a capture are used, as tshark would need minutes.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A capture to decode; `kind` is "real" or "MTU", `frames` how many it holds if that is known."""
+    """A capture to decode; `kind` is "real" or "MTU", `frames` its number of frames if known."""
 
     name: str
     kind: str
@@ -71,19 +71,19 @@ class Input(NamedTuple):
 
 
 ROWS: Final = (
-    Row("-q", ("-q",), fields(FOUR), {"real": 1.7, "MTU": 4}),
-    Row("line", ("-o", "line"), fields(FOURTEEN), {"real": 1.5, "MTU": 3}),
-    Row("json", ("-o", "json"), ("-T", "json"), {"real": 4, "MTU": 8}, cut=True),
+    Row("-q", ("-q",), fields(FOUR), {"real": 3, "MTU": 4}),
+    Row("line", ("-o", "line"), fields(FOURTEEN), {"real": 2, "MTU": 3}),
+    Row("json", ("-o", "json"), ("-T", "json"), {"real": 5, "MTU": 8}, cut=True),
 )
 
 
 def pwire_command(pwire: str, options: Sequence[str], path: Path) -> list[str]:
-    """How `path` is decoded with pwire."""
+    """The command that decodes `path` with pwire."""
     return [pwire, "decode", *options, str(path)]
 
 
 def frames_said(summary: str) -> int | None:
-    """The number of frames in pwire's summary, "12,345 frames" or "frames: 12345"; None if it says none."""
+    """The number of frames in pwire's summary, "12,345 frames" or "frames: 12345"; None if there is none."""
     number = r"(\d[\d,._]*\d|\d)"
     found = re.search(rf"{number}\s+frames?\b", summary) or re.search(rf"\bframes?\W+{number}", summary)
     return int(re.sub(r"\D", "", found[1])) if found else None
@@ -120,7 +120,7 @@ def compare(pwire: str, tshark: str | None, source: Input, row: Row, runs: int) 
 
 
 def start_up(pwire: str, runs: int) -> list[Record]:
-    """Wall time of what should feel immediate."""
+    """Wall time of commands that should feel immediate."""
     commands = [("pwire --help", [pwire, "--help"], 0.25)]
     small = min(SAMPLES.glob("*.pcap"), default=None)
     if small is None:
@@ -186,19 +186,19 @@ def first_packets(source: Input, packets: int, scratch: Path) -> Input:
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Measure pwire beside tshark.")
+    parser = argparse.ArgumentParser(description="Compare pwire with tshark.")
     parser.add_argument("captures", nargs="*", type=Path, metavar="CAPTURE", help="classic pcap, maybe .zst")
     parser.add_argument("--runs", type=int, default=3, help="runs of each tool for each row")
     parser.add_argument("--generated-frames", type=int, default=1_000_000, help="0: no generated capture")
     parser.add_argument("--json-packets", type=int, default=100_000, help='packets for the row "json"')
-    parser.add_argument("--frames", type=int, help="frames in CAPTURE, should pwire not say")
-    parser.add_argument("--memory", action="store_true", help="measure pwire's memory only")
+    parser.add_argument("--frames", type=int, help="frames in CAPTURE, if pwire does not print it")
+    parser.add_argument("--memory", action="store_true", help="measure only pwire's memory")
     parser.add_argument("--json", action="store_true", help="print JSON, not tables")
     return parser.parse_args()
 
 
 def measure(options: argparse.Namespace, pwire: str) -> dict[str, list[Record]]:
-    """All that was asked for, as reports by name."""
+    """Run the selected measurements; report name -> rows."""
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         inputs = prepare(options, scratch)
@@ -206,7 +206,7 @@ def measure(options: argparse.Namespace, pwire: str) -> dict[str, list[Record]]:
             return {"memory": [record for source in inputs for record in memory(pwire, source, scratch)]}
         tshark = find_tshark()
         if tshark is None:
-            print("no tshark with the Pulsar dissector: pwire's figures alone", file=sys.stderr)
+            print("no tshark with the Pulsar dissector: only pwire is measured", file=sys.stderr)
         decode = []
         for source in inputs:
             beginning = first_packets(source, options.json_packets, scratch)

@@ -1,6 +1,6 @@
-"""What `proxy.py` measures with: loads of bytes, the proxies that carry them, and the two sides.
+"""The parts of `proxy.py`: loads of bytes, the proxies that forward them, and the two sides.
 
-Server and client are processes of their own; each measurement starts its proxy anew.
+Server and client are separate processes; each measurement starts a new proxy.
 """
 
 import argparse
@@ -38,11 +38,11 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 HOST: Final = "127.0.0.1"
 MIB: Final = 2**20
 BLOCK: Final = 4 * MIB
-"""Bytes that are sent again and again, something numbered after each time: none is like the others."""
+"""Bytes that are sent again and again, each time followed by something numbered, so that all differ."""
 PATIENCE: Final = 900
 """Seconds that one measurement may take."""
 GRACE: Final = 15
-"""Seconds that a proxy has to start, and to end."""
+"""Seconds that a proxy may take to start, and to end."""
 IDLE: Final = 500
 BUSY: Final = 50
 Case = TypeVar("Case")
@@ -59,7 +59,7 @@ fork: Final = multiprocessing.get_context("fork")
 
 
 class Way(NamedTuple):
-    """One direction: a block of so many frames, and something of a fixed size with a number in it."""
+    """One direction: a block with its number of frames, and something of a fixed size with a number in it."""
 
     block: bytes
     frames: int
@@ -67,12 +67,12 @@ class Way(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of a block and what is numbered."""
+        """Bytes of a block and of the numbered part."""
         return len(self.block) + len(self.numbered(0))
 
 
 class Load(NamedTuple):
-    """What a connection carries: how it is opened, a question and its answer, and bulk both ways."""
+    """The traffic of a connection: its opening, a question and its answer, and bulk both ways."""
 
     name: str
     opening: bytes
@@ -95,7 +95,7 @@ def opaque() -> Load:
 
 
 def frames(name: str, *entries: tuple[int, int]) -> Load:
-    """Pulsar frames: entries of (messages, bytes of each), as many bytes of each kind."""
+    """Pulsar frames: entries of (messages, bytes of each), with equal bytes of each kind."""
     stamp, draw = Stamp("bench-0-1"), random.Random(2).randbytes
 
     def frame(command: BaseCommand, number: int, messages: int, size: int) -> bytes:
@@ -144,19 +144,19 @@ def frames(name: str, *entries: tuple[int, int]) -> Load:
 
 
 class Contender(NamedTuple):
-    """A proxy, and the command that starts it, with {port} and {to} to be filled in; none: no proxy."""
+    """A proxy, and the command that starts it, with the placeholders {port} and {to}; empty: no proxy."""
 
     name: str
     command: Sequence[str] = ()
     by_http: bool = False
-    """It is told by HTTP on {port} what to forward."""
+    """It is configured by HTTP on {port}."""
     tap: bool = False
     stalled: bool = False
-    """What it prints, nobody reads."""
+    """Nobody reads its output."""
 
 
 class Proxy:
-    """A proxy that runs, known by the session of its processes. `said`: its stderr, once it has ended."""
+    """A running proxy, identified by the session of its processes. `said`: its stderr, after it has ended."""
 
     def __init__(self, session: int) -> None:
         self._session = session
@@ -165,7 +165,7 @@ class Proxy:
 
     @property
     def missed(self) -> int:
-        """Frames that the tap said it did not show."""
+        """Frames that the tap reported as not shown."""
         return max((int(found.replace(",", "")) for found in FELL_BEHIND.findall(self.said)), default=0)
 
     def look(self) -> None:
@@ -180,7 +180,7 @@ class Proxy:
 
 
 def contenders(options: argparse.Namespace) -> list[Contender]:
-    """Those that are to be had."""
+    """The contenders that are installed."""
     found = [Contender("direct")]
     if socat := shutil.which("socat"):
         ports = (
@@ -198,13 +198,13 @@ def contenders(options: argparse.Namespace) -> list[Contender]:
         found.append(Contender("tap", (*plain, "--tap"), tap=True))
         found.append(Contender("stalled tap", (*plain, "--tap"), tap=True, stalled=True))
     if missing := {"socat", "toxiproxy", "pwire"} - {one.name for one in found}:
-        print(f"left out, not to be had: {', '.join(sorted(missing))}", file=sys.stderr)
+        print(f"not installed, left out: {', '.join(sorted(missing))}", file=sys.stderr)
     return found
 
 
 @contextmanager
 def running(contender: Contender, listener: socket.socket) -> Iterator[tuple[int, Proxy]]:
-    """Start a proxy in front of `listener`; gives the port for clients. Ends it and all its processes."""
+    """Start a proxy in front of `listener`, yield the port for clients, then end all its processes."""
     to = listener.getsockname()[1]
     if not contender.command:
         yield to, Proxy(0)
@@ -225,7 +225,7 @@ def running(contender: Contender, listener: socket.socket) -> Iterator[tuple[int
                 urllib.request.urlopen(url, body, timeout=GRACE).close()
             connected(process, port).close()
             listener.settimeout(GRACE)
-            listener.accept()[0].close()  # where that connection led to
+            listener.accept()[0].close()  # the proxy's side of that connection
             listener.settimeout(None)
             yield port, proxy
         finally:
@@ -235,13 +235,13 @@ def running(contender: Contender, listener: socket.socket) -> Iterator[tuple[int
 
 
 def free_port() -> int:
-    """A port that is free, most likely for the next moments too."""
+    """A port that is free, and most likely stays so for a moment."""
     with socket.create_server((HOST, 0)) as server:
         return int(server.getsockname()[1])
 
 
 def connected(process: subprocess.Popen[bytes], port: int) -> socket.socket:
-    """A connection to what a process listens on, as soon as it does."""
+    """A connection to the port that a process listens on, as soon as it does."""
     give_up = time.monotonic() + GRACE
     while process.poll() is None and time.monotonic() < give_up:
         with suppress(ConnectionRefusedError):
@@ -272,7 +272,7 @@ def output(stalled: bool) -> Iterator[BinaryIO]:
 
 
 def end(process: subprocess.Popen[bytes], name: str) -> None:
-    """Ask a proxy to end, then make it end, with all it started."""
+    """End a proxy with all its processes: by SIGTERM, then by SIGKILL."""
     process.terminate()
     try:
         process.wait(GRACE)
@@ -296,9 +296,9 @@ Client = Callable[[int, Report], None]
 def through(
     contender: Contender, server: Server, client: Client, watch: bool = False
 ) -> tuple[Any, Any, Proxy]:
-    """Run both sides through a fresh proxy; what each reports, and the proxy, ended.
+    """Run both sides through a new proxy; returns the report of each, and the ended proxy.
 
-    With `watch` its memory is looked at meanwhile. RuntimeError if a side fails.
+    With `watch` its memory is measured meanwhile. Raises RuntimeError if a side fails.
     """
     print(f"  {contender.name}", file=sys.stderr)
     with closing(socket.create_server((HOST, 0), backlog=1024)) as listener:
@@ -326,7 +326,7 @@ def through(
 
 @contextmanager
 def sides() -> Iterator[Callable[[Callable[[Report], None]], Connection]]:
-    """Starts processes and gives the pipe on which each reports; ends them all, and so their connections."""
+    """Start processes, returning the pipe on which each reports; finally end them and their connections."""
     started = []
 
     def start(role: Callable[[Report], None]) -> Connection:
@@ -346,20 +346,20 @@ def sides() -> Iterator[Callable[[Callable[[Report], None]], Connection]]:
 
 
 def play(role: Callable[[Report], None], pipe: Connection) -> None:
-    """One side, from its beginning until it is ended."""
+    """Run one side until it is ended."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     role(pipe.send)
 
 
 def keep(*connections: socket.socket) -> None:
-    """Wait to be ended, with these connections open: not every proxy passes a half-close on."""
+    """Wait to be ended, with these connections open: not every proxy forwards a half-close."""
     while connections:
         signal.pause()
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """Exactly so many bytes."""
+    """Receive exactly `size` bytes."""
     parts = []
     while size:
         part = connection.recv(size)
@@ -389,7 +389,7 @@ def opened(port: int, load: Load) -> socket.socket:
 
 
 class Passed(NamedTuple):
-    """When a side began and ended (s, one clock for all processes), and digests if wanted."""
+    """When a side began and ended (s, one clock for all processes), and digests if requested."""
 
     began: float
     ended: float
@@ -398,7 +398,7 @@ class Passed(NamedTuple):
 
 
 def exchange(connection: socket.socket, out: Way, blocks: int, expected: int, digest: bool) -> Passed:
-    """Send so many blocks and receive so many bytes, both at once."""
+    """Send `blocks` blocks and receive `expected` bytes, both at once."""
     sent, received = hashlib.sha256(), hashlib.sha256()
 
     def send() -> None:
@@ -424,7 +424,7 @@ def exchange(connection: socket.socket, out: Way, blocks: int, expected: int, di
 
 
 def transfer(load: Load, size: int, both: bool, digest: bool = False) -> tuple[Server, Client, int]:
-    """Both sides of one connection with at least `size` bytes each way, and the frames that pass."""
+    """Both sides of one connection with at least `size` bytes each way, and the number of frames."""
     out = math.ceil(size / load.out.size)
     back = math.ceil(size / load.back.size) if both else 0
 
@@ -448,7 +448,7 @@ def percentiles(times: Sequence[float]) -> tuple[float, float]:
 
 
 def conversation(load: Load, count: int) -> tuple[Server, Client]:
-    """One connection, question after question; the client reports p50 and p99. A tenth more come before."""
+    """One connection, question after question; the client reports p50 and p99 after a tenth as warm-up."""
     cpus = sorted(os.sched_getaffinity(0))
 
     def server(listener: socket.socket, report: Report) -> None:
@@ -475,14 +475,14 @@ def conversation(load: Load, count: int) -> tuple[Server, Client]:
 
 
 class Many(NamedTuple):
-    """Idle and busy connections; each busy one asks `questions` times, or sends `blocks` if that is not 0."""
+    """Idle and busy connections; a busy one asks `questions` times, or sends `blocks` if that is not 0."""
 
     load: Load
     questions: int
     blocks: int
 
     def server(self, listener: socket.socket, report: Report) -> None:
-        """Answers questions, or reports when all of the bulk is there."""
+        """Answer questions, or report when the bulk has arrived."""
         load, left = self.load, BUSY * self.blocks * len(self.load.out.block)
         asked: dict[socket.socket, int] = {}
         buffer = memoryview(bytearray(MIB))
@@ -507,7 +507,7 @@ class Many(NamedTuple):
                     key.fileobj.sendall(load.answer * answers)
 
     def client(self, port: int, report: Report) -> None:
-        """Reports when it began and ended, and the times of all round trips."""
+        """Report when it began and ended, and the times of all round trips."""
         idle = [opened(port, self.load) for _ in range(IDLE)]
         busy = [opened(port, self.load) for _ in range(BUSY)]
         began = time.perf_counter()

@@ -8,12 +8,12 @@ to one topic after another and consumes what it published:
 
 A line of frames above is one write to the socket; a write is cut into segments of at most `MSS` bytes, so
 that most packets hold one or two frames and some frames span packets. Connections take turns at random;
-where they are more than the topics, several have a producer and a consumer on the same one.
+if there are more connections than topics, several have a producer and a consumer on the same topic.
 
-Ids, sequence numbers, permits, checksums of entries and TCP's counters are right. IP and TCP checksums
+Ids, sequence numbers, permits, checksums of entries and TCP's counters are correct. IP and TCP checksums
 are 0, as in a capture from a host that leaves them to its network card; readers do not verify them.
-The same arguments give the same bytes (with the same versions of the compression libraries). Memory is flat:
-entries come from a pool made once, and packets are written as they are made.
+The same arguments give the same bytes (with the same versions of the compression libraries). Memory does not
+grow: entries come from a pool made once, and packets are written as they are made.
 """
 
 import argparse
@@ -51,7 +51,7 @@ MSS: Final = 1448
 
 TOPICS: Final = 200
 MAX_CONNECTIONS: Final = 25_000
-"""Each has a port of its own, from 40,000 on."""
+"""The most connections: each has its own port, from 40,000 on."""
 ENTRIES: Final = 2000
 """Entries in the pool."""
 BATCHES: Final = 0.2
@@ -59,12 +59,12 @@ BATCHES: Final = 0.2
 BURSTS: Final = (1, 1, 2, 2, 3)
 """Entries published at once; one of these numbers is drawn."""
 QUEUE: Final = 200
-"""Messages a consumer asks for; it asks again for half as many whenever it has taken half."""
+"""Permits of a consumer; it grants half as many again whenever it has used half."""
 LEDGER: Final = 50_000
 """Entries of a topic before its next ledger begins."""
 
 NO_SEQUENCE: Final = 2**64 - 1
-"""What the broker says for the highest sequence id of a single message."""
+"""The broker's value for the highest sequence id of a single message."""
 
 PURE_ACKS: Final = 0.125
 """Share of the writes that the peer acknowledges with an empty packet."""
@@ -96,7 +96,7 @@ Write = tuple[bool, list[bytes]]
 
 
 class Entry(NamedTuple):
-    """What a producer publishes: serialized metadata but for the producer's name, sequence ids and time."""
+    """An entry to publish: serialized metadata, except for the producer's name, sequence ids and time."""
 
     metadata: bytes
     payload: bytes
@@ -104,7 +104,7 @@ class Entry(NamedTuple):
 
 
 class Log:
-    """Where the broker keeps a topic's entries: the id of the last one."""
+    """A topic's ledgers at the broker: the id of the last entry."""
 
     def __init__(self, number: int) -> None:
         self.ledger = 1000 + number
@@ -118,7 +118,7 @@ class Log:
 
 
 class Topic:
-    """A topic as a connection uses it: with a producer and a consumer, and how far they have come.
+    """A topic on one connection: its producer and consumer, and their positions.
 
     `log` is the same for all connections of the topic; `producer` makes the producer's name.
     """
@@ -132,7 +132,7 @@ class Topic:
         self.taken = 0
 
     def advance(self, messages: int) -> None:
-        """Move on to the next entry, which holds so many messages."""
+        """Move on to the next entry, which has this number of messages."""
         self.sequence += messages
         self.taken += messages
         self.log.advance()
@@ -152,8 +152,8 @@ class Side:
 class Link:
     """A TCP connection: makes packets.
 
-    If `unreliable`, its packets may be duplicated and swapped once it has `settled`; `held` is one that
-    waits for the next to overtake it.
+    If `unreliable`, its packets may be duplicated and swapped once it has `settled`; `held` is a packet that
+    will be written after the next one.
     """
 
     def __init__(self, index: int, rng: random.Random, *, unreliable: bool) -> None:
@@ -196,7 +196,7 @@ class Capture:
             self._pass(link, link.packet(to_broker, self.time_us, flags=flags))
 
     def send(self, link: Link, to_broker: bool, frames: list[bytes]) -> None:
-        """Write frames in segments, and now and then an empty packet of the peer's."""
+        """Write frames in segments, and now and then an empty packet of the peer."""
         frames = frames[: self.missing]
         self.missing -= len(frames)
         data = b"".join(frames)
@@ -229,14 +229,14 @@ class Capture:
         self.out.write(packet)
 
     def close(self, links: list[Link]) -> None:
-        """Write what is still held."""
+        """Write the packets that are still held."""
         for link in links:
             if link.held is not None:
                 self._record(link.held)
 
 
 class Client:
-    """What a client and the broker say to each other on one connection."""
+    """The traffic between a client and the broker on one connection."""
 
     def __init__(self, link: Link, topics: list[Topic], pool: list[Entry], capture: Capture) -> None:
         self.link = link
@@ -250,7 +250,7 @@ class Client:
         self._message.message.message_id.partition = -1
 
     def conversation(self) -> Iterator[Write]:
-        """Everything that is said, without end."""
+        """All writes of both sides, endlessly."""
         yield from self._connect()
         for topic in self.topics:
             yield from self._attach(topic)
@@ -298,7 +298,7 @@ class Client:
         yield True, [flow(topic, QUEUE)]
 
     def _burst(self, topic: Topic) -> Iterator[Write]:
-        """Publish some entries, have them confirmed and delivered, and acknowledge them."""
+        """Publish some entries, which are confirmed, delivered and acknowledged."""
         sends, receipts, messages, ids = [], [], [], []
         for _ in range(self._choose(BURSTS)):
             entry = self._choose(self.pool)
@@ -358,7 +358,7 @@ class Client:
 
 
 def framed(base: BaseCommand, body: bytes = b"") -> bytes:
-    """A frame: the command, and the entry behind it."""
+    """A frame: the command, then the entry."""
     command = base.SerializeToString()
     return b"".join((_FRAME.pack(4 + len(command) + len(body), len(command)), command, body))
 
@@ -372,7 +372,7 @@ def flow(topic: Topic, permits: int) -> bytes:
 
 
 def acknowledged(topic: Topic, ids: list[tuple[int, int]], *, together: bool) -> list[bytes]:
-    """ACK frames for (ledger, entry) ids: one for all of them, or one for each."""
+    """ACK frames for (ledger, entry) ids: one for all ids, or one for each."""
     frames = []
     for group in [ids] if together else [[one] for one in ids]:
         base = BaseCommand(type=BaseCommand.ACK)
@@ -418,7 +418,7 @@ def make_batch(rng: random.Random) -> Entry:
 
 
 def make_payload(rng: random.Random, size: int) -> bytes:
-    """About `size` bytes of JSON that compresses as records do."""
+    """About `size` bytes of JSON that compress like real records."""
     fields = []
     while size > 0:
         fields.append(f'"{rng.choice(NAMES)}":"{rng.getrandbits(40):x}"')
@@ -455,7 +455,7 @@ def generate(out: BinaryIO, frames: int, connections: int = 8, seed: int = 1, *,
 
 
 def main() -> None:
-    """Read the command line, write the capture, say on stderr what was written."""
+    """Read the command line, write the capture, report the result on stderr."""
     parser = argparse.ArgumentParser(description="Write a capture of busy Pulsar connections.")
     parser.add_argument("out", type=Path, help="file to write")
     parser.add_argument("--frames", type=int, default=1_000_000)

@@ -1,16 +1,16 @@
-"""Live captures beside tcpdump, in one run: what each loses of Pulsar traffic on the loopback interface.
+"""Compare live captures with tcpdump: how much Pulsar traffic each loses on the loopback interface.
 
     python benchmarks/live.py --seconds 10
 
-A producer sends to a broker, which confirms each SEND and passes it on to a consumer, by TCP on 127.0.0.1.
-Loads, of messages of 100 bytes:
+A producer sends to a broker, which confirms each SEND and delivers it to a consumer, by TCP on 127.0.0.1.
+Loads, with messages of 100 bytes:
 
     batches  200,000 messages/s in batches of 1,000, then of 100
-    singles  a write and a packet for each, as many as the sender manages
+    singles  a write and a packet for each, as many as the sender can send
 
-`pwire capture`, `pwire decode -i` with -q and into a file, each in a run beside `tcpdump -B 4096`. `packets`
-were captured, `dropped` is what each says of itself, `frames lost` are those sent that `pwire decode` did not
-count. Needs root or CAP_NET_RAW, and Linux.
+`pwire capture`, `pwire decode -i` with -q and into a file, each in the same run as `tcpdump -B 4096`.
+`packets` were captured, `dropped` is each tool's own count, `frames lost` are frames sent that `pwire decode`
+did not count. Needs root or CAP_NET_RAW, and Linux.
 """
 
 import argparse
@@ -38,24 +38,24 @@ from pulsarctl_wire.wire.frame import build_frame
 
 HOST: Final = "127.0.0.1"
 RATE: Final = 200_000
-"""Messages a second."""
+"""Messages per second."""
 SIZE: Final = 100
 """Bytes of a message."""
 GRACE: Final = 60
-"""Seconds that a process has to start, and to end."""
+"""Seconds that a process may take to start, and to end."""
 
 fork: Final = multiprocessing.get_context("fork")
 
 
 class Load(NamedTuple):
-    """`batch` messages a SEND, `rate` messages a second; 0: as fast as it goes."""
+    """`batch` messages per SEND, `rate` messages per second; 0: as fast as possible."""
 
     name: str
     batch: int
     rate: int
 
     def frames(self) -> tuple[bytes, bytes, bytes]:
-        """A SEND, its receipt, and the MESSAGE that it becomes."""
+        """A SEND, its receipt, and the MESSAGE that delivers it."""
         batch = Batch()
         for number in range(self.batch):
             batch.add(Outgoing(number.to_bytes(4, "big") * (SIZE // 4)), number)
@@ -71,7 +71,7 @@ LOADS: Final = (Load("batches of 1000", 1000, RATE), Load("batches of 100", 100,
 
 
 def pace(load: Load, seconds: float) -> Iterator[None]:
-    """As often as a SEND is due."""
+    """Yield whenever a SEND is due."""
     began, count = time.monotonic(), 0
     while (elapsed := time.monotonic() - began) < seconds:
         if load.rate and count * load.batch > elapsed * load.rate:
@@ -82,7 +82,7 @@ def pace(load: Load, seconds: float) -> Iterator[None]:
 
 
 def produce(load: Load, seconds: float, own: socket.socket, sent: Any) -> None:
-    """Send and take receipts; `sent` becomes the number of SENDs."""
+    """Send, and receive the receipts; sets `sent` to the number of SENDs."""
     send = load.frames()[0]
     for _ in pace(load, seconds):
         own.sendall(send)
@@ -94,7 +94,7 @@ def produce(load: Load, seconds: float, own: socket.socket, sent: Any) -> None:
 
 
 def serve(load: Load, producer: socket.socket, consumer: socket.socket) -> None:
-    """Confirm each SEND and pass it on."""
+    """Confirm each SEND and deliver it."""
     send, receipt, message = load.frames()
     waiting = 0
     while data := producer.recv(1024 * 1024):
@@ -114,7 +114,7 @@ def consume(own: socket.socket) -> None:
 
 
 def traffic(load: Load, seconds: float, listener: socket.socket) -> int:
-    """Producer, broker and consumer, a process each; gives the number of SENDs once all have arrived."""
+    """Producer, broker and consumer, a process each; returns the number of SENDs once all have arrived."""
     ends = [(socket.create_connection(listener.getsockname()), listener.accept()[0]) for _ in range(2)]
     for end in (end for pair in ends for end in pair):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -139,7 +139,7 @@ def traffic(load: Load, seconds: float, listener: socket.socket) -> int:
 
 
 class Contender(NamedTuple):
-    """A command that captures what passes {port} into {file}, and how stderr tells what came of it."""
+    """A command that captures the traffic of {port} into {file}, and how to read its counts from stderr."""
 
     name: str
     command: tuple[str, ...]
@@ -148,7 +148,7 @@ class Contender(NamedTuple):
 
 
 class Capture:
-    """A contender that runs."""
+    """A running contender."""
 
     def __init__(self, contender: Contender, port: int, path: Path) -> None:
         self._contender = contender
@@ -159,7 +159,7 @@ class Capture:
             )
 
     def wait_for_start(self) -> None:
-        """Wait until packets come to it."""
+        """Wait until it receives packets."""
         give_up = time.monotonic() + GRACE
         while not listens(self.process.pid):
             if self.process.poll() is not None or time.monotonic() > give_up:
@@ -168,7 +168,7 @@ class Capture:
             time.sleep(0.05)
 
     def end(self) -> tuple[int, int, float, str]:
-        """End it; gives packets, packets dropped, seconds of CPU, and all that it said."""
+        """End it; returns packets, packets dropped, seconds of CPU, and its stderr."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.process.send_signal(signal.SIGINT)
         said = self.process.communicate(timeout=GRACE)[1]
@@ -191,13 +191,13 @@ def listens(process: int) -> bool:
     lines = [line.split() for line in Path("/proc/net/packet").read_text().splitlines()]
     receiving = {f"socket:[{line[8]}]" for line in lines if line[5] == "1"}
     files = Path(f"/proc/{process}/fd").iterdir()
-    with suppress(FileNotFoundError):  # one that was closed meanwhile
+    with suppress(FileNotFoundError):  # it was closed meanwhile
         return any(os.readlink(file) in receiving for file in files)
     return False
 
 
 def contenders(pwire: str, tcpdump: str | None) -> list[Contender]:
-    """tcpdump, if it is there, and ours."""
+    """tcpdump, if it is installed, and our commands."""
     some = (*("-i", "lo", "--capture-filter"), "tcp port {port}")
     decoded, lost = r"^(\d+) packets?, ", r"^  damage .*?(\d+) packets? dropped"
     found = [
@@ -221,7 +221,7 @@ def contenders(pwire: str, tcpdump: str | None) -> list[Contender]:
 def side_by_side(
     load: Load, seconds: float, captures: list[Contender], pwire: str, path: Path
 ) -> list[Record]:
-    """One run: a row for each."""
+    """Run some contenders together; returns a row for each."""
     running = {}
     with ExitStack() as stack, closing(socket.create_server((HOST, 0))) as listener:
         port = listener.getsockname()[1]
@@ -232,7 +232,7 @@ def side_by_side(
             capture.wait_for_start()
             running[contender.name] = file, capture
         sent = traffic(load, seconds, listener)
-        time.sleep(2)  # tcpdump leaves what came in the last second before its end
+        time.sleep(2)  # tcpdump loses packets of the last second before its end
         ended = [(name, file, *capture.end()) for name, (file, capture) in running.items()]
     rows: list[Record] = []
     for name, file, packets, dropped, used, said in ended:
@@ -259,11 +259,11 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--together", action="store_true", help="all in one run, not each beside tcpdump")
+    parser.add_argument("--together", action="store_true", help="all in one run, not each with tcpdump")
     options = parser.parse_args()
     pwire, tcpdump = find_pwire(), shutil.which("tcpdump")
     if pwire is None:
-        raise SystemExit("pwire is not installed beside this Python")
+        raise SystemExit("pwire is not installed next to this Python")
     print(version(pwire), file=sys.stderr)
     if tcpdump is None:
         print("tcpdump is not installed: pwire runs alone", file=sys.stderr)

@@ -1,21 +1,22 @@
 """Measure `pwire table`, `stats`, `analyze` and `report`: `python benchmarks/pipeline.py [CAPTURE...]`.
 
 Inputs are generated captures of MTU-sized packets and every CAPTURE (classic pcap, maybe .zst), with Pulsar's
-traffic on port 6650. What is measured, `--only` chooses among it:
+traffic on port 6650. `--only` selects some of these measurements:
 
-    table, stats   beside tshark on every input; their memory, also on the input many times over
-    analyze        with Spark, beside tshark's rate on the beginning of the same capture
+    table, stats   compared with tshark on every input; their memory, also on many copies of the input
+    analyze        with Spark, compared with tshark's rate on the beginning of the same capture
+    scaling        decode -q, table and stats with one process, then with more, up to one per core
     connections    table and analyze: thousands of interleaved connections, and eight
     report         `report summary` of the table that analyze wrote
 
 tshark prints 14 fields with the official Pulsar dissector (the `wireshark` folder of
-apache/pulsar-client-cpp); without it pwire's figures stand alone. All run in turns, as side_by_side.py
-says. Times are of whole commands from start to exit, Spark's start included; captures are in the page
+apache/pulsar-client-cpp); without it only pwire is measured. All run in turns, see side_by_side.py.
+Times are of whole commands from start to exit, including Spark's start; captures are in the page
 cache if they fit there.
 
-Memory is that of all processes of a command together (Linux only), in MB of 10^6 bytes: `mb` adds up what
-each has resident, pages that two share counted twice, and is what limits are held against; `pss_mb` counts
-them once; `process_mb` is the largest single process.
+Memory is that of all processes of a command together (Linux only), in MB of 10^6 bytes: `mb` adds up the
+resident memory of each, with shared pages counted for each, and is compared with the limit; `pss_mb` counts
+shared pages once; `process_mb` is the largest single process.
 """
 
 import argparse
@@ -52,15 +53,15 @@ from benchmarks.side_by_side import (
     version,
 )
 
-SECTIONS: Final = ("table", "stats", "analyze", "connections", "report")
+SECTIONS: Final = ("table", "stats", "scaling", "analyze", "connections", "report")
 FEW: Final = 8
-"""Connections of every generated capture but one."""
+"""Connections of every generated capture except one."""
 BYTES_PER_FRAME: Final = 16
 ANALYZE_GOAL: Final = 8.0
 CONNECTIONS_GOAL: Final = 0.5
 REPORT_SECONDS: Final = 60
 START_FRAMES: Final = 1000
-"""Frames of a capture that shows what Spark's start takes."""
+"""Frames of a capture that measures how long Spark's start takes."""
 
 COUNT_ROWS: Final = """
 import sys
@@ -69,12 +70,12 @@ import pyarrow.parquet as pq
 columns = (pq.read_table(path, columns=["partial"])["partial"] for path in sys.argv[1:])
 print(sum(len(column) - (pc.sum(column).as_py() or 0) for column in columns))
 """
-"""A program: rows of frames tables, without frames that a capture holds only the beginning of, as tshark and
-stats do not count them either. This process does not read Parquet itself, as it has to stay small."""
+"""A program that counts the rows of frames tables, without partial frames, which tshark and stats do not
+count either. This process does not read Parquet itself, as it has to stay small."""
 
 
 class Command(NamedTuple):
-    """A command beside tshark: the ratio to reach for each kind of input, and its memory's limit in MB."""
+    """A command to compare with tshark: the target ratio for each kind of input, its memory limit in MB."""
 
     name: str
     goals: dict[str, float]
@@ -82,15 +83,15 @@ class Command(NamedTuple):
 
 
 COMMANDS: Final = (
-    Command("table", {"real": 2, "MTU": 5}, 400),
-    Command("stats", {"real": 2.5, "MTU": 5}, 150),
+    Command("table", {"real": 3.5, "MTU": 5}, 400),
+    Command("stats", {"real": 4, "MTU": 5}, 150),
 )
 
 
 class Input(NamedTuple):
     """A capture; `kind` is "real" or "MTU".
 
-    `frames` is how many it holds if that is known, `named` how many of them tshark finds.
+    `frames` is its number of frames if known, `named` how many of them tshark finds.
     """
 
     name: str
@@ -101,7 +102,7 @@ class Input(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Runs of one command on one input, the frames that each of them found, and bytes of what they wrote."""
+    """Runs of one command on one input, the numbers of frames they found, and the size of their output."""
 
     runs: list[Run]
     found: set[int]
@@ -109,7 +110,7 @@ class Measured(NamedTuple):
 
 
 class Bench:
-    """All measurements; files are made in `scratch`, or found there from a run before."""
+    """All measurements; files are made in `scratch`, or reused from an earlier run."""
 
     def __init__(self, options: argparse.Namespace, pwire: str, tshark: str | None, scratch: Path) -> None:
         self.options = options
@@ -123,6 +124,8 @@ class Bench:
         commands = [command for command in COMMANDS if command.name in only]
         if commands:
             yield from self._beside(commands)
+        if "scaling" in only:
+            yield "scaling", self._scaling()
         if "analyze" in only:
             yield "analyze", [self._analyze()]
         if "connections" in only:
@@ -133,7 +136,7 @@ class Bench:
     # -- captures
 
     def _made(self, name: str, make: Callable[[Path], object]) -> Path:
-        """A file or directory in `scratch`, that is made if it is not there yet."""
+        """A file or directory in `scratch`, which is made if it does not exist yet."""
         path = self.scratch / name
         if not path.exists():
             unfinished = self.scratch / f"{name}.unfinished"
@@ -182,9 +185,11 @@ class Bench:
     # -- single runs
 
     def _run(self, name: str, paths: Sequence[Path], out: Path, *options: str) -> Run:
-        """Run `pwire name`; `out` is what it writes, whether it is told where or by stdout."""
+        """Run `pwire name`; `out` is its output, from --out or stdout."""
         remove(out)
         words = [self.pwire, name, *map(str, paths), *options]
+        if name == "decode":
+            return run([*words, "-q"], watch=True)
         if name in ("stats", "report"):
             return run([*words, "-o", "json"], watch=True, out=out)
         return run([*words, "--out", str(out)], watch=True)
@@ -193,7 +198,7 @@ class Bench:
         return self._run("analyze", paths, out, "--master", self.options.master)
 
     def _run_tshark(self, path: Path) -> list[Run]:
-        """A run of tshark, none if there is no tshark."""
+        """A run of tshark; none if it is not installed."""
         if self.tshark is None:
             return []
         return [run(tshark_command(self.tshark, fields(FOURTEEN), path), watch=True)]
@@ -232,7 +237,7 @@ class Bench:
             yield "size", size
 
     def _turns(self, commands: Sequence[Command], source: Input) -> tuple[dict[str, Measured], list[Run]]:
-        """Run the commands and tshark in turns: tshark comes between the two, a neighbour of both."""
+        """Run the commands and tshark in turns: tshark runs between the two, next to both."""
         measured = {command.name: Measured([], set(), 0) for command in commands}
         theirs: list[Run] = []
         for turn in range(self.options.runs):
@@ -261,7 +266,7 @@ class Bench:
     def _memory(
         self, commands: Sequence[Command], source: Input, measured: dict[str, Measured], theirs: list[Run]
     ) -> list[Record]:
-        """The memory of the commands on an input, and on copies of it one after another."""
+        """The memory of the commands on an input, and on concatenated copies of it."""
         copies = self.options.copies
         many: Path | None = None
         if copies > 1:
@@ -301,10 +306,46 @@ class Bench:
             many.unlink()
         return report
 
+    # -- scaling
+
+    def _scaling(self) -> list[Record]:
+        """How much faster several processes are than one.
+
+        `serial` is the share of one process's time that others do not shorten, by Amdahl's law; it includes
+        what processors slow each other down.
+        """
+        numbers = jobs_up_to(os.cpu_count() or 1)
+        report: list[Record] = []
+        for source in self._inputs():
+            for name in ("decode", "stats", "table"):
+                runs: dict[int, list[Run]] = {jobs: [] for jobs in numbers}
+                for turn in range(self.options.runs):
+                    say(f"{source.name}: {name} with 1 process and more, run {turn + 1}")
+                    for jobs in numbers:
+                        out = self.scratch / "out.parquet"
+                        runs[jobs].append(self._run(name, [source.path], out, "--jobs", str(jobs)))
+                alone = statistics.median(run.seconds for run in runs[1])
+                for jobs in numbers:
+                    seconds = statistics.median(run.seconds for run in runs[jobs])
+                    serial = (jobs * seconds / alone - 1) / (jobs - 1) if jobs > 1 else None
+                    report.append(
+                        {
+                            "input": source.name,
+                            "command": "decode -q" if name == "decode" else name,
+                            "jobs": jobs,
+                            "seconds": seconds,
+                            "cpu_s": statistics.median(run.cpu for run in runs[jobs]),
+                            "per_s": rate(source.frames, runs[jobs]),
+                            "speedup": alone / seconds,
+                            "serial": serial,
+                        }
+                    )
+        return report
+
     # -- analyze
 
     def _table(self) -> Path:
-        """Where the table of the capture for Spark is."""
+        """The path of the table of the capture for Spark."""
         return self.scratch / f"table-{self.options.spark_frames}"
 
     def _analyze(self) -> Record:
@@ -404,36 +445,36 @@ class Bench:
 
 
 def say(text: str) -> None:
-    """Tell how far the measurement came."""
+    """Print the progress."""
     print(text, file=sys.stderr)
 
 
 def remove(path: Path) -> None:
-    """Remove a file or directory, if it is there."""
+    """Remove a file or directory, if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
 
 
 def frames_files(directory: Path) -> list[Path]:
-    """The frames in what `pwire analyze` wrote."""
+    """The files of frames that `pwire analyze` wrote."""
     return sorted((directory / "frames").glob("*.parquet"))
 
 
 def rows(paths: Sequence[Path]) -> int:
-    """Rows of frames tables, but for partial frames."""
+    """The number of rows of frames tables, without partial frames."""
     command = [sys.executable, "-c", COUNT_ROWS, *map(str, paths)]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def counts(found: set[int], expected: int | None) -> Record:
-    """How many frames the runs found, and whether all of them found what is there."""
+    """How many frames the runs found, and whether all found the expected number."""
     agree = len(found) == 1 if expected is None else found == {expected}
     return {"frames": min(found), "expected": expected, "agree": agree}
 
 
 def ratios(ours: Sequence[Run], theirs: Sequence[Run]) -> list[float]:
-    """How much quicker each of ours is than its neighbour."""
+    """How many times faster each of our runs is than tshark's next to it."""
     return [their.seconds / our.seconds for our, their in zip(ours, theirs, strict=False)]
 
 
@@ -449,8 +490,14 @@ def verdict(found: Sequence[float], goal: float) -> Record:
     }
 
 
+def jobs_up_to(cores: int) -> list[int]:
+    """1, 2, 4 and so on, and the number of cores."""
+    powers = [2**power for power in range(cores.bit_length()) if 2**power < cores]
+    return [*powers, cores]
+
+
 def after_start(many: Sequence[Run], few: Sequence[Run], start: float | None) -> float | None:
-    """The ratio of two rates without what the start takes; None if no time is left."""
+    """The ratio of two rates without the time of the start; None if no time is left."""
     times = [
         (run.seconds - (start or 0), other.seconds - (start or 0))
         for run, other in zip(many, few, strict=True)
@@ -461,7 +508,7 @@ def after_start(many: Sequence[Run], few: Sequence[Run], start: float | None) ->
 
 
 def bytes_per_frame(size: int, frames: int) -> Record:
-    """What a frame takes in Parquet, that of the gaps included."""
+    """Bytes per frame in Parquet, including the gaps table."""
     value = size / frames if frames else None
     return {
         "bytes": size,
@@ -473,7 +520,7 @@ def bytes_per_frame(size: int, frames: int) -> Record:
 
 
 def peak(runs: Sequence[Run]) -> dict[str, float | None]:
-    """The most memory of some runs, in MB; what the system does not tell is None."""
+    """The most memory of some runs, in MB; None if the system does not report it."""
     unit = 2**20 / 1e6
     trees = [run.tree for run in runs if run.tree is not None]
     if not trees:
@@ -492,21 +539,21 @@ def peak(runs: Sequence[Run]) -> dict[str, float | None]:
 
 
 def notes(options: argparse.Namespace, pwire: str, tshark: str | None) -> list[str]:
-    """What the figures are to be read with."""
+    """Notes on the figures."""
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     machine = f"{os.cpu_count()} processors; load at the start: {load}"
-    told = [f"{version(pwire)}; {machine}; medians of {options.runs} runs"]
+    lines = [f"{version(pwire)}; {machine}; medians of {options.runs} runs"]
     if tshark is None:
-        told.append("no tshark with the Pulsar dissector: pwire's figures alone")
+        lines.append("no tshark with the Pulsar dissector: only pwire is measured")
     elif "analyze" in options.only:
         first = min(options.tshark_frames, options.spark_frames)
-        told.append(
+        lines.append(
             f"analyze is cold and takes the whole capture of {options.spark_frames:,} frames from start to "
-            f"exit; tshark's rate beside it is that of the first {first:,} frames of the same capture"
+            f"exit; tshark's rate is that of the first {first:,} frames of the same capture"
         )
     if not Watcher.possible():
-        told.append("memory of process trees is NOT available on this system: only that of largest processes")
-    return told
+        lines.append("memory of process trees is NOT available on this system: only that of the largest")
+    return lines
 
 
 def sections_named(text: str) -> list[str]:
@@ -514,34 +561,34 @@ def sections_named(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in SECTIONS:
-            raise argparse.ArgumentTypeError(f"{name}: it is one of {', '.join(SECTIONS)}")
+            raise argparse.ArgumentTypeError(f"{name}: it must be one of {', '.join(SECTIONS)}")
     return names
 
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Measure pwire's tables, counts and Spark beside tshark.")
+    parser = argparse.ArgumentParser(description="Compare pwire's tables, counts and Spark with tshark.")
     add = parser.add_argument
     add("captures", nargs="*", type=Path, metavar="CAPTURE", help="classic pcap, maybe .zst")
     add("--only", type=sections_named, default=list(SECTIONS), help=f"some of {','.join(SECTIONS)}")
     add("--runs", type=int, default=3, help="runs of everything")
     add("--generated-frames", type=int, default=1_000_000, help="for table and stats; 0: none generated")
-    add("--frames", type=int, help="frames in CAPTURE, should tshark not say")
-    add("--copies", type=int, default=10, help="of an input, for memory; 0: none")
+    add("--frames", type=int, help="frames in CAPTURE, if tshark cannot count them")
+    add("--copies", type=int, default=10, help="copies of an input, for memory; 0: none")
     add("--spark-frames", type=int, default=2_000_000, help="for analyze and report")
     add("--file-mb", type=int, default=500, help="size of the files for analyze; 0: one file")
     add("--tshark-frames", type=int, default=1_000_000, help="of the capture for analyze that tshark reads")
     add("--master", default="local[2]", help="where analyze runs")
-    add("--connections", type=int, default=5000, help="beside 8")
+    add("--connections", type=int, default=5000, help="compared with 8")
     add("--connection-frames", type=int, default=1_000_000, help="frames of these two captures")
-    add("--json", type=Path, metavar="OUT", help="write the figures to a file as well, as they come")
-    add("--keep", type=Path, metavar="DIR", help="make captures and tables here, and use those of before")
+    add("--json", type=Path, metavar="OUT", help="also write the figures to a file, after each section")
+    add("--keep", type=Path, metavar="DIR", help="make captures and tables here, and reuse existing ones")
     return parser.parse_args()
 
 
 @contextmanager
 def scratch_directory(keep: Path | None) -> Iterator[Path]:
-    """Where files are made: a directory that stays, or one that goes at the end."""
+    """The directory for files: `keep`, or one that is removed at the end."""
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         yield keep
@@ -557,8 +604,8 @@ def main() -> None:
     if pwire is None:
         sys.exit("pwire is not installed")
     tshark = find_tshark()
-    told = notes(options, pwire, tshark)
-    print("\n".join(told))
+    lines = notes(options, pwire, tshark)
+    print("\n".join(lines))
     reports: dict[str, list[Record]] = {}
     with scratch_directory(options.keep) as scratch:
         for name, report in Bench(options, pwire, tshark, scratch).sections():
@@ -566,7 +613,7 @@ def main() -> None:
             if report:
                 print(f"\n{name}\n{table(report)}", flush=True)
             if options.json:
-                options.json.write_text(json.dumps({"notes": told, **reports}, indent=2) + "\n")
+                options.json.write_text(json.dumps({"notes": lines, **reports}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,23 +1,23 @@
-"""`pwire proxy` beside other proxies, in one run: throughput, round trips, many connections, memory.
+"""Compare `pwire proxy` with other proxies, in one run: throughput, round trips, many connections, memory.
 
     python benchmarks/proxy.py --toxiproxy .../toxiproxy-server --pwire .../bin/pwire
 
 Contenders: no proxy at all, socat (Debian's), toxiproxy-server, pwire without the tap, with the tap into
-/dev/null, and with the tap into a full pipe that nobody reads. What is not to be had is left out. For each
-measurement a contender is started anew, between one server process and one client process on 127.0.0.1; runs
-take turns. `--only` chooses among:
+/dev/null, and with the tap into a full pipe that nobody reads. Those that are not installed are left out. For
+each measurement a contender is started, between one server process and one client process on 127.0.0.1; runs
+take turns. `--only` selects some of:
 
     throughput  one connection, to the server and both ways at once (the figure is the sum): opaque bytes,
                 SENDs and MESSAGEs of 100 KB batches, and of single messages of 100 bytes
-    round-trip  one connection, a small question after the other: 64 opaque bytes; PING and PONG. What a
-                proxy adds is its p50 minus that without a proxy in the same run. Both sides keep to a CPU
-                each: where the system has them share one, a round trip takes a quarter of the time
+    round-trip  one connection, one small question after the other: 64 opaque bytes; PING and PONG. What a
+                proxy adds is its p50 minus that without a proxy in the same run. Each side is pinned to its
+                own CPU: if they shared one, a round trip would take a quarter of the time
     many        500 idle connections and 50 busy ones, each with its own questions, then with bulk
-    memory      resident memory of all processes of a proxy while bytes pass both ways, after a tenth of the
+    memory      resident memory of all processes of a proxy during transfers both ways, after a tenth of the
                 time, half of it and at the end; whether SHA-256 of the bytes is the same on both sides
 
-Figures are medians of the runs, with the least and the greatest. The last table holds them against what is
-wanted. Ratios are medians of those of neighbours: times are of a shared machine, whose speed changes.
+Figures are medians of the runs, with the least and the greatest. The last table compares them with the
+targets. Ratios are medians of ratios of neighbouring runs, as the speed of a shared machine changes.
 Linux only.
 """
 
@@ -57,7 +57,7 @@ from benchmarks.side_by_side import Record, table
 
 
 class Goal(NamedTuple):
-    """Wanted of a contender, in measures with this beginning and unit: so much, or a share of another's."""
+    """A contender's target, for measures with this beginning and unit: a value, or a share of another's."""
 
     measure: str
     unit: str
@@ -69,7 +69,7 @@ class Goal(NamedTuple):
 
 OURS: Final = ("pwire", "tap", "stalled tap")
 RATES: Final = ("MB/s", "µs", "/s")
-"""Units of figures that are worth a ratio."""
+"""Units of figures for which a ratio makes sense."""
 GOALS: Final = (
     Goal("bulk", "MB/s", "pwire", "at least", 1, "toxiproxy"),
     Goal("bulk", "MB/s", "tap", "at least", 0.7, "toxiproxy"),
@@ -87,7 +87,7 @@ GOALS: Final = (
 
 
 class Figures:
-    """What was measured: of each measure and contender a value a run."""
+    """The measurements: for each measure and contender a value per run."""
 
     def __init__(self, contenders: Sequence[str]) -> None:
         self.units: dict[str, str] = {}
@@ -95,12 +95,12 @@ class Figures:
         self._values: dict[tuple[str, str], list[float]] = {}
 
     def add(self, measure: str, unit: str, contender: str, value: float) -> None:
-        """One more run."""
+        """Add the value of a run."""
         self.units[measure] = unit
         self._values.setdefault((measure, contender), []).append(value)
 
     def of(self, measure: str, contender: str) -> list[float]:
-        """All runs; none where the contender was left out."""
+        """The values of all runs; none if the contender was left out."""
         return self._values.get((measure, contender), [])
 
     def median(self, measure: str, contender: str) -> float | None:
@@ -109,7 +109,7 @@ class Figures:
         return statistics.median(values) if values else None
 
     def ratio(self, measure: str, ours: str, theirs: str) -> float | None:
-        """Ours to theirs, the median over the runs."""
+        """The median over the runs of our value divided by theirs."""
         pairs = zip(self.of(measure, ours), self.of(measure, theirs), strict=False)
         ratios = [our / their for our, their in pairs if their > 0]
         return statistics.median(ratios) if ratios else None
@@ -137,7 +137,7 @@ class Figures:
         ]
 
     def goals(self) -> list[Record]:
-        """What is wanted of ours, held against what was measured."""
+        """Our targets, compared with the measurements."""
         return [
             self._held(goal, measure)
             for measure, unit in self.units.items()
@@ -164,7 +164,7 @@ class Figures:
 
 
 class Bench:
-    """One run of the benchmark: who takes part, how much passes, and what came out."""
+    """One run of the benchmark: the contenders, the amounts, and the figures."""
 
     def __init__(self, options: argparse.Namespace, everyone: Sequence[Contender]) -> None:
         self.options = options
@@ -176,7 +176,7 @@ class Bench:
         self._singles = frames("100 B messages", SINGLES)
 
     def run(self, section: str) -> list[str]:
-        """Measure one section; the names of what was measured."""
+        """Measure one section; returns the names of its measures."""
         known = set(self.figures.units)
         measure = {
             "throughput": self._throughput,
@@ -256,14 +256,14 @@ class Bench:
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--pwire", help="which pwire (the one beside this Python, else on PATH)")
-    parser.add_argument("--toxiproxy", metavar="BINARY", help="toxiproxy-server (the one on PATH)")
+    parser.add_argument("--pwire", help="which pwire (default: the one next to this Python, or on PATH)")
+    parser.add_argument("--toxiproxy", metavar="BINARY", help="toxiproxy-server (default: the one on PATH)")
     parser.add_argument("--only", action="append", choices=SECTIONS, help="a section; may be repeated")
-    parser.add_argument("--runs", type=int, default=3, help="of all but memory")
+    parser.add_argument("--runs", type=int, default=3, help="runs of all sections except memory")
     parser.add_argument("--mib", type=int, default=2048, help="of each measurement of throughput, each way")
     parser.add_argument("--questions", type=int, default=5000, help="round trips of each measurement")
-    parser.add_argument("--gigabytes", type=float, default=2, help="each way while memory is watched")
-    parser.add_argument("--quick", action="store_true", help="a short look at one load of each section")
+    parser.add_argument("--gigabytes", type=float, default=2, help="size each way while memory is measured")
+    parser.add_argument("--quick", action="store_true", help="only one load of each section, and shorter")
     parser.add_argument("--json", action="store_true", help="print JSON, not tables")
     options = parser.parse_args()
     options.only = options.only or SECTIONS

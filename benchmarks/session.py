@@ -1,11 +1,11 @@
-"""Sessions beside Pulsar's own tools, on one broker in one run: how long one message takes, and rates.
+"""Compare sessions with Pulsar's own tools, on one broker in one run: time for one message, and rates.
 
     python tests/interop/brokers.py run --port 6650 &
     python benchmarks/session.py --url pulsar://localhost:6650 --pulsar-client .../bin/pulsar-client
 
 `wheel` is the official Python client (`pip install pulsar-client`, the C++ core) in a script of a few lines.
-Each time is that of a whole process, its start included; the best of `--runs` turns taken one after the
-other. Both batch 1,000 messages or 128 KiB, and wait 1 ms for more.
+Each time is that of a whole process, including its start; the best of `--runs` runs, in turns.
+Both batch 1,000 messages or 128 KiB, and wait 1 ms for more.
 """
 
 import argparse
@@ -70,14 +70,14 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--url", default="pulsar://localhost:6650")
-    parser.add_argument("--pulsar-client", help="path of bin/pulsar-client, to be measured too")
-    parser.add_argument("--count", type=int, default=500_000, help="messages of the rates")
+    parser.add_argument("--pulsar-client", help="path of bin/pulsar-client, to measure it too")
+    parser.add_argument("--count", type=int, default=500_000, help="messages for the rates")
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
     url, count = options.url, options.count
     pwire = find_pwire()
     if pwire is None:
-        raise SystemExit("pwire is not installed beside this Python")
+        raise SystemExit("pwire is not installed next to this Python")
 
     def script(text: str, **values: object) -> list[str]:
         return [sys.executable, "-c", text.format(url=url, count=count, **values)]

@@ -1,8 +1,8 @@
-"""What the measurements beside tshark share: inputs, processes and their memory, tables of figures.
+"""Common parts of the comparisons with tshark: inputs, processes and their memory, tables of figures.
 
-Whole processes are measured, in turns, with their output thrown away, so that a change in the machine's
-speed meets all of them; ratios are of neighbouring runs. A process starts with its parent's peak, so the
-parent stays small: the generator, and whatever else needs memory, runs outside it.
+Whole processes are measured, in turns, with their output discarded, so that a change in the machine's
+speed affects all of them; ratios are of neighbouring runs. A process starts with its parent's peak memory, so
+the parent stays small: the generator, and anything else that needs memory, runs in another process.
 """
 
 import os
@@ -35,24 +35,24 @@ FOURTEEN: Final = (
 )
 
 Record = dict[str, str | int | float | bool | None]
-"""A row of a report: column -> value, None where there is no figure."""
+"""A row of a report: column -> value, None if there is no figure."""
 
 
 # -- the tools
 
 
 def find_pwire() -> str | None:
-    """The `pwire` beside this Python, else the one on PATH."""
+    """The `pwire` next to this Python, or the one on PATH."""
     return shutil.which("pwire", path=Path(sys.executable).parent) or shutil.which("pwire")
 
 
 def version(pwire: str) -> str:
-    """What `pwire` says it is: a compiled one is nearly twice as fast."""
+    """The output of `pwire --version`, which shows whether it is compiled (nearly twice as fast)."""
     return subprocess.run([pwire, "--version"], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def find_tshark() -> str | None:
-    """tshark, if it has the dissector."""
+    """tshark, if it has the Pulsar dissector."""
     tshark = shutil.which("tshark")
     if tshark is None:
         return None
@@ -66,12 +66,12 @@ def fields(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def tshark_command(tshark: str, options: Sequence[str], path: Path) -> list[str]:
-    """How `path` is decoded with tshark."""
+    """The command that decodes `path` with tshark."""
     return [tshark, "-n", "-o", "tcp.reassemble_out_of_order:TRUE", "-r", str(path), *options]
 
 
 def frames_named(tshark: str, path: Path) -> int:
-    """How many frames tshark finds: the commands it names, several a packet with commas between."""
+    """How many frames tshark finds: it prints the commands of each packet, separated by commas."""
     command = tshark_command(tshark, fields(["apache.pulsar.cmd.type"]), path)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
@@ -82,7 +82,7 @@ def frames_named(tshark: str, path: Path) -> int:
 
 
 class Tree(NamedTuple):
-    """Peak memory of a process and all it started, in MiB.
+    """Peak memory of a process and all processes it started, in MiB.
 
     `resident` adds up their resident memory, shared pages once for each; `shared_once` (the kernel's PSS)
     at about the same moment counts each page once; `largest` is the most that one process had.
@@ -95,18 +95,22 @@ class Tree(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a process took, and what it wrote to stderr. `tree` is None where nobody watched, or could."""
+    """What a process took, and its stderr. `tree` is None if memory was not, or could not be, measured.
+
+    `cpu` is processor time in seconds, including that of processes that it started and waited for.
+    """
 
     seconds: float
     mib: float
     said: str
     tree: Tree | None = None
+    cpu: float = 0.0
 
 
 def run(command: Sequence[str], *, watch: bool = False, out: Path | None = None) -> Run:
-    """Run a process to its end, its stdout into `out` or thrown away; RuntimeError if it fails.
+    """Run a process to its end, its stdout into `out` or discarded; raises RuntimeError if it fails.
 
-    With `watch` it gets a session of its own, by which all that it starts is known, and waited for.
+    With `watch` it gets its own session, by which all processes it starts are found, and waited for.
     """
     with tempfile.TemporaryFile() as stderr, open(out or os.devnull, "wb") as stdout:
         started = time.perf_counter()
@@ -131,11 +135,11 @@ def run(command: Sequence[str], *, watch: bool = False, out: Path | None = None)
     mib = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 2**20
     if tree is not None:
         tree = tree._replace(largest=max(tree.largest, mib), resident=max(tree.resident, mib))
-    return Run(seconds, mib, said, tree)
+    return Run(seconds, mib, said, tree, usage.ru_utime + usage.ru_stime)
 
 
 class Watcher(threading.Thread):
-    """Looks at the memory of all processes of a session, often; Linux only."""
+    """Measures the memory of all processes of a session, often; Linux only."""
 
     INTERVAL: Final = 0.2
 
@@ -144,20 +148,20 @@ class Watcher(threading.Thread):
         self._session = session
         self._peak = Tree(0, 0, 0, 0)
         self._others: set[str] = set()
-        """Processes that do not belong to the session: nobody can enter it later."""
+        """Processes that are not in the session; they cannot join it later."""
         self._ended = threading.Event()
         self._page = os.sysconf("SC_PAGE_SIZE") / 2**20
         self.start()
 
     @staticmethod
     def possible() -> bool:
-        """Whether this system tells what is asked for here."""
+        """Whether this system has the necessary files in /proc."""
         return os.path.exists("/proc/self/smaps_rollup")
 
     def end(self, patience: float = 60) -> Tree:
-        """Stop looking, and wait until nothing of the session is left; the peak.
+        """Stop measuring, wait until no process of the session is left, and return the peak.
 
-        Some processes outlive the first one, as Spark's Java may. After so many seconds they are killed.
+        Some processes may outlive the first one, like Spark's Java. They are killed after `patience` seconds.
         """
         self._ended.set()
         self.join()
@@ -171,7 +175,7 @@ class Watcher(threading.Thread):
         return self._peak
 
     def run(self) -> None:
-        """Look until `end`."""
+        """Measure until `end`."""
         while not self._ended.wait(self.INTERVAL):
             self._look()
 
@@ -199,7 +203,7 @@ class Watcher(threading.Thread):
             resident += own
             largest = max(largest, own, _kib(f"/proc/{pid}/status", "VmHWM:") / 1024)
         shared_once = self._peak.shared_once
-        if resident > 1.01 * self._peak.resident:  # the kernel works for this: only at new peaks
+        if resident > 1.01 * self._peak.resident:  # only at new peaks, as this is slow in the kernel
             now = sum(_kib(f"/proc/{pid}/smaps_rollup", "Pss:") for pid in members) / 1024
             shared_once = max(shared_once, now)
         processes = max(self._peak.processes, len(members))
@@ -221,7 +225,7 @@ def _kib(path: str, name: str) -> int:
 
 
 def rate(frames: int | None, runs: Sequence[Run]) -> int | None:
-    """Median frames a second."""
+    """Median frames per second."""
     return round(frames / statistics.median(run.seconds for run in runs)) if frames and runs else None
 
 
@@ -229,14 +233,14 @@ def rate(frames: int | None, runs: Sequence[Run]) -> int | None:
 
 
 class Pcap:
-    """Reads the records of a classic pcap; ValueError if it is none."""
+    """Reads the records of a classic pcap; raises ValueError if it is not one."""
 
     def __init__(self, source: BinaryIO) -> None:
         self.header = source.read(24)
         order = {b"\xd4\xc3\xb2\xa1": "<", b"\x4d\x3c\xb2\xa1": "<"}.get(self.header[:4])
         order = order or {b"\xa1\xb2\xc3\xd4": ">", b"\xa1\xb2\x3c\x4d": ">"}.get(self.header[:4])
         if order is None or len(self.header) < 24:
-            raise ValueError(f"{source.name} is no classic pcap; convert it with: editcap -F pcap IN OUT")
+            raise ValueError(f"{source.name} is not a classic pcap; convert it with: editcap -F pcap IN OUT")
         self.record = struct.Struct(f"{order}IIII")
         self._source = source
 
@@ -257,7 +261,7 @@ def generate(path: Path, frames: int, *options: str) -> None:
 
 
 def unpacked(given: Path, path: Path) -> Path:
-    """`given` if it can be read as it is, else `path`, into which it is unpacked."""
+    """`given` if it is not compressed, otherwise `path`, into which it is unpacked."""
     if given.suffix != ".zst":
         return given
     with given.open("rb") as packed, path.open("wb") as target:
@@ -266,7 +270,7 @@ def unpacked(given: Path, path: Path) -> Path:
 
 
 def concatenate(path: Path, out: Path, copies: int) -> None:
-    """Write copies of a capture to `out`, each later than the one before and of other connections."""
+    """Write copies of a capture to `out`, each later than the previous one and with other connections."""
     with out.open("wb") as target:
         start = end = 0
         for copy in range(copies):
@@ -283,7 +287,7 @@ def concatenate(path: Path, out: Path, copies: int) -> None:
 
 
 def readdressed(packet: bytes, copy: int) -> bytes:
-    """An Ethernet packet with both IP addresses changed in their second byte, differently for each copy."""
+    """An Ethernet packet with the second byte of both IP addresses changed, differently for each copy."""
     at, size = {b"\x08\x00": (26, 4), b"\x86\xdd": (22, 16)}.get(packet[12:14], (0, 0))
     if not copy or not size or len(packet) < at + 2 * size:
         return packet
@@ -294,7 +298,7 @@ def readdressed(packet: bytes, copy: int) -> bytes:
 
 
 def rotate(path: Path, directory: Path, size: int) -> list[Path]:
-    """Write a capture as files of about `size` bytes, as a capturing tool that rotates them does."""
+    """Write a capture as files of about `size` bytes, as a capturing tool with rotation does."""
     files: list[Path] = []
     with path.open("rb") as source:
         capture = Pcap(source)
@@ -325,7 +329,7 @@ def table(report: list[Record]) -> str:
 
 
 def cell(value: str | int | float | bool | None) -> str:
-    """A value as the table shows it."""
+    """Format a value for the table."""
     if value is None:
         return "-"
     if isinstance(value, str):

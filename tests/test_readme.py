@@ -1,4 +1,4 @@
-"""The README says what is true: its library example runs, and its numbers of commands and files hold."""
+"""The README says what is true: its library example runs, what it names is there, and all links work."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_the_library_example_lists_slow_publishes(
@@ -22,5 +23,21 @@ def test_the_library_example_lists_slow_publishes(
 
 
 def test_what_the_readme_names_is_there() -> None:
-    for name in re.findall(r"`([a-z_/]+(?:/|\.py|\.md))`", README) + re.findall(r"\]\((docs/\S+?)\)", README):
+    for name in re.findall(r"`([a-z_/]+(?:/|\.py|\.md))`", README):
         assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_a_file_and_a_heading(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+        if "://" not in target:
+            name, _, anchor = target.partition("#")
+            path = document.parent / name if name else document
+            assert path.exists(), target
+            assert not anchor or anchor in anchors(path), target
+
+
+def anchors(document: Path) -> set[str]:
+    """What links to the headings of a document are called, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
