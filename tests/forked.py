@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -52,6 +53,7 @@ class Fork:
         self.returncode: int | None = None
         self._waiting = threading.Lock()
         self._status, status = os.pipe()
+        weakref.finalize(self, os.close, self._status)
         with tempfile.TemporaryFile() as request, _lock:
             request.write(json.dumps([args, dict(env), os.getcwd()]).encode())
             request.flush()
@@ -68,12 +70,11 @@ class Fork:
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code, when it has ended. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None and not select.select([self._status], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(list(self.args), timeout or 0)
         with self._waiting:
             if self.returncode is None:
-                if not select.select([self._status], [], [], timeout)[0]:
-                    raise subprocess.TimeoutExpired(list(self.args), timeout or 0)
                 self.returncode = int(os.read(self._status, 100))
-                os.close(self._status)
             return self.returncode
 
     def send_signal(self, number: int) -> None:

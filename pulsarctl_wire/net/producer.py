@@ -24,7 +24,9 @@ HASHES: Final[dict[str, Callable[[str], int]]] = {"java": java_string_hash, "mur
 
 
 class Producer(Endpoint):
-    """Produces to one topic that is not partitioned, or one partition; calls `on_sent` with each result.
+    """Produces to one topic that is not partitioned, or one partition.
+
+    Calls `on_sent` with each result, and `on_end` with the error that ends it.
 
     Attributes in addition to Endpoint's: the `queue` that sends.
     """
@@ -33,15 +35,23 @@ class Producer(Endpoint):
     queue: SendQueue
 
     def __init__(
-        self, client: Client, topic: str, options: ProducerOptions, on_sent: Callable[[Sent], None]
+        self,
+        client: Client,
+        topic: str,
+        options: ProducerOptions,
+        on_sent: Callable[[Sent], None],
+        on_end: Callable[[SessionError], None] | None = None,
     ) -> None:
         number = next(client.ids)
         super().__init__(client, topic, number, SendQueue(topic, number, options))
         self._on_sent = on_sent
+        self._on_end = on_end
 
     def _ended(self, error: SessionError) -> None:
         self.queue.end(error, now())
         self.sync()
+        if self._on_end is not None:
+            self._on_end(error)
 
     # -- sending
 
@@ -92,6 +102,8 @@ class Publisher:
     A message with a key goes to the partition that the hash of the key selects (`hashing`, a key of `HASHES`;
     the key is hashed in the form in which it is sent). Messages without a key go to the partitions in turn, a
     batch to each ("round-robin"), or all to one at random ("single"). Source: Pulsar's message routing modes.
+
+    When a producer has ended, `ended` is done; its result is the error.
     """
 
     client: Client
@@ -102,10 +114,12 @@ class Publisher:
     hashing: str = "java"
     partitions: int = field(default=0, init=False)
     producers: dict[int, Producer] = field(default_factory=dict, init=False)
+    ended: asyncio.Future[SessionError] = field(init=False)
     _turn: int = field(default=0, init=False)
 
     async def open(self) -> None:
         """Find the partitions, and open the first producer. Raises SessionError."""
+        self.ended = asyncio.get_running_loop().create_future()
         self.partitions = await self.client.partitions(self.topic)
         self._turn = random.randrange(self.partitions) if self.partitions else 0
         await self._producer(self._turn)
@@ -114,10 +128,14 @@ class Publisher:
         producer = self.producers.get(index)
         if producer is None:
             name = partition_name(self.topic, index) if self.partitions else self.topic
-            producer = Producer(self.client, name, self.options, self.on_sent)
+            producer = Producer(self.client, name, self.options, self.on_sent, self._end)
             await producer.open()
             self.producers[index] = producer
         return producer
+
+    def _end(self, error: SessionError) -> None:
+        if not self.ended.done():
+            self.ended.set_result(error)
 
     async def send(self, message: Outgoing) -> None:
         """Send `message` to its partition, as `Producer.send` does."""

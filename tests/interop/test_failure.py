@@ -137,12 +137,16 @@ def outage(breakable: Standalone, request: pytest.FixtureRequest) -> Iterator[Ou
         Running(pwire, "consume", FILLED_TOPIC, "-s", "s", *consume, url=url) as consumer,
         Running(pwire, "consume", FILLED_TOPIC, "-s", "ended", *consume, url=url) as ended,
         Numbered(pwire, "left", "--no-reconnect", url=url) as left,
+        Running(pwire, "produce", "left-idle", "-m", "-", "-o", "json", "--no-reconnect", url=url) as idle,
         Running(pwire, "consume", "left-too", "-s", "s", *consume, "--no-reconnect", url=url) as left_too,
     ):
-        for each, many in {plain: 500, single: 500, consumer: 500, ended: 500, left: 1, left_too: 1}.items():
+        idle.send("the only line of an open stdin")
+        for each, many in {plain: 500, single: 500, consumer: 500, ended: 500, left: 1}.items():
             each.lines(many)
+        for each in (idle, left_too):
+            each.lines(1)
         broker.kill()
-        for each in (left, left_too):
+        for each in (left, idle, left_too):
             each.process.wait(PATIENCE)
         ended.says("opening it again")
         assert ended.interrupt() == 0, ended.said
@@ -153,7 +157,7 @@ def outage(breakable: Standalone, request: pytest.FixtureRequest) -> Iterator[Ou
             assert each.end() == 0, each.said
         consumer.lines(FILLED)
         assert consumer.interrupt() == 0, consumer.said
-        yield Outage(broker, plain, single, consumer, ended, [left, left_too])
+        yield Outage(broker, plain, single, consumer, ended, [left, idle, left_too])
 
 
 def test_produce_goes_on(pwire: Pwire, outage: Outage) -> None:

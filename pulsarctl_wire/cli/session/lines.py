@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 from pulsarctl_wire.cli import console
 
@@ -13,10 +13,11 @@ LONGEST: Final = 64 * 1024 * 1024
 """Maximum length of a line in bytes."""
 
 
-async def read_lines(path: str) -> AsyncIterator[list[bytes]]:
+async def read_lines(path: str, until: asyncio.Future[Any] | None = None) -> AsyncIterator[list[bytes]]:
     """The lines of the file `path` ("-" is stdin) without line ends, as many at a time as are available.
 
-    A file that cannot be read, or a line longer than `LONGEST`, ends the command.
+    Stops early when `until` is done while it waits for more. A file that cannot be read, or a line longer
+    than `LONGEST`, ends the command.
     """
     try:
         number = sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY)
@@ -25,7 +26,7 @@ async def read_lines(path: str) -> AsyncIterator[list[bytes]]:
     pieces: list[bytes] = []  # of an incomplete line
     size = 0
     try:
-        while block := await _read(number):
+        while block := await _read(number, until):
             first, *lines = block.split(b"\n")
             pieces.append(first)
             size += len(first)
@@ -46,16 +47,25 @@ async def read_lines(path: str) -> AsyncIterator[list[bytes]]:
             os.close(number)
 
 
-async def _read(number: int) -> bytes:
-    """The next bytes of a file, as soon as some are available."""
+async def _read(number: int, until: asyncio.Future[Any] | None) -> bytes:
+    """The next bytes of a file, as soon as some are available; b"" if `until` is done first."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
+
+    def resume(*_: object) -> None:
+        if not ready.done():
+            ready.set_result(None)
+
     try:
-        loop.add_reader(number, ready.set_result, None)
+        loop.add_reader(number, resume)
     except PermissionError:  # a regular file, which does not block
         return os.read(number, _BLOCK)
+    if until is not None:
+        until.add_done_callback(resume)
     try:
         await ready
     finally:
         loop.remove_reader(number)
-    return os.read(number, _BLOCK)
+        if until is not None:
+            until.remove_done_callback(resume)
+    return os.read(number, _BLOCK) if until is None or not until.done() else b""

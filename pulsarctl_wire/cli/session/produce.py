@@ -17,6 +17,8 @@ from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.render.text import clean, human_time
 
 if TYPE_CHECKING:
+    import asyncio
+
     from pulsarctl_wire.net.client import Client
     from pulsarctl_wire.net.send_queue import ProducerOptions, Sent
     from pulsarctl_wire.wire.entry import Outgoing
@@ -168,7 +170,11 @@ async def produce(session: Session, options: ProduceOptions) -> int:
         report.began = time.perf_counter()
         try:
             async for texts in texts_of(
-                sources, options.separator, options.num_produce, skip_blank=options.envelope
+                sources,
+                options.separator,
+                options.num_produce,
+                skip_blank=options.envelope,
+                until=publisher.ended,
             ):
                 for text in texts:
                     if pace is not None:
@@ -179,6 +185,8 @@ async def produce(session: Session, options: ProduceOptions) -> int:
                 report.progress()
             await publisher.flush()
             report.progress()
+            if publisher.ended.done() and not report.code:
+                raise publisher.ended.result()
         except (LocalProtocolError, SystemExit):  # send the valid messages before the error
             await publisher.flush()
             raise
@@ -197,9 +205,14 @@ def pair(flag: str, text: str) -> tuple[str, str]:
 
 
 async def texts_of(
-    sources: list[tuple[str, bool]], separator: str | None, times: int, *, skip_blank: bool
+    sources: list[tuple[str, bool]],
+    separator: str | None,
+    times: int,
+    *,
+    skip_blank: bool,
+    until: asyncio.Future[Any] | None = None,
 ) -> AsyncIterator[list[bytes]]:
-    """The texts to send, in batches."""
+    """The texts to send, in batches; stdin is read no further when `until` is done."""
     from pulsarctl_wire.cli.session.lines import read_lines
 
     texts: list[bytes] = []
@@ -208,7 +221,7 @@ async def texts_of(
             if texts:
                 yield texts
                 texts = []
-            async for lines in read_lines("-"):
+            async for lines in read_lines("-", until):
                 yield [line for line in lines if line.strip()] if skip_blank else lines
         elif is_file:
             texts.append(_content(source))
