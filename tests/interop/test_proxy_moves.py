@@ -47,23 +47,32 @@ def test_the_origin(blue: Standalone, topic: str, pwire: Pwire, clients: Clients
     assert known.isdisjoint(own) is (version == 0)
 
 
+def has_receipt(proxy: Proxy, space: str) -> bool:
+    """Whether the broker has taken a message of the namespace."""
+    return any(frame["topic"].startswith(f"persistent://{space}/") for frame in proxy.frames("SEND_RECEIPT"))
+
+
 @pytest.mark.parametrize("options", [[], ["--through"]], ids=["listeners", "through"])
 def test_another_cluster(
     blue: Standalone, broker: Standalone, pwire: Pwire, clients: Clients, options: list[str]
 ) -> None:
     """Who is sent to it between two messages sends the second one there, and gets it, behind the proxy."""
-    space = f"public/moved-{secrets.token_hex(4)}"
+    spaces = [f"public/moved-{secrets.token_hex(4)}" for _ in clients]
     for each in (blue, broker):
-        each.rest("PUT", f"/admin/v2/namespaces/{space}")
+        for space in spaces:
+            each.rest("PUT", f"/admin/v2/namespaces/{space}")
     green = {"serviceUrl": broker.http_url, "brokerServiceUrl": broker.url}
     blue.rest("POST", "/admin/v2/clusters/standalone/migrate?migrated=false", green)
     with Proxy(pwire, blue.url, *TAP, *options) as proxy, Alone(blue, proxy), Alone(broker, proxy):
-        for name, client in clients.items():
+        for space, client in zip(spaces, clients.values(), strict=True):
             # pauses, for what is sent just then may leave the broker's topic fenced for half a minute
             asked = {"produce": 2, "pause": 8000, "consumers": 1, "consume": 2}
-            client.ask(proxy.url, f"persistent://{space}/{name}", **asked)
-        proxy.until_frames(2, "SEND_RECEIPT")
-        blue.rest("POST", f"/admin/v2/namespaces/{space}/migration", True)
+            client.ask(proxy.url, f"persistent://{space}/t", **asked)
+        while spaces:  # each one moves right after its first message
+            proxy.until(lambda: any(has_receipt(proxy, each) for each in spaces))
+            for space in [each for each in spaces if has_receipt(proxy, each)]:
+                blue.rest("POST", f"/admin/v2/namespaces/{space}/migration", True)
+                spaces.remove(space)
         for client in clients.values():
             said = client.answer()
             assert said["sent"] == [None] * 2
