@@ -7,7 +7,7 @@ may be cut into splits, or what several files have of one period of time.
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import BinaryIO, Final, NamedTuple
 
 from pulsarctl_wire.capture import files
@@ -82,17 +82,17 @@ class Split(NamedTuple):
 @contextmanager
 def opened(path: str, start: int = 0) -> Iterator[BinaryIO]:
     """Open the file at a path or URI to read it from byte `start` on; raises CaptureError if that fails."""
-    try:
-        if is_uri(path):
-            from pulsarctl_wire.pipeline.inputs import open_uri  # imports pyarrow
+    with ExitStack() as stack:
+        try:
+            if is_uri(path):
+                from pulsarctl_wire.pipeline.inputs import open_uri  # imports pyarrow
 
-            stream = open_uri(path)
-        else:
-            stream = open(path, "rb")  # noqa: SIM115 (closed below)
-        stream.seek(start)
-    except OSError as error:
-        raise CaptureError(reason(error)) from error
-    with stream:
+                stream = stack.enter_context(open_uri(path))
+            else:
+                stream = stack.enter_context(open(path, "rb"))
+            stream.seek(start)
+        except OSError as error:
+            raise CaptureError(reason(error)) from error
         yield stream
 
 

@@ -26,7 +26,7 @@ from pulsarctl_wire.pipeline.finish import finish_split
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options, Progress
 from pulsarctl_wire.pipeline.rows import Stitched, TableStitcher, begun, decode_split
-from pulsarctl_wire.pipeline.splits import Split, plan
+from pulsarctl_wire.pipeline.splits import Split, opened, plan
 
 OPTIONS = Options(split_size=1_500)
 
@@ -264,6 +264,13 @@ def _changed(value: Any, draw: Any) -> Any:
     if value is None:
         return draw(st.sampled_from([0, "", b"", (), (0, None)]))
     return draw(st.sampled_from([None, "", 0, "lookup", (), {}]))
+
+
+def test_a_file_that_cannot_be_read_from_a_start_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "1.pcap"
+    path.touch()
+    with pytest.raises(CaptureError, match="Invalid argument"), opened(str(path), 2**63 - 1):
+        pass
 
 
 @settings(max_examples=300)
