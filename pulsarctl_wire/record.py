@@ -15,7 +15,7 @@ from pulsarctl_wire.views import MAX_FRAME_VALUES, Content, Room, show, show_pla
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
-from pulsarctl_wire.wire.ending import PULSAR, Contents, Ending
+from pulsarctl_wire.wire.ending import PULSAR, Contents, EndedConnection
 from pulsarctl_wire.wire.fields import Walker, as_base64, has_unknown
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.payload import ESCAPED_COST, WIDE_COST, Budget, Message, open_entry
@@ -324,7 +324,7 @@ def pay(budget: Budget, room: Room) -> None:
     budget.left -= (room.most - room.values) * VALUE_COST
 
 
-def connection_record(ending: Ending) -> Record:
+def connection_record(ending: EndedConnection) -> Record:
     """The record of a connection. Its state must be a `Contents`."""
     contents, connection = ending.state, ending.connection
     assert isinstance(contents, Contents)

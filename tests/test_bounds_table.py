@@ -387,7 +387,7 @@ def test_metadata_of_a_batch_that_is_too_large() -> None:
 def test_sends_that_ended_without_an_answer() -> None:
     knowledge = Knowledge()
     for number in range(MAX_PENDING + 1):
-        knowledge.leave((None, "p", number, 1, 0), Unanswered(number, None, Connection(0), True))
+        knowledge.add_unanswered((None, "p", number, 1, 0), Unanswered(number, None, Connection(0), True))
     assert len(knowledge.unanswered) + knowledge.forgotten == MAX_PENDING + 1
     assert MAX_PENDING // 4 < len(knowledge.unanswered) <= MAX_PENDING
     assert (None, "p", MAX_PENDING, 1, 0) in knowledge.unanswered

@@ -43,7 +43,7 @@ class Outputs(NamedTuple):
     tree: str
 
 
-class Showing:
+class DisplayOptions:
     """All forms of output."""
 
     def __init__(self, *, show_secrets: bool = False) -> None:
@@ -127,7 +127,7 @@ def leaks(seen: Iterator[bytes], secrets: list[bytes]) -> list[bytes]:
 
 def check(seed: int, count: int, tree_share: float) -> None:
     source = Random(seed)
-    show = Showing()
+    show = DisplayOptions()
     for number in range(count):
         one = case(source)
         events = decoded(one.data, one.to_broker)
@@ -141,7 +141,7 @@ def check(seed: int, count: int, tree_share: float) -> None:
 
 def test_the_search_sees_what_is_shown() -> None:
     source = Random(1)
-    show = Showing(show_secrets=True)
+    show = DisplayOptions(show_secrets=True)
     shown = 0
     for _ in range(200):
         one = case(source)
@@ -166,6 +166,6 @@ def test_no_secret_where_type_and_tag_are_both_damaged() -> None:
     command = sized(1941, body) + tag(1, VARINT) + varint(226492437)
     data = struct.pack(">II", len(command) + 4, len(command)) + command
     events = decoded(data, True)
-    assert not leaks(_seen(Showing()(events, tree=True)), [secret])
+    assert not leaks(_seen(DisplayOptions()(events, tree=True)), [secret])
     assert not leaks(iter([recorded(Random(1), data)]), [secret])
-    assert leaks(_seen(Showing(show_secrets=True)(events, tree=True)), [secret])
+    assert leaks(_seen(DisplayOptions(show_secrets=True)(events, tree=True)), [secret])

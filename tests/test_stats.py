@@ -21,7 +21,7 @@ from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.stats import NAMES, OTHERS, PERCENTILES, Stats, counting, records, rows, total_record
 from pulsarctl_wire.stats.latencies import EXACT, Latencies
 from pulsarctl_wire.wire.counts import latency_of
-from pulsarctl_wire.wire.ending import UNANSWERED, Ending
+from pulsarctl_wire.wire.ending import UNANSWERED, EndedConnection
 from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, build_frame
 from pulsarctl_wire.wire.knowledge import Knowledge
@@ -410,7 +410,9 @@ def test_connections_without_frames_leave_room_for_those_with_frames(monkeypatch
         connection = Connection(index, f"10.0.0.9:{index}", "10.0.1.1:6650")
         session = ExchangeState(connection, Knowledge())
         stats.end(
-            Ending(connection, session, index, 0, 0, 1, False, UNANSWERED, None, None, False, None, (0, 0))
+            EndedConnection(
+                connection, session, index, 0, 0, 1, False, UNANSWERED, None, None, False, None, (0, 0)
+            )
         )
     stats.add(list(hostile(1)))
     found = records(stats, "connection")

@@ -12,7 +12,16 @@ from typing import Any, Final, NamedTuple
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire.commands import TO_BROKER
-from pulsarctl_wire.wire.ending import CLOSED, OPEN, PULSAR, REFUSED, RESET, UNANSWERED, UNKNOWN, Ending
+from pulsarctl_wire.wire.ending import (
+    CLOSED,
+    OPEN,
+    PULSAR,
+    REFUSED,
+    RESET,
+    UNANSWERED,
+    UNKNOWN,
+    EndedConnection,
+)
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.state import State
 from pulsarctl_wire.wire.stream import FrameStream
@@ -38,15 +47,15 @@ class Half:
     """One direction of a TCP connection. Sequence numbers are not wrapped here."""
 
     __slots__ = (
-        *("acknowledged", "begun", "closed", "early", "early_bytes", "ended", "fin", "held"),
-        *("hole_at", "hole_turn", "next", "other", "patience", "stream", "syn", "tcp"),
+        *("acknowledged", "closed", "early", "early_bytes", "ended", "fin", "held"),
+        *("hole_at", "hole_turn", "next", "other", "patience", "started", "stream", "syn", "tcp"),
     )
     other: "Half"
     tcp: "Tcp"
 
     def __init__(self, stream: FrameStream) -> None:
         self.stream = stream
-        self.begun = False  # `next` is known
+        self.started = False  # `next` is known
         self.next = 0  # the next byte's
         self.acknowledged = 0  # up to here by the peer
         self.early: list[Early] = []  # a heap
@@ -69,7 +78,7 @@ class Half:
         if self.closed:
             return False
         ahead = (acknowledged - self.next) & MASK
-        return ahead > 0 and (ahead < HALF or not self.begun)
+        return ahead > 0 and (ahead < HALF or not self.started)
 
     @property
     def held_bytes(self) -> int:
@@ -171,8 +180,8 @@ def is_another(half: Half, sequence: int) -> bool:
 def begin(half: Half, sequence: int) -> None:
     """Note a SYN: the bytes begin after it."""
     half.syn = sequence
-    if not half.begun:
-        half.begun = True
+    if not half.started:
+        half.started = True
         half.next = sequence + 1
 
 
@@ -249,7 +258,7 @@ def flush(half: Half, events: list[Event]) -> Iterator[None]:
     while half.early:
         yield from unblock(half, events)
     end = half.fin if half.fin >= 0 else half.acknowledged
-    if half.begun and end > half.next:
+    if half.started and end > half.next:
         yield from give_up(half, end, events)
 
 
@@ -297,7 +306,7 @@ def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
         life.by_first = None if later.by is None else (later.by == 0) is (tcp.half is first)
 
 
-def ending(tcp: Tcp) -> Ending:
+def ending(tcp: Tcp) -> EndedConnection:
     """How a connection ended. Call it after its streams have ended."""
     life = tcp.life
     first, second = tcp.half, tcp.half.other
@@ -308,12 +317,12 @@ def ending(tcp: Tcp) -> Ending:
     if life.syns and not life.accepted:
         if end == RESET and by_broker and not any(sizes):
             end = REFUSED
-        elif not broker.begun:
+        elif not broker.started:
             end, by_broker = UNANSWERED, None
     protocol = client.stream.protocol or broker.stream.protocol or (UNKNOWN if any(sizes) else None)
     if client.stream.spoke or broker.stream.spoke:
         protocol = PULSAR
-    return Ending(
+    return EndedConnection(
         connection=first.stream.connection,
         state=tcp.state,
         packet=life.packet,

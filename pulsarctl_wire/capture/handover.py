@@ -20,17 +20,17 @@ FRESH, STEP, IDLE = "fresh", "step", "idle"
 """Kinds of halves: just opened; in step with the frames; only the next sequence number is known."""
 
 _MASK: Final = 0xFFFFFFFF
-_CARRIED: Final = ("begun", "closed", "ended", "hole_turn", "patience")
+_CARRIED: Final = ("started", "closed", "ended", "hole_turn", "patience")
 _NUMBERS: Final = ("next", "acknowledged", "hole_at", "fin")  # sequence numbers; -1: none
 
 
 class HalfSync(NamedTuple):
-    """One half: its kind, whether its bytes have begun, the number of the next one, the origins of the bytes
-    of its unfinished frame, and its stream's position.
+    """One half: its kind, whether its bytes have started, the number of the next one, the origins of the
+    bytes of its unfinished frame, and its stream's position.
     """
 
     kind: str
-    begun: bool
+    started: bool
     next: int
     sources: tuple[tuple[int, int, int | None], ...]
     position: int
@@ -49,7 +49,7 @@ class SyncPoint(NamedTuple):
 class HalfState(NamedTuple):
     """The attributes of a `Half`, without its stream."""
 
-    begun: bool
+    started: bool
     closed: bool
     ended: bool
     hole_turn: int
@@ -97,7 +97,7 @@ def sync_point(tcp: Tcp, *, patient: bool) -> SyncPoint | None:
 
 def _is_open(half: Half) -> bool:
     """Whether a half only needs its next bytes: nothing is missing or waiting, and it is not ending."""
-    missing = half.early or half.blocked or (half.begun and half.acknowledged > half.next)
+    missing = half.early or half.blocked or (half.started and half.acknowledged > half.next)
     return not (missing or half.closed or half.fin >= 0 or half.held)
 
 
@@ -106,10 +106,10 @@ def _half_sync(half: Half) -> HalfSync | None:
         return None
     stream = half.stream
     if stream.untouched:
-        return HalfSync(FRESH if stream.in_step else IDLE, half.begun, half.next, (), 0)
+        return HalfSync(FRESH if stream.in_step else IDLE, half.started, half.next, (), 0)
     if stream.step is None or stream.in_debt:
         return None
-    return HalfSync(STEP, half.begun, half.next, stream.sources, stream.position)
+    return HalfSync(STEP, half.started, half.next, stream.sources, stream.position)
 
 
 def agrees(guess: SyncPoint, tcp: Tcp, state: Handover) -> bool:
@@ -119,7 +119,7 @@ def agrees(guess: SyncPoint, tcp: Tcp, state: Handover) -> bool:
     if halves_of(tcp)[0].stream.to_broker is not guess.to_broker:
         return False
     for half, mine, stream in zip(halves_of(tcp), guess.halves, state.streams, strict=True):
-        if not _is_open(half) or half.begun is not mine.begun or (half.next - mine.next) & _MASK:
+        if not _is_open(half) or half.started is not mine.started or (half.next - mine.next) & _MASK:
             return False
         true = _half_sync(half)
         if mine.kind == IDLE:
@@ -203,7 +203,7 @@ class TcpState(NamedTuple):
     state: Handover
 
 
-class Following(NamedTuple):
+class ReassemblerState(NamedTuple):
     """All that a reassembler continues from: see `Reassembler.state` and `Knowledge`."""
 
     connections: int
@@ -219,7 +219,7 @@ _NOWHERE: Final = HalfSync(FRESH, False, 0, (), 0)
 _AT_FIRST: Final = SyncPoint((_NOWHERE, _NOWHERE), True, -1)
 
 
-def save(reassembler: Reassembler) -> Following:
+def save(reassembler: Reassembler) -> ReassemblerState:
     """The data for `restore`. The states of the connections must be `KnownState`s."""
     known, ended, servers = reassembler.state()
     knowledge = reassembler.knowledge
@@ -227,7 +227,7 @@ def save(reassembler: Reassembler) -> Following:
         (identity, send.number, send.time_ns, send.connection.index, send.is_sure)
         for identity, send in knowledge.unanswered.items()
     ]
-    return Following(
+    return ReassemblerState(
         *(reassembler.connections, [_saved(tcp) for tcp in known], ended, servers),
         *(knowledge.frames, unanswered, knowledge.forgotten),
     )
@@ -248,7 +248,7 @@ def _saved(tcp: Tcp) -> TcpState:
     )
 
 
-def restore(reassembler: Reassembler, saved: Following) -> None:
+def restore(reassembler: Reassembler, saved: ReassemblerState) -> None:
     """Set a new reassembler to the saved state."""
     known = []
     for each in saved.known:
@@ -266,7 +266,7 @@ def restore(reassembler: Reassembler, saved: Following) -> None:
     knowledge = reassembler.knowledge
     knowledge.frames, knowledge.forgotten = saved.frames, saved.forgotten
     for identity, number, time_ns, index, is_sure in saved.unanswered:
-        knowledge.leave(identity, Unanswered(number, time_ns, Connection(index), is_sure))
+        knowledge.add_unanswered(identity, Unanswered(number, time_ns, Connection(index), is_sure))
 
 
 def _lost(event: Event) -> Lost:

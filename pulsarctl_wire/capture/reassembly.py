@@ -46,7 +46,7 @@ from pulsarctl_wire.capture.halves import (
     unblock,
 )
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment, address_of, endpoint_of, reverse
-from pulsarctl_wire.wire.ending import DROPPED, OPEN, REUSED, Ending
+from pulsarctl_wire.wire.ending import DROPPED, OPEN, REUSED, EndedConnection
 from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event
 from pulsarctl_wire.wire.knowledge import Knowledge
@@ -59,7 +59,7 @@ MAX_CONNECTIONS: Final = 65_536
 LINGER: Final = 1_024
 
 NewState = Callable[[Connection, Knowledge, Iterable[FrameStream]], State]
-OnEnd = Callable[[Ending], object]
+OnEnd = Callable[[EndedConnection], object]
 
 _ENDING: Final = FIN | RST
 _UNUSUAL: Final = SYN | FIN | RST
@@ -81,7 +81,7 @@ class Reassembler:
 
     Frames are numbered and annotated by the state of their connection. `limit` is the largest legal frame
     in bytes; `knowledge` is what the states share. `new_state` makes the state of a connection. `on_end` is
-    called with the `Ending` of each connection, once its state has seen all its events.
+    called with the `EndedConnection` of each connection, once its state has seen all its events.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Reassembler:
         """
         key, sequence, acknowledged, flags, payload, missing = segment
         half = self._halves.get(key)
-        if half is None or flags & _UNUSUAL or not half.begun or missing:
+        if half is None or flags & _UNUSUAL or not half.started or missing:
             return self._start(self._slowly(segment, time_ns, packet))
         tcp, other = half.tcp, half.other
         if flags & ACK and other.lacks(acknowledged):
@@ -195,8 +195,8 @@ class Reassembler:
             yield from self._acknowledge(other, acknowledged, events)
         if payload or missing:
             yield from self._take(half, sequence, payload, missing, events)
-        elif not half.begun:
-            half.begun = True
+        elif not half.started:
+            half.started = True
             half.next = sequence
         if flags & _ENDING:
             yield from self._finish(half, sequence + len(payload) + missing, flags, events)
@@ -291,8 +291,8 @@ class Reassembler:
         if half.closed:
             return
         packet, time_ns = half.tcp.last_packet, half.tcp.last_ns
-        if not half.begun:
-            half.begun = True
+        if not half.started:
+            half.started = True
             half.next = sequence
         at = half.unwrap(sequence)
         if at + len(payload) + missing <= half.next:
@@ -315,9 +315,9 @@ class Reassembler:
 
     def _acknowledge(self, half: Half, acknowledged: int, events: list[Event]) -> Iterator[None]:
         """Handle an acknowledgement of bytes of `half` that were not seen: late ones, or never captured."""
-        if not half.begun:
+        if not half.started:
             if half.tcp.certain:  # its SYN was lost: this is where its bytes begin
-                half.begun = True
+                half.started = True
                 half.next = acknowledged
             return
         upto = half.unwrap(acknowledged)
@@ -345,10 +345,10 @@ class Reassembler:
 
     def _finish(self, half: Half, sequence: int, flags: int, events: list[Event]) -> Iterator[None]:
         if flags & RST:
-            if not half.begun or abs(half.unwrap(sequence) - half.next) <= MAX_EARLY:
+            if not half.started or abs(half.unwrap(sequence) - half.next) <= MAX_EARLY:
                 note_end(half, reset=True)
                 yield from self._end_halves(half.tcp, events)
-        elif half.begun and not half.closed:
+        elif half.started and not half.closed:
             note_end(half, reset=False)
             half.fin = max(half.unwrap(sequence), half.next)  # delivered bytes came before it
             half.acknowledged = min(half.acknowledged, half.fin)

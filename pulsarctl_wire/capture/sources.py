@@ -25,7 +25,7 @@ from pulsarctl_wire.capture.hexrows import Dumped, link_of
 from pulsarctl_wire.capture.packets import ETHERNET, RAW_IP, Dissector
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
-from pulsarctl_wire.wire.broken import is_surely_meant
+from pulsarctl_wire.wire.broken import is_clearly_a_frame
 from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame, Malformed
@@ -256,7 +256,7 @@ class Decoder:
 
     def _is_frames(self, first: Event, head: bytes) -> bool:
         """Whether a source with this first event and these first bytes holds frames, valid or not."""
-        if isinstance(first, Frame) or (isinstance(first, Malformed) and is_surely_meant(first.raw)):
+        if isinstance(first, Frame) or (isinstance(first, Malformed) and is_clearly_a_frame(first.raw)):
             return True
         stream = FrameStream(Connection(0), True, from_start=False)
         stream.certain = False

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.render.text import meant
+from pulsarctl_wire.render.text import did_you_mean
 
 _COLOURS: Final = ("always", "auto", "never")
 _UsageError: Final[Any] = typer.BadParameter.__base__
@@ -129,12 +129,12 @@ def _message_of(error: Any) -> str:
     """What is wrong, with a suggestion for typos."""
     if (name := getattr(error, "option_name", None)) and hasattr(error, "possibilities"):
         flags = [flag for each in error.ctx.command.params if not each.hidden for flag in each.opts]
-        hint = meant(name, [flag for flag in flags if flag.startswith("--")])
+        hint = did_you_mean(name, [flag for flag in flags if flag.startswith("--")])
         return f"no such option {name}{hint}"
     text: str = error.format_message().replace("\n", " ")
     if typo := re.match(r"No such command '(.*?)'", text):
         known = list(error.ctx.command.list_commands(error.ctx))
-        return f"no such command {typo[1]}{meant(typo[1], known)}"
+        return f"no such command {typo[1]}{did_you_mean(typo[1], known)}"
     text = re.sub(r"^(Invalid value for|Missing|Got|Option)", lambda found: found[0].lower(), text)
     text = re.sub(r" +", " ", text.replace("invalid value for ", "").replace("'", ""))
     return re.sub(r"is not a valid (int|float).*", "is not a number", text.rstrip("."))

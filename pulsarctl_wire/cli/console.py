@@ -59,7 +59,7 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def complain(text: str) -> None:
+def warn(text: str) -> None:
     """Print one line on stderr. Control characters in `text` are escaped."""
     sys.stdout.flush()
     sys.stderr.write(f"pwire: {without_passwords(clean(text))}\n")
@@ -68,7 +68,7 @@ def complain(text: str) -> None:
 
 def fail(text: str, code: int = EXIT_USAGE) -> NoReturn:
     """Print one line on stderr and exit with `code`; by default 2: the command line is wrong."""
-    complain(text)
+    warn(text)
     raise SystemExit(code)
 
 

@@ -73,7 +73,7 @@ TimeFormat = Literal["utc", "local", "date", "epoch", "relative"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selecting:
+class SelectOptions:
     """Which events are shown; see `cli/capture/select.py`."""
 
     expression: str | None = option(
@@ -91,7 +91,7 @@ class Selecting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Showing:
+class DisplayOptions:
     """How events are shown, apart from the output format."""
 
     schema: str | None = option(
@@ -130,7 +130,7 @@ def only_interface(names: list[str]) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trusting:
+class TlsOptions:
     """TLS: which brokers we trust, and our own certificate."""
 
     tls_ca: str | None = option("--tls-ca --tlsTrustCertsFilePath FILE", "CA certificates to trust, PEM.")
@@ -151,7 +151,7 @@ class Trusting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rotating:
+class RotateOptions:
     """When to start a new file."""
 
     rotate_size: str | None = option("--rotate-size BYTES", "New file after this size: 100MB.", "Rotation")

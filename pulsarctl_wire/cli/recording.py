@@ -12,7 +12,7 @@ from pulsarctl_wire.wire.redaction import Redacted
 from pulsarctl_wire.wire.sinks import Sink
 
 
-class Recording(Sink):
+class RecordingSink(Sink):
     """Writes what connections carry to pcapng files. Credentials are masked with stars unless `show_secrets`.
 
     `rotation` is passed to `RotatingWriter`. If the first file cannot be opened, the command ends. If a later

@@ -96,9 +96,9 @@ class Consumer(Endpoint):
         self.sync()
         return opened
 
-    def taken(self, delivery: Delivery) -> None:
+    def consumed(self, delivery: Delivery) -> None:
         """A delivery is consumed: its permits go back to the broker."""
-        self.queue.taken(delivery, now())
+        self.queue.consumed(delivery, now())
         self.sync()
 
     def skip(self, delivery: Delivery, why: str) -> None:

@@ -57,7 +57,7 @@ class Plan:
     """The options of a proxy.
 
     `settings` has the service URL to forward to and how to dial it. `advertise` is our host name for clients
-    (default: the one they connected to). `told` maps brokers' addresses to those that clients get instead,
+    (default: the one they connected to). `mapped` maps brokers' addresses to those that clients get instead,
     `dials` to those that are dialled instead. `ports` are for brokers' listeners (default: any). With `tls`
     listeners speak TLS. `header_in`: clients' connections begin with a PROXY header; `header_out`: the
     header version that connections to brokers begin with (0: none). `allowed` says which of the addresses
@@ -68,7 +68,7 @@ class Plan:
     settings: Settings
     routing: Routing = Routing.LISTENERS
     advertise: str | None = None
-    told: Mapping[Address, Address] = field(default_factory=dict)
+    mapped: Mapping[Address, Address] = field(default_factory=dict)
     dials: Mapping[Address, Address] = field(default_factory=dict)
     ports: range = range(0)
     tls: ssl.SSLContext | None = None
@@ -112,7 +112,7 @@ class Proxy:
     async def open(self, sock: socket.socket | None = None) -> Address:
         """Start listening, on `sock` if it is given; return the address.
 
-        Raises SettingsError for certificates and for listeners of `told`, OSError for the listen address.
+        Raises SettingsError for certificates and for listeners of `mapped`, OSError for the listen address.
         """
         plan = self.plan
         if plan.settings.url.tls:
@@ -128,7 +128,7 @@ class Proxy:
             lambda route: self._served.get(route) or self._listen(route),
             self.note,
             self._is_ours,
-            plan.told,
+            plan.mapped,
         )
         sock = sock or bound(plan.listen)
         self._bound = sock.getsockname()[0]  # the IP address: a host name is looked up only once
@@ -139,19 +139,22 @@ class Proxy:
                     await self.close(0)
                     text = f"--to {address} is where pwire itself listens: change that or --listen"
                     raise SettingsError(text)
-        for broker, told in plan.told.items():
-            self._listen_for(broker, told)
+        for broker, address in plan.mapped.items():
+            self._listen_for(broker, address)
         return at
 
-    def _listen_for(self, broker: Address, told: Address) -> None:
-        """Listen at `told` (see `Plan`); only note an address of another machine. Raises SettingsError."""
+    def _listen_for(self, broker: Address, address: Address) -> None:
+        """Listen at `address`, which clients get for `broker`; note it if it is another machine's.
+
+        Raises SettingsError.
+        """
         try:
-            self._serve(Route((broker,)), told, bound(told), str(broker))
+            self._serve(Route((broker,)), address, bound(address), str(broker))
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL and not isinstance(error, socket.gaierror):
                 why = error.strerror or error
-                raise SettingsError(f"--map {broker}={told}: {why}; name another address") from None
-            self.note(f"{told} is not an address of this machine: clients are sent there for {broker}")
+                raise SettingsError(f"--map {broker}={address}: {why}; name another address") from None
+            self.note(f"{address} is not an address of this machine: clients are sent there for {broker}")
 
     def _listen(self, route: Route) -> Address:
         """Open a listener for `route` on the host of the first one; return its address. Raises OSError."""
@@ -264,7 +267,7 @@ class Proxy:
         if self._leads_back(found):
             raise OSError(errno.ELOOP, "pwire itself listens there")
         plan = self.plan
-        if not (address in plan.settings.url.addresses or address in plan.dials or address in plan.told):
+        if not (address in plan.settings.url.addresses or address in plan.dials or address in plan.mapped):
             found = [each for each in found if plan.allowed(address.host, each[4][0])]
             if not found:
                 self.refused[_NOT_ALLOWED] += 1

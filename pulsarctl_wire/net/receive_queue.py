@@ -178,7 +178,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp]):
 
     # -- permits
 
-    def taken(self, delivery: Delivery, now: Now) -> None:
+    def consumed(self, delivery: Delivery, now: Now) -> None:
         """A delivery is consumed: its permits go back to the broker."""
         if delivery.is_current:
             self._release(delivery)

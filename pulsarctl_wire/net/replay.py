@@ -113,8 +113,8 @@ class Pairs:
 
 @dataclass(eq=False)
 class Replay:
-    """A replay: `run` it over the events of a capture. `tell` is called with each difference, `note` with
-    warnings, a few times for each kind. `names` has the user's renamings.
+    """A replay: `run` it over the events of a capture. `on_difference` is called with each difference, `note`
+    with warnings, a few times for each kind. `names` has the user's renamings.
 
     Attributes: `totals`, and `remap` with the translations it has learnt.
     """
@@ -122,7 +122,7 @@ class Replay:
     settings: Settings
     names: Names
     options: Pace
-    tell: Callable[[Difference], None]
+    on_difference: Callable[[Difference], None]
     note: Callable[[str], None]
     tap: Tap | None = None
 
@@ -271,7 +271,7 @@ class Replay:
     def _report_found(self) -> None:
         found, self._found = self._found, []
         for difference in found:
-            self.tell(difference)
+            self.on_difference(difference)
 
     async def _step(self, event: Event | ConnectionEnded) -> None:
         index = event.connection.index

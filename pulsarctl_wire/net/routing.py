@@ -69,9 +69,9 @@ class Router:
 
     `service` is the service URL behind the proxy, `tls` whether clients speak TLS with the proxy. `listener`
     returns the address of the listener for a route, and opens it if necessary; it raises OSError if that
-    fails. `told` maps brokers' addresses to those that clients get instead. `ours` says whether an address is
-    one of our listeners', which a broker may report as its own. `warn` is called once for each address that
-    cannot be rewritten.
+    fails. `mapped` maps brokers' addresses to those that clients get instead. `ours` says whether an address
+    is one of our listeners', which a broker may report as its own. `warn` is called once for each address
+    that cannot be rewritten.
     """
 
     service: ServiceUrl
@@ -80,7 +80,7 @@ class Router:
     listener: Callable[[Route], Address]
     warn: Callable[[str], None]
     ours: Callable[[Address], bool] = lambda address: False
-    told: Mapping[Address, Address] = field(default_factory=dict)
+    mapped: Mapping[Address, Address] = field(default_factory=dict)
     routes: dict[str, Route] = field(default_factory=dict)
     """Brokers that answers have named ("host:port") -> the routes to them."""
     _warned: set[str] = field(default_factory=set)
@@ -144,9 +144,9 @@ class Router:
 
     def _address_for_clients(self, broker: Address, host: str | None) -> Address | None:
         """The address that clients get in place of a broker's; None if no listener can be opened."""
-        told = self.told.get(broker)
-        if told is not None:
-            return told
+        mapped = self.mapped.get(broker)
+        if mapped is not None:
+            return mapped
         try:
             listener = self.listener(self.routes[str(broker)])
         except OSError as error:

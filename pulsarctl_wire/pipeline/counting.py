@@ -10,8 +10,8 @@ from pulsarctl_wire.capture.sources import collect_rarely
 from pulsarctl_wire.pipeline.decode import Decoded, Settings, decode
 from pulsarctl_wire.pipeline.progress import Options, Progress, Totals, decoded_in_order
 from pulsarctl_wire.pipeline.splits import Input, Split
-from pulsarctl_wire.pipeline.stitch import Fixup, Names, Reread, Stitcher, Whole
-from pulsarctl_wire.wire.ending import Ending
+from pulsarctl_wire.pipeline.stitch import Fixup, Names, Reread, Stitcher, StitchResult
+from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Event
 
 
@@ -21,7 +21,7 @@ class Counts(Protocol):
     def add(self, events: list[Event]) -> None:
         """Count events."""
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: EndedConnection) -> None:
         """Count a connection that has ended."""
 
     def rename(self, numbers: Mapping[int, int], names: Names) -> None:
@@ -48,16 +48,16 @@ def count_split(
 
 class _CountStitcher(Stitcher, Generic[C]):
     """Stitches splits whose events are only counted. `edges` are the counts of the last split's edges;
-    `endings` are the connections that have ended since `Counting` last cleared the list.
+    `endings` are the connections that have ended since `CountJob` last cleared the list.
     """
 
     def __init__(self, settings: Settings, new: Callable[[], C]) -> None:
         self.edges = new()
-        self.endings: list[Ending] = []
+        self.endings: list[EndedConnection] = []
         super().__init__(settings, self.endings.append)
         self._new = new
 
-    def add(self, decoded: Decoded, reread: Reread) -> Whole:
+    def add(self, decoded: Decoded, reread: Reread) -> StitchResult:
         self.edges = self._new()
         return self._numbered(self.stitch(decoded, reread, self.edges.add))
 
@@ -65,12 +65,12 @@ class _CountStitcher(Stitcher, Generic[C]):
         self.edges = self._new()
         self._numbered(self.end(self.edges.add))
 
-    def _numbered(self, whole: Whole) -> Whole:
-        self.edges.rename({whole.first + number: new for number, new in enumerate(whole.numbers)}, {})
-        return whole
+    def _numbered(self, result: StitchResult) -> StitchResult:
+        self.edges.rename({result.first + number: new for number, new in enumerate(result.numbers)}, {})
+        return result
 
 
-class Counting(Generic[C]):
+class CountJob(Generic[C]):
     """Counts captures. Attributes that `Decoder` has too mean the same here."""
 
     def __init__(

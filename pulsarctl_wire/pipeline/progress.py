@@ -25,7 +25,7 @@ class Totals:
     """What has been done so far.
 
     `problems` are (file, what is wrong, whether it was read up to there). `read` counts bytes of inputs,
-    `size` bytes of Parquet, `redone` connections that were read again, `dropped` packets that the kernel
+    `size` bytes of Parquet, `read_again` connections that were read again, `dropped` packets that the kernel
     dropped, `cut` packets cut by a snap length.
     """
 
@@ -35,7 +35,7 @@ class Totals:
     gaps: int = 0
     connections: int = 0
     size: int = 0
-    redone: int = 0
+    read_again: int = 0
     dropped: int = 0
     cut: int = 0
     problems: list[tuple[str, str, bool]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Totals:
 class Progress:
     """How far the work is: everything before part `part` of input `file` is done, and ended at `end`.
 
-    `stitcher` must have `add`, whose result has `redone`. `unreadable`: the rest of that input cannot be
+    `stitcher` must have `add`, whose result has `read_again`. `unreadable`: the rest of that input cannot be
     read. `inputs` are all inputs; for a table that follows a directory, those that have begun.
     """
 
@@ -94,7 +94,7 @@ class Progress:
         totals.dropped += decoded.dropped
         totals.cut += decoded.cut
         totals.connections = self.stitcher.reassembler.connections
-        totals.redone += stitched.redone
+        totals.read_again += stitched.read_again
         return stitched
 
 

@@ -20,7 +20,7 @@ from pulsarctl_wire.wire.frame import Event
 KINDS: Final = ("frames", "gaps")
 
 
-def begun(options: Options, settings: Settings, inputs: Iterable[Input] = ()) -> Progress:
+def new_progress(options: Options, settings: Settings, inputs: Iterable[Input] = ()) -> Progress:
     """The progress of a new table."""
     return Progress(list(inputs), options, version=VERSION, stitcher=TableStitcher(settings))
 
@@ -102,7 +102,7 @@ class Stitched(NamedTuple):
     fixups: dict[int, Fixup]
     frames: bytes
     gaps: bytes
-    redone: int
+    read_again: int
 
 
 class TableStitcher(Stitcher):
@@ -115,8 +115,8 @@ class TableStitcher(Stitcher):
     def add(self, decoded: Decoded, reread: Reread) -> Stitched:
         """Stitch the next split."""
         rows = _EdgeRows(TableBuilder(self.names, payload=self._payload))
-        fixups, first, numbers, redone = self.stitch(decoded, reread, rows.add)
-        return Stitched(fixups, *rows.numbered(first, numbers), redone)
+        fixups, first, numbers, read_again = self.stitch(decoded, reread, rows.add)
+        return Stitched(fixups, *rows.numbered(first, numbers), read_again)
 
     def close(self) -> Stitched:
         """The remaining rows, at the end of the capture."""

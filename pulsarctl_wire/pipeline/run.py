@@ -13,7 +13,7 @@ from typing import Final
 from pulsarctl_wire.pipeline.decode import Decoded, Settings
 from pulsarctl_wire.pipeline.finish import Finished, finish_split
 from pulsarctl_wire.pipeline.progress import Options, Totals, decoded_in_order
-from pulsarctl_wire.pipeline.rows import Stitched, begun, decode_split
+from pulsarctl_wire.pipeline.rows import Stitched, decode_split, new_progress
 from pulsarctl_wire.pipeline.splits import Input, Split
 from pulsarctl_wire.pipeline.store import Store
 
@@ -44,7 +44,7 @@ class Run:
         self._store = Store(out)
         self._settings = Settings(self._store.drafts, options.max_frame_size, options.payload)
         self._finishing: deque[Future[Finished]] = deque()
-        self._progress = self._store.resume(inputs, options) or begun(options, self._settings)
+        self._progress = self._store.resume(inputs, options) or new_progress(options, self._settings)
         self._progress.inputs = inputs
         self.resumed = self._progress.file
         """How many inputs earlier runs have done."""

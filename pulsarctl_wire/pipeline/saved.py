@@ -29,11 +29,11 @@ from pulsarctl_wire.capture.handover import (
     FRESH,
     IDLE,
     STEP,
-    Following,
     HalfState,
     HalfSync,
     Handover,
     Lost,
+    ReassemblerState,
     SyncPoint,
     TcpState,
 )
@@ -112,14 +112,14 @@ _FOUND: Final = Maybe((_COUNT, Maybe(Layout)))
 
 
 _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
-    Progress: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, (_WAITING, Following)),
+    Progress: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, (_WAITING, ReassemblerState)),
     Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...)),
     Side: (_COUNT, str, str, _TIME, _TIME),
     Options: (_WISH, Maybe(_WISH), bool),
     Totals: (*[_COUNT] * 7, _WISH, _WISH, [_PROBLEM]),
     Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100), _COUNT),
     Layout: (bool, frozenset("<>"), (Interface, ...)),
-    Following: (
+    ReassemblerState: (
         *(_COUNT, [TcpState], [range(-1, 2**53)], {bytes}, _COUNT),
         *([(_IDENTITY, _COUNT, _TIME, _COUNT, bool)], _COUNT),
     ),

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from pulsarctl_wire.capture.halves import Tcp
-from pulsarctl_wire.capture.handover import Following, agrees, halves_of, restore, save, take_over
+from pulsarctl_wire.capture.handover import ReassemblerState, agrees, halves_of, restore, save, take_over
 from pulsarctl_wire.capture.packets import Waiting
 from pulsarctl_wire.capture.reassembly import OTHER_TRAFFIC, OnEnd
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Kept, Settings
@@ -43,18 +43,18 @@ class Fixup(NamedTuple):
     names: Names
 
 
-class Whole(NamedTuple):
+class StitchResult(NamedTuple):
     """The result of stitching a split: the fixups, by the indexes of the edges.
 
     What the split collected of other connections is wrong. `first` is the number of the first new connection,
-    `numbers` are the final numbers of all new ones, in the order in which the stitcher opened them. `redone`
-    counts the connections that were read again, except for those without an edge.
+    `numbers` are the final numbers of all new ones, in the order in which the stitcher opened them.
+    `read_again` counts the connections that were read again, except for those without an edge.
     """
 
     fixups: dict[int, Fixup]
     first: int
     numbers: list[int]
-    redone: int
+    read_again: int
 
 
 Add = Callable[[list[Event]], object]
@@ -74,11 +74,11 @@ class Stitcher:
         self.reassembler = settings.reassembler(self._session, on_end)
         self.knowledge = self.reassembler.knowledge
 
-    def state(self) -> tuple[Waiting, Following]:
+    def state(self) -> tuple[Waiting, ReassemblerState]:
         """The incomplete IP datagrams, and the connections."""
         return self.waiting, save(self.reassembler)
 
-    def resume(self, state: tuple[Waiting, Following], names: Iterable[str]) -> None:
+    def resume(self, state: tuple[Waiting, ReassemblerState], names: Iterable[str]) -> None:
         """Continue from a `state`; `names` are the names of the inputs so far."""
         self.waiting, connections = state
         self.names = dict(enumerate(names))
@@ -89,7 +89,7 @@ class Stitcher:
         self._opened.append((self._turn, connection))
         return KnownState(connection, knowledge, streams)
 
-    def stitch(self, decoded: Decoded, reread: Reread, add: Add) -> Whole:
+    def stitch(self, decoded: Decoded, reread: Reread, add: Add) -> StitchResult:
         """Stitch the next split; call `add` with the events of its edges. Invalidates `decoded.edges`."""
         self.names[decoded.split.file] = decoded.split.input.name
         fixups: _Fixups = {}
@@ -104,18 +104,18 @@ class Stitcher:
                 self._follow(packet, add)
         if decoded.fragments:
             self.waiting = decoded.waiting
-        return self._whole(fixups, len(again))
+        return self._result(fixups, len(again))
 
-    def end(self, add: Add) -> Whole:
+    def end(self, add: Add) -> StitchResult:
         """End the capture; call `add` with the remaining events. Do not use the stitcher afterwards."""
         for events in self.reassembler.close():
             add(events)
-        return self._whole({}, 0)
+        return self._result({}, 0)
 
-    def _whole(self, fixups: _Fixups, redone: int) -> Whole:
+    def _result(self, fixups: _Fixups, read_again: int) -> StitchResult:
         first, numbers = self._number()
         found = {index: Fixup(each.index, shifts, names) for index, (each, shifts, names) in fixups.items()}
-        return Whole(found, first, numbers, redone)
+        return StitchResult(found, first, numbers, read_again)
 
     def _number(self) -> tuple[int, list[int]]:
         """Number the new connections by their first packets; return the lowest number, and all numbers."""

@@ -105,7 +105,7 @@ def narrow(widths: list[int], names: Sequence[int], excess: int, least: int) -> 
         excess -= step
 
 
-def meant(typo: str, known: Iterable[str]) -> str:
+def did_you_mean(typo: str, known: Iterable[str]) -> str:
     """The suggestion for an unknown name: "; did you mean …?", or "" if no known name is similar."""
     from difflib import get_close_matches
 

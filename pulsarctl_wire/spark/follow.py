@@ -26,7 +26,7 @@ from pulsarctl_wire.pipeline.decode import Decoded, Settings, unread
 from pulsarctl_wire.pipeline.finish import finish_split
 from pulsarctl_wire.pipeline.inputs import is_capture, list_inputs, span
 from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
-from pulsarctl_wire.pipeline.rows import Stitched, begun, decode_split
+from pulsarctl_wire.pipeline.rows import Stitched, decode_split, new_progress
 from pulsarctl_wire.pipeline.splits import Input, Split, plan
 from pulsarctl_wire.pipeline.store import Store
 from pulsarctl_wire.spark.columns import spark_uri
@@ -76,7 +76,7 @@ def follow(
         .selectExpr("1 as capture", "file", "part", "decoded")
         .groupBy("capture")
         .transformWithStateInPandas(
-            Stitching(options, settings), "name string, data binary", "Append", "None"
+            StitchProcessor(options, settings), "name string, data binary", "Append", "None"
         )
     )
     said: set[str] = set()
@@ -331,7 +331,7 @@ def _begin(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
 
 
 @dataclass
-class Stitching(StatefulProcessor):
+class StitchProcessor(StatefulProcessor):
     """Stitches splits; yields (name of the split, how to finish it), and finally ("", the state)."""
 
     options: Options
@@ -350,7 +350,7 @@ class Stitching(StatefulProcessor):
         if self._state.exists():
             progress = saved.load_progress(bytes(self._state.get()[0]), _CHECKPOINT)
         else:
-            progress = begun(self.options, self.settings)
+            progress = new_progress(self.options, self.settings)
         results: list[tuple[str, bytes]] = []
         for _, row in pd.concat(list(rows)).sort_values(["file", "part"]).iterrows():
             decoded = saved.load(bytes(row["decoded"]), Decoded, _ROW)

@@ -12,7 +12,7 @@ from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.stats.rows import BUCKETS, NAMES, Cell, Ended, Key, Row
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.counts import latency_of, messages_in
-from pulsarctl_wire.wire.ending import PULSAR, Ending, WithoutData
+from pulsarctl_wire.wire.ending import PULSAR, EndedConnection, WithoutData
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.knowledge import Knowledge
@@ -124,7 +124,7 @@ class Stats:
         if self._pending > _MAX_PENDING:
             self.flush()
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: EndedConnection) -> None:
         """Count a connection that has ended, and note how."""
         self.without_data.add(ending)
         connection, rows = ending.connection, self.rows["connection"]

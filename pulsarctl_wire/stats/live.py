@@ -264,7 +264,7 @@ class _Owners(NamedTuple):
 
 
 def _producer(ledger: ProducerLedger, now_ns: int) -> _Producer:
-    waiting, since_ns = ledger.surely_waiting()
+    waiting, since_ns = ledger.certainly_pending()
     oldest_ns = None if since_ns is None else max(now_ns - since_ns, 0)
     return _Producer((ledger.topic or "")[:LONGEST], waiting, oldest_ns)
 

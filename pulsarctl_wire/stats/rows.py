@@ -25,7 +25,7 @@ Key = tuple[Any, ...]
 
 
 class Ended(NamedTuple):
-    """How a connection ended, as in `Ending`."""
+    """How a connection ended, as in `EndedConnection`."""
 
     protocol: str | None
     end: str

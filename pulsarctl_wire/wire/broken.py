@@ -51,7 +51,7 @@ def _meant(raw: bytes) -> Meant | None:
     return _right_order(raw) or _little_endian(raw) or _sizes_missing(raw)
 
 
-def is_surely_meant(raw: bytes) -> bool:
+def is_clearly_a_frame(raw: bytes) -> bool:
     """Whether `raw` alone, without any context, shows that it was meant to be a frame.
 
     The command must begin with a known type and the tag that belongs to it. If one or both sizes are

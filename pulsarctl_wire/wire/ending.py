@@ -35,7 +35,7 @@ _STILL_OPEN: Final = {
 _KINDS: Final = {UNANSWERED: "never answered", REFUSED: "refused", EMPTY: "without a byte"}
 
 
-class Ending(NamedTuple):
+class EndedConnection(NamedTuple):
     """A connection that ended, or is no longer followed. Times are ns since the epoch, or None."""
 
     connection: Connection
@@ -127,7 +127,7 @@ class WithoutData:
         self._counts = dict.fromkeys(_KINDS, 0)
         self._servers: dict[str, dict[str, int]] = {kind: {} for kind in _KINDS}  # server -> first packet
 
-    def add(self, ending: Ending) -> None:
+    def add(self, ending: EndedConnection) -> None:
         """Count a connection if it carried no data."""
         if ending.protocol is None:
             kind = ending.end if ending.end in _KINDS else EMPTY

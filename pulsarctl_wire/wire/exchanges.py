@@ -148,7 +148,7 @@ class ProducerLedger:
         for sequence, chunks in self.chunks.items():
             yield from ((sequence, each) for each in chunks.waiting)
 
-    def surely_waiting(self) -> tuple[int, int | None]:
+    def certainly_pending(self) -> tuple[int, int | None]:
         """How many sends are certainly pending, and when the oldest was sent (ns; None: none, or unknown)."""
         if self.is_closed or not self.waiting:
             return 0, None
@@ -300,7 +300,7 @@ class ExchangeState(TopicState):
     def _give_up(self, ledger: ProducerLedger) -> None:
         """Move a producer's pending sends to `unanswered`: they will get no answer here."""
         for identity, send in self._unanswered(ledger):
-            self._knowledge.leave(identity, send)
+            self._knowledge.add_unanswered(identity, send)
         self._pending -= ledger.waiting
 
     def _unanswered(self, ledger: ProducerLedger) -> list[tuple[Identity, Unanswered]]:

@@ -144,7 +144,7 @@ class Knowledge:
                 answers.frombytes(bytes(answers.itemsize * (request + 4096 - len(answers))))
             answers[request] = answer
 
-    def leave(self, identity: Identity, send: Unanswered) -> None:
+    def add_unanswered(self, identity: Identity, send: Unanswered) -> None:
         """Add a SEND that got no answer. If it was sent several times, the first one is kept."""
         self.unanswered.setdefault(identity, send)
         before = len(self.unanswered)

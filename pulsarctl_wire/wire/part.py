@@ -40,8 +40,8 @@ class Known(NamedTuple):
     """What a state knows about its connection, as plain data.
 
     `producers`, `consumers` and `sends` are by id, `asked` by family and id, `pings` with their direction.
-    `chunks` are incomplete chunked messages (see `ChunkJoiner.begun`). `lossy`: bytes were missed since the
-    beginning; None if the part did not change that.
+    `chunks` are incomplete chunked messages (see `ChunkJoiner.incomplete`). `lossy`: bytes were missed since
+    the beginning; None if the part did not change that.
     """
 
     producers: dict[int, str]
@@ -122,7 +122,7 @@ class KnownState(ExchangeState):
             dict(self._consumers),
             dict(self._asked),
             {producer: _sends(ledger) for producer, ledger in self.producers.items()},
-            self._knowledge.chunks.begun(self.connection),
+            self._knowledge.chunks.incomplete(self.connection),
             self._lossy,
             self._handshake,
             self._challenge,
@@ -151,7 +151,9 @@ class KnownState(ExchangeState):
 
     def contradicts(self, part: Part, resent: MaybeResent) -> bool:
         """Whether a part that begins at this point is wrong, because of what came before it."""
-        if part.doubtful or (part.chunked and (self._lossy or self._knowledge.chunks.begun(self.connection))):
+        if part.doubtful or (
+            part.chunked and (self._lossy or self._knowledge.chunks.incomplete(self.connection))
+        ):
             return True
         errors, reopened = set(part.errors), set(part.reopened)
         for family, number in self._asked:
@@ -178,7 +180,9 @@ class KnownState(ExchangeState):
                 ledger.lose(part.lost + shift)
         for (topic, name, sequence, publish_time, chunk), number, time_ns, is_sure in part.left:
             identity = _named(topic, names), name, sequence, publish_time, chunk
-            self._knowledge.leave(identity, Unanswered(number + shift, time_ns, self.connection, is_sure))
+            self._knowledge.add_unanswered(
+                identity, Unanswered(number + shift, time_ns, self.connection, is_sure)
+            )
         for producer in part.reopened:
             if producer in self.producers:
                 self._give_up(self.producers.pop(producer))

@@ -401,13 +401,13 @@ class ChunkJoiner:
         """Whether earlier chunks of this frame's message have arrived."""
         return _key(frame, metadata, owner) in self._waiting
 
-    def begun(self, connection: Connection) -> list[tuple[bool, int, str, int]]:
+    def incomplete(self, connection: Connection) -> list[tuple[bool, int, str, int]]:
         """A connection's incomplete messages: direction, owner, uuid, and how many chunks have arrived."""
         return [(*key[1:], chunks.expected) for key, chunks in self._waiting.items() if key[0] is connection]
 
-    def resume(self, connection: Connection, begun: Iterable[tuple[bool, int, str, int]]) -> None:
-        """Continue from what another joiner's `begun` returned."""
-        for to_broker, owner, uuid, expected in begun:
+    def resume(self, connection: Connection, incomplete: Iterable[tuple[bool, int, str, int]]) -> None:
+        """Continue from what another joiner's `incomplete` returned."""
+        for to_broker, owner, uuid, expected in incomplete:
             chunks = self._waiting[connection, to_broker, owner, uuid] = _Chunks()
             chunks.expected = expected
 

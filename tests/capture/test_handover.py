@@ -150,7 +150,7 @@ def test_a_guess_that_is_not_true_does_not_agree(difference: str) -> None:
     "wrong",
     [
         {"kind": FRESH},
-        {"begun": False},
+        {"started": False},
         {"next": 1},
         {"sources": ((9, 9, 9),)},
     ],

@@ -13,7 +13,7 @@ from segments import START_NS, Tcp, closed, conversation, decode, frames_of
 from pulsarctl_wire.capture import reassembly
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment
 from pulsarctl_wire.capture.reassembly import Reassembler
-from pulsarctl_wire.wire.ending import SERVERS, Contents, Ending, WithoutData, without_data_in_words
+from pulsarctl_wire.wire.ending import SERVERS, Contents, EndedConnection, WithoutData, without_data_in_words
 from pulsarctl_wire.wire.frame import Frame, Gap, Malformed
 from pulsarctl_wire.wire.knowledge import Knowledge
 
@@ -22,12 +22,12 @@ REQUEST = b"GET /metrics HTTP/1.1\r\nHost: broker\r\n\r\n"
 TALK = conversation()
 
 
-def listening() -> tuple[Reassembler, list[Ending]]:
-    told: list[Ending] = []
+def listening() -> tuple[Reassembler, list[EndedConnection]]:
+    told: list[EndedConnection] = []
     return Reassembler(Knowledge(), new_state=Contents, on_end=told.append), told
 
 
-def endings(segments: Sequence[Segment]) -> list[Ending]:
+def endings(segments: Sequence[Segment]) -> list[EndedConnection]:
     into, told = listening()
     decode(segments, into)
     return told

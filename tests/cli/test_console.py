@@ -120,7 +120,7 @@ def test_an_option_cannot_act_on_the_terminal() -> None:
     ],
 )
 def test_passwords_of_urls_are_not_said(text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    console.complain(text)
+    console.warn(text)
     assert capsys.readouterr().err == f"pwire: {said}\n"
 
 

@@ -19,7 +19,7 @@ from segments import Tcp, captured, pcap
 from pulsarctl_wire.cli.capture.connections import ConnectionLines
 from pulsarctl_wire.cli.console import EXIT_USAGE
 from pulsarctl_wire.record import CONNECTION_NAMES
-from pulsarctl_wire.wire.ending import Contents, Ending
+from pulsarctl_wire.wire.ending import Contents, EndedConnection
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.varint import sized
@@ -153,10 +153,12 @@ def test_of_a_pipe_connections_are_shown_as_they_end_and_at_ctrl_c_those_still_o
 # -- the order of lines
 
 
-def ending(index: int) -> Ending:
+def ending(index: int) -> EndedConnection:
     connection = Connection(index, f"10.0.0.1:{index}", "10.0.0.2:6650")
     contents = Contents(connection, Knowledge())
-    return Ending(connection, contents, index, 0, 0, 1, False, "open", None, None, False, None, (0, 0))
+    return EndedConnection(
+        connection, contents, index, 0, 0, 1, False, "open", None, None, False, None, (0, 0)
+    )
 
 
 def written(order: list[int], *, count: int = -1, waiting: int = 100) -> list[int]:

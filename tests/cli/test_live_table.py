@@ -236,7 +236,7 @@ with ExitStack() as stack:
     table = LiveTable(live.snapshot, stack, clock=lambda: START + 9 * SECOND)
     for second in range(3):
         table.tick(START + second * SECOND)
-    console.complain("a remark")
+    console.warn("a remark")
     table.tick(START + 3 * SECOND)
 print("stdout is left alone")
 """

@@ -35,7 +35,7 @@ from pwire_run import pwire as pwire_here
 
 from pulsarctl_wire.cli.session.cluster import ClusterOptions, cluster
 from pulsarctl_wire.cli.session.last import start_of_last
-from pulsarctl_wire.cli.session.verb import Connecting, Session
+from pulsarctl_wire.cli.session.verb import ConnectOptions, Session
 from pulsarctl_wire.net.acks import Position
 from pulsarctl_wire.net.receive_queue import LATEST
 from pulsarctl_wire.record import MAX_SHOWN
@@ -200,7 +200,7 @@ async def test_cluster_with_more_partitions_than_are_asked_for(
         broker.always("PARTITIONED_METADATA", partitions({TOPIC: 100_000}))
         with ExitStack() as stack:
             options = ClusterOptions(service=broker.url)
-            assert await cluster(Session(Connecting(), stack), options) == 0
+            assert await cluster(Session(ConnectOptions(), stack), options) == 0
         text = "pwire: 99900 more topics and partitions: their owners were not looked up\n"
         assert capsys.readouterr().err == text
         assert len(broker.seen("LOOKUP")) == 100

@@ -577,7 +577,7 @@ async def take(subscription: Subscription, count: int) -> list[Delivery]:
     found: list[Delivery] = []
     while len(found) < count:
         delivery = await take_one(subscription)
-        delivery.consumer.taken(delivery)
+        delivery.consumer.consumed(delivery)
         found.append(delivery)
     return found
 

@@ -186,7 +186,7 @@ async def play(
         settings,
         names or Names(),
         Pace(speed, patience),
-        tell=played.differences.append,
+        on_difference=played.differences.append,
         note=played.notes.append,
     )
     played.totals = await playing.run(tape.read())
@@ -255,7 +255,7 @@ async def test_positions_and_unknown_ids_stay_and_are_counted() -> None:
             Settings(parse_url(broker.url)),
             Names(),
             Pace(),
-            tell=played.differences.append,
+            on_difference=played.differences.append,
             note=print,
         )
         await playing.run(tape.read())
@@ -398,7 +398,7 @@ async def test_what_did_not_come_is_waited_for_half_as_long_the_next_time() -> N
         broker.always("SEND", silence)
         settings = Settings(parse_url(broker.url))
         told: list[Difference] = []
-        playing = Replay(settings, Names(), Pace(0, 0.04), tell=told.append, note=lambda text: None)
+        playing = Replay(settings, Names(), Pace(0, 0.04), on_difference=told.append, note=lambda text: None)
         await playing.run(tape.read())
     assert len(told) == 2
     assert playing.timeout((0, "producer", 1)) == 0.01
@@ -480,7 +480,7 @@ async def test_those_that_a_proxy_passed_on_are_left_out_too(auth: Auth | None) 
     async with ScriptedBroker() as broker:
         settings = Settings(parse_url(broker.url), auth or Auth())
         notes: list[str] = []
-        playing = Replay(settings, Names(), Pace(), tell=lambda found: None, note=notes.append)
+        playing = Replay(settings, Names(), Pace(), on_difference=lambda found: None, note=notes.append)
         await playing.run(tape.read())
         await broker.saw("PARTITIONED_METADATA")
         names = ("CONNECT", "LOOKUP", "PARTITIONED_METADATA")
@@ -557,7 +557,7 @@ async def test_a_broker_that_is_gone_ends_it_behind_what_was_found_before() -> N
 
         broker.once("PRODUCER", lambda peer, frame: go(peer))
         settings = Settings(parse_url(broker.url))
-        playing = Replay(settings, Names(), Pace(), tell=told.append, note=lambda text: None)
+        playing = Replay(settings, Names(), Pace(), on_difference=told.append, note=lambda text: None)
         with pytest.raises(Unreachable):
             await playing.run(tape.read())
     assert [each.kind for each in told] == ["closed", "missing"]

@@ -242,7 +242,7 @@ def test_what_is_received_is_acknowledged_and_asked_for_again() -> None:
         queue.received(frame_of(entry(number, b"a")(1)), at(1))
         delivery = consumer.inbox._queue.popleft()
         assert queue.open_entry(delivery)
-        queue.taken(delivery, at(1))
+        queue.consumed(delivery, at(1))
         deliveries.append(delivery)
     queue.ack(deliveries[0], None, at(1))
     queue.nack(deliveries[1], at(1))
@@ -266,5 +266,5 @@ def test_permits_go_back_for_what_costs_some() -> None:
         consumer.queue.received(frame_of(entry(number, b"a", **fields)(1)), at(1))
         delivery = consumer.inbox._queue.popleft()
         assert consumer.queue.open_entry(delivery)
-        consumer.queue.taken(delivery, at(1))
+        consumer.queue.consumed(delivery, at(1))
         assert consumer.sent() == sent

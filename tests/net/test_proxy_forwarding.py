@@ -446,7 +446,7 @@ async def test_numbers_are_those_of_a_recording_where_dialling_fails_or_takes_lo
 async def test_nothing_is_dialled_that_leads_to_the_proxy_itself() -> None:
     with nobody() as address:
         at = Address(HOST, int(address.split(":")[1]))
-    async with relayed(told={at: at}) as proxied:
+    async with relayed(mapped={at: at}) as proxied:
         async with await End.connect(at) as client:
             assert await client.was_reset()
         (note,) = {note for note in proxied.seen.notes if "no connection" in note}

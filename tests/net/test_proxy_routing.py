@@ -488,7 +488,7 @@ def free_port() -> int:
 async def test_clients_are_told_what_is_mapped() -> None:
     async with brokers(1) as (first,):
         mapped = Address(HOST, free_port())
-        async with relayed(told={first.address: mapped}) as proxied:
+        async with relayed(mapped={first.address: mapped}) as proxied:
             assert proxied.seen.notes == [f"listening on {mapped} for {first.address}"]
             client, broker = await proxied.pair()
             found = await looked_up(client, broker, f"pulsar://{first.address}")
@@ -500,7 +500,7 @@ async def test_clients_are_told_what_is_mapped() -> None:
 @awaited
 async def test_mapped_addresses_elsewhere_are_told_all_the_same(host: str) -> None:
     broker_1, mapped = Address("broker-1", 6650), Address(host, 6650)
-    async with relayed(told={broker_1: mapped}) as proxied:
+    async with relayed(mapped={broker_1: mapped}) as proxied:
         assert proxied.seen.notes == [
             f"{mapped} is not an address of this machine: clients are sent there for {broker_1}"
         ]
@@ -514,7 +514,7 @@ async def test_a_mapped_address_in_use_is_an_error() -> None:
     with nobody() as taken:
         async with Upstream() as upstream:
             mapped = {Address("broker-1", 6650): Address(HOST, int(taken.split(":")[1]))}
-            proxy = Proxy(plan_for(upstream.address, told=mapped), Faults(seed=7), Seen())
+            proxy = Proxy(plan_for(upstream.address, mapped=mapped), Faults(seed=7), Seen())
             said = f"--map broker-1:6650={taken}: Address already in use; name another address"
             with pytest.raises(SettingsError, match=re.escape(said)):
                 await proxy.open()

@@ -11,7 +11,7 @@ from pipeline.comparing import Now
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
 from pulsarctl_wire.cli.capture.summary import Summary
-from pulsarctl_wire.pipeline.counting import Counting
+from pulsarctl_wire.pipeline.counting import CountJob
 from pulsarctl_wire.pipeline.splits import Input, in_order
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.stats import Stats, records, total_record
@@ -66,7 +66,7 @@ def together(paths: list[str], size: int) -> tuple[dict[str, Any], list[str]]:
     ordered = in_order(inputs, spans_of(paths), lambda note: None)
     found = []
     for new in (Stats, Summary):
-        counting = Counting[Any](ordered, new, split_size=size)
+        counting = CountJob[Any](ordered, new, split_size=size)
         for _ in counting.run(Now(), 1):
             pass
         found.append(counting)

@@ -35,7 +35,7 @@ def check(paths: list[str], out: Path, options: Options) -> int:
     """Compare; gives the number of connections that were read again."""
     found, totals = together_in_memory(paths, out, options)
     assert not first_difference(alone(paths, options), found)
-    return totals.redone
+    return totals.read_again
 
 
 @pytest.mark.parametrize("name", CAPTURES)
@@ -78,8 +78,8 @@ def test_busy_connections(seed: int, size: int, lost: float, directory: Path) ->
     generate(made, 4_000, 4, seed)
     path = directory / f"busy{seed}.pcap"
     path.write_bytes(without(made.getvalue(), lost, random.Random(seed)))
-    redone = check([str(path)], directory / f"out{seed}{lost}", Options(split_size=size))
-    assert lost or redone < 4  # reading again is for the unusual
+    read_again = check([str(path)], directory / f"out{seed}{lost}", Options(split_size=size))
+    assert lost or read_again < 4  # reading again is for the unusual
 
 
 def without(data: bytes, share: float, rng: random.Random) -> bytes:

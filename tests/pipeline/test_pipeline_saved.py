@@ -25,7 +25,7 @@ from pulsarctl_wire.pipeline.decode import Decoded, Settings
 from pulsarctl_wire.pipeline.finish import finish_split
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options, Progress
-from pulsarctl_wire.pipeline.rows import Stitched, TableStitcher, begun, decode_split
+from pulsarctl_wire.pipeline.rows import Stitched, TableStitcher, decode_split, new_progress
 from pulsarctl_wire.pipeline.splits import Split, opened, plan
 
 OPTIONS = Options(split_size=1_500)
@@ -52,8 +52,8 @@ class Work:
         self.inputs = find_inputs(paths)
         self.good = b""  # what is saved of it
 
-    def begun(self) -> Progress:
-        progress = begun(self.options, self.settings)
+    def new_progress(self) -> Progress:
+        progress = new_progress(self.options, self.settings)
         progress.inputs = self.inputs
         return progress
 
@@ -104,7 +104,7 @@ def test_progress_and_rows_come_back_as_they_were(seed: int) -> None:
     """Whoever is saved and loaded after every split finds what the one finds that goes on."""
     with tempfile.TemporaryDirectory() as place:
         work = written(random.Random(seed), Path(place))
-        one = other = work.begun()
+        one = other = work.new_progress()
         other = again(other)
         for split in work.splits(one):
             stepped = work.step(one, split)
@@ -130,7 +130,7 @@ def test_times_of_any_resolution(resolution: int, tmp_path: Path) -> None:
         blocks += enhanced(time_ns or START_NS, data, length)
     (tmp_path / "a.pcapng").write_bytes(blocks)
     work = Work([str(tmp_path / "a.pcapng")], tmp_path, Options(len(blocks) // 3))
-    progress = work.begun()
+    progress = work.new_progress()
     work.step(progress, next(work.splits(progress)))
     assert again(progress).end == progress.end
     work.rest(again(progress))
@@ -171,7 +171,7 @@ def half_done(tmp_path_factory: pytest.TempPathFactory) -> Work:
     for seed in range(100):
         directory = tmp_path_factory.mktemp("work")
         work = written(random.Random(seed), directory)
-        progress = work.begun()
+        progress = work.new_progress()
         for split in list(work.splits(progress))[:-3]:
             work.step(progress, split)
         work.good = saved.dump(progress)

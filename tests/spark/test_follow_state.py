@@ -48,7 +48,7 @@ def stitched(tmp_path: Path, state: State, count: int = 1) -> list[tuple[str, by
     """What comes of the first `count` files."""
     import pandas as pd
 
-    from pulsarctl_wire.spark.follow import Stitching
+    from pulsarctl_wire.spark.follow import StitchProcessor
 
     segments = Tcp().whole(conversation())
     for number in range(2):
@@ -56,7 +56,7 @@ def stitched(tmp_path: Path, state: State, count: int = 1) -> list[tuple[str, by
         (tmp_path / f"{number}.pcap").write_bytes(pcap(part))
     (tmp_path / "drafts").mkdir(exist_ok=True)
     settings = Settings(str(tmp_path / "drafts"))
-    processor = Stitching(Options(), settings)
+    processor = StitchProcessor(Options(), settings)
     processor.init(state)
     inputs = find_inputs([str(tmp_path)])[count - 1 : count]
     splits = [split for each in inputs for split in plan(count - 1, each)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import BUFFER, Rotating, only_interface, size_of
+from pulsarctl_wire.cli.options import BUFFER, RotateOptions, only_interface, size_of
 from pulsarctl_wire.cli.signature import group, option
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.render.text import count_of
@@ -28,7 +28,7 @@ class CaptureOptions:
     count: int | None = option("-c --count N", "Stop after N packets.", min=1)
     duration: float | None = option("--duration SECONDS", "Stop after this time.", min=0)
     buffer: str = BUFFER()
-    rotating: Rotating = group(Rotating)
+    rotating: RotateOptions = group(RotateOptions)
 
 
 def capture(options: CaptureOptions) -> None:

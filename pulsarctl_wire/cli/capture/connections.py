@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 from pulsarctl_wire.record import Record, connection_record
-from pulsarctl_wire.wire.ending import Ending
+from pulsarctl_wire.wire.ending import EndedConnection
 
 MOST_WAITING: Final = 65_536
 """The most lines that wait for earlier connections, which are still open."""
@@ -37,7 +37,7 @@ class ConnectionLines:
         """Whether `count` lines were written."""
         return self.count == 0
 
-    def add(self, ending: Ending) -> None:
+    def add(self, ending: EndedConnection) -> None:
         """Add a connection that has ended."""
         index = ending.connection.index
         chosen = all(test(ending) for test in self.tests)

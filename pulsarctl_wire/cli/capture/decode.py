@@ -13,9 +13,9 @@ from pulsarctl_wire.cli.options import (
     OUTPUT,
     PAYLOAD_RATIO,
     WIDE,
+    DisplayOptions,
     Output,
-    Selecting,
-    Showing,
+    SelectOptions,
     only_interface,
     size_of,
 )
@@ -36,7 +36,7 @@ class DecodeOptions:
     )
     output: Output = OUTPUT(SHOW, default="line")
     quiet: bool = flag("-q --quiet", "Print only the summary.", SHOW)
-    selecting: Selecting = group(Selecting, SELECT)
+    selecting: SelectOptions = group(SelectOptions, SELECT)
     time_range: str | None = option(
         "--time-range FROM..TO", "ISO 8601, epoch seconds, or +seconds from the first event.", SELECT
     )
@@ -65,7 +65,7 @@ class DecodeOptions:
     max_frame_size: int | None = MAX_FRAME_SIZE(READ)
     payload_ratio: int | None = PAYLOAD_RATIO(SHOW)
     write: str | None = option("-w --write FILE", "Write the packets of the shown frames as pcapng.", SHOW)
-    showing: Showing = group(Showing, SHOW)
+    showing: DisplayOptions = group(DisplayOptions, SHOW)
     jobs: int | None = JOBS(READ)
     wide: bool = WIDE()
 

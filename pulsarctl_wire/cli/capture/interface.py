@@ -36,7 +36,7 @@ def open_interface(
 
     def say(dropped: int) -> None:
         packets = count_of(dropped, "packet")
-        console.complain(f"interface {name}: {packets} dropped by the kernel: the buffer was full")
+        console.warn(f"interface {name}: {packets} dropped by the kernel: the buffer was full")
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

@@ -23,7 +23,7 @@ from pulsarctl_wire.record import CONNECTION_NAMES, Recorder, connection_record
 from pulsarctl_wire.render.events import Render
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Origin, Paint, count_of
-from pulsarctl_wire.wire.ending import Contents, Ending
+from pulsarctl_wire.wire.ending import Contents, EndedConnection
 from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.payload import Budget
@@ -163,11 +163,11 @@ class DecodeJob:
     def _count(self, inputs: list[Any]) -> None:
         """Count in several processes."""
         from pulsarctl_wire.cli.capture.pooled import Pool
-        from pulsarctl_wire.pipeline.counting import Counting
+        from pulsarctl_wire.pipeline.counting import CountJob
 
         options = self.options
         pool = Pool(inputs, options.jobs, self.stack)
-        counting = Counting(
+        counting = CountJob(
             pool.inputs, Summary, max_frame_size=options.max_frame_size, split_size=pool.split_size
         )
         self.summary = counting.counts
@@ -205,7 +205,7 @@ class DecodeJob:
             return lambda number, packet: self._note_origin(packet[0])
         return None if self.writer is None else self.writer.see
 
-    def _ended(self, ending: Ending) -> None:
+    def _ended(self, ending: EndedConnection) -> None:
         """Callback: a connection has ended, or is not followed any further."""
         self.summary.without_data.add(ending)
         if self.listing is not None:
@@ -318,7 +318,7 @@ class DecodeJob:
         except DamagedCapture as error:
             self.code = console.EXIT_DAMAGED
             self.out.flush()
-            console.complain(str(error))
+            console.warn(str(error))
         except CaptureError as error:
             console.fail(str(error), console.EXIT_SOURCE)
 
@@ -338,7 +338,7 @@ class DecodeJob:
             text = f"{flags}: none of {tested} matched"
             if self.expression is not None and self.expression.failed == self.expression.tried > 0:
                 text += "; the expression failed on all of them (does it compare text with a number?)"
-            console.complain(text)
+            console.warn(text)
 
     def _report(self) -> None:
         paint = Paint(console.use_colour(sys.stderr))
@@ -349,19 +349,17 @@ class DecodeJob:
         for line in self.summary.lines(paint):
             sys.stderr.write(line + "\n")
         if self.listing is not None and not self.summary.packets:
-            console.complain(
+            console.warn(
                 "--connections: the source has no packets, only frames, so its connections are unknown"
             )
         elif self.listing is not None and not self.listing.chosen:
             self._say_nothing_matched(count_of(self.listing.seen, "connection"))
         if self.first_error is not None and not self.first_error.passed:
-            console.complain(f"no errors in {count_of(self.first_error.looked_at, 'frame')}")
+            console.warn(f"no errors in {count_of(self.first_error.looked_at, 'frame')}")
         elif self.listing is None and not self.summary.totals["chosen"]:
             frames = self.summary.frames + self.summary.totals["partial"]
             self._say_nothing_matched(count_of(frames, "frame"))
         if self.writer is not None and not self.summary.packets:
-            console.complain("--write: the source has no packets, only frames; nothing was written")
+            console.warn("--write: the source has no packets, only frames; nothing was written")
         elif self.writer is not None and self.writer.lost:
-            console.complain(
-                f"--write: {self.writer.lost} packets were no longer in memory and were not written"
-            )
+            console.warn(f"--write: {self.writer.lost} packets were no longer in memory and were not written")

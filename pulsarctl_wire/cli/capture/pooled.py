@@ -9,7 +9,7 @@ from typing import Any, Final
 from pulsarctl_wire.capture.series import spans_of
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.progress import LARGE, Progress
-from pulsarctl_wire.pipeline.counting import Counting, pool
+from pulsarctl_wire.pipeline.counting import CountJob, pool
 from pulsarctl_wire.pipeline.progress import Totals
 from pulsarctl_wire.pipeline.splits import Input, in_order, plan
 
@@ -55,7 +55,7 @@ class Pool:
     ) -> None:
         self.code = 0
         self.jobs = jobs or _cores()
-        self.inputs = in_order(inputs, spans_of([each.name for each in inputs]), console.complain)
+        self.inputs = in_order(inputs, spans_of([each.name for each in inputs]), console.warn)
         self.executor = stack.enter_context(pool(self.jobs))
         stack.callback(self.executor.shutdown, wait=False, cancel_futures=True)
         size = sum(each.size for each in inputs)
@@ -70,14 +70,14 @@ class Pool:
         """Report the problems and the progress of a split that is done."""
         for file, what, damaged in totals.problems[self._said :]:
             self.code = console.worse_source(self.code, damaged=damaged)
-            console.complain(f"{file}: {what}")
+            console.warn(f"{file}: {what}")
         self._said = len(totals.problems)
         if self._bar is not None:
             self._bar.add(totals.read - self._read)
             self._read = totals.read
         self._check()
 
-    def count(self, counting: Counting[Any]) -> None:
+    def count(self, counting: CountJob[Any]) -> None:
         """Count all inputs."""
         for totals in counting.run(self.executor, self.jobs):
             self.note(totals)

@@ -38,12 +38,12 @@ class Sources:
             self.code = console.worse_source(self.code, damaged=isinstance(error, DamagedCapture))
             if say:
                 self.flush()
-                console.complain(str(error))
+                console.warn(str(error))
 
         def note(text: str) -> None:
             if say:
                 self.flush()
-                console.complain(text)
+                console.warn(text)
 
         order = arrange(self.paths, spans_of(self.paths))
         for text in order.notes:

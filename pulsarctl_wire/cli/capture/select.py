@@ -8,10 +8,10 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from pulsarctl_wire.cli.options import Selecting
+from pulsarctl_wire.cli.options import SelectOptions
 from pulsarctl_wire.errors import FilterError
 from pulsarctl_wire.record import INSIDE, MESSAGE_NAMES, PAYLOAD_NAMES, RECORD_NAMES, Record, Recorder
-from pulsarctl_wire.render.text import Origin, clean, meant
+from pulsarctl_wire.render.text import Origin, clean, did_you_mean
 from pulsarctl_wire.wire.commands import FAILED, NAMES, NUMBERS, commands_like
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
@@ -38,7 +38,7 @@ def by_command(names: list[str]) -> Test:
     for pattern in patterns:
         found = commands_like(pattern)
         if not found:
-            hint = meant(pattern, NUMBERS) or f"; one of {', '.join(NAMES.values())}"
+            hint = did_you_mean(pattern, NUMBERS) or f"; one of {', '.join(NAMES.values())}"
             raise FilterError(f"--command {pattern}: no such command{hint}")
         numbers |= found
     return lambda event: isinstance(event, Frame) and event.type in numbers
@@ -201,7 +201,7 @@ def _refusal(frame: Frame) -> str:
     return f"{said}: {as_text(message)}" if said and message else said
 
 
-def tests(selecting: Selecting) -> list[Test]:
+def tests(selecting: SelectOptions) -> list[Test]:
     """Tests of the options other than the expression: all must hold, the cheap ones come first.
 
     Raises FilterError.
@@ -398,7 +398,7 @@ def _meant_text(word: str, text: str, names: frozenset[str]) -> str:
         return f"; did you mean command == '{word.upper()}'?"
     if word.upper() in NUMBERS or re.search(rf"[=!<>~]\s*{re.escape(word)}\b", text):
         return f"; did you mean '{word}'? Texts are quoted"
-    return meant(word, names)
+    return did_you_mean(word, names)
 
 
 def _explain(error: Exception) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.options import JOBS, MAX_FRAME_SIZE, OUTPUT
 from pulsarctl_wire.cli.signature import argument, option, several
-from pulsarctl_wire.render.text import meant
+from pulsarctl_wire.render.text import did_you_mean
 
 if TYPE_CHECKING:
     from pulsarctl_wire.wire.frame import Event
@@ -50,7 +50,7 @@ def stats(options: StatsOptions) -> int:
     kinds = [kind.strip().lower() for each in options.by for kind in each.split(",")]
     for kind in kinds:
         if kind not in KINDS:
-            hint = meant(kind, KINDS) or f"; use one of {', '.join(KINDS)}"
+            hint = did_you_mean(kind, KINDS) or f"; use one of {', '.join(KINDS)}"
             console.fail(f"--by {kind}: unknown{hint}")
     options = replace(options, by=list(dict.fromkeys(kinds)))
     with console.errors_reported(), ExitStack() as stack:
@@ -112,12 +112,12 @@ class StatsJob:
     def _together(self, inputs: list[Any]) -> tuple[Any, Any, Callable[[], object]]:
         """Count in several processes: the counter, the reader, and the function that runs both."""
         from pulsarctl_wire.cli.capture.pooled import Pool
-        from pulsarctl_wire.pipeline.counting import Counting
+        from pulsarctl_wire.pipeline.counting import CountJob
         from pulsarctl_wire.stats import Stats
 
         pool = Pool(inputs, self.options.jobs, self.stack, self._check)
         limit = self.options.max_frame_size
-        counting = Counting(pool.inputs, Stats, max_frame_size=limit, split_size=pool.split_size)
+        counting = CountJob(pool.inputs, Stats, max_frame_size=limit, split_size=pool.split_size)
         self.stats = counting.counts
 
         def count() -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pulsarctl_wire.render.text import Paint, count_of, human_bytes
 from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.counts import messages_in
-from pulsarctl_wire.wire.ending import Ending, WithoutData, without_data_in_words
+from pulsarctl_wire.wire.ending import EndedConnection, WithoutData, without_data_in_words
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.numbers import Numbers
 
@@ -81,12 +81,12 @@ class Summary:
             if event.protocol:
                 self.protocols[event.protocol] += 1
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: EndedConnection) -> None:
         """Count a connection that has ended."""
         self.without_data.add(ending)
 
     def finish(self, decoder: Any, unopened: int) -> None:
-        """Copy the counts of a `Decoder` or `Counting`; `unopened` entries were not opened."""
+        """Copy the counts of a `Decoder` or `CountJob`; `unopened` entries were not opened."""
         self.totals["unopened"] = unopened
         self.packets = decoder.packets
         self.cut_packets = decoder.cut_packets

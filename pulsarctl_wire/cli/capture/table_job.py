@@ -18,7 +18,7 @@ from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.pipeline.decode import Decoded, Settings
 from pulsarctl_wire.pipeline.finish import finished_rows
 from pulsarctl_wire.pipeline.progress import Options, decoded_in_order
-from pulsarctl_wire.pipeline.rows import KINDS, Stitched, begun, decode_split, delete_draft
+from pulsarctl_wire.pipeline.rows import KINDS, Stitched, decode_split, delete_draft, new_progress
 from pulsarctl_wire.pipeline.splits import Input, Split
 from pulsarctl_wire.render.text import count_of
 from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder, gaps_path, writer
@@ -74,7 +74,7 @@ class TableJob:
         drafts = self._stack.enter_context(TemporaryDirectory(prefix=".pwire-", dir=beside))
         pool = Pool(inputs, options.jobs, self._stack)
         settings = Settings(drafts, options.max_frame_size, options.payload)
-        progress = begun(
+        progress = new_progress(
             Options(pool.split_size, options.max_frame_size, options.payload), settings, pool.inputs
         )
 
@@ -95,7 +95,7 @@ class TableJob:
 
     def _say_dropped(self, packets: int) -> None:
         if packets:
-            console.complain(f"{count_of(packets, 'packet')} dropped by the kernel while capturing")
+            console.warn(f"{count_of(packets, 'packet')} dropped by the kernel while capturing")
 
 
 class _Part:

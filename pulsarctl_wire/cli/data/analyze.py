@@ -68,7 +68,7 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
     from pulsarctl_wire.spark.executor import SparkExecutor
     from pulsarctl_wire.spark.session import session
 
-    found = find_inputs(options.inputs, console.complain)
+    found = find_inputs(options.inputs, console.warn)
     with ExitStack() as stack:
         size = sum(each.size for each in found)
         run = Run(found, options.out, options=work, show=_progress(size, stack))
@@ -92,7 +92,7 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
     def show(totals: Any) -> None:
         nonlocal said
         for name, problem, _ in totals.problems[said:]:
-            console.complain(f"{name}: {problem}")
+            console.warn(f"{name}: {problem}")
         said = len(totals.problems)
         sys.stderr.write(
             f"{human_bytes(totals.read)}, {totals.packets:,} packets, "
@@ -104,14 +104,12 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
         from pulsarctl_wire.spark.follow import follow
 
         (directory,) = options.inputs
-        return follow(
-            spark, directory, options.out, work, finish=options.finish, show=show, say=console.complain
-        )
+        return follow(spark, directory, options.out, work, finish=options.finish, show=show, say=console.warn)
 
 
 def _report(totals: Any, inputs: int, resumed: int, out: str, seconds: float) -> None:
     for name, problem, _ in totals.problems:
-        console.complain(f"{name}: {problem}")
+        console.warn(f"{name}: {problem}")
     before = f", {resumed} of them before" if resumed else ""
     rate = f" ({totals.frames / seconds:,.0f} frames/s)" if not resumed and totals.frames > 100_000 else ""
     sys.stderr.write(

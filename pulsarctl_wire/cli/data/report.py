@@ -15,7 +15,7 @@ from pulsarctl_wire.cli.data.values import shown
 from pulsarctl_wire.cli.options import CONF, MASTER, OUTPUT, settings_of
 from pulsarctl_wire.cli.signature import argument, option
 from pulsarctl_wire.errors import how_to_install
-from pulsarctl_wire.render.text import clean, meant, narrow
+from pulsarctl_wire.render.text import clean, did_you_mean, narrow
 from pulsarctl_wire.spark import SparkError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def report(options: ReportOptions) -> None:
     found = REPORTS.get(name)
     if found is None:
         hint = f"; name it before the table: pwire report summary {name}" if os.path.exists(name) else ""
-        hint = hint or meant(name, REPORTS) or f"; use one of {', '.join(REPORTS)}"
+        hint = hint or did_you_mean(name, REPORTS) or f"; use one of {', '.join(REPORTS)}"
         console.fail(f"report {name}: no such report{hint}")
     if not tables:
         console.fail(f"report {name}: name a TABLE, as written by pwire table")
@@ -129,7 +129,7 @@ def report_missing_columns(tables: "Tables") -> None:
     if lacks:
         more = f" and {len(lacks) - _NAMED} more" if len(lacks) > _NAMED else ""
         names = ", ".join(lacks[:_NAMED])
-        console.complain(f"report: the table lacks {names}{more}: reports that need them are incomplete")
+        console.warn(f"report: the table lacks {names}{more}: reports that need them are incomplete")
 
 
 def _show(

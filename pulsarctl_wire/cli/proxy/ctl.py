@@ -24,7 +24,7 @@ app = typer.Typer(cls=Group, help="Change the faults of a running proxy.", no_ar
 
 
 @dataclass(frozen=True, kw_only=True)
-class Running:
+class ProxySelector:
     """Selects a running proxy."""
 
     control: str | None = option(
@@ -57,7 +57,7 @@ class Running:
         return found[0]
 
 
-def list_(running: Running) -> None:
+def list_(running: ProxySelector) -> None:
     """List the active faults: number, fault, and how many frames matched and were hit."""
     lines = [
         f"{each['number']}  {each['fault']}  {each['matched']} matched, {each['hits']} hit"
@@ -73,7 +73,7 @@ class AddOptions:
     fault: list[str] = argument(
         "FAULT", "A fault, as for --fault: drop command=PONG.", autocompletion=completion.faults
     )
-    running: Running = group(Running)
+    running: ProxySelector = group(ProxySelector)
 
 
 def add(options: AddOptions) -> None:
@@ -87,7 +87,7 @@ class RemoveOptions:
     """The options of `proxy ctl remove`."""
 
     number: int = argument("NUMBER", "The fault's number, as shown by list.")
-    running: Running = group(Running)
+    running: ProxySelector = group(ProxySelector)
 
 
 def remove(options: RemoveOptions) -> None:
@@ -95,7 +95,7 @@ def remove(options: RemoveOptions) -> None:
     options.running.ask(do="remove", number=options.number)
 
 
-def clear(running: Running) -> None:
+def clear(running: ProxySelector) -> None:
     """Remove all faults."""
     running.ask(do="clear")
 

@@ -123,7 +123,7 @@ class _Keeper:
             if not why:
                 return console.EXIT_OUTPUT if failures else code
             if self._ring.ending or os.getppid() != self._proxy or not self._is_ready[0]:
-                console.complain(f"the watcher died ({why})")
+                console.warn(f"the watcher died ({why})")
                 return console.EXIT_OUTPUT
             with suppress(BrokenPipeError):  # the next watcher will notice that the proxy is gone
                 os.write(self._pipe, RESTARTED)

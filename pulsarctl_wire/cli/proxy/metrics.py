@@ -138,7 +138,7 @@ class _Server:
         try:
             body = b"".join(self._app(environ, lambda *status: began.extend(status)))
         except Exception as error:
-            console.complain(f"a bug in pwire: metrics failed ({type(error).__name__}: {error})")
+            console.warn(f"a bug in pwire: metrics failed ({type(error).__name__}: {error})")
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR)
         return _message(began[0], began[1], body)
 

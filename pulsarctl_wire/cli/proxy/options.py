@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.cli import completion
-from pulsarctl_wire.cli.options import WIDE, Output, Rotating, Selecting, Showing, Trusting
+from pulsarctl_wire.cli.options import WIDE, DisplayOptions, Output, RotateOptions, SelectOptions, TlsOptions
 from pulsarctl_wire.cli.signature import flag, group, option, several
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class ForwardOptions:
         "--client-ca FILE", "Require client certificates signed by one of these CAs, PEM.", TLS
     )
     ca_dir: str | None = option("--ca-dir DIR", "Directory of pwire's CA. Default ~/.local/share/pwire.", TLS)
-    trusting: Trusting = group(
-        Trusting,
+    trusting: TlsOptions = group(
+        TlsOptions,
         TLS,
         tls_ca="CA certificates to trust for brokers, PEM.",
         tls_cert="Our certificate for brokers, PEM.",
@@ -93,11 +93,11 @@ class WatchOptions:
 
     tap: bool = flag("--tap", "Show the forwarded frames.", TAP)
     output: Output = option("-o --output", "Output format of the tap.", TAP, default="line")
-    selecting: Selecting = group(
-        Selecting, TAP, expression="Show matching frames, as in decode.", commands="As in decode."
+    selecting: SelectOptions = group(
+        SelectOptions, TAP, expression="Show matching frames, as in decode.", commands="As in decode."
     )
-    showing: Showing = group(
-        Showing,
+    showing: DisplayOptions = group(
+        DisplayOptions,
         TAP,
         schema="Decode payloads by this schema, as in decode.",
         time_format="Time format.",
@@ -105,7 +105,7 @@ class WatchOptions:
     )
     wide: bool = WIDE()
     record: str | None = option("--record -w FILE", "Record the traffic as pcapng.", WATCH)
-    rotating: Rotating = group(Rotating)
+    rotating: RotateOptions = group(RotateOptions)
     stats: bool = flag("--stats", "Show a live table on the terminal (stderr).", WATCH)
     metrics: str | None = option("--metrics :PORT", "Serve metrics to Prometheus, on loopback: :9464.", WATCH)
 

@@ -21,7 +21,7 @@ import typer
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.command import Command, Group
-from pulsarctl_wire.cli.options import Selecting, host_port
+from pulsarctl_wire.cli.options import SelectOptions, host_port
 from pulsarctl_wire.cli.proxy import ctl
 from pulsarctl_wire.cli.proxy.options import FaultOptions, ForwardOptions, WatchOptions
 from pulsarctl_wire.cli.signature import takes
@@ -123,13 +123,13 @@ def _plan(options: ForwardOptions) -> Plan:
         Routing.NONE if options.no_rewrite else Routing.CONNECT if options.through else Routing.LISTENERS
     )
     listen = Address(*host_port("--listen", options.listen))
-    told = _mapping("--map", options.map_)
+    mapped = _mapping("--map", options.map_)
     context = None
     if options.tls or options.listen_cert:
         from pulsarctl_wire.net.certificates import server_context
 
         directory = Path(options.ca_dir) if options.ca_dir else None
-        names = [options.advertise or listen.host, *(address.host for address in told.values())]
+        names = [options.advertise or listen.host, *(address.host for address in mapped.values())]
         if names[0] in ANY_HOST and not options.listen_cert:
             text = f"--tls with --listen {listen} needs --advertise HOST, the name that clients use for pwire"
             console.fail(text)
@@ -150,7 +150,7 @@ def _plan(options: ForwardOptions) -> Plan:
         settings,
         routing,
         advertise=options.advertise,
-        told=told,
+        mapped=mapped,
         dials=_mapping("--dial", options.dial),
         ports=_ports(options.ports),
         tls=context,
@@ -241,7 +241,7 @@ def _tester(fault: Fault) -> Callable[[Any], bool] | None:
     """The test for a fault's topics and filter, which work as in decode. Raises FilterError."""
     from pulsarctl_wire.cli.capture import select
 
-    tests = select.tests(Selecting(topics=list(fault.topic)))
+    tests = select.tests(SelectOptions(topics=list(fault.topic)))
     if fault.filter:
         from pulsarctl_wire.record import Recorder
 
@@ -301,7 +301,7 @@ def _check_watcher(watcher: Watcher, ring: TapRing, proxy: Proxy) -> None:
     asyncio.get_running_loop().remove_reader(watcher.fileno())
     ring.wants_bytes = False
     text = "the watcher has ended; forwarding goes on without it"
-    threading.Thread(target=console.complain, args=(text,), daemon=True).start()  # as stderr may block
+    threading.Thread(target=console.warn, args=(text,), daemon=True).start()  # as stderr may block
 
 
 def _bug(context: dict[str, Any]) -> str:
@@ -320,15 +320,15 @@ def _announce(proxy: Proxy, address: Address, options: ForwardOptions) -> None:
 
     host = plan.advertise or (platform.node() if address.host in ANY_HOST else address.host)
     url = f"pulsar{'+ssl' if plan.tls else ''}://{Address(host, address.port)}"
-    console.complain(f"listening on {address}, forwarding to {plan.settings.url}; for clients: {url}")
+    console.warn(f"listening on {address}, forwarding to {plan.settings.url}; for clients: {url}")
     if plan.tls is not None and not options.listen_cert:
         from pulsarctl_wire.net.certificates import default_ca_directory, own_ca
 
         directory = Path(options.ca_dir) if options.ca_dir else default_ca_directory(os.environ)
-        console.complain(f"clients have to trust {own_ca(directory)[0]}")
+        console.warn(f"clients have to trust {own_ca(directory)[0]}")
     for rule in faults.listing():
         from pulsarctl_wire.faults.text import fault_text
 
-        console.complain(f"fault #{rule.number}: {fault_text(rule.fault)}")
+        console.warn(f"fault #{rule.number}: {fault_text(rule.fault)}")
     if faults:
-        console.complain(f"seed {faults.seed}")
+        console.warn(f"seed {faults.seed}")

@@ -1,6 +1,6 @@
 """The watcher: the process that shows, records and counts the traffic of a proxy.
 
-    TapRing.records ── Follower ─┬─ Recording: the bytes themselves, credentials masked
+    TapRing.records ── Follower ─┬─ RecordingSink: the bytes themselves, credentials masked
              │                   ├─ Live: the counters; LiveTable and the metrics server show them
              │                   ├─ TapPrinter: events ── tests ── renderer ── Printer ── stdout
              │                   └─ NotShown: counts what was missed
@@ -25,7 +25,7 @@ from pulsarctl_wire.cli.options import schema_of
 from pulsarctl_wire.cli.proxy.keeping import Start
 from pulsarctl_wire.cli.proxy.options import WatchOptions
 from pulsarctl_wire.cli.proxy.printer import FLUSH, Printer, TapPrinter
-from pulsarctl_wire.cli.recording import Recording
+from pulsarctl_wire.cli.recording import RecordingSink
 from pulsarctl_wire.net import tap
 from pulsarctl_wire.net.tap import TapRecord, TapRing
 from pulsarctl_wire.record import Recorder
@@ -50,7 +50,7 @@ def watch(options: WatchOptions, ring: TapRing, start: Start) -> int:
     if start.why:
         _report_failure(options, start, ring)
     with console.errors_reported(), ExitStack() as stack:
-        watching = Watching(options, stack, start.since_ns if start.why else None)
+        watching = WatchRun(options, stack, start.since_ns if start.why else None)
         start.ready()
         return watching.run(ring)
 
@@ -70,7 +70,7 @@ def _report_failure(options: WatchOptions, start: Start, ring: TapRing) -> None:
         time.sleep(_TICK)
 
 
-class Watching:
+class WatchRun:
     """One run. The constructor raises FilterError, or ends the command if a file or port cannot be opened.
 
     `since_ns` is when the first watcher started, if this one is a restart; otherwise None.
@@ -101,12 +101,12 @@ class Watching:
             from pulsarctl_wire.cli.proxy.metrics import serve
 
             url = serve(options.metrics, self._snapshot, stack)
-            console.complain(f"metrics at {url}")
+            console.warn(f"metrics at {url}")
 
-    def _recording(self, path: str) -> Recording:
+    def _recording(self, path: str) -> RecordingSink:
         rotation = {**self.options.rotating.rotation(), "since_ns": self._since_ns}
         show_secrets = self.options.showing.show_secrets
-        return Recording(path, self._say, "forwarding", show_secrets=show_secrets, **rotation)
+        return RecordingSink(path, self._say, "forwarding", show_secrets=show_secrets, **rotation)
 
     def _tap(self) -> TapPrinter:
         options = self.options
@@ -192,7 +192,7 @@ class Watching:
         text = f"{shown} {text}"
         if self._table is not None:
             with suppress(OSError):  # the terminal may be gone
-                console.complain(text)  # above the table
+                console.warn(text)  # above the table
             return
         self._err.put(f"pwire: {clean(text)}\n".encode("utf-8", "backslashreplace"))
 

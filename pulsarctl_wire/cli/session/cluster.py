@@ -68,7 +68,7 @@ async def cluster(session: Session, options: ClusterOptions) -> int:
     _show(summary | {"namespace": name}, counts, found, options.output)
     total = sum(max(count, 1) for count in counts.values())
     if total > MOST:
-        console.complain(f"{total - MOST} more topics and partitions: their owners were not looked up")
+        console.warn(f"{total - MOST} more topics and partitions: their owners were not looked up")
     return next((console.code_of(each.error) for each in found if each.error is not None), 0)
 
 

@@ -34,7 +34,7 @@ READ_COMPACTED = partial(flag, "--read-compacted", "Read the compacted topic.", 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taking:
+class ReceiveOptions:
     """The options that `consume` and `read` share: when to end, what to show, and how fast."""
 
     at_end: bool = flag(
@@ -115,7 +115,7 @@ class ConsumeOptions:
     num_messages: int = option(
         "-n --num-messages N", "End after N messages; 0: never.", END, default=1, min=0
     )
-    taking: Taking = group(Taking)
+    taking: ReceiveOptions = group(ReceiveOptions)
     ack: Literal["individual", "cumulative", "none"] = option(
         "--ack", "How to acknowledge.", FLOW, default="individual"
     )
@@ -176,7 +176,7 @@ class ConsumeOptions:
 
 async def consume(session: Session, options: ConsumeOptions) -> int:
     """Consume messages like pulsar-client, and acknowledge them."""
-    from pulsarctl_wire.cli.session.consuming import Consuming, Refusing, View
+    from pulsarctl_wire.cli.session.consuming import ConsumeRun, NackRule, View
     from pulsarctl_wire.net.subscription import Subscription
 
     _check(options)
@@ -192,8 +192,8 @@ async def consume(session: Session, options: ConsumeOptions) -> int:
             pattern=checked_pattern(names[0]) if options.regex else None,
             extra_topics=[letters.retry_topic] if letters is not None and options.retry else [],
         )
-        refusing = Refusing(options.nack, letters, options.retry)
-        consuming = Consuming(
+        refusing = NackRule(options.nack, letters, options.retry)
+        consuming = ConsumeRun(
             client, feed, taking, view, count=options.num_messages, ack=options.ack, refusing=refusing
         )
         return await consuming.run()
@@ -232,13 +232,13 @@ class ReadOptions:
         min=0,
         show_default="1; N with --from -N",
     )
-    taking: Taking = group(Taking)
+    taking: ReceiveOptions = group(ReceiveOptions)
     read_compacted: bool = READ_COMPACTED()
 
 
 async def read(session: Session, options: ReadOptions) -> int:
     """Read messages from any position without a durable subscription; nothing is acknowledged."""
-    from pulsarctl_wire.cli.session.consuming import Consuming, View, parse_last, parse_start
+    from pulsarctl_wire.cli.session.consuming import ConsumeRun, View, parse_last, parse_start
     from pulsarctl_wire.cli.session.last import starts_of_last
     from pulsarctl_wire.net.consumer import reader_name
     from pulsarctl_wire.net.receive_queue import EARLIEST, LATEST, ConsumerOptions
@@ -274,4 +274,4 @@ async def read(session: Session, options: ReadOptions) -> int:
                 if await client.partitions(name, create=False):
                     console.fail(f"--from {start} is in one partition; name it: {name}-partition-N")
         feed = Subscription(client, names, reader, starts=starts)
-        return await Consuming(client, feed, taking, view, count=1 if count is None else count).run()
+        return await ConsumeRun(client, feed, taking, view, count=1 if count is None else count).run()

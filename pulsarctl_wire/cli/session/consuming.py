@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.select import Rule
-from pulsarctl_wire.cli.session.consume import Taking
+from pulsarctl_wire.cli.session.consume import ReceiveOptions
 from pulsarctl_wire.cli.session.produce import Pace, message_schema
 from pulsarctl_wire.cli.session.received import NAMES, message_record, shower
 from pulsarctl_wire.errors import SettingsError
@@ -85,7 +85,7 @@ class View:
     Raises FilterError and SettingsError for invalid options.
     """
 
-    def __init__(self, taking: Taking, since_ms: int = 0) -> None:
+    def __init__(self, taking: ReceiveOptions, since_ms: int = 0) -> None:
         form = "none" if taking.hide_content else taking.output
         template = None if taking.hide_content else taking.template
         schema, filter_ = taking.schema, taking.filter
@@ -103,7 +103,7 @@ class View:
         return self.rule is not None and not self.rule.matches(message_record(delivery, message, schema))
 
 
-class Refusing(NamedTuple):
+class NackRule(NamedTuple):
     """Which messages to refuse, those for which the expression `nack` holds, and where they go then."""
 
     nack: str | None = None
@@ -111,22 +111,22 @@ class Refusing(NamedTuple):
     retry: bool = False
 
 
-_NOTHING: Final = Refusing()
+_NOTHING: Final = NackRule()
 
 
-class Consuming:
+class ConsumeRun:
     """One run, of `count` messages (0: endless). `ack` is "individual", "cumulative" or "none"."""
 
     def __init__(
         self,
         client: Client,
         feed: Subscription,
-        taking: Taking,
+        taking: ReceiveOptions,
         view: View,
         *,
         count: int,
         ack: str = "none",
-        refusing: Refusing = _NOTHING,
+        refusing: NackRule = _NOTHING,
     ) -> None:
         self._client = client
         self._feed = feed
@@ -241,7 +241,7 @@ class Consuming:
         self._passed(delivery)
 
     def _passed(self, delivery: Delivery) -> None:
-        delivery.consumer.taken(delivery)
+        delivery.consumer.consumed(delivery)
         end = self._ends.get(delivery.consumer)
         if end is not None and delivery.id >= end:
             del self._ends[delivery.consumer]
@@ -296,7 +296,7 @@ class Consuming:
             text += f", subscription {options.subscription}"
             if options.initial == CommandSubscribe.Latest:
                 text += "; a new subscription starts with new messages, with -p Earliest at the first one"
-        console.complain(text)
+        console.warn(text)
 
     def _say(self, seconds: float) -> None:
         counts = self._feed.counts
@@ -316,4 +316,4 @@ class Consuming:
         ):
             if number:
                 parts.append(f"{number} {name}")
-        console.complain(", ".join(parts))
+        console.warn(", ".join(parts))

@@ -70,7 +70,7 @@ async def seek(session: Session, options: SeekOptions) -> int:
             await visitor.join_again()
             after, last = await visitor.places()
         except SessionError as error:
-            console.complain(f"{name}: {subscription} was moved, but its position is unknown: {error}")
+            console.warn(f"{name}: {subscription} was moved, but its position is unknown: {error}")
             after = None
         record = {"topic": name, "subscription": subscription, "to": options.to, "created": not existed}
         record |= {"before": before if existed else None, "after": after, "last": last}

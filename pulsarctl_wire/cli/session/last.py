@@ -81,7 +81,7 @@ async def _read(client: Client, topic: str, start: Position, last: _Place, count
             first = (*delivery.ids[0], -1)
             several = len(delivery.ids) > 1
             found.extend(first if several else delivery.position(each) for each in delivery.messages)
-            delivery.consumer.taken(delivery)
+            delivery.consumer.consumed(delivery)
             if delivery.id == last:
                 break
     finally:

@@ -44,7 +44,7 @@ async def ping(session: Session, options: PingOptions) -> int:
     name = None if options.topic is None else topic_name(options.topic)
     # A PONG does not say which PING it answers, so there must be no keep-alive PINGs.
     settings = replace(session.settings(), keep_alive=_NEVER)
-    async with Client(settings, tap=session.tap(), warn=console.complain) as client:
+    async with Client(settings, tap=session.tap(), warn=console.warn) as client:
 
         async def connect() -> Link:
             return await (client.service() if name is None else client.link(await client.lookup(name)))

@@ -305,7 +305,7 @@ class Report:
             self._failed += sent.count
             self.code = self.code or console.code_of(sent.error)
             if self._failed <= _MAX_REPORTED:
-                console.complain(f"sequence id {sent.sequence_id}: {sent.error}")
+                console.warn(f"sequence id {sent.sequence_id}: {sent.error}")
             return
         if sent.entry < 0:
             self._duplicates += sent.count
@@ -357,11 +357,11 @@ class Report:
         if self._bar and self._next > self.began + 1:
             sys.stderr.write("\r\x1b[K")
         if self._failed > _MAX_REPORTED:
-            console.complain(f"{self._failed} messages failed")
+            console.warn(f"{self._failed} messages failed")
         if unsent:
-            console.complain(f"{unsent} messages were not sent")
+            console.warn(f"{unsent} messages were not sent")
         if pending:
-            console.complain(f"{pending} messages have no receipt: they may or may not be stored")
+            console.warn(f"{pending} messages have no receipt: they may or may not be stored")
         if self._output != "summary" or self._quiet:
             sys.stdout.flush()
             return
@@ -372,7 +372,7 @@ class Report:
             text = f"{count} {'message' if count == 1 else 'messages'} to {topic}: {where}"
             sys.stdout.write(f"{clean(text)}, {human_time(int(seconds * 1e9))}{rate}\n")
         if self._duplicates:
-            console.complain(f"{self._duplicates} of them are duplicates by sequence id, not stored again")
+            console.warn(f"{self._duplicates} of them are duplicates by sequence id, not stored again")
         sys.stdout.flush()
 
 

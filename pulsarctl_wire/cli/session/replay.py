@@ -98,7 +98,7 @@ async def replay(session: Session, options: ReplayOptions) -> int:
         if wanted is not None:
             events = (event for event in events if wanted(event))  # type: ignore[arg-type]
         playing = Replay(
-            settings, names, pace, tell=report.difference, note=console.complain, tap=session.tap()
+            settings, names, pace, on_difference=report.difference, note=console.warn, tap=session.tap()
         )
         try:
             totals = await playing.run(thread.read(events))
@@ -109,7 +109,7 @@ async def replay(session: Session, options: ReplayOptions) -> int:
     _warn(names, playing)
     if not totals.connections:
         if read.code != console.EXIT_SOURCE:  # else the cause was already printed
-            console.complain("nothing was replayed: no selected connection begins with a complete CONNECT")
+            console.warn("nothing was replayed: no selected connection begins with a complete CONNECT")
         return console.EXIT_SOURCE
     report.close(totals)
     if read.code == console.EXIT_SOURCE or not (totals.differ or totals.unanswered):
@@ -121,13 +121,13 @@ def _warn(names: Names, played: Replay) -> None:
     """Print which names were not found, and what could not be translated."""
     remap = played.remap
     for old, new in names.unused.items():
-        console.complain(f"--rename {old}={new}: nothing in the replay is named {old}")
+        console.warn(f"--rename {old}={new}: nothing in the replay is named {old}")
     if remap.unknown_ids:
-        console.complain(
+        console.warn(
             f"{remap.unknown_ids} message ids of messages not seen in the replay were sent as recorded"
         )
     if remap.left_out:
-        console.complain(
+        console.warn(
             f"redacted credentials of clients behind a proxy were left out of {remap.left_out} frames"
         )
 

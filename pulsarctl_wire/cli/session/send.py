@@ -170,6 +170,6 @@ def _lost(link: Link, talk: Talk) -> int:
     try:
         link.send(b"")
     except LinkClosed as error:
-        console.complain(str(error))
+        console.warn(str(error))
     # if the broker refused something before, that is the reason
     return console.EXIT_REFUSED if talk.refused else console.EXIT_UNREACHABLE

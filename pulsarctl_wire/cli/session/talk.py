@@ -144,7 +144,7 @@ class Talk(Sink):
         if waiting:
             names = ", ".join(f"{command_name(kind)} (#{number})" for number, kind in waiting[:_NAMED])
             more = f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
-            console.complain(f"no answer to {names}{more}: nothing came for {idle:g} s (--idle)")
+            console.warn(f"no answer to {names}{more}: nothing came for {idle:g} s (--idle)")
         if self.refused:
             return console.EXIT_REFUSED
         return console.EXIT_UNANSWERED if waiting else 0
@@ -152,9 +152,9 @@ class Talk(Sink):
     def blame(self) -> None:
         """Print the errors in the frames that were sent."""
         for text in self._wrong:
-            console.complain(text)
+            console.warn(text)
         if self._wrongs > _NAMED:
-            console.complain(f"and {self._wrongs - _NAMED} more errors in what was sent")
+            console.warn(f"and {self._wrongs - _NAMED} more errors in what was sent")
 
 
 def _is_answered(frame: Frame) -> bool:

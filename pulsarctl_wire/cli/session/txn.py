@@ -189,12 +189,12 @@ async def _give_up(transaction: Transaction, error: BaseException, report: Repor
 
     if transaction.ending:
         if isinstance(error, (SessionError, CancelledError)) and not isinstance(error, BrokerError):
-            console.complain(f"it is unknown whether {transaction} has ended")
+            console.warn(f"it is unknown whether {transaction} has ended")
         return
     try:
         await _settle(transaction, False, report)
     except SessionError as failure:
-        console.complain(
+        console.warn(
             f"{transaction} could not be aborted: {failure}; the coordinator aborts it after its timeout"
         )
 
@@ -278,7 +278,7 @@ class _Work:
                 raise RequestTimeout(_too_few(source, len(found), "the transaction timed out")) from None
             if delivery is None:
                 raise RequestTimeout(_too_few(source, len(found), "the topic ended"))
-            delivery.consumer.taken(delivery)
+            delivery.consumer.consumed(delivery)
             for message in delivery.messages:
                 key = topic, name = delivery.consumer.topic, message_id(delivery, message)
                 if key not in found:

@@ -1,7 +1,7 @@
 """What all verbs with a session share: their options, the client, and how they run and end.
 
 A verb is an async function of a `Session` and its own options, and returns the exit code. `verb` makes it a
-command that also has the options of `Connecting`. Ctrl-C cancels it, so that it closes what it opened.
+command that also has the options of `ConnectOptions`. Ctrl-C cancels it, so that it closes what it opened.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import WIDE, Output, Trusting
+from pulsarctl_wire.cli.options import WIDE, Output, TlsOptions
 from pulsarctl_wire.cli.signature import flag, group, option, takes
 from pulsarctl_wire.net.settings import Settings, gather, settings_from
 
@@ -29,7 +29,7 @@ CLUSTER, SEEN = "The cluster", "Watching the session"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Connecting:
+class ConnectOptions:
     """The options that all sessions share."""
 
     url: str | None = option(
@@ -48,7 +48,7 @@ class Connecting:
         "--auth-plugin NAME", "As in pulsar-client: token, basic, tls, or a class.", CLUSTER
     )
     auth_params: str | None = option("--auth-params TEXT", "Parameters of --auth-plugin.", CLUSTER)
-    trusting: Trusting = group(Trusting, CLUSTER)
+    trusting: TlsOptions = group(TlsOptions, CLUSTER)
     listener_name: str | None = option(
         "--listener-name NAME", "Advertised listener to ask for in lookups.", CLUSTER
     )
@@ -77,7 +77,7 @@ class Connecting:
 class Session:
     """One run of a verb: makes its settings and its client from the options."""
 
-    def __init__(self, options: Connecting, stack: ExitStack) -> None:
+    def __init__(self, options: ConnectOptions, stack: ExitStack) -> None:
         self.options = options
         self._follower: Follower | None = None
         self._stack = stack
@@ -98,7 +98,7 @@ class Session:
         options = self.options
         if not (options.trace or options.trace_form or options.record or more):
             return None
-        from pulsarctl_wire.cli.recording import Recording
+        from pulsarctl_wire.cli.recording import RecordingSink
         from pulsarctl_wire.cli.session.trace import Trace
         from pulsarctl_wire.wire.sinks import Follower
 
@@ -107,8 +107,8 @@ class Session:
             sinks.append(Trace(options.trace_form or "line", show_secrets=options.show_secrets))
         if options.record:
             secrets = options.show_secrets
-            recording = Recording(
-                options.record, console.complain, "the session", show_secrets=secrets, at_once=True
+            recording = RecordingSink(
+                options.record, console.warn, "the session", show_secrets=secrets, at_once=True
             )
             sinks.append(recording)
         self._follower = Follower([*sinks, *more])
@@ -119,7 +119,7 @@ class Session:
         """A client; the caller must use it as an async context manager."""
         from pulsarctl_wire.net.client import Client
 
-        return Client(self.settings(), tap=self.tap(), warn=console.complain)
+        return Client(self.settings(), tap=self.tap(), warn=console.warn)
 
     def run(self, verb: Callable[..., Awaitable[int | None]], options: Any) -> int:
         """Run an async verb to its end, or until Ctrl-C; returns the exit code."""
@@ -154,15 +154,15 @@ class Session:
 
 
 def verb(function: Callable[..., Awaitable[int | None]]) -> Callable[..., int]:
-    """Make a command of `async def function(session, options)`, with the options of `Connecting` added."""
+    """Make a command of `async def function(session, options)`, with the options of `ConnectOptions`."""
 
     @wraps(function)
-    def command(options: Any, connecting: Connecting) -> int:
+    def command(options: Any, connecting: ConnectOptions) -> int:
         with console.errors_reported(), ExitStack() as stack:
             return Session(connecting, stack).run(function, options)
 
     own = get_type_hints(function)["options"]
-    return takes(command, {"options": own, "connecting": Connecting}, _check_numbers)
+    return takes(command, {"options": own, "connecting": ConnectOptions}, _check_numbers)
 
 
 def _check_numbers(given: dict[str, Any]) -> None:

@@ -66,7 +66,7 @@ async def _tried(work: Callable[[str], Awaitable[None]], partition: str) -> int:
         await work(partition)
     except SessionError as error:
         text = str(error)
-        console.complain(text if partition in text else f"{partition}: {text}")
+        console.warn(text if partition in text else f"{partition}: {text}")
         return console.code_of(error)
     return 0
 

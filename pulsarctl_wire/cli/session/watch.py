@@ -65,7 +65,7 @@ async def watch(session: Session, options: WatchOptions) -> None:
         for topic in await watching.open():
             show("present", topic)
         if watching.polls:
-            console.complain(
+            console.warn(
                 "the broker does not report changes (it has no topic watchers, or the pattern is too long "
                 f"for them): it is polled every {POLL_PAUSE:g} s"
             )
