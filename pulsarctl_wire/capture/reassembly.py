@@ -222,10 +222,10 @@ class Reassembler:
                 self.forget(oldest)
 
     def close(self) -> Iterator[list[Event]]:
-        """End all connections at the end of the capture; yield the remaining events, by connection."""
+        """End all connections at the end of the capture; yield the remaining events, by their number."""
         while events := self.more():
             yield events
-        for tcp in self._known():
+        for tcp in sorted(self._known(), key=lambda tcp: tcp.state.connection.index):
             yield from self._close(tcp, OPEN)
         self._halves.clear()
 

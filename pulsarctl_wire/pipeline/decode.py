@@ -6,7 +6,6 @@ are written as a draft: connections are numbered from 0, stream offsets count fr
 in the split, and producers and consumers that were opened earlier are unknown.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -89,6 +88,7 @@ class Edge:
     damaged   whether it has gaps or malformed bytes
     in_step   whether both halves were in step at the end
     part      what the process that knows the past must resolve; None if it was not synchronized
+    early     the sends that were seen in `packets`, as in `Part.sent`
     """
 
     index: int
@@ -104,6 +104,7 @@ class Edge:
     damaged: bool = False
     in_step: bool = False
     part: Part | None = None
+    early: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
 
 class Decoded(NamedTuple):
@@ -162,6 +163,11 @@ def decode(split: Split, settings: Settings, collect: Callable[[list[Event]], ob
     )
 
 
+def pair_of(key: bytes) -> bytes:
+    """The smaller of the keys of a connection's two directions."""
+    return min(key, reverse(key))
+
+
 def unread(split: Split, problem: str) -> Decoded:
     """The result for a split that is not read because of a `problem` with its file."""
     start = split.start, split.layout
@@ -196,23 +202,17 @@ def _packets(
         problems += [_problem(side.name, each.error) for side, each in lanes if each.error is not None]
 
 
-def reread(split: Split, waiting: Waiting, wanted: dict[bytes, int], rest: int | None) -> Iterator[Kept]:
-    """Read an exact split again; yield the packets of the connections in `wanted`: pair -> first turn.
-
-    `waiting` are the IP datagrams that were incomplete before the split. `rest` is the first turn for all
-    other pairs; None: skip those.
-    """
+def reread(split: Split, waiting: Waiting) -> Iterator[Kept]:
+    """Read an exact split again; `waiting` are the IP datagrams that were incomplete before it."""
     segment = Dissector(waiting).segment
-    base, others = _base(split), rest or sys.maxsize
+    base = _base(split)
     with suppress(DamagedCapture), _packets(split, []) as packets:
         assert packets is not None  # the split is exact
         for number, (time_ns, link, data, length) in enumerate(packets, 1):
             found = segment(link, data, length)
             if found is not None:
                 place = base | packets.offset
-                turn = number if split.input.sides else place
-                if turn >= wanted.get(_pair(found[0]), others):
-                    yield turn, place, time_ns, found
+                yield number if split.input.sides else place, place, time_ns, found
 
 
 def _base(split: Split) -> int:
@@ -234,6 +234,7 @@ class _SplitDecoder:
         self._edges: list[Edge] = []
         self._pairs: set[bytes] = set()  # of the edges
         self._synced: dict[int, Tcp] = {}  # connections that are synchronized, by the index of their edge
+        self._unsynced_states: dict[int, PartState] = {}  # of the others
         self._given_up: set[bytes] = set()
         self._kept = 0
         self._broken: set[tuple[int, bool]] = set()  # halves whose first bytes were not a frame
@@ -244,6 +245,7 @@ class _SplitDecoder:
         """Decode these packets."""
         segment, base = self.dissector.segment, self._base
         add, more, connection = self.reassembler.add, self.reassembler.more, self.reassembler.connection
+        self.reassembler.knowledge.turn = lambda: self.packets if self._is_merged else base | packets.offset
         for number, (time_ns, link, data, length) in enumerate(packets, 1):
             self.packets = number
             self.cut += len(data) < length
@@ -266,7 +268,7 @@ class _SplitDecoder:
         """Decode a packet of a connection that may not be synchronized yet."""
         turn, place, time_ns, segment = packet
         key = segment[0]
-        pair = _pair(key)
+        pair = pair_of(key)
         if pair in self._given_up:
             return
         if len(self._edges) >= MOST_EDGES and pair not in self._pairs:
@@ -286,10 +288,12 @@ class _SplitDecoder:
         """The connection of a segment's key; it is given an edge if it has none."""
         tcp = self.reassembler.connection(key)
         if tcp is not None and tcp.mark is None:
-            tcp.mark = Edge(len(self._edges), _pair(key), turn)
+            tcp.mark = Edge(len(self._edges), pair_of(key), turn)
             tcp.state.connection.index = tcp.mark.index
             self._edges.append(tcp.mark)
             self._pairs.add(tcp.mark.pair)
+            assert isinstance(tcp.state, PartState)
+            self._unsynced_states[tcp.mark.index] = tcp.state
         return tcp
 
     def _keep(self, tcp: Tcp, packet: Kept) -> None:
@@ -310,6 +314,7 @@ class _SplitDecoder:
         if edge.guess is not None:
             assert isinstance(tcp.state, PartState)
             self._synced[edge.index] = tcp
+            edge.early = self._unsynced_states.pop(edge.index).sent
             tcp.life.syns = 0
             tcp.state.begin(f"{self._stand_in}{edge.index}")  # the stitcher decodes the earlier frames
 
@@ -333,6 +338,8 @@ class _SplitDecoder:
 
     def edges(self) -> list[Edge]:
         """The edges, in the order in which their connections were opened."""
+        for index, state in self._unsynced_states.items():
+            self._edges[index].early = state.sent
         for index, tcp in self._synced.items():
             edge = self._edges[index]
             edge.state = hand_over(tcp)
@@ -354,8 +361,3 @@ class _SplitDecoder:
             )
             for guess, half in zip(edge.guess.halves, halves_of(tcp), strict=True)
         )
-
-
-def _pair(key: bytes) -> bytes:
-    """The smaller of the keys of a connection's two directions."""
-    return min(key, reverse(key))

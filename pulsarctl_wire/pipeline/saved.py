@@ -78,6 +78,7 @@ _ANY_64: Final = range(2**64)
 _NUMBER: Final = range(-(2**40), 2**53)  # an unwrapped sequence number, or -1 for none
 _TIME: Final = Maybe(range(1 - 2**63, 2**63))
 _TEXT: Final = Maybe(str)
+_RANGES: Final = {str: (_ANY_64, _ANY_64, _COUNT)}  # of sequence ids, by producer name
 _PROBLEM: Final = (str, str, bool)
 _KEY: Final = bytes
 _EARLY: Final = (_NUMBER, PLACE, PLACE, bytes, _ANY_32, _TIME)
@@ -146,14 +147,14 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Split: (_COUNT, _COUNT, Input, _COUNT, _ANY_64, Maybe(Layout), bool, Maybe(_WAITING)),
     Edge: (
         *(_COUNT, _KEY, PLACE, Maybe([(PLACE, PLACE, _TIME, _SEGMENT)]), _COUNT, Maybe(SyncPoint), PLACE),
-        *(bool, Maybe(Handover), _COUNT, bool, bool, Maybe(Part)),
+        *(bool, Maybe(Handover), _COUNT, bool, bool, Maybe(Part), _RANGES),
     ),
     Part: (
-        *({_ANY_64: str}, {_ANY_64: (str, str)}, [Deferred], [_ANY_64], [_ANY_64]),
-        *([(_IDENTITY, _COUNT, _TIME, bool)], [(str, _ANY_64, _COUNT)], {str: (_ANY_64, _ANY_64, _COUNT)}),
-        *({str: (_ANY_64, _ANY_64)}, [_ANY_64], _COUNT, bool, bool),
+        *({_ANY_64: str}, {_ANY_64: (str, str)}, [Deferred], [_ANY_64], {_ANY_64: _PLACES}),
+        *([(_IDENTITY, _COUNT, _TIME, bool, _PLACES)], [(str, _ANY_64, _COUNT)], _RANGES),
+        *({str: (_ANY_64, _ANY_64)}, [_ANY_64], _COUNT, Maybe(_PLACES), bool, bool),
     ),
-    Deferred: (bytes, bool, _COUNT, _TIME, _TIME, PLACE),
+    Deferred: (bytes, bool, _COUNT, _TIME, _TIME, PLACE, _TEXT, _TEXT),
     SyncPoint: ((HalfSync, HalfSync), bool, _WISH),
     HalfSync: (frozenset((FRESH, STEP, IDLE)), bool, _NUMBER, ((_COUNT, PLACE, _TIME), ...), _COUNT),
     Stitched: ({_COUNT: Fixup}, bytes, bytes, _COUNT),

@@ -9,6 +9,9 @@ packets of that connection are read again and decoded here.
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -16,7 +19,7 @@ from pulsarctl_wire.capture.halves import Tcp
 from pulsarctl_wire.capture.handover import ReassemblerState, agrees, halves_of, restore, save, take_over
 from pulsarctl_wire.capture.packets import Waiting
 from pulsarctl_wire.capture.reassembly import OTHER_TRAFFIC, OnEnd
-from pulsarctl_wire.pipeline.decode import Decoded, Edge, Kept, Settings
+from pulsarctl_wire.pipeline.decode import Decoded, Edge, Kept, Settings, pair_of
 from pulsarctl_wire.pipeline.splits import Split
 from pulsarctl_wire.wire.frame import Connection, Event
 from pulsarctl_wire.wire.knowledge import Knowledge
@@ -27,8 +30,8 @@ Names = dict[str, str | None]
 
 _Fixups = dict[int, tuple[Connection, tuple[int, int], Names]]
 
-Reread = Callable[[Split, Waiting, dict[bytes, int], int | None], Iterator[Kept]]
-"""Reads packets of a split again, as `decode.reread` does."""
+Reread = Callable[[Split, Waiting], Iterator[Kept]]
+"""Reads a split again, as `decode.reread` does."""
 
 
 class Fixup(NamedTuple):
@@ -70,6 +73,8 @@ class Stitcher:
         self._turn = 0
         self._opened: list[tuple[int, Connection]] = []
         self._resent: MaybeResent = {}
+        self._due: list[tuple[int, int, Callable[[], object]]] = []  # (turn, number, what to do then)
+        self._numbers = count()
         self._shift = 0
         self.reassembler = settings.reassembler(self._session, on_end)
         self.knowledge = self.reassembler.knowledge
@@ -93,18 +98,14 @@ class Stitcher:
         """Stitch the next split; call `add` with the events of its edges. Invalidates `decoded.edges`."""
         self.names[decoded.split.file] = decoded.split.input.name
         fixups: _Fixups = {}
-        again: dict[bytes, int] = {}
+        again = _Again(decoded, reread, self.waiting)
         self._resent = self._maybe_resent(decoded.edges)
         self._shift = self.knowledge.frames + decoded.frames  # frame numbers after those of the edges
         self._take_all(decoded.edges, add, fixups, again)
         self.knowledge.frames = max(self.knowledge.frames, self._shift + decoded.frames)
-        if again or decoded.rest is not None:
-            wanted = dict.fromkeys((edge.pair for edge in decoded.edges), sys.maxsize) | again
-            for packet in reread(decoded.split, self.waiting, wanted, decoded.rest):
-                self._follow(packet, add)
         if decoded.fragments:
             self.waiting = decoded.waiting
-        return self._result(fixups, len(again))
+        return self._result(fixups, len(again.since))
 
     def end(self, add: Add) -> StitchResult:
         """End the capture; call `add` with the remaining events. Do not use the stitcher afterwards."""
@@ -130,15 +131,16 @@ class Stitcher:
 
     def _follow(self, packet: Kept, add: Add) -> None:
         self._turn, place, time_ns, segment = packet
+        self._do(self._turn)
         events = self.reassembler.add(segment, time_ns, place)
         while events:
             add(events)
             events = self.reassembler.more()
 
-    def _take_all(self, edges: list[Edge], add: Add, fixups: _Fixups, again: dict[bytes, int]) -> None:
-        """Decode the packets of the edges in order, and continue from the state that each edge has.
+    def _take_all(self, edges: list[Edge], add: Add, fixups: _Fixups, again: "_Again") -> None:
+        """Decode the packets of the edges, and those read again, in order; continue from the edges' states.
 
-        Adds the connections that must be read again to `again`: pair -> turn of the first packet to read.
+        Adds the connections that must be read again to `again`.
         """
         last: dict[bytes, Edge] = {}
         several = {pair for pair, count in Counter(edge.pair for edge in edges).items() if count > 1}
@@ -147,37 +149,44 @@ class Stitcher:
         steps += [(edge.turn, edge, None) for edge in edges if edge.packets is None]
         steps.sort(key=itemgetter(0))
         for turn, edge, packet in steps:
+            for each in again.until(turn):
+                self._follow(each, add)
             pair = edge.pair
-            if pair in again:
+            if pair in again.since:
                 continue
             if last.get(pair) is not edge:
                 tcp = self.reassembler.connection(pair)
                 if tcp is not None and pair in several and pair not in last and not tcp.ended:
-                    again[pair] = turn  # whether the next edge is a new connection depends on the past
+                    again.since[pair] = turn  # whether the next edge is a new connection depends on the past
                     continue
                 if tcp is not None and tcp.ended and pair in last and last[pair].guess is not None:
                     self.reassembler.forget(tcp)  # the split saw that a new connection follows
                 last[pair] = edge
             if packet is None:
-                again[pair] = turn
+                again.since[pair] = turn
                 continue
             self._follow(packet, add)
             if edge.guess is not None and turn + 1 == edge.synced and not self._go_on(edge, add, fixups):
-                again[pair] = edge.synced
+                again.since[pair] = edge.synced
+        for each in again.until(sys.maxsize):
+            self._follow(each, add)
+        self._do(sys.maxsize)
 
     def _maybe_resent(self, edges: list[Edge]) -> MaybeResent:
         """The sends that may be resent in a split."""
-        found: dict[str, list[tuple[int, int]]] = {}
-        for _, name, sequence, *_ in self.reassembler.knowledge.unanswered:
-            found.setdefault(name, []).append((sequence, 0))
+        found: dict[str, list[tuple[int, int, int]]] = {}
+        for _, name, sequence, *_ in self.knowledge.unanswered:
+            found.setdefault(name, []).append((sequence, sequence, 0))
         for edge in edges:
             tcp = self.reassembler.connection(edge.pair)
             if tcp is not None:
                 assert isinstance(tcp.state, KnownState)
                 for name, sequence in tcp.state.waiting():
-                    found.setdefault(name, []).append((sequence, 0))
+                    found.setdefault(name, []).append((sequence, sequence, 0))
+            for name, (low, high, _) in edge.early.items():
+                found.setdefault(name, []).append((low, high, 0))
             for name, sequence, after in edge.part.maybe_resent if edge.part is not None else ():
-                found.setdefault(name, []).append((sequence, after))
+                found.setdefault(name, []).append((sequence, sequence, after))
         return found
 
     def _go_on(self, edge: Edge, add: Add, fixups: _Fixups) -> bool:
@@ -198,19 +207,30 @@ class Stitcher:
         for half, guess in zip(halves_of(tcp), edge.guess.halves, strict=True):
             shifts[half.stream.to_broker] = half.stream.position - guess.position
         fixups[edge.index] = state.connection, (shifts[0], shifts[1]), names
-        for each in edge.part.deferred:
-            frame = each.frame(state.connection, shifts[each.to_broker])
-            state.track([frame])
+        for frame in state.resolve(edge.part.deferred, names, (shifts[0], shifts[1])):
             add([frame])
         take_over(tcp, edge.guess, edge.state)
-        state.go_on(edge.state.known, edge.part, names, self._shift)
+        for turn, identity, send in state.go_on(edge.state.known, edge.part, names, self._shift):
+            self._schedule(turn, partial(self.knowledge.add_unanswered, identity, send))
         if tcp.ended:
-            state.end()
-            self.reassembler.ended(tcp)
-            one, other = (half.stream.protocol for half in halves_of(tcp))
-            if one == other and one in OTHER_TRAFFIC:
-                self.reassembler.other_traffic[one] += 1
+            self._schedule(edge.part.ended or 0, partial(self._end, tcp))
         return True
+
+    def _schedule(self, turn: int, action: Callable[[], object]) -> None:
+        """Have something done when its turn comes: a part is taken as a whole, at its first turn."""
+        heappush(self._due, (turn, next(self._numbers), action))
+
+    def _do(self, turn: int) -> None:
+        """Do what is due until a turn."""
+        while self._due and self._due[0][0] <= turn:
+            heappop(self._due)[2]()
+
+    def _end(self, tcp: Tcp) -> None:
+        tcp.state.end()
+        self.reassembler.ended(tcp)
+        one, other = (half.stream.protocol for half in halves_of(tcp))
+        if one == other and one in OTHER_TRAFFIC:
+            self.reassembler.other_traffic[one] += 1
 
 
 def _same_limit(edge: Edge, tcp: Tcp) -> bool:
@@ -220,3 +240,29 @@ def _same_limit(edge: Edge, tcp: Tcp) -> bool:
     return limit == edge.guess.limit or (
         not edge.damaged and edge.in_step and edge.largest <= min(limit, edge.guess.limit)
     )
+
+
+class _Again:
+    """The packets of a split that must be read again.
+
+    `since`: pair -> the first turn to read of a connection; more may be added for turns to come.
+    """
+
+    def __init__(self, decoded: Decoded, reread: Reread, waiting: Waiting) -> None:
+        self.since: dict[bytes, int] = {}
+        self._rest = decoded.rest
+        self._others = dict.fromkeys((edge.pair for edge in decoded.edges), sys.maxsize)
+        self._packets = reread(decoded.split, waiting)
+        self._next: Kept | None = None
+
+    def until(self, turn: int) -> Iterator[Kept]:
+        """The packets before a turn. The split is only opened if there may be some."""
+        if not self.since and self._rest is None:
+            return
+        packet = self._next or next(self._packets, None)
+        while packet is not None and packet[0] < turn:
+            pair = pair_of(packet[3][0])
+            if packet[0] >= (self.since.get(pair) or self._others.get(pair, self._rest or sys.maxsize)):
+                yield packet
+            packet = next(self._packets, None)
+        self._next = packet

@@ -229,7 +229,7 @@ class ExchangeState(TopicState):
             frame.producer = name
             knowledge = self._knowledge
             if knowledge.unanswered:
-                again = knowledge.unanswered.pop((topic, name, sequence, publish_time, chunk), None)
+                again = knowledge.resent((topic, name, sequence, publish_time, chunk), time_ns)
                 if again is not None:
                     first, time_ns = again.number, again.time_ns
                     frame.resend_of = first
@@ -337,9 +337,9 @@ class ExchangeState(TopicState):
     def _request(self, frame: Frame) -> None:
         super()._request(frame)
         if frame.type == _CLOSE_PRODUCER:
-            ledger = self.producers.get(frame.base.close_producer.producer_id)  # type: ignore[union-attr]
-            if ledger is not None:
-                ledger.is_open, ledger.is_closed = False, True
+            producer = frame.base.close_producer.producer_id  # type: ignore[union-attr]
+            ledger = self.producers.get(producer) or self._ledger(producer)
+            ledger.is_open, ledger.is_closed = False, True
 
     def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
         super()._ask(key, asked, body)

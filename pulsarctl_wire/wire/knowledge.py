@@ -1,6 +1,7 @@
 """What the connections of one capture share: frame numbers, schemas, chunks, and unanswered SENDs."""
 
 from array import array
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -117,6 +118,7 @@ class Knowledge:
     messages, with payloads if `join_chunks`. `unanswered` are sends that may be sent again; `forgotten` is
     how many sends were dropped to save memory. With `link_answers`, `answers[n]` is the number of the frame
     that answers frame n. With `fixed_limit`, states ignore the frame size limits that brokers announce.
+    `turn` returns the turn of the current packet in its split.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class Knowledge:
         self.forgotten = 0
         self.answers: array[int] | None = array("L") if link_answers else None
         self.fixed_limit = fixed_limit
+        self.turn: Callable[[], int] = lambda: 0
 
     def link(self, request: int, answer: int) -> None:
         """Note that frame number `answer` answers frame number `request`."""
@@ -143,6 +146,16 @@ class Knowledge:
             if len(answers) <= request:
                 answers.frombytes(bytes(answers.itemsize * (request + 4096 - len(answers))))
             answers[request] = answer
+
+    def resent(self, identity: Identity, time_ns: int | None) -> Unanswered | None:
+        """Take the unanswered SEND that is resent at `time_ns`, or None. A SEND from later is none.
+
+        Frames behind a hole may be tracked long after those of other connections that were sent later.
+        """
+        send = self.unanswered.get(identity)
+        if send is None or (time_ns is not None and send.time_ns is not None and time_ns < send.time_ns):
+            return None
+        return self.unanswered.pop(identity)
 
     def add_unanswered(self, identity: Identity, send: Unanswered) -> None:
         """Add a SEND that got no answer. If it was sent several times, the first one is kept."""

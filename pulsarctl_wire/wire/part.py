@@ -56,7 +56,10 @@ class Known(NamedTuple):
 
 
 class Deferred(NamedTuple):
-    """A frame without payload that only the joining process can resolve; see `Frame`."""
+    """A frame without payload that only the joining process can resolve; see `Frame`.
+
+    `topic` and `subscription` are what the part knows, if there was no request; they may be stand-ins.
+    """
 
     raw: bytes
     to_broker: bool
@@ -64,6 +67,8 @@ class Deferred(NamedTuple):
     time_ns: int | None
     start_ns: int | None
     packet: int
+    topic: str | None
+    subscription: str | None
 
     def frame(self, connection: Connection, shift: int) -> Frame:
         """Make the frame again, with `shift` added to its offset."""
@@ -73,6 +78,7 @@ class Deferred(NamedTuple):
             self.raw, base, base.type, connection, self.to_broker, offset, self.time_ns, self.packet
         )
         frame.start_ns = self.start_ns
+        frame.partial = len(self.raw) < frame.size
         return frame
 
 
@@ -81,14 +87,16 @@ class Part(NamedTuple):
 
     producers, consumers   id -> stand-in for a topic; id -> stand-ins for topic and subscription
     deferred               deferred frames, in order
-    opened, reopened       ids of producers that were opened; ids that were closed and then reopened
-    left                   sends that were unanswered when their producer was reopened
+    opened, reopened       ids of producers that were opened; of those that were closed and then reopened:
+                           id -> turn
+    left                   sends that were unanswered when their producer was reopened, each with the turn
     maybe_resent           (producer name, sequence id, last frame number by then) of sends pending when the
                            part began, when a producer was reopened, or when the connection ended
     sent                   producer name -> lowest and highest sequence id, number of the last frame
     asked                  family -> lowest and highest id of requests
     errors                 ids of lookups that were answered by ERROR
     lost                   number of the last frame after which bytes were missed; 0 if none were
+    ended                  the turn in which the connection ended; None if it did not
     chunked, doubtful      whether it has chunks; whether it must not be used
     """
 
@@ -96,19 +104,20 @@ class Part(NamedTuple):
     consumers: dict[int, tuple[str, str]]
     deferred: list[Deferred]
     opened: list[int]
-    reopened: list[int]
-    left: list[tuple[Identity, int, int | None, bool]]
+    reopened: dict[int, int]
+    left: list[tuple[Identity, int, int | None, bool, int]]
     maybe_resent: list[tuple[str, int, int]]
     sent: dict[str, tuple[int, int, int]]
     asked: dict[str, tuple[int, int]]
     errors: list[int]
     lost: int
+    ended: int | None
     chunked: bool
     doubtful: bool
 
 
-MaybeResent = Mapping[str, list[tuple[int, int]]]
-"""Producer name -> sequence ids of sends that may be resent, each with the frame number after which."""
+MaybeResent = Mapping[str, list[tuple[int, int, int]]]
+"""Producer name -> ranges of sequence ids that may be resent, each with the frame number after which."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -149,44 +158,64 @@ class KnownState(ExchangeState):
             names.update(zip(both, self._consumers.get(consumer, (None, None)), strict=True))
         return names
 
+    def resolve(
+        self, deferred: list[Deferred], names: dict[str, str | None], shifts: tuple[int, int]
+    ) -> list[Frame]:
+        """Track the deferred frames of a part, before `go_on`; returns them.
+
+        `names` is what `names` returned; `shifts` are added to the offsets to the client and to the broker.
+        """
+        frames = [each.frame(self.connection, shifts[each.to_broker]) for each in deferred]
+        for each, frame in zip(deferred, frames, strict=True):
+            self.track([frame])
+            if frame.request is None and each.topic is not None:
+                frame.topic, frame.subscription = (
+                    _named(each.topic, names),
+                    _named(each.subscription, names),
+                )
+        return frames
+
     def contradicts(self, part: Part, resent: MaybeResent) -> bool:
         """Whether a part that begins at this point is wrong, because of what came before it."""
         if part.doubtful or (
             part.chunked and (self._lossy or self._knowledge.chunks.incomplete(self.connection))
         ):
             return True
-        errors, reopened = set(part.errors), set(part.reopened)
+        errors = set(part.errors)
         for family, number in self._asked:
             low, high = part.asked.get(family, (0, -1))
             if low <= number <= high or (family == "request" and number in errors):
                 return True
         for producer in part.opened:
             ledger = self.producers.get(producer)
-            if ledger is not None and (ledger.is_closed or ledger.waiting) and producer not in reopened:
+            if ledger is not None and (ledger.is_closed or ledger.waiting) and producer not in part.reopened:
                 return True
         return any(
-            low <= sequence <= high and after < last
+            lowest <= high and low <= highest and after < last
             for name, (low, high, last) in part.sent.items()
-            for sequence, after in resent.get(name, ())
+            for lowest, highest, after in resent.get(name, ())
         )
 
-    def go_on(self, known: Known, part: Part, names: dict[str, str | None], shift: int) -> None:
+    def go_on(
+        self, known: Known, part: Part, names: dict[str, str | None], shift: int
+    ) -> list[tuple[int, Identity, Unanswered]]:
         """Continue after a part: `known` is what its state knew at its end.
 
-        `names` is what `names` returned at its beginning; `shift` is added to its frame numbers.
+        `names` is what `names` returned at its beginning; `shift` is added to its frame numbers. Returns the
+        sends that got no answer before their producer was reopened, each with the turn of that.
         """
+        left: list[tuple[int, Identity, Unanswered]] = []
         if part.lost:
             for ledger in self.producers.values():
                 ledger.lose(part.lost + shift)
-        for (topic, name, sequence, publish_time, chunk), number, time_ns, is_sure in part.left:
+        for (topic, name, sequence, publish_time, chunk), number, time_ns, is_sure, turn in part.left:
             identity = _named(topic, names), name, sequence, publish_time, chunk
-            self._knowledge.add_unanswered(
-                identity, Unanswered(number + shift, time_ns, self.connection, is_sure)
-            )
-        for producer in part.reopened:
+            left.append((turn, identity, Unanswered(number + shift, time_ns, self.connection, is_sure)))
+        for producer, turn in part.reopened.items():
             if producer in self.producers:
-                self._give_up(self.producers.pop(producer))
+                left += [(turn, *each) for each in self._unanswered(self.producers.pop(producer))]
         self._update(known, names, shift)
+        return left
 
     def _update(self, known: Known, names: dict[str, str | None], shift: int) -> None:
         self._producers.update(known.producers)
@@ -248,7 +277,7 @@ def _sends(ledger: ProducerLedger) -> Sends:
 class PartState(KnownState):
     """Tracks one part of a connection, from `begin` on, without knowing what came before.
 
-    It sets the number of a deferred frame to 0.
+    It sets the number of a deferred frame to 0. Attributes in addition to the base's: `sent`, as in `Part`.
     """
 
     def __init__(
@@ -266,35 +295,40 @@ class PartState(KnownState):
         self._producers, self._consumers, self._asked, self.producers = {}, {}, {}, {}
         self._pending = 0
         self._lossy = False
-        self._reopened: set[int] = set()
+        self._reopened: dict[int, int] = {}
         self._deferred: list[Frame] = []
-        self._left: list[tuple[Identity, int, int | None, bool]] = []
-        self._sent: dict[str, tuple[int, int, int]] = {}
+        self._left: list[tuple[Identity, int, int | None, bool, int]] = []
+        self.sent: dict[str, tuple[int, int, int]] = {}
         self._asked_here: dict[str, tuple[int, int]] = {}
         self._errors: list[int] = []
         self._lost = 0
-        self._chunked = self._doubtful = self._ended = False
+        self._ended: int | None = None
+        self._chunked = self._doubtful = False
         self._lossy_here: bool | None = None
 
     def part(self) -> Part:
         """What this state leaves to the joining process."""
         producers, consumers = self._unknown_producers, self._unknown_consumers
-        many = max(len(each) for each in (producers, consumers, self._sent, self._deferred, self._left))
+        many = max(len(each) for each in (producers, consumers, self.sent, self._deferred, self._left))
         return Part(
             producers,
             consumers,
             [
-                Deferred(each.raw, each.to_broker, each.offset, each.time_ns, each.start_ns, each.packet)
+                Deferred(
+                    *(each.raw, each.to_broker, each.offset, each.time_ns, each.start_ns, each.packet),
+                    *(each.topic, each.subscription),
+                )
                 for each in self._deferred
             ],
             [producer for producer in self._producers if self._is_known(producer)],
-            sorted(self._reopened),
+            self._reopened,
             self._left,
             self._maybe_resent,
-            self._sent,
+            self.sent,
             self._asked_here,
             self._errors,
             self._lost,
+            self._ended,
             self._chunked,
             self._doubtful or many > MAX_PENDING,
         )
@@ -308,8 +342,8 @@ class PartState(KnownState):
 
     def end(self) -> None:
         """The connection has ended. Pending sends are kept for the joining process."""
-        if not self._ended:  # late packets can end it again
-            self._ended = True
+        if self._ended is None:  # late packets can end it again
+            self._ended = self._knowledge.turn()
             at = self._knowledge.frames
             self._maybe_resent += [(name, sequence, at) for name, sequence in self.waiting()]
 
@@ -348,9 +382,9 @@ class PartState(KnownState):
     def _send(self, frame: Frame) -> None:
         super()._send(frame)
         sequence, name = frame.base.send.sequence_id, frame.producer or ""  # type: ignore[union-attr]
-        low, high, _ = self._sent.get(name, (sequence, sequence, 0))
-        if len(self._sent) <= MAX_PENDING:
-            self._sent[name] = min(low, sequence), max(high, sequence), frame.number
+        low, high, _ = self.sent.get(name, (sequence, sequence, 0))
+        if len(self.sent) <= MAX_PENDING:
+            self.sent[name] = min(low, sequence), max(high, sequence), frame.number
 
     def _receipt(self, frame: Frame) -> None:
         self._know(frame.base.send_receipt.producer_id)  # type: ignore[union-attr]
@@ -376,7 +410,7 @@ class PartState(KnownState):
         at = self._knowledge.frames
         if len(self._left) <= MAX_PENDING:
             for identity, send in self._unanswered(ledger):
-                self._left.append((identity, send.number, send.time_ns, send.is_sure))
+                self._left.append((identity, send.number, send.time_ns, send.is_sure, self._knowledge.turn()))
                 self._maybe_resent.append((identity[1], identity[2], at))
         self._pending -= ledger.waiting
 
@@ -388,11 +422,6 @@ class PartState(KnownState):
         super()._entry(frame, metadata, owner)
 
     # -- requests and answers
-
-    def _request(self, frame: Frame) -> None:
-        if frame.type == _CLOSE_PRODUCER:
-            self._know(frame.base.close_producer.producer_id)  # type: ignore[union-attr]
-        super()._request(frame)
 
     def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
         super()._ask(key, asked, body)
@@ -416,7 +445,7 @@ class PartState(KnownState):
     def _opened(self, producer: int, name: str) -> None:
         ledger = self.producers.get(producer)
         if ledger is not None and ledger.is_closed:
-            self._reopened.add(producer)
+            self._reopened.setdefault(producer, self._knowledge.turn())
         super()._opened(producer, name)
 
     # -- the connection itself

@@ -75,15 +75,15 @@ def test_two_parts_tell_what_one_tells(name: str) -> None:
             part.begin("?")
             part.track(after := parsed(frames[cut:], part.connection))
             left, known = pickle.loads(pickle.dumps((part.part(), part.known())))
-            resent: dict[str, list[tuple[int, int]]] = {}
+            resent: dict[str, list[tuple[int, int, int]]] = {}
             for producer, sequence, at in [*((*each, 0) for each in whole.waiting()), *left.maybe_resent]:
-                resent.setdefault(producer, []).append((sequence, at))
+                resent.setdefault(producer, []).append((sequence, sequence, at))
             if whole.contradicts(left, resent):
                 refused += 1
                 continue
             followed += 1
             names = whole.names(left)
-            whole.track(deferred := [each.frame(whole.connection, 0) for each in left.deferred])
+            deferred = whole.resolve(left.deferred, names, (0, 0))
             whole.go_on(known, left, names, knowledge.frames)
             rest = iter(deferred)
             found = [next(rest) if isinstance(each, Frame) and not each.number else each for each in after]
