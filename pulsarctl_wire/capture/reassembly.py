@@ -103,6 +103,7 @@ class Reassembler:
         self._ended: deque[Tcp | None] = deque()
         self._on_end = on_end
         self._unreported: list[Tcp] = []  # ended connections for `on_end`
+        self._is_closing = False
         self._servers: set[bytes] = set()
         self._steps: Iterator[list[Event]] | None = None  # of the last segment
         self._held = 0  # bytes held since `MAX_HELD` was last checked
@@ -180,12 +181,17 @@ class Reassembler:
             if len(events) >= PORTION:
                 yield tracked(tcp, events)
         last = tracked(tcp, events)
-        if tcp.ended:
-            tcp.state.end()
-        while self._unreported and self._on_end is not None:
-            self._on_end(ending(self._unreported.pop(0)))
+        if not self._is_closing:  # else the last events of the others come first
+            if tcp.ended:
+                tcp.state.end()
+            self._report()
         if last:
             yield last
+
+    def _report(self) -> None:
+        """Report the connections that have ended."""
+        while self._unreported and self._on_end is not None:
+            self._on_end(ending(self._unreported.pop(0)))
 
     def _follow(self, half: Half, sequence: int, segment: Segment, events: list[Event]) -> Iterator[None]:
         """Apply the last segment, whose bytes begin at `sequence`; pauses for the caller to take events."""
@@ -216,7 +222,7 @@ class Reassembler:
     def _remember(self, tcp: Tcp | None) -> None:
         """Remember an ended connection; None: another one uses its addresses already."""
         self._ended.append(tcp)
-        if len(self._ended) > LINGER:
+        if len(self._ended) > LINGER and not self._is_closing:
             oldest = self._ended.popleft()
             if oldest is not None:
                 self.forget(oldest)
@@ -225,8 +231,13 @@ class Reassembler:
         """End all connections at the end of the capture; yield the remaining events, by their number."""
         while events := self.more():
             yield events
-        for tcp in sorted(self._known(), key=lambda tcp: tcp.state.connection.index):
+        self._is_closing = True
+        known = sorted(self._known(), key=lambda tcp: tcp.state.connection.index)
+        for tcp in known:
             yield from self._close(tcp, OPEN)
+        for tcp in known:
+            tcp.state.end()
+        self._report()
         self._halves.clear()
 
     # -- handing over to a process that continues from here
