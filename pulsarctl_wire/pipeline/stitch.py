@@ -175,6 +175,7 @@ class Stitcher:
     def _maybe_resent(self, edges: list[Edge]) -> MaybeResent:
         """The sends that may be resent in a split."""
         found: dict[str, list[tuple[int, int, int]]] = {}
+        names = {name.encode(): name for edge in edges if edge.part is not None for name in edge.part.sent}
         for _, name, sequence, *_ in self.knowledge.unanswered:
             found.setdefault(name, []).append((sequence, sequence, 0))
         for edge in edges:
@@ -185,6 +186,8 @@ class Stitcher:
                     found.setdefault(name, []).append((sequence, sequence, 0))
             for name, (low, high, _) in edge.early.items():
                 found.setdefault(name, []).append((low, high, 0))
+            for name in _unseen(edge, tcp, names):
+                found.setdefault(name, []).append((0, sys.maxsize, 0))
             for name, sequence, after in edge.part.maybe_resent if edge.part is not None else ():
                 found.setdefault(name, []).append((sequence, sequence, after))
         return found
@@ -240,6 +243,39 @@ def _same_limit(edge: Edge, tcp: Tcp) -> bool:
     return limit == edge.guess.limit or (
         not edge.damaged and edge.in_step and edge.largest <= min(limit, edge.guess.limit)
     )
+
+
+def _unseen(edge: Edge, tcp: Tcp | None, names: dict[bytes, str]) -> set[str]:
+    """The producers of `names` that an edge may have sends of which the split could not decode.
+
+    They are in what the connection still holds, or in the packets of the edge.
+    """
+    if not names:
+        return set()
+    keys = dict(zip(sorted(tcp.keys), halves_of(tcp), strict=True)) if tcp is not None else {}
+    client = [half for half in keys.values() if half.stream.to_broker]
+    behind_holes = [b"".join(early[3] for early in sorted(half.early)) for half in client]
+    unfinished = [half.stream.held for half in client]
+    payloads: dict[bytes, list[bytes]] = {}
+    for *_, segment in edge.packets or ():
+        if segment[0] not in keys or keys[segment[0]].stream.to_broker:
+            payloads.setdefault(segment[0], []).append(segment[4])
+    seen = edge.early.keys() | (edge.part.sent.keys() if edge.part is not None else set())
+    found = _names_in([*unfinished, *map(b"".join, payloads.values())], names) - seen
+    return found | _names_in(behind_holes, names)
+
+
+def _names_in(texts: Iterable[bytes], names: dict[bytes, str]) -> set[str]:
+    """Those of `names` that are fields of some bytes, as MessageMetadata.producer_name is one."""
+    found: set[str] = set()
+    for text in texts:
+        at = text.find(b"\n")  # its tag
+        while 0 <= at < len(text) - 1:
+            name = names.get(text[at + 2 : at + 2 + text[at + 1]])
+            if name is not None:
+                found.add(name)
+            at = text.find(b"\n", at + 1)
+    return found
 
 
 class _Again:

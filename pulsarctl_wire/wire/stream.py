@@ -211,6 +211,11 @@ class FrameStream:
         return (*sources, (0, self._packet, self._time_ns))
 
     @property
+    def held(self) -> bytes:
+        """The bytes that are not in an event yet."""
+        return b"".join(self._buffer)
+
+    @property
     def awaited(self) -> int:
         """The size of the buffered incomplete frame by its TOTAL_SIZE; 0 if that has not arrived yet."""
         if self.held_bytes < 4:
