@@ -9,6 +9,7 @@ in the split, and producers and consumers that were opened earlier are unknown.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
@@ -147,9 +148,11 @@ def decode(split: Split, settings: Settings, collect: Callable[[list[Event]], ob
             else:
                 if isinstance(packets, PacketReader) and not split.exact:
                     begin = packets.offset, packets.layout
+                decoder.reassembler.knowledge.turn = partial(decoder.turn, packets)
                 try:
                     decoder.run(packets)
                 finally:
+                    decoder.reassembler.knowledge.turn = int  # frees the decoder without garbage collection
                     dropped = packets.dropped
                     if isinstance(packets, PacketReader):
                         end = packets.offset, packets.layout
@@ -245,7 +248,6 @@ class _SplitDecoder:
         """Decode these packets."""
         segment, base = self.dissector.segment, self._base
         add, more, connection = self.reassembler.add, self.reassembler.more, self.reassembler.connection
-        self.reassembler.knowledge.turn = lambda: self.packets if self._is_merged else base | packets.offset
         for number, (time_ns, link, data, length) in enumerate(packets, 1):
             self.packets = number
             self.cut += len(data) < length
@@ -263,6 +265,10 @@ class _SplitDecoder:
                     if len(self._gathered) >= _GATHERED:
                         self.flush()
                     events = more()
+
+    def turn(self, packets: PacketReader | SideBySide) -> int:
+        """The turn of the current packet."""
+        return self.packets if self._is_merged else self._base | packets.offset
 
     def _unsynced(self, packet: Kept) -> None:
         """Decode a packet of a connection that may not be synchronized yet."""

@@ -175,7 +175,8 @@ class Stitcher:
     def _maybe_resent(self, edges: list[Edge]) -> MaybeResent:
         """The sends that may be resent in a split."""
         found: dict[str, list[tuple[int, int, int]]] = {}
-        names = {name.encode(): name for edge in edges if edge.part is not None for name in edge.part.sent}
+        sending = (name for edge in edges if edge.part is not None for name in edge.part.sent)
+        names = {name.encode("utf-8", "replace"): name for name in sending}
         for _, name, sequence, *_ in self.knowledge.unanswered:
             found.setdefault(name, []).append((sequence, sequence, 0))
         for edge in edges:
@@ -298,7 +299,7 @@ class _Again:
         packet = self._next or next(self._packets, None)
         while packet is not None and packet[0] < turn:
             pair = pair_of(packet[3][0])
-            if packet[0] >= (self.since.get(pair) or self._others.get(pair, self._rest or sys.maxsize)):
+            if packet[0] >= self.since.get(pair, self._others.get(pair, self._rest or sys.maxsize)):
                 yield packet
             packet = next(self._packets, None)
         self._next = packet

@@ -137,7 +137,7 @@ class Knowledge:
         self.forgotten = 0
         self.answers: array[int] | None = array("L") if link_answers else None
         self.fixed_limit = fixed_limit
-        self.turn: Callable[[], int] = lambda: 0
+        self.turn: Callable[[], int] = int
 
     def link(self, request: int, answer: int) -> None:
         """Note that frame number `answer` answers frame number `request`."""
