@@ -103,7 +103,6 @@ class Reassembler:
         self._ended: deque[Tcp | None] = deque()
         self._on_end = on_end
         self._unreported: list[Tcp] = []  # ended connections for `on_end`
-        self._is_closing = False
         self._servers: set[bytes] = set()
         self._steps: Iterator[list[Event]] | None = None  # of the last segment
         self._held = 0  # bytes held since `MAX_HELD` was last checked
@@ -181,17 +180,12 @@ class Reassembler:
             if len(events) >= PORTION:
                 yield tracked(tcp, events)
         last = tracked(tcp, events)
-        if not self._is_closing:  # else the last events of the others come first
-            if tcp.ended:
-                tcp.state.end()
-            self._report()
-        if last:
-            yield last
-
-    def _report(self) -> None:
-        """Report the connections that have ended."""
+        if tcp.ended:
+            tcp.state.end()
         while self._unreported and self._on_end is not None:
             self._on_end(ending(self._unreported.pop(0)))
+        if last:
+            yield last
 
     def _follow(self, half: Half, sequence: int, segment: Segment, events: list[Event]) -> Iterator[None]:
         """Apply the last segment, whose bytes begin at `sequence`; pauses for the caller to take events."""
@@ -222,7 +216,7 @@ class Reassembler:
     def _remember(self, tcp: Tcp | None) -> None:
         """Remember an ended connection; None: another one uses its addresses already."""
         self._ended.append(tcp)
-        if len(self._ended) > LINGER and not self._is_closing:
+        if len(self._ended) > LINGER:
             oldest = self._ended.popleft()
             if oldest is not None:
                 self.forget(oldest)
@@ -231,13 +225,16 @@ class Reassembler:
         """End all connections at the end of the capture; yield the remaining events, by their number."""
         while events := self.more():
             yield events
-        self._is_closing = True
         known = sorted(self._known(), key=lambda tcp: tcp.state.connection.index)
+        for tcp in known:  # before any state ends: what was held is no resend of what they leave unanswered
+            last: list[Event] = []
+            for _ in self._close_halves(tcp, last):
+                if len(last) >= PORTION:
+                    yield tracked(tcp, last)
+            if events := tracked(tcp, last):
+                yield events
         for tcp in known:
             yield from self._close(tcp, OPEN)
-        for tcp in known:
-            tcp.state.end()
-        self._report()
         self._halves.clear()
 
     # -- handing over to a process that continues from here
@@ -378,13 +375,16 @@ class Reassembler:
 
     def _end_halves(self, tcp: Tcp, events: list[Event]) -> Iterator[None]:
         """End both directions; the connection is remembered for a while, for its late segments."""
+        yield from self._close_halves(tcp, events)
+        if not tcp.ended:
+            self.ended(tcp)
+
+    def _close_halves(self, tcp: Tcp, events: list[Event]) -> Iterator[None]:
         for half in (tcp.half, tcp.half.other):
             if not half.closed:
                 half.closed = True
                 yield from flush(half, events)
                 yield from self._close_stream(half, events)
-        if not tcp.ended:
-            self.ended(tcp)
 
     def _close_stream(self, half: Half, events: list[Event]) -> Iterator[None]:
         """End a stream. If both sides speak the same other protocol, the connection is only counted."""
