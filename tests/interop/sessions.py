@@ -206,7 +206,7 @@ class Alone:
 
     def _look(self) -> None:
         ports = self._broker.ports
-        while not self._over.wait(0.05):
+        while not self._over.wait(0.01):
             found = connected_to(ports) - self._owners.keys()
             if found:
                 known = (*self._proxies, *self._broker.pids().values())
