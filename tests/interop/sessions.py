@@ -208,9 +208,11 @@ class Alone:
         ports = self._broker.ports
         while not self._over.wait(0.01):
             found = connected_to(ports) - self._owners.keys()
+            for pid in self._proxies if found else ():  # first, for Pulsar has many files
+                self._owners |= dict.fromkeys(found.intersection(open_files(pid)), pid)
+            found -= self._owners.keys()
             if found:
-                known = (*self._proxies, *self._broker.pids().values())
-                owners = {name: pid for pid in known for name in open_files(pid)}
+                owners = {name: pid for pid in self._broker.pids().values() for name in open_files(pid)}
                 stayed = found & connected_to(ports)
                 self._owners |= {name: owners.get(name, 0) for name in stayed}
 
