@@ -54,8 +54,11 @@ class _CountStitcher(Stitcher, Generic[C]):
     def __init__(self, settings: Settings, new: Callable[[], C]) -> None:
         self.edges = new()
         self.endings: list[EndedConnection] = []
-        super().__init__(settings, self.endings.append)
+        super().__init__(settings, self._ended)
         self._new = new
+
+    def _ended(self, ending: EndedConnection) -> None:
+        self.endings.append(ending._replace(state=None))
 
     def add(self, decoded: Decoded, reread: Reread) -> StitchResult:
         self.edges = self._new()
@@ -101,6 +104,7 @@ class CountJob(Generic[C]):
             fixups: dict[int, Fixup] = self._progress.take(decoded).fixups
             counts = decoded.counts
             wrong = frozenset(edge.index for edge in decoded.edges if edge.guess and edge.index not in fixups)
+            decoded.edges.clear()  # or they stay in memory beside the next split's
             if wrong:
                 counts = executor.submit(count_split, decoded.split, settings, new, wrong).result().counts
             numbers = {index: fixup.connection for index, fixup in fixups.items()}

@@ -33,9 +33,9 @@ PATIENCE: Final = 64
 """How many packets of a connection to wait for the first bytes of an idle half."""
 MOST_KEPT: Final = 8 * 1024 * 1024
 """Most bytes of packets kept for one connection; beyond that, the split is read again for it."""
-MOST_SYNCED: Final = 16_384
+MOST_SYNCED: Final = 4_096
 """Most connections of a split whose state is kept; the split is read again for the others."""
-MOST_EDGES: Final = 65_536
+MOST_EDGES: Final = 8_192
 """Most connections that a split reports; the split is read again for the others."""
 _ALL_KEPT: Final = 64 * 1024 * 1024  # of all connections
 _PACKET_COST: Final = 256

@@ -39,8 +39,8 @@ class EndedConnection(NamedTuple):
     """A connection that ended, or is no longer followed. Times are ns since the epoch, or None."""
 
     connection: Connection
-    state: State
-    """The state that tracked its frames."""
+    state: State | None
+    """The state that tracked its frames; None where connections are only counted, to save memory."""
     packet: int
     """Number of its first packet."""
     time_ns: int | None

@@ -87,7 +87,9 @@ class TableJob:
             delete_draft(drafts, name)
 
         for decoded in decoded_in_order(progress, submit, pool.jobs + 2):
-            yield from finished(decoded.split.name, progress.take(decoded))
+            stitched = progress.take(decoded)
+            decoded.edges.clear()  # or they stay in memory beside the next split's
+            yield from finished(decoded.split.name, stitched)
             pool.note(progress.totals)
         yield from finished("end", progress.stitcher.close())
         self._code = pool.code
