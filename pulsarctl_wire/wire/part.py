@@ -165,14 +165,14 @@ class KnownState(ExchangeState):
 
         `names` is what `names` returned; `shifts` are added to the offsets to the client and to the broker.
         """
-        frames = [each.frame(self.connection, shifts[each.to_broker]) for each in deferred]
-        for each, frame in zip(deferred, frames, strict=True):
+        frames = []
+        for each in deferred:
+            frame = each.frame(self.connection, shifts[each.to_broker])
             self.track([frame])
             if frame.request is None and each.topic is not None:
-                frame.topic, frame.subscription = (
-                    _named(each.topic, names),
-                    _named(each.subscription, names),
-                )
+                frame.topic = _named(each.topic, names)
+                frame.subscription = _named(each.subscription, names)
+            frames.append(frame)
         return frames
 
     def contradicts(self, part: Part, resent: MaybeResent) -> bool:
@@ -469,4 +469,3 @@ class PartState(KnownState):
 
 _CONNECT: Final = NUMBERS["CONNECT"]
 _CONNECTED: Final = NUMBERS["CONNECTED"]
-_CLOSE_PRODUCER: Final = NUMBERS["CLOSE_PRODUCER"]
