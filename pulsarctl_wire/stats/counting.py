@@ -11,10 +11,10 @@ from mypy_extensions import mypyc_attr
 from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.stats.rows import BUCKETS, NAMES, Cell, Ended, Key, Row
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
-from pulsarctl_wire.wire.counts import latency_of, messages_in
+from pulsarctl_wire.wire.counts import damage_of, latency_of, messages_in
 from pulsarctl_wire.wire.ending import PULSAR, EndedConnection, WithoutData
 from pulsarctl_wire.wire.fields import as_text
-from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.numbers import Numbers
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
@@ -206,12 +206,7 @@ class Stats:
     def _add_damage(self, event: Event) -> None:
         if event.time_ns is not None:
             self._span(event.time_ns, event.time_ns)
-        if isinstance(event, Gap):
-            self.damage["gaps"] += 1
-            self.damage["gap_bytes"] += event.size
-        elif isinstance(event, Malformed):
-            self.damage["malformed"] += 1
-            self.damage["malformed_bytes"] += event.size
+        self.damage.update(damage_of(event))
 
     # -- cells
 

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.frame import Event, Frame, Gap
 
 _PRODUCER_SUCCESS: Final = NUMBERS["PRODUCER_SUCCESS"]
 _SEND_RECEIPT: Final = NUMBERS["SEND_RECEIPT"]
@@ -23,6 +23,13 @@ def messages_in(frame: Frame) -> int:
         return int(frame.joined is not None)
     count: int = metadata.num_messages_in_batch
     return count if count > 0 else 0
+
+
+def damage_of(event: Event) -> dict[str, int]:
+    """What an event that is no frame adds to the counts of gaps or malformed bytes."""
+    if isinstance(event, Gap):
+        return {"gaps": 1, "gap_bytes": event.size}
+    return {"malformed": 1, "malformed_bytes": event.size}
 
 
 def is_publish(frame: Frame) -> bool:

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from pulsarctl_wire.render.text import Paint, count_of, human_bytes
 from pulsarctl_wire.wire.commands import BODIES, command_name
-from pulsarctl_wire.wire.counts import messages_in
+from pulsarctl_wire.wire.counts import damage_of, messages_in
 from pulsarctl_wire.wire.ending import EndedConnection, WithoutData, without_data_in_words
-from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.numbers import Numbers
 
 _KINDS: Final = 1_000
@@ -72,14 +72,9 @@ class Summary:
         self.first_ns, self.last_ns = min(known, default=None), max(known, default=None)
 
     def _add_damage(self, event: Event) -> None:
-        if isinstance(event, Gap):
-            self.totals["gaps"] += 1
-            self.totals["gap_bytes"] += event.size
-        elif isinstance(event, Malformed):
-            self.totals["malformed"] += 1
-            self.totals["malformed_bytes"] += event.size
-            if event.protocol:
-                self.protocols[event.protocol] += 1
+        self.totals.update(damage_of(event))
+        if isinstance(event, Malformed) and event.protocol:
+            self.protocols[event.protocol] += 1
 
     def end(self, ending: EndedConnection) -> None:
         """Count a connection that has ended."""
