@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 PATIENCE = 10.0
 """Seconds within which a frame or the end of a connection must come that a case waits for."""
 
+SOON = 2.0
+"""Seconds for what a row says comes within one."""
+
 EARLIEST = {"ledgerId": 2**64 - 1, "entryId": 2**64 - 1}
 LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
 
@@ -231,6 +234,11 @@ class Probe(FrameSocket):
         """LOOKUP, which must succeed."""
         body = await self.request("LOOKUP", "LOOKUP_RESPONSE", topic=topic, authoritative=False)
         assert body.response == body.Connect, body
+
+    async def listing(self, **fields: Any) -> Any:
+        """GET_TOPICS_OF_NAMESPACE (public/default, unless said otherwise); returns the body of its answer."""
+        fields = {"namespace": "public/default", **fields}
+        return await self.request("GET_TOPICS_OF_NAMESPACE", "GET_TOPICS_OF_NAMESPACE_RESPONSE", **fields)
 
     async def producer(self, topic: str, producer_id: int = 1, **fields: Any) -> Any:
         """LOOKUP and PRODUCER; returns the body of PRODUCER_SUCCESS."""

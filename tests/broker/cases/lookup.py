@@ -1,0 +1,56 @@
+"""LOOKUP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.probe import Target, case, host_and_port
+
+from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
+
+
+async def looked_up(broker: Target, topic: str, **fields: Any) -> Any:
+    probe = await broker.connected()
+    return await probe.request("LOOKUP", "LOOKUP_RESPONSE", topic=topic, authoritative=False, **fields)
+
+
+async def failed(broker: Target, error: ServerError.ValueType, topic: str, **fields: Any) -> None:
+    body = await looked_up(broker, topic, **fields)
+    assert body.response == body.Failed, body
+    assert body.error == error, body
+
+
+@case("lookup/connect")
+async def connect(broker: Target) -> None:
+    body = await looked_up(broker, broker.topic())
+    assert body.response == body.Connect, body
+    assert body.authoritative, body
+    assert body.brokerServiceUrl.startswith("pulsar://"), body
+    assert host_and_port(body.brokerServiceUrl) == broker.address, body
+    assert not body.HasField("error"), body
+
+
+@case("lookup/proxy_through_loopback")
+async def proxy_through(broker: Target) -> None:
+    body = await looked_up(broker, broker.topic())
+    assert body.proxy_through_service_url, body
+    assert not body.HasField("brokerServiceUrlTls"), body
+
+
+@case("lookup/invalid_name", "foo://public/default/x")
+@case("lookup/short_two_parts", "a/b")
+async def invalid_name(broker: Target, topic: str) -> None:
+    await failed(broker, ServerError.InvalidTopicName, topic)
+
+
+@case("lookup/does_not_create")
+async def does_not_create(broker: Target) -> None:
+    topic = broker.topic()
+    probe = await broker.connected()
+    await probe.lookup(topic)
+    assert topic not in (await probe.listing()).topics
+
+
+@case("lookup/unknown_listener")
+async def unknown_listener(broker: Target) -> None:
+    await failed(broker, ServerError.ServiceNotReady, broker.topic(), advertised_listener_name="nope")
