@@ -1,0 +1,101 @@
+"""One broker of a cluster: the topics that it has loaded, and its connections."""
+
+from typing import TYPE_CHECKING, Any
+
+from pulsarctl_wire.broker.connection import Connection
+from pulsarctl_wire.broker.log import Cache
+from pulsarctl_wire.broker.names import TopicName
+from pulsarctl_wire.broker.persistent import PersistentTopic, new_row
+from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.scheduler import Completion
+from pulsarctl_wire.broker.volatile import VolatileTopic
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.cluster import Cluster
+
+_CACHE_BYTES = 16 * 1024 * 1024
+
+AnyTopic = PersistentTopic | VolatileTopic
+
+
+class Broker:
+    """A broker. Its URLs are set once its ports are known; `https_url` and `service_url_tls` may stay empty."""
+
+    def __init__(self, cluster: "Cluster", number: int) -> None:
+        self.cluster = cluster
+        self.number = number
+        self.scheduler = cluster.scheduler
+        self.settings = cluster.settings
+        self.journal = cluster.journal
+        self.cache = Cache(_CACHE_BYTES)
+        self.service_url = self.service_url_tls = self.http_url = self.https_url = ""
+        self.topics: dict[str, AnyTopic] = {}
+        self.connections: dict[int, Connection] = {}
+        self._opening: dict[str, Completion[AnyTopic]] = {}
+        self._names = 0
+        interceptors = self.settings.brokerEntryMetadataInterceptors
+        self.adds_timestamp = "AppendBrokerTimestamp" in interceptors
+        self.adds_index = "AppendIndex" in interceptors
+        self.adds_metadata = self.adds_timestamp or self.adds_index
+
+    def producer_name(self) -> str:
+        """A new name for a producer that has none."""
+        self._names += 1
+        return f"{self.settings.clusterName}-{self.number}-{self._names - 1}"
+
+    # -- topics
+
+    async def topic(self, name: TopicName, *, create: bool) -> AnyTopic:
+        """The loaded topic; it is loaded, or made if there is none and `create` allows it. Raises Refused."""
+        if not self.cluster.is_owner(self, name):
+            raise Refused(
+                "ServiceNotReady",
+                f"Namespace bundle for topic ({name.full}) not served by this instance:{self.http_url}. "
+                f"Please redo the lookup. Request is denied: namespace={name.namespace}",
+            )
+        while True:
+            found = self.topics.get(name.full)
+            if found is not None and not found.closed:
+                return found
+            opening = self._opening.get(name.full)
+            if opening is not None:
+                await opening
+            elif found is not None:  # it is being closed
+                await self.journal.synced()
+            else:
+                opening = self.scheduler.spawn(self._open(name, create))
+                if not opening.done:
+                    self._opening[name.full] = opening
+                    opening.then(lambda: self._opening.pop(name.full, None))
+                return await opening
+
+    async def _open(self, name: TopicName, create: bool) -> AnyTopic:
+        stored = name.full in self.cluster.namespaces.topics
+        if not stored:
+            self.cluster.namespaces.check_partition(name)
+            partition = bool(self.cluster.namespaces.partitions(name.parent)) and name.partition >= 0
+            if not create or not (partition or self.cluster.may_create(name)):
+                raise Refused("TopicNotFound", f"Topic not found {name.full}")
+        topic: AnyTopic
+        if not name.is_persistent:
+            topic = VolatileTopic(self, name)
+        else:
+            if not stored:
+                await self.cluster.create_topic(name)
+            topic = PersistentTopic(self, name)
+        self.topics[name.full] = topic
+        return topic
+
+    async def unload(self, topic: AnyTopic, **told: Any) -> None:
+        """Close a topic; it is loaded again when a client asks for it."""
+        await topic.close(**told)
+        if self.topics.get(topic.name.full) is topic:
+            del self.topics[topic.name.full]
+
+    def topic_idle(self, topic: Any) -> None:
+        """A client of a topic left."""
+        if not topic.name.is_persistent and not topic.producers and not topic.subscriptions:
+            self.topics.pop(topic.name.full, None)
+
+
+__all__ = ["Broker", "new_row"]

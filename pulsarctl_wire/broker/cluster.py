@@ -1,0 +1,141 @@
+"""The core of the embedded broker: one or more brokers over one storage. Pure.
+
+    connect, receive, disconnect, set_writable     what clients do
+    stored, was_read                               what storage did
+    wake                                           time has passed
+
+Each call makes the core do everything that it can do now. Then the owner carries out what the core wants:
+
+    touched            connections with bytes to send (`out`), to be closed (`closed`), or to be read no
+                       further for a while (`throttled`)
+    journal            `take_commit` and `take_reads`
+    wake_at            when `wake` must be called
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pulsarctl_wire.broker.broker import Broker
+from pulsarctl_wire.broker.connection import Connection
+from pulsarctl_wire.broker.handlers import HANDLERS
+from pulsarctl_wire.broker.journal import Journal
+from pulsarctl_wire.broker.names import TopicName, bundle_of
+from pulsarctl_wire.broker.namespaces import Namespaces
+from pulsarctl_wire.broker.persistent import new_row
+from pulsarctl_wire.broker.scheduler import Scheduler
+from pulsarctl_wire.broker.settings import Settings
+from pulsarctl_wire.broker.watchers import Watchers
+from pulsarctl_wire.wire.frame import Frame
+
+
+class Cluster:
+    """Brokers that share namespaces and storage.
+
+    `rows` are those of storage: (table, key, value); `ends` the index behind the last entry of each log.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        rows: Iterable[tuple[str, str, str]] = (),
+        ends: Mapping[int, int] | None = None,
+        brokers: int = 1,
+    ) -> None:
+        self.settings = settings
+        self.handlers = HANDLERS
+        self.scheduler = Scheduler()
+        self.journal = Journal(self.scheduler, rows)
+        self.ends = dict(ends or {})
+        self.namespaces = Namespaces(self.journal, settings)
+        self.watchers = Watchers(self)
+        self.touched: dict[Connection, None] = {}
+        self.brokers = [Broker(self, number) for number in range(brokers)]
+        self._owners: dict[tuple[str, int], Broker] = {}
+        self._connections = 0
+
+    # -- what clients and storage do
+
+    def set_time(self, ticks: int, time_ns: int) -> None:
+        """The time is now this: ns of a clock that never goes back, and ns since the epoch."""
+        self.scheduler.set_time(ticks, time_ns)
+
+    def connect(self, broker: Broker, client: str, *, secure: bool = False) -> Connection:
+        """A client at the address `client` has connected to a broker."""
+        self._connections += 1
+        connection = Connection(broker, self._connections, client, secure=secure)
+        broker.connections[connection.number] = connection
+        self.scheduler.run()
+        return connection
+
+    def receive(self, connection: Connection, frame: Frame) -> None:
+        """A client has sent a frame."""
+        connection.receive(frame)
+        self.scheduler.run()
+
+    def disconnect(self, connection: Connection) -> None:
+        """The connection has ended."""
+        connection.lost()
+        connection.broker.connections.pop(connection.number, None)
+        self.scheduler.run()
+
+    def set_writable(self, connection: Connection, writable: bool) -> None:
+        """Whether the connection takes more bytes now."""
+        connection.set_writable(writable)
+        self.scheduler.run()
+
+    def stored(self) -> None:
+        """The oldest commit that was taken is durable."""
+        self.journal.stored()
+        self.scheduler.run()
+
+    def was_read(self, number: int, entries: list[tuple[int, bytes]]) -> None:
+        """A read is done."""
+        self.journal.was_read(number, entries)
+        self.scheduler.run()
+
+    def wake(self) -> None:
+        """Do what is due."""
+        self.scheduler.run()
+
+    @property
+    def wake_at(self) -> int | None:
+        """When `wake` must be called, and a commit taken (ticks)."""
+        times = [at for at in (self.scheduler.wake_at, self.journal.wake_at) if at is not None]
+        return min(times, default=None)
+
+    def take_touched(self) -> list[Connection]:
+        """The connections that the owner must look at."""
+        touched, self.touched = list(self.touched), {}
+        return touched
+
+    # -- who owns what
+
+    def _bundle(self, name: TopicName) -> tuple[str, int]:
+        bundles = self.namespaces.policies(name.namespace).get(
+            "bundles", self.settings.defaultNumberOfNamespaceBundles
+        )
+        return name.namespace, bundle_of(name, bundles)
+
+    def is_owner(self, broker: Broker, name: TopicName) -> bool:
+        """Whether a broker owns the bundle of a topic."""
+        return self._owners.get(self._bundle(name)) is broker
+
+    def acquire(self, broker: Broker, name: TopicName) -> Broker:
+        """The owner of a topic's bundle; that is `broker` if nobody was."""
+        return self._owners.setdefault(self._bundle(name), broker)
+
+    # -- topics
+
+    def may_create(self, name: TopicName) -> bool:
+        """Whether a topic may be made because a client uses it."""
+        override = self.namespaces.policies(name.namespace).get("autoTopicCreationOverride")
+        if override is not None:
+            return bool(override["allowAutoTopicCreation"])
+        return self.settings.allowAutoTopicCreation
+
+    async def create_topic(self, name: TopicName, properties: dict[str, Any] | None = None) -> None:
+        """Make a persistent topic."""
+        row = new_row(self.journal.next_number("log") + 1)
+        self.journal.put("topics", name.full, {**row, "properties": properties or {}})
+        await self.journal.synced()
+        self.watchers.changed(name, created=True)

@@ -1,0 +1,123 @@
+"""A consumer of a subscription: its permits, and what it has not acknowledged."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsarctl_wire.broker.cursor import words_of
+from pulsarctl_wire.broker.log import Entry, Position
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.connection import Connection
+    from pulsarctl_wire.broker.subscription import Subscription
+
+EXCLUSIVE: Final = CommandSubscribe.Exclusive
+SHARED: Final = CommandSubscribe.Shared
+FAILOVER: Final = CommandSubscribe.Failover
+KEY_SHARED: Final = CommandSubscribe.Key_Shared
+
+INDIVIDUAL: Final = frozenset({SHARED, KEY_SHARED})
+"""Subscription types whose messages are acknowledged one by one."""
+
+
+def int32(number: int) -> int:
+    """A number as Java's int holds it, which wraps around."""
+    return (number + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+class Consumer:
+    """A consumer, made from its SUBSCRIBE.
+
+    `permits` counts messages, and may be negative, as an entry is never split. `pending` has the entries that
+    were delivered and neither acknowledged nor given back: index -> (messages in it, slot of its key), only for
+    the types in INDIVIDUAL. `blocked`: too many of its messages are not acknowledged.
+    """
+
+    def __init__(self, connection: "Connection", command: Any, subscription: "Subscription") -> None:
+        self.connection = connection
+        self.subscription = subscription
+        self.id: int = command.consumer_id
+        self.name: str = connection.text(command.consumer_name)
+        self.kind: int = command.subType
+        self.priority: int = command.priority_level
+        self.durable: bool = command.durable
+        self.epoch: int = command.consumer_epoch if command.HasField("consumer_epoch") else -1
+        self.metadata = {
+            connection.text(pair.key): connection.text(pair.value) for pair in command.metadata
+        }
+        self.key_shared = command.keySharedMeta
+        self.read_compacted: bool = command.read_compacted
+        self.since_ms = connection.scheduler.time_ms
+        self.permits = 0
+        self.unacked = 0
+        self.blocked = False
+        self.closed = False
+        self.pending: dict[int, tuple[int, int]] = {}
+        self.told_end = False
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.acked_messages = 0
+        self.redelivered = 0
+        self._most_unacked = subscription.most_unacked if self.kind in INDIVIDUAL else 0
+
+    @property
+    def available(self) -> bool:
+        """Whether a message can be delivered to it now."""
+        return self.permits > 0 and not self.blocked and not self.connection.paused
+
+    # -- delivery
+
+    def deliver(self, entry: Entry, position: Position, redelivered: int, slot: int = 0) -> None:
+        """Send it an entry; `redelivered` is how often it was redelivered, `slot` that of its key."""
+        mask = self.subscription.cursor.masks.get(entry.index)
+        count = entry.count if mask is None else mask.bit_count()
+        self.permits = int32(self.permits - count)
+        if self.kind in INDIVIDUAL:
+            self.pending[entry.index] = count, slot
+            self.unacked += count
+            if self._most_unacked and self.unacked >= self._most_unacked:
+                self.blocked = True
+        self.messages_out += count
+        self.bytes_out += len(entry.data)
+        if redelivered:
+            self.redelivered += count
+        ack_set = words_of(mask) if mask is not None else ()
+        self.connection.send_message(self, entry, position, redelivered, ack_set)
+
+    def settle(self, index: int, messages: int | None = None) -> int | None:
+        """An entry, or so many messages of it, are not pending any more.
+
+        Returns the slot of its key if the whole entry is settled, else None.
+        """
+        found = self.pending.get(index)
+        if found is None:
+            return None
+        count, slot = found
+        gone = count if messages is None else min(messages, count)
+        self.unacked -= gone
+        if gone < count:
+            self.pending[index] = count - gone, slot
+        else:
+            del self.pending[index]
+        if self.blocked and self.unacked <= self._most_unacked // 2:
+            self.blocked = False
+            self.subscription.dispatch_soon()
+        return slot if gone == count else None
+
+    def give_back(self) -> None:
+        """Nothing is pending any more."""
+        self.pending.clear()
+        self.unacked = 0
+        self.blocked = False
+
+    # -- what it is told
+
+    def tell_active(self, active: bool) -> None:
+        """Say whether it is the active one of a Failover subscription."""
+        if self.connection.version >= 12:
+            self.connection.send("ACTIVE_CONSUMER_CHANGE", consumer_id=self.id, is_active=active)
+
+    def tell_end(self) -> None:
+        """Say that there will be no more messages."""
+        if not self.told_end and self.connection.version >= 9:
+            self.told_end = True
+            self.connection.send("REACHED_END_OF_TOPIC", consumer_id=self.id)

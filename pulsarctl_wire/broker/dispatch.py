@@ -1,0 +1,442 @@
+"""Dispatchers: which consumer gets which entry, and when.
+
+    SingleActive   Exclusive and Failover: all to one consumer
+    Shared         to whoever has permits, in turn
+    KeyShared      (key_shared.py) by key
+
+A dispatcher reads from `read_at` on. It calls nobody: `Subscription` calls `dispatch` whenever there may be
+something to deliver, that is after FLOW, new entries, acknowledgements and changes of consumers.
+"""
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
+from pulsarctl_wire.broker.log import Entry
+from pulsarctl_wire.broker.scheduler import Timer
+from pulsarctl_wire.broker.selectors import Sticky, murmur, sticky_key
+from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.subscription import Subscription
+
+_READ_AHEAD: Final = 500
+"""Entries that are read from storage at a time."""
+
+_RING_POINTS: Final = 100  # of each Failover consumer
+
+
+class Dispatcher:
+    """What all dispatchers share: reading entries, and hiding those that no consumer may see."""
+
+    def __init__(self, subscription: "Subscription") -> None:
+        self.subscription = subscription
+        self.topic = subscription.topic
+        self.cursor = subscription.cursor
+        self.consumers: list[Consumer] = []
+        self.read_at = self.cursor.mark
+        self.redelivered: dict[int, int] = {}
+        self._buffer: dict[int, Entry] = {}
+        self._reading = False
+
+    # -- consumers
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer joins. Raises Refused."""
+        self.consumers.append(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer leaves."""
+        self.consumers.remove(consumer)
+
+    # -- entries
+
+    def rewind(self) -> None:
+        """Deliver everything again that is not acknowledged."""
+        self.read_at = self.cursor.mark
+
+    def entry(self, index: int, stop: int) -> Entry | None:
+        """The entry at an index; if it must be read first, None now, and `dispatch` is called again later.
+
+        Entries up to `stop` may be read with it.
+        """
+        log = self.topic.log
+        found = log.cached(index) or self._buffer.pop(index, None)
+        if found is None and not self._reading:
+            self._reading = True
+
+            def done(entries: list[Entry]) -> None:
+                self._reading = False
+                self._buffer = {entry.index: entry for entry in entries}
+                if index not in self._buffer:  # it is not in storage
+                    self.cursor.ack(index)
+                self.subscription.dispatch_soon()
+
+            log.read(index, min(stop, index + _READ_AHEAD), done)
+        return found
+
+    def next_entry(self) -> Entry | None:
+        """The next entry that consumers may see; None if there is none now."""
+        while True:
+            index = self.cursor.next_open(self.read_at)
+            stop = self.topic.readable
+            if index >= stop:
+                return None
+            entry = self.entry(index, stop)
+            if entry is None:
+                return None
+            self.read_at = index + 1
+            if not self.is_hidden(entry):
+                return entry
+
+    def is_hidden(self, entry: Entry) -> bool:
+        """Whether consumers must not see it: then it is acknowledged at once."""
+        metadata = entry.metadata
+        if metadata is None or metadata.HasField("marker_type") or self.topic.is_aborted(metadata):
+            self.subscription.skip(entry.index)
+            return True
+        return False
+
+    def deliver(self, consumer: Consumer, entry: Entry, slot: int = 0) -> None:
+        """Send it an entry."""
+        position = self.topic.log.position(entry.index)
+        consumer.deliver(entry, position, self.redelivered.get(entry.index, 0), slot)
+
+    # -- what the subscription asks for
+
+    def dispatch(self) -> None:
+        """Deliver what can be delivered now."""
+        raise NotImplementedError
+
+    def acked(self, index: int) -> None:
+        """An entry was acknowledged."""
+        if self.redelivered:
+            self.redelivered.pop(index, None)
+
+    def settled(self, consumer: Consumer, slot: int) -> None:
+        """An entry is not pending at a consumer any more."""
+
+    def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
+        """Deliver entries that are pending at a consumer again; None: all of them."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """A consumer can get more than before."""
+
+    def close(self) -> None:
+        """Stop timers."""
+
+
+class SingleActive(Dispatcher):
+    """Exclusive and Failover: everything goes to the active consumer.
+
+    A change of the active consumer takes effect a second later, in a Failover subscription: messages that are on
+    their way to the old one can be acknowledged until then.
+    """
+
+    def __init__(self, subscription: "Subscription") -> None:
+        super().__init__(subscription)
+        self.active: Consumer | None = None
+        self._change: Timer | None = None
+        self._ranges: Sticky | None = None
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer joins. Raises Refused."""
+        if consumer.kind == EXCLUSIVE and consumer.key_shared.hashRanges:
+            self._ranges = Sticky()
+            self._ranges.add(consumer)
+        super().add(consumer)
+        if not self._choose() and self.active is not None and consumer.kind == FAILOVER:
+            consumer.tell_active(consumer is self.active)
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer leaves."""
+        super().remove(consumer)
+        if self.consumers:
+            self._choose()
+        else:
+            self.close()
+            self.active = self._ranges = None
+
+    def _choose(self) -> bool:
+        """Choose the active consumer. False if it is the same as before."""
+        before = self.active
+        order = sorted(self.consumers, key=lambda each: (each.priority, each.name))
+        best = [each for each in order if each.priority == order[0].priority]
+        if self.topic.partition >= 0:
+            self.active = best[self.topic.partition % len(best)]
+        else:
+            self.active = _on_ring(best, self.topic.name.full)
+        if self.active is before:
+            return False
+        delay = self.topic.settings.activeConsumerFailoverDelayTimeMillis / 1000
+        if self.active.kind != FAILOVER or not delay:
+            self._begin()
+        elif self._change is None:
+            self._change = self.topic.scheduler.later(delay, self._begin)
+        return True
+
+    def _begin(self) -> None:
+        """The change of the active consumer takes effect."""
+        self._change = None
+        self.rewind()
+        if self.active is not None and self.active.kind == FAILOVER:
+            for consumer in self.consumers:
+                consumer.tell_active(consumer is self.active)
+        self.subscription.dispatch_soon()
+
+    def dispatch(self) -> None:
+        """Deliver what can be delivered now. Permits are taken for entries, as Pulsar does by default."""
+        consumer = self.active
+        most = self.topic.settings.dispatcherMaxReadBatchSize
+        while consumer is not None and consumer.available and self._change is None:
+            for _ in range(min(consumer.permits, most)):
+                entry = self.next_entry()
+                if entry is None:
+                    return
+                if self._ranges is not None and not self._ranges.owner(_slot(self._ranges, entry)):
+                    self.subscription.skip(entry.index)
+                else:
+                    self.deliver(consumer, entry)
+
+    def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
+        """Deliver everything again that is not acknowledged."""
+        if consumer is self.active:
+            self.rewind()
+
+    def close(self) -> None:
+        """Stop timers."""
+        if self._change is not None:
+            self._change.cancel()
+            self._change = None
+
+
+def _slot(ranges: Sticky, entry: Entry) -> int:
+    return ranges.slot(sticky_key(entry.metadata))
+
+
+def _on_ring(consumers: list[Consumer], topic: str) -> Consumer:
+    """The consumer whose point on a ring is the next after the topic's."""
+    ring: dict[int, Consumer] = {}
+    for consumer in consumers:
+        for point in range(_RING_POINTS):
+            ring[murmur(f"{consumer.name}{point}".encode("utf-8", "surrogateescape"))] = consumer
+    at = murmur(topic.encode("utf-8", "surrogateescape"))
+    return ring[min((point for point in ring if point >= at), default=min(ring))]
+
+
+class Replay:
+    """Indexes of entries to be delivered again, the lowest first."""
+
+    def __init__(self) -> None:
+        self._heap: list[int] = []
+        self._members: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._members
+
+    def add(self, index: int) -> None:
+        """Add an index."""
+        if index not in self._members:
+            self._members.add(index)
+            heappush(self._heap, index)
+
+    def discard(self, index: int) -> None:
+        """Remove an index, if it is there."""
+        self._members.discard(index)
+
+    def first(self) -> int | None:
+        """The lowest index."""
+        heap = self._heap
+        while heap and heap[0] not in self._members:
+            heappop(heap)
+        return heap[0] if heap else None
+
+    def clear(self) -> None:
+        """Remove all."""
+        self._heap.clear()
+        self._members.clear()
+
+
+class ManyActive(Dispatcher):
+    """What Shared and Key_Shared have in common: delayed entries, and giving entries back."""
+
+    def __init__(self, subscription: "Subscription") -> None:
+        super().__init__(subscription)
+        self._delayed: list[tuple[int, int]] = []  # a heap: (when it is due in ms, index)
+        self._timer: Timer | None = None
+
+    def put_back(self, index: int) -> None:
+        """Have an entry delivered again, or later."""
+        raise NotImplementedError
+
+    def rewind(self) -> None:
+        """Deliver everything again that is not acknowledged."""
+        super().rewind()
+        self._delayed.clear()
+        self.redelivered.clear()
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer leaves: what is pending goes to the others."""
+        super().remove(consumer)
+        if self.consumers:
+            for index in consumer.pending:
+                self.put_back(index)
+        else:
+            self.rewind()
+        consumer.give_back()
+        self.subscription.dispatch_soon()
+
+    def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
+        """Deliver entries that are pending at a consumer again; None: all of them."""
+        for index in list(consumer.pending) if indexes is None else indexes:
+            slot = consumer.settle(index)
+            if slot is not None:
+                self.redelivered[index] = self.redelivered.get(index, 0) + 1
+                self.put_back(index)
+                self.settled(consumer, slot)
+        if indexes is None:
+            consumer.give_back()
+
+    def is_delayed(self, entry: Entry) -> bool:
+        """Whether it is not to be delivered yet: then it will be put back when it is time."""
+        metadata: MessageMetadata | None = entry.metadata
+        if metadata is None or not metadata.HasField("deliver_at_time"):
+            return False
+        settings, now = self.topic.settings, self.topic.scheduler.time_ms
+        if not settings.delayedDeliveryEnabled:
+            return False
+        early = 0 if settings.isDelayedDeliveryDeliverAtTimeStrict else settings.delayedDeliveryTickTimeMillis
+        if metadata.deliver_at_time <= now + early:
+            return False
+        heappush(self._delayed, (metadata.deliver_at_time, entry.index))
+        self._set_timer()
+        return True
+
+    def _set_timer(self) -> None:
+        due = self._delayed[0][0]
+        scheduler = self.topic.scheduler
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = scheduler.later(max(due - scheduler.time_ms, 1) / 1000, self._put_back_due)
+
+    def _put_back_due(self) -> None:
+        self._timer = None
+        now = self.topic.scheduler.time_ms
+        while self._delayed and self._delayed[0][0] <= now:
+            index = heappop(self._delayed)[1]
+            if not self.cursor.is_acked(index):
+                self.put_back(index)
+        if self._delayed:
+            self._set_timer()
+        self.subscription.dispatch_soon()
+
+    @property
+    def delayed_count(self) -> int:
+        """Entries that wait for their time."""
+        return len(self._delayed)
+
+    def close(self) -> None:
+        """Stop timers."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Shared(ManyActive):
+    """In turn, in runs of entries, to consumers that have permits, those of the lowest priority number first."""
+
+    def __init__(self, subscription: "Subscription") -> None:
+        super().__init__(subscription)
+        self.replay = Replay()
+        self._turns: dict[int, int] = {}
+        self._chunks: dict[str, Consumer] = {}
+
+    def put_back(self, index: int) -> None:
+        """Have an entry delivered again, or later."""
+        self.replay.add(index)
+
+    def rewind(self) -> None:
+        """Deliver everything again that is not acknowledged."""
+        super().rewind()
+        self.replay.clear()
+        self._chunks.clear()
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer leaves."""
+        super().remove(consumer)
+        self._chunks = {uuid: it for uuid, it in self._chunks.items() if it is not consumer}
+
+    def acked(self, index: int) -> None:
+        """An entry was acknowledged."""
+        super().acked(index)
+        self.replay.discard(index)
+
+    def dispatch(self) -> None:
+        """Deliver what can be delivered now."""
+        held: list[int] = []
+        consumer: Consumer | None = None
+        run, most = 0, self.topic.settings.dispatcherMaxRoundRobinBatchSize
+        while any(each.available for each in self.consumers):
+            entry = self._replayed() or self._new()
+            if entry is None:
+                break
+            if consumer is None or run >= most or not consumer.available:
+                consumer, run = self._next_consumer(), 0
+            wanted = self._chunk_owner(entry, consumer)
+            if wanted.available:
+                self.deliver(wanted, entry)
+                run += 1
+            else:
+                held.append(entry.index)
+        for index in held:
+            self.replay.add(index)
+
+    def _replayed(self) -> Entry | None:
+        while (index := self.replay.first()) is not None:
+            if self.cursor.is_acked(index):
+                self.replay.discard(index)
+                continue
+            entry = self.entry(index, index + 1)
+            if entry is None or self.is_hidden(entry) or self.is_delayed(entry):
+                if entry is None:
+                    return None
+                self.replay.discard(index)
+                continue
+            self.replay.discard(index)
+            return entry
+        return None
+
+    def _new(self) -> Entry | None:
+        if len(self.replay):  # it is being read
+            return None
+        while (entry := self.next_entry()) is not None:
+            if not self.is_delayed(entry):
+                return entry
+        return None
+
+    def _next_consumer(self) -> Consumer:
+        """The next one in turn of those with the lowest priority number that have permits."""
+        available = [each for each in self.consumers if each.available]
+        priority = min(each.priority for each in available)
+        level = [each for each in self.consumers if each.priority == priority]
+        turn = self._turns.get(priority, 0)
+        for at in range(turn, turn + len(level)):
+            if level[at % len(level)].available:
+                self._turns[priority] = (at + 1) % len(level)
+                return level[at % len(level)]
+        raise AssertionError("one of them is available")
+
+    def _chunk_owner(self, entry: Entry, consumer: Consumer) -> Consumer:
+        """Who gets an entry: all chunks of a message go to the consumer that got the first one."""
+        metadata = entry.metadata
+        if metadata is None or not metadata.HasField("chunk_id") or not metadata.HasField("uuid"):
+            return consumer
+        owner = self._chunks.setdefault(metadata.uuid, consumer)
+        if owner.available and metadata.chunk_id >= metadata.num_chunks_from_msg - 1:
+            del self._chunks[metadata.uuid]
+        return owner

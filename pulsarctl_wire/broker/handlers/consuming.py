@@ -1,0 +1,212 @@
+"""SUBSCRIBE and what consumers send. Source: b/ServerCnx (4.0)."""
+
+from collections.abc import Coroutine
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from pulsarctl_wire.broker.connection import Connection, Opening
+from pulsarctl_wire.broker.consumer import Consumer, int32
+from pulsarctl_wire.broker.cursor import mask_of
+from pulsarctl_wire.broker.handlers.lookups import topic_of
+from pulsarctl_wire.broker.log import Position
+from pulsarctl_wire.broker.persistent import PersistentTopic
+from pulsarctl_wire.broker.refusal import Refused, Violation
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe
+
+_MOST_METADATA: Final = 1024  # characters of a consumer's metadata
+_UNSIGNED: Final = 1 << 64
+
+
+def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> Coroutine[Any, None, None] | None:
+    """SUBSCRIBE. If the id is in use, that consumer is the answer, whatever else the command says."""
+    name = topic_of(connection, body.topic)
+    size = sum(len(pair.key) + len(pair.value) for pair in body.metadata)
+    if size > _MOST_METADATA:
+        text = f"Consumer metadata size exceeds the limit of {_MOST_METADATA} bytes"
+        raise Refused("MetadataError", text)
+    known = connection.consumers.get(body.consumer_id)
+    if isinstance(known, Opening):
+        raise Refused("ServiceNotReady", "Consumer is already present on the connection")
+    if known is not None:
+        connection.send("SUCCESS", request_id=body.request_id)
+        return None
+    opening = connection.consumers[body.consumer_id] = Opening()
+
+    async def open_consumer() -> None:
+        try:
+            topic = await connection.broker.topic(name, create=body.force_topic_creation)
+            subscription = connection.text(body.subscription)
+            if not subscription.strip():
+                raise Refused("ProducerBusy", "Empty subscription name")
+            if body.HasField("schema"):
+                await topic.check_consumer_schema(body.schema)
+            it = await topic.subscribe(connection, body, subscription)
+        except Refused:
+            if opening.cancelled:
+                return
+            raise
+        finally:
+            if connection.consumers.get(body.consumer_id) is opening:
+                del connection.consumers[body.consumer_id]
+        if opening.cancelled or connection.closed:
+            it.subscription.remove(it)
+            return
+        connection.consumers[it.id] = it
+        connection.send("SUCCESS", request_id=body.request_id)
+        it.subscription.check_end()
+
+    return open_consumer()
+
+
+def _consumer(connection: Connection, consumer_id: int) -> Consumer | None:
+    it = connection.consumers.get(consumer_id)
+    return it if isinstance(it, Consumer) else None
+
+
+def flow(connection: Connection, body: Any, frame: Frame) -> None:
+    """FLOW: more permits, counted as Java's int does."""
+    it = _consumer(connection, body.consumer_id)
+    if it is None:
+        return
+    if not 0 < body.messagePermits < 1 << 31:
+        raise Violation("FLOW without permits")
+    it.permits = int32(it.permits + body.messagePermits)
+    it.subscription.flow(it)
+
+
+def ack(connection: Connection, body: CommandAck, frame: Frame) -> None:
+    """ACK. It is always answered by success, but not at all for an unknown consumer."""
+    it = _consumer(connection, body.consumer_id)
+    if it is None:
+        return
+    if body.ack_type == CommandAck.Cumulative:
+        it.subscription.ack_until(it, body.message_id)
+    else:
+        it.subscription.ack(it, body.message_id)
+    if body.HasField("request_id"):
+        connection.cluster.journal.when_synced(_acked, connection, body.consumer_id, body.request_id)
+
+
+def _acked(connection: Connection, consumer_id: int, request_id: int) -> None:
+    connection.send("ACK_RESPONSE", consumer_id=consumer_id, request_id=request_id)
+
+
+def redeliver(connection: Connection, body: Any, frame: Frame) -> None:
+    """REDELIVER_UNACKNOWLEDGED_MESSAGES."""
+    it = _consumer(connection, body.consumer_id)
+    if it is None:
+        return
+    if body.HasField("consumer_epoch") and body.consumer_epoch > it.epoch:
+        it.epoch = body.consumer_epoch
+    it.subscription.redeliver(it, body.message_ids)
+
+
+def seek(connection: Connection, body: Any, frame: Frame) -> Coroutine[Any, None, None] | None:
+    """SEEK, to a message or a time."""
+    it = _known(connection, body.consumer_id)
+    topic = it.subscription.topic
+    if not body.HasField("message_id") and not body.HasField("message_publish_time"):
+        raise Refused("MetadataError", "Message id and message publish time were not present")
+    if not isinstance(topic, PersistentTopic):
+        connection.send("SUCCESS", request_id=body.request_id)
+        return None
+    return _seek(connection, body, it, topic)
+
+
+async def _seek(connection: Connection, body: Any, it: Consumer, topic: PersistentTopic) -> None:
+    mask = 0
+    if body.HasField("message_id"):
+        index = topic.locate(body.message_id)
+        mask = mask_of(body.message_id.ack_set)
+        if not connection.settings.acknowledgmentAtBatchIndexLevelEnabled:
+            mask = 0
+    else:
+        index = await topic.index_at(body.message_publish_time)
+    await it.subscription.reset(index, mask)
+    connection.send("SUCCESS", request_id=body.request_id)
+
+
+def _known(connection: Connection, consumer_id: int) -> Consumer:
+    it = _consumer(connection, consumer_id)
+    if it is None:
+        raise Refused("MetadataError", "Consumer not found")
+    return it
+
+
+async def _unsubscribe(connection: Connection, body: Any, it: Consumer) -> None:
+    await it.subscription.delete(asked_by=it, force=body.force)
+    connection.send("SUCCESS", request_id=body.request_id)
+
+
+def unsubscribe(connection: Connection, body: Any, frame: Frame) -> Coroutine[Any, None, None]:
+    """UNSUBSCRIBE: deletes the subscription."""
+    it = _known(connection, body.consumer_id)
+    if body.force or it.subscription.consumers == [it]:
+        del connection.consumers[body.consumer_id]
+    return _unsubscribe(connection, body, it)
+
+
+def close_consumer(connection: Connection, body: Any, frame: Frame) -> None:
+    """CLOSE_CONSUMER. A SUBSCRIBE that waits is dropped."""
+    it = connection.consumers.pop(body.consumer_id, None)
+    if isinstance(it, Opening):
+        it.cancelled = True
+    elif it is not None:
+        it.subscription.remove(it)
+    connection.send("SUCCESS", request_id=body.request_id)
+
+
+def consumer_stats(connection: Connection, body: Any, frame: Frame) -> None:
+    """CONSUMER_STATS. Rates are not measured."""
+    it = _consumer(connection, body.consumer_id)
+    if it is None:
+        raise Violation("CONSUMER_STATS for an unknown consumer")
+    since = datetime.fromtimestamp(it.since_ms / 1000, timezone.utc)
+    connection.send(
+        "CONSUMER_STATS_RESPONSE",
+        request_id=body.request_id,
+        msgRateOut=0.0,
+        msgThroughputOut=0.0,
+        msgRateRedeliver=0.0,
+        consumerName=it.name,
+        availablePermits=it.permits % _UNSIGNED,
+        unackedMessages=it.unacked % _UNSIGNED,
+        blockedConsumerOnUnackedMsgs=it.blocked,
+        address=f"/{connection.client}",
+        connectedSince=since.isoformat().replace("+00:00", "Z"),
+        msgBacklog=getattr(it.subscription, "backlog", 0),
+        msgRateExpired=0.0,
+        messageAckRate=0.0,
+        type=CommandSubscribe.SubType.Name(it.kind),  # type: ignore[arg-type]
+    )
+
+
+def get_last_message_id(
+    connection: Connection, body: Any, frame: Frame
+) -> Coroutine[Any, None, None]:
+    """GET_LAST_MESSAGE_ID: the last message of the topic, and where the subscription is."""
+    it = _known(connection, body.consumer_id)
+    topic = it.subscription.topic
+    if not isinstance(topic, PersistentTopic):
+        raise Refused("UnknownError", "getLastMessageId is not supported on non-persistent topic")
+    return _last_id(connection, body.request_id, it, topic)
+
+
+async def _last_id(connection: Connection, request_id: int, it: Consumer, topic: PersistentTopic) -> None:
+    position, batch_index = Position(-1, -1), -1
+    entry = await topic.last_entry()
+    if entry is not None:
+        position = topic.log.position(entry.index)
+        if entry.metadata is not None and entry.metadata.HasField("num_messages_in_batch"):
+            batch_index = entry.count - 1
+    connection.send(
+        "GET_LAST_MESSAGE_ID_RESPONSE",
+        request_id=request_id,
+        last_message_id=_id(position, partition=topic.partition, batch_index=batch_index),
+        consumer_mark_delete_position=_id(topic.log.before(it.subscription.cursor.mark)),
+    )
+
+
+def _id(position: Position, **fields: int) -> dict[str, int]:
+    return {"ledgerId": position.ledger % _UNSIGNED, "entryId": position.entry % _UNSIGNED, **fields}

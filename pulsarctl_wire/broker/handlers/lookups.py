@@ -1,0 +1,157 @@
+"""LOOKUP, PARTITIONED_METADATA, and lists of topics. Sources: b/ServerCnx, lookup/TopicLookupBase (4.0)."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from pulsarctl_wire.broker.connection import Connection
+from pulsarctl_wire.broker.names import InvalidName, TopicName, check_namespace, parse_topic
+from pulsarctl_wire.broker.refusal import Refused, Violation
+from pulsarctl_wire.broker.watchers import Watcher, compiled, matches, topics_hash
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    CommandGetTopicsOfNamespace,
+    CommandLookupTopicResponse,
+    CommandPartitionedTopicMetadataResponse,
+    ServerError,
+)
+
+
+def topic_of(connection: Connection, text: str | bytes) -> TopicName:
+    """The topic that a command names. Raises Refused."""
+    try:
+        return parse_topic(connection.text(text))
+    except InvalidName as error:
+        raise Refused("InvalidTopicName", f"Invalid topic name: {error}") from None
+
+
+def lookup(connection: Connection, body: Any, frame: Frame) -> None:
+    """LOOKUP: who owns the topic. Somebody does from then on."""
+    answer: dict[str, Any]
+    try:
+        name = topic_of(connection, body.topic)
+        if not connection.cluster.namespaces.exists(name.namespace):
+            raise Refused("TopicNotFound", "Namespace not found")
+        if body.HasField("advertised_listener_name") and body.advertised_listener_name:
+            listener = connection.text(body.advertised_listener_name)
+            raise Refused("ServiceNotReady", f"the broker do not have {listener} listener")
+        owner = connection.cluster.acquire(connection.broker, name)
+    except Refused as refused:
+        answer = {
+            "response": CommandLookupTopicResponse.Failed,
+            "error": ServerError.Value(refused.code),
+            "message": str(refused),
+        }
+    else:
+        answer = {
+            "brokerServiceUrl": owner.service_url,
+            "brokerServiceUrlTls": owner.service_url_tls or None,
+            "response": CommandLookupTopicResponse.Connect,
+            "authoritative": True,
+            "proxy_through_service_url": True,
+        }
+    connection.send("LOOKUP_RESPONSE", request_id=body.request_id, **answer)
+
+
+def partitioned_metadata(connection: Connection, body: Any, frame: Frame) -> None:
+    """PARTITIONED_METADATA: the number of partitions; a partitioned topic may be made."""
+    answer: dict[str, Any]
+    try:
+        name = topic_of(connection, body.topic)
+        answer = {
+            "partitions": _partitions(connection, name, create=body.metadata_auto_creation_enabled),
+            "response": CommandPartitionedTopicMetadataResponse.Success,
+        }
+    except Refused as refused:
+        answer = {
+            "response": CommandPartitionedTopicMetadataResponse.Failed,
+            "error": ServerError.Value(refused.code),
+            "message": str(refused),
+        }
+    connection.send("PARTITIONED_METADATA_RESPONSE", request_id=body.request_id, **answer)
+
+
+def _partitions(connection: Connection, name: TopicName, *, create: bool) -> int:
+    cluster = connection.cluster
+    partitions = cluster.namespaces.partitions(name)
+    if partitions or name.full in cluster.namespaces.topics or name.full in connection.broker.topics:
+        return partitions
+    if not cluster.namespaces.exists(name.namespace):
+        raise Refused("TopicNotFound", "Namespace not found")
+    if not create or not cluster.may_create(name):
+        raise Refused("TopicNotFound", "")
+    partitions = cluster.default_partitions(name) if name.partition < 0 else 0
+    if partitions:
+        cluster.scheduler.start(cluster.create_partitioned(name, partitions))
+    return partitions
+
+
+def get_topics(connection: Connection, body: Any, frame: Frame) -> None:
+    """GET_TOPICS_OF_NAMESPACE."""
+    namespace = _namespace(connection, body.namespace)
+    mode = body.mode
+    names: list[TopicName] = []
+    if mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
+        names += connection.cluster.namespaces.stored_topics(namespace)
+    if mode != CommandGetTopicsOfNamespace.PERSISTENT:
+        names += _loaded_volatile(connection, namespace)
+    names = [name for name in names if not name.is_system]
+    pattern = connection.text(body.topics_pattern)
+    filtered = bool(pattern) and len(pattern) <= connection.settings.subscriptionPatternMaxLength
+    if filtered:
+        wanted = compiled(pattern)
+        names = [name for name in names if matches(wanted, name)]
+    topics = [name.full for name in names]
+    known = topics_hash(topics)
+    changed = connection.text(body.topics_hash) != known
+    connection.send(
+        "GET_TOPICS_OF_NAMESPACE_RESPONSE",
+        request_id=body.request_id,
+        topics=topics if changed else [],
+        filtered=filtered,
+        topics_hash=known,
+        changed=changed,
+    )
+
+
+def _loaded_volatile(connection: Connection, namespace: str) -> Iterable[TopicName]:
+    loaded = [topic.name for broker in connection.cluster.brokers for topic in broker.topics.values()]
+    return sorted(name for name in loaded if name.namespace == namespace and not name.is_persistent)
+
+
+def _namespace(connection: Connection, text: str | bytes) -> str:
+    try:
+        return check_namespace(connection.text(text))
+    except InvalidName as error:
+        raise Violation(str(error)) from None
+
+
+def watch(connection: Connection, body: Any, frame: Frame) -> None:
+    """WATCH_TOPIC_LIST: the topics that match now; updates follow."""
+    namespace = _namespace(connection, body.namespace)
+    pattern = connection.text(body.topics_pattern)
+    most = connection.settings.subscriptionPatternMaxLength
+    if len(pattern) > most:
+        text = f"Unable to create topic list watcher: Pattern longer than maximum: {most}"
+        raise Refused("NotAllowedError", text)
+    try:
+        wanted = compiled(pattern)
+    except Refused as refused:
+        text = str(refused).partition(": ")[2]
+        raise Refused("InvalidTopicName", f"Invalid topics pattern: {text}") from None
+    watchers = connection.cluster.watchers
+    watcher = watchers.add(Watcher(connection, body.watcher_id, namespace, wanted))
+    topics = watchers.topics(watcher)
+    known = topics_hash(topics)
+    connection.send(
+        "WATCH_TOPIC_LIST_SUCCESS",
+        request_id=body.request_id,
+        watcher_id=body.watcher_id,
+        topic=topics if connection.text(body.topics_hash) != known else [],
+        topics_hash=known,
+    )
+
+
+def close_watch(connection: Connection, body: Any, frame: Frame) -> None:
+    """WATCH_TOPIC_LIST_CLOSE."""
+    connection.cluster.watchers.remove(connection, body.watcher_id)
+    connection.send("SUCCESS", request_id=body.request_id)

@@ -1,0 +1,115 @@
+"""PRODUCER, SEND, CLOSE_PRODUCER. Source: b/ServerCnx (4.0)."""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from pulsarctl_wire.broker.broker import AnyTopic
+from pulsarctl_wire.broker.connection import Connection, Opening
+from pulsarctl_wire.broker.handlers.lookups import topic_of
+from pulsarctl_wire.broker.producer import Producer
+from pulsarctl_wire.broker.refusal import Refused, Violation
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandProducer, CommandSend
+
+
+def producer(connection: Connection, body: CommandProducer, frame: Frame) -> Coroutine[Any, None, None] | None:
+    """PRODUCER. If the id is in use, that producer is the answer, whatever else the command says."""
+    name = topic_of(connection, body.topic)
+    known = connection.producers.get(body.producer_id)
+    if isinstance(known, Opening):
+        raise Refused("ServiceNotReady", "Producer is already present on the connection")
+    if known is not None:
+        _success(connection, body.request_id, known, -1)
+        return None
+    opening = connection.producers[body.producer_id] = Opening()
+
+    async def open_producer() -> None:
+        try:
+            topic = await connection.broker.topic(name, create=True)
+            await _join(connection, body, topic, opening)
+        finally:
+            if connection.producers.get(body.producer_id) is opening:
+                del connection.producers[body.producer_id]
+
+    return open_producer()
+
+
+async def _join(connection: Connection, body: CommandProducer, topic: AnyTopic, opening: Opening) -> None:
+    topic.check_producer(body.encrypted)
+    version = await topic.register_schema(body.schema) if body.HasField("schema") else b""
+    own = body.HasField("producer_name")
+    name = connection.text(body.producer_name) if own else connection.broker.producer_name()
+    it = Producer(connection, body, topic, name)
+    it.schema_version = version
+
+    def queued() -> None:
+        connection.producers[body.producer_id] = opening
+        _success(connection, body.request_id, it, -1, ready=False)
+
+    try:
+        await topic.add_producer(it, queued)
+    except Refused:
+        if opening.cancelled:  # it was closed meanwhile, and needs no answer
+            return
+        raise
+    if opening.cancelled or connection.closed:
+        topic.remove_producer(it)
+        return
+    connection.producers[it.id] = it
+    connection.reopened(it.id)
+    _success(connection, body.request_id, it, topic.last_sequence(it.name))
+
+
+def _success(
+    connection: Connection, request_id: int, it: Producer, last_sequence: int, *, ready: bool = True
+) -> None:
+    connection.send(
+        "PRODUCER_SUCCESS",
+        request_id=request_id,
+        producer_name=it.name,
+        last_sequence_id=last_sequence,
+        schema_version=it.schema_version,
+        topic_epoch=it.topic_epoch if it.mode and ready else None,
+        producer_ready=ready,
+    )
+
+
+def send(connection: Connection, body: CommandSend, frame: Frame) -> None:
+    """SEND."""
+    it = connection.producers.get(body.producer_id)
+    if not isinstance(it, Producer):
+        if connection.was_told_closed(body.producer_id):
+            return
+        raise Violation("SEND for a producer that is not open")
+    tail_at = 8 + frame.command_size
+    if len(frame.raw) == tail_at:
+        raise Violation("SEND without an entry")
+    highest = body.highest_sequence_id if body.HasField("highest_sequence_id") else 0
+    if frame.checksum == "invalid":
+        it.error(body.sequence_id, highest, "ChecksumError", "Checksum failed on the broker")
+    elif body.HasField("message_id"):
+        text = "Only shadow topic supports sending messages with messageId"
+        it.error(body.sequence_id, highest, "NotAllowedError", text)
+    elif body.HasField("txnid_most_bits") and not connection.settings.transactionCoordinatorEnabled:
+        it.error(body.sequence_id, highest, "NotAllowedError", "Transactions are not enabled")
+    else:
+        it.topic.publish(it, body, frame, tail_at)
+
+
+def close_producer(connection: Connection, body: Any, frame: Frame) -> Coroutine[Any, None, None] | None:
+    """CLOSE_PRODUCER: answered once all SENDs before it are. A PRODUCER that waits is dropped."""
+    it = connection.producers.pop(body.producer_id, None)
+    if isinstance(it, Opening):
+        it.cancelled = True
+    elif it is not None and it.pending:
+        return _close_when_idle(connection, body.request_id, it)
+    elif it is not None:
+        it.topic.remove_producer(it)
+    connection.send("SUCCESS", request_id=body.request_id)
+    return None
+
+
+async def _close_when_idle(connection: Connection, request_id: int, it: Producer) -> None:
+    await it.idle()
+    it.topic.remove_producer(it)
+    connection.send("SUCCESS", request_id=request_id)

@@ -1,0 +1,49 @@
+"""GET_SCHEMA and GET_OR_CREATE_SCHEMA. Source: b/ServerCnx (4.0)."""
+
+from typing import Any
+
+from pulsarctl_wire.broker.connection import Connection
+from pulsarctl_wire.broker.names import InvalidName, parse_topic
+from pulsarctl_wire.broker.refusal import Refused, Violation
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
+
+
+def get_schema(connection: Connection, body: Any, frame: Frame) -> None:
+    """GET_SCHEMA: a topic's schema, the latest one unless a version is given."""
+    version = body.schema_version if body.HasField("schema_version") else b""
+    if len(version) not in (0, 8):
+        raise Violation("a schema version of a wrong size")
+    answer: dict[str, Any]
+    try:
+        name = parse_topic(connection.text(body.topic))
+        found = connection.cluster.schemas.get(name, version)
+        if found is None:
+            raise Refused("TopicNotFound", f"Topic not found or no-schema {name.full}")
+        answer = {"schema": found.wire(name.schema_key), "schema_version": found.version}
+    except InvalidName as error:
+        answer = _failed(Refused("InvalidTopicName", str(error)))
+    except Refused as refused:
+        answer = _failed(refused)
+    connection.send("GET_SCHEMA_RESPONSE", request_id=body.request_id, **answer)
+
+
+def _failed(refused: Refused) -> dict[str, Any]:
+    return {"error_code": ServerError.Value(refused.code), "error_message": str(refused)}
+
+
+async def get_or_create_schema(connection: Connection, body: Any, frame: Frame) -> None:
+    """GET_OR_CREATE_SCHEMA: registers a schema with a topic that is loaded."""
+    try:
+        name = parse_topic(connection.text(body.topic))
+    except InvalidName as error:
+        raise Violation(str(error)) from None
+    answer: dict[str, Any]
+    try:
+        topic = connection.broker.topics.get(name.full)
+        if topic is None:
+            raise Refused("TopicNotFound", f"Topic not found {name.full}")
+        answer = {"schema_version": await topic.register_schema(body.schema)}
+    except Refused as refused:
+        answer = _failed(refused)
+    connection.send("GET_OR_CREATE_SCHEMA_RESPONSE", request_id=body.request_id, **answer)

@@ -1,0 +1,106 @@
+"""Names of topics, namespaces and bundles, as Pulsar reads them.
+
+    t                                   persistent://public/default/t
+    a/b/t                               persistent://a/b/t
+    persistent://a/cluster/b/t          the old form with a cluster; its namespace is a/cluster/b
+
+Source: pulsar-common/…/naming/TopicName.java, NamespaceName.java, NamedEntity.java (4.0).
+"""
+
+import re
+import zlib
+from typing import Final, NamedTuple
+
+from pulsarctl_wire.errors import WireError
+
+_ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
+_PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
+DOMAINS: Final = ("persistent", "non-persistent")
+
+
+class InvalidName(WireError):
+    """A name of a topic or namespace that Pulsar does not accept."""
+
+
+class TopicName(NamedTuple):
+    """A topic's name; `namespace` is "tenant/namespace", or with a cluster in between in old names."""
+
+    domain: str
+    namespace: str
+    local: str
+
+    @property
+    def full(self) -> str:
+        """persistent://tenant/namespace/local."""
+        return f"{self.domain}://{self.namespace}/{self.local}"
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether its messages are stored."""
+        return self.domain == "persistent"
+
+    @property
+    def partition(self) -> int:
+        """Its number among the partitions of `parent`; -1 if it is no partition."""
+        match = _PARTITION.fullmatch(self.local)
+        return int(match[2]) if match else -1
+
+    @property
+    def parent(self) -> "TopicName":
+        """The partitioned topic it is a partition of; itself if it is no partition."""
+        match = _PARTITION.fullmatch(self.local)
+        return self._replace(local=match[1]) if match else self
+
+    @property
+    def schema_key(self) -> str:
+        """What its schema is stored under: tenant/namespace/local of the parent."""
+        return f"{self.namespace}/{self.parent.local}"
+
+    @property
+    def is_system(self) -> bool:
+        """Whether it is one of Pulsar's own topics."""
+        local = self.parent.local
+        return local.startswith(("__", "transaction_coordinator_")) and not local.startswith("__retry")
+
+
+def parse_topic(text: str) -> TopicName:
+    """The topic that `text` names. Raises InvalidName."""
+    domain, found, rest = text.partition("://")
+    if not found:
+        parts = text.split("/")
+        if len(parts) not in (1, 3):
+            raise InvalidName(
+                f"Invalid short topic name '{text}', it should be in the format of "
+                "<tenant>/<namespace>/<topic> or <topic>"
+            )
+        domain, rest = "persistent", text if len(parts) == 3 else f"public/default/{text}"
+    if domain not in DOMAINS:
+        raise InvalidName(f"Invalid topic domain: '{domain}'")
+    parts = rest.split("/", 3)
+    if len(parts) < 3 or not parts[-1]:
+        raise InvalidName(f"Invalid topic name: {text}")
+    return TopicName(domain, check_namespace("/".join(parts[:-1])), parts[-1])
+
+
+def check_namespace(text: str) -> str:
+    """`text`, if it can be the name of a namespace. Raises InvalidName."""
+    parts = text.split("/")
+    if len(parts) not in (2, 3) or not all(map(_ENTITY.fullmatch, parts)):
+        raise InvalidName(f"Invalid namespace format. namespace: {text}")
+    return text
+
+
+def is_entity(text: str) -> bool:
+    """Whether `text` can be the name of a tenant, cluster or namespace."""
+    return _ENTITY.fullmatch(text) is not None
+
+
+def bundle_of(name: TopicName, bundles: int) -> int:
+    """The number of the bundle that the topic is in, if its namespace has so many equal ones."""
+    return zlib.crc32(name.full.encode("utf-8", "surrogateescape")) * bundles >> 32
+
+
+def bundle_range(number: int, bundles: int) -> str:
+    """A bundle's name: 0x40000000_0x80000000."""
+    bounds = [(each << 32) // bundles - (each == bundles) for each in (number, number + 1)]
+    return "_".join(f"0x{bound:08x}" for bound in bounds)

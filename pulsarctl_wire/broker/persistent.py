@@ -1,0 +1,280 @@
+"""A persistent topic: stores what producers send, and has subscriptions that keep their place."""
+
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
+from pulsarctl_wire.broker.cursor import Cursor, load_cursor
+from pulsarctl_wire.broker.journal import Row
+from pulsarctl_wire.broker.log import Ledger, Log, Position
+from pulsarctl_wire.broker.producer import Producer
+from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.subscription import Subscription
+from pulsarctl_wire.broker.topic import Topic
+from pulsarctl_wire.wire.frame import MAGIC_BROKER_ENTRY, Frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    BrokerEntryMetadata,
+    CommandSend,
+    CommandSubscribe,
+    MessageIdData,
+    MessageMetadata,
+)
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.broker import Broker
+    from pulsarctl_wire.broker.connection import Connection
+    from pulsarctl_wire.broker.names import TopicName
+
+NOT_STORED: Final = (1 << 64) - 1
+"""Ledger and entry in the receipt of a duplicate."""
+
+_EARLIEST: Final = (1 << 64) - 1
+_LATEST: Final = (1 << 63) - 1
+
+
+class PersistentTopic(Topic):
+    """A loaded persistent topic; its row of "topics" exists."""
+
+    def __init__(self, broker: "Broker", name: "TopicName") -> None:
+        super().__init__(broker, name)
+        row = self.journal.table("topics")[name.full]
+        self.properties: dict[str, str] = row["properties"]
+        self.terminated = row["terminated"]
+        self.epoch = row["epoch"]
+        self.messages: int = row["messages"]
+        ledgers = [Ledger(*ledger) for ledger in row["ledgers"]]
+        end = max(broker.cluster.ends.get(row["log"], 0), ledgers[-1].first if ledgers else 0)
+        self.log = Log(row["log"], self.journal, broker.cache, ledgers, end)
+        self.log.open_ledger(self.scheduler.time_ms)
+        sequences = self.journal.table(f"sequences/{self.log.number}")
+        self._sequences: dict[str, int] = {name: each["last"] for name, each in sequences.items()}
+        self._fresh = False
+        prefix = f"{self.log.number}/"
+        for key in [key for key in self.journal.table("cursors") if key.startswith(prefix)]:
+            subscription = key.removeprefix(prefix)
+            self.subscriptions[subscription] = Subscription(self, subscription, load_cursor(self.journal, key))
+        self.save()
+
+    def save(self) -> None:
+        """Put its row."""
+        row = {
+            "log": self.log.number,
+            "ledgers": self.log.ledgers,
+            "properties": self.properties,
+            "terminated": self.terminated,
+            "epoch": self.epoch,
+            "messages": self.messages,
+        }
+        self.journal.put("topics", self.name.full, row)
+
+    @property
+    def readable(self) -> int:
+        """Consumers may see entries before this index."""
+        return self.log.stored
+
+    # -- publishing
+
+    def publish(self, producer: Producer, command: CommandSend, frame: Frame, tail_at: int) -> None:
+        """SEND: the entry is `frame.raw[tail_at:]`."""
+        if self.closed or self.terminated:
+            return  # the producer is being told
+        sequence = command.sequence_id
+        highest = command.highest_sequence_id
+        if not command.HasField("highest_sequence_id") or highest < sequence:
+            highest = 0
+        if self.deduplicates and not command.marker and self._is_duplicate(producer, sequence, highest, frame):
+            return
+        data, at = frame.raw[tail_at:], 0
+        if self.broker.adds_metadata:
+            added = self._broker_metadata(frame.metadata)
+            data, at = added + data, len(added)
+        metadata = frame.metadata if not frame.partial else None
+        index = self.log.append(data, metadata, at)
+        producer.begun()
+        producer.messages_in += max(command.num_messages, 1)
+        producer.bytes_in += len(data)
+        self.messages_in += max(command.num_messages, 1)
+        self.bytes_in += len(data)
+        self.journal.when_synced(self._stored, producer, sequence, highest, index)
+        most = self.settings.managedLedgerMaxEntriesPerLedger
+        if index - self.log.ledgers[-1].first + 1 >= most:
+            self._roll()
+
+    def _stored(self, producer: Producer, sequence: int, highest: int, index: int) -> None:
+        """An entry is durable."""
+        log = self.log
+        log.stored = index + 1
+        ledger, entry = log.position(index)
+        producer.receipt(sequence, highest, ledger, entry)
+        if not self._fresh:
+            self._fresh = True
+            self.scheduler.ready.append(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._fresh = False
+        for subscription in self.subscriptions.values():
+            subscription.dispatch_soon()
+
+    def _broker_metadata(self, metadata: MessageMetadata | None) -> bytes:
+        """What the broker puts in front of an entry: its time, and the index of its last message (PIP-70)."""
+        added = BrokerEntryMetadata()
+        if self.broker.adds_timestamp:
+            added.broker_timestamp = self.scheduler.time_ms
+        if self.broker.adds_index:
+            self.messages += 1 if metadata is None else max(metadata.num_messages_in_batch, 1)
+            added.index = self.messages - 1
+            self.save()
+        data = added.SerializeToString()
+        return MAGIC_BROKER_ENTRY + struct.pack(">I", len(data)) + data
+
+    def _roll(self) -> None:
+        """Begin a new ledger, unless the last one is very young."""
+        age = self.scheduler.time_ms - self.log.ledgers[-1].opened_ms
+        if age >= self.settings.managedLedgerMinLedgerRolloverTimeMinutes * 60_000:
+            self.log.open_ledger(self.scheduler.time_ms)
+            self.trim()
+            self.save()
+
+    def trim(self) -> None:
+        """Delete ledgers that all durable subscriptions have acknowledged, and retention does not keep."""
+        marks = [each.cursor.mark for each in self.subscriptions.values() if each.cursor.durable]
+        if self.log.trim(min(marks, default=self.log.end)):
+            for subscription in self.subscriptions.values():
+                subscription.cursor.ack_before(self.log.first)
+
+    # -- deduplication
+
+    @property
+    def deduplicates(self) -> bool:
+        """Whether a sequence id that a producer has sent before is refused."""
+        return self.settings.brokerDeduplicationEnabled
+
+    def last_sequence(self, producer_name: str) -> int:
+        """The highest sequence id stored from a producer; -1 if unknown."""
+        return self._sequences.get(producer_name, -1) if self.deduplicates else -1
+
+    def _is_duplicate(self, producer: Producer, sequence: int, highest: int, frame: Frame) -> bool:
+        """Answer a SEND that was stored before, or is being stored; otherwise note its sequence ids."""
+        metadata = frame.metadata
+        if metadata is not None and metadata.chunk_id < metadata.num_chunks_from_msg - 1:
+            return False  # of the chunks of a message, the last one counts
+        table, name = f"sequences/{self.log.number}", producer.name
+        if sequence <= self._sequences.get(name, -1):
+            producer.begun()
+            self.journal.when_synced(producer.receipt, sequence, highest, NOT_STORED, NOT_STORED)
+            return True
+        if sequence <= self.journal.table(table).get(name, {"last": -1})["last"]:
+            text = "Cannot determine whether the message is a duplicate at this time"
+            producer.error(sequence, highest, "PersistenceError", text)
+            return True
+        last = max(sequence, highest)
+        self.journal.put(table, name, {"last": last})
+        self.journal.when_synced(self._sequences.__setitem__, name, last)
+        return False
+
+    # -- subscriptions
+
+    async def subscribe(self, connection: "Connection", command: CommandSubscribe, name: str) -> Consumer:
+        """A consumer joins a subscription, which is made if there is none. Raises Refused."""
+        if command.read_compacted and command.subType not in (EXCLUSIVE, FAILOVER):
+            text = "readCompacted only allowed on failover or exclusive subscriptions"
+            raise Refused("NotAllowedError", text)
+        subscription: Subscription | None = self.subscriptions.get(name)
+        if subscription is not None and subscription.cursor.durable != command.durable:
+            kind = "Durable" if subscription.cursor.durable else "NonDurable"
+            raise Refused("NotAllowedError", f"{kind} subscription with the same name already exists.")
+        if subscription is None:
+            subscription = self._create(command, name)
+            if command.durable:
+                await self.journal.synced()
+        consumer = Consumer(connection, command, subscription)
+        await subscription.add(consumer)
+        return consumer
+
+    def _create(self, command: CommandSubscribe, name: str) -> Subscription:
+        if command.durable and not self.settings.allowAutoSubscriptionCreation:
+            raise Refused("SubscriptionNotFound", "Subscription does not exist")
+        return self.create_subscription(name, self._start_of(command), durable=command.durable)
+
+    def create_subscription(self, name: str, start: int, *, durable: bool = True) -> Subscription:
+        """A new subscription, which begins at an index."""
+        cursor = Cursor(self.journal, f"{self.log.number}/{name}", start, durable=durable)
+        cursor.last_active_ms = self.scheduler.time_ms
+        subscription = self.subscriptions[name] = Subscription(self, name, cursor)
+        if durable:
+            cursor.save()
+        return subscription
+
+    def _start_of(self, command: CommandSubscribe) -> int:
+        """Where a new subscription begins. A reader's start entry is sent to it again; clients skip it."""
+        if not command.durable and command.HasField("start_message_id"):
+            return self.locate(command.start_message_id)
+        if command.initialPosition == CommandSubscribe.Earliest:
+            return self.log.first
+        return self.log.end
+
+    def consumer_left(self, subscription: Subscription) -> None:
+        """A consumer of a subscription left: one that is not durable goes with its last consumer."""
+        if not subscription.cursor.durable and not subscription.consumers:
+            self.subscriptions.pop(subscription.name, None)
+        self.broker.topic_idle(self)
+
+    # -- positions
+
+    def locate(self, message_id: MessageIdData) -> int:
+        """The index that a SEEK or a reader means by a message id."""
+        if message_id.ledgerId == _EARLIEST:
+            return self.log.first
+        if message_id.ledgerId == _LATEST:
+            return self.log.end
+        return self.log.locate(message_id.ledgerId, message_id.entryId)[0]
+
+    async def index_at(self, time_ms: int) -> int:
+        """The first entry that is not older than `time_ms`."""
+        low, high = self.log.first, self.log.stored
+        while low < high:
+            middle = (low + high) // 2
+            entry = await self.log.entry(middle, self.scheduler)
+            if entry is not None and entry.time_ms < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # -- the end
+
+    async def terminate(self) -> Position:
+        """Take no more messages. Returns the id of the last one."""
+        self.terminated = True
+        self.save()
+        await self.journal.synced()
+        for producer in list(self.producers.values()):
+            self.remove_producer(producer)
+            producer.connection.close_producer(producer)
+        for subscription in self.subscriptions.values():
+            subscription.check_end()
+        return self.log.before(self.log.end)
+
+    async def close(self, **told: Any) -> None:
+        """Close it: clients reconnect. `told` are fields of CLOSE_PRODUCER and CLOSE_CONSUMER."""
+        self.closed = True
+        await self.journal.synced()
+        self.disconnect(**told)
+        for subscription in self.subscriptions.values():
+            subscription.close()
+
+    async def delete(self) -> None:
+        """Delete it, with everything in it."""
+        await self.close()
+        for subscription in self.subscriptions.values():
+            subscription.cursor.delete()
+        for name in list(self.journal.table(f"sequences/{self.log.number}")):
+            self.journal.delete(f"sequences/{self.log.number}", name)
+        self.log.delete()
+        self.journal.delete("topics", self.name.full)
+        await self.journal.synced()
+
+
+def new_row(log: int) -> Row:
+    """The row of a topic that has no messages yet."""
+    return {"log": log, "ledgers": [], "properties": {}, "terminated": False, "epoch": None, "messages": 0}

@@ -1,0 +1,158 @@
+"""Coroutines and timers of the core, without an event loop: the caller passes the time in.
+
+A handler that has to wait for storage, a timer or another connection is a coroutine; it awaits `Completion`s.
+Everything runs inside the calls of the core's owner, in an order that follows from these calls alone.
+"""
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from heapq import heappop, heappush
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Completion(Generic[T]):
+    """A result that comes later: `resolve` or `fail` it once, await it any number of times."""
+
+    __slots__ = ("_callbacks", "_scheduler", "done", "error", "value")
+
+    def __init__(self, scheduler: "Scheduler") -> None:
+        self._scheduler = scheduler
+        self._callbacks: list[Callable[[], None]] = []
+        self.done = False
+        self.error: Exception | None = None
+        self.value: Any = None
+
+    def resolve(self, value: T) -> None:
+        """The result is `value`; does nothing if it is done already."""
+        if not self.done:
+            self.value = value
+            self._finish()
+
+    def fail(self, error: Exception) -> None:
+        """There is no result, because of `error`; does nothing if it is done already."""
+        if not self.done:
+            self.error = error
+            self._finish()
+
+    def _finish(self) -> None:
+        self.done = True
+        self._scheduler.ready.extend(self._callbacks)
+        self._callbacks.clear()
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once it is done."""
+        if self.done:
+            self._scheduler.ready.append(callback)
+        else:
+            self._callbacks.append(callback)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self.done:
+            yield self
+        if self.error is not None:
+            raise self.error
+        result: T = self.value
+        return result
+
+
+class Timer:
+    """Something that is due at `at` (ticks in ns), unless cancelled."""
+
+    __slots__ = ("at", "call", "number")
+
+    def __init__(self, at: int, number: int, call: Callable[[], None]) -> None:
+        self.at = at
+        self.number = number
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        """It need not be done any more."""
+        self.call = None
+
+    def __lt__(self, other: "Timer") -> bool:
+        return (self.at, self.number) < (other.at, other.number)
+
+
+class Scheduler:
+    """The time, and what is to be done now or later.
+
+    `ticks` is in ns of a clock that never goes back, `time_ms` in ms since the epoch. `ready` holds calls that
+    `run` makes.
+    """
+
+    def __init__(self) -> None:
+        self.ticks = 0
+        self.time_ms = 0
+        self.ready: deque[Callable[[], None]] = deque()
+        self.failures: list[Exception] = []
+        """What coroutines raised that nobody awaits: bugs."""
+        self._timers: list[Timer] = []
+        self._count = 0
+
+    def completion(self) -> "Completion[Any]":
+        """A new completion."""
+        return Completion(self)
+
+    def later(self, seconds: float, call: Callable[[], None]) -> Timer:
+        """Call `call` in so many seconds."""
+        self._count += 1
+        timer = Timer(self.ticks + int(seconds * 1e9), self._count, call)
+        heappush(self._timers, timer)
+        return timer
+
+    def sleep(self, seconds: float) -> "Completion[None]":
+        """Done in so many seconds."""
+        completion: Completion[None] = Completion(self)
+        self.later(seconds, lambda: completion.resolve(None))
+        return completion
+
+    def spawn(self, coroutine: Coroutine[Any, None, T]) -> "Completion[T]":
+        """Run a coroutine, at once until it has to wait. What it raises is in the completion."""
+        outcome: Completion[T] = Completion(self)
+
+        def step() -> None:
+            try:
+                awaited = coroutine.send(None)
+            except StopIteration as stop:
+                outcome.resolve(stop.value)
+            except Exception as error:
+                outcome.fail(error)
+            else:
+                awaited.then(step)
+
+        step()
+        return outcome
+
+    def start(self, coroutine: Coroutine[Any, None, None]) -> None:
+        """Run a coroutine that nobody awaits."""
+        outcome = self.spawn(coroutine)
+        outcome.then(lambda: self.failures.append(outcome.error) if outcome.error is not None else None)
+
+    # -- for the owner
+
+    @property
+    def wake_at(self) -> int | None:
+        """When the next timer is due (ticks)."""
+        timers = self._timers
+        while timers and timers[0].call is None:
+            heappop(timers)
+        return timers[0].at if timers else None
+
+    def set_time(self, ticks: int, time_ns: int) -> None:
+        """The time is now this."""
+        self.ticks = ticks
+        self.time_ms = time_ns // 1_000_000
+
+    def run(self) -> None:
+        """Do everything that is due or ready, until nothing is."""
+        while True:
+            while self.ready:
+                self.ready.popleft()()
+            at = self.wake_at
+            if at is None or at > self.ticks:
+                break
+            call = heappop(self._timers).call
+            if call is not None:
+                call()

@@ -1,0 +1,39 @@
+"""The broker's settings, with the names and defaults of Pulsar's standalone.conf."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Settings:
+    """Lines of standalone.conf that have an effect here. Times are as their names say."""
+
+    acknowledgmentAtBatchIndexLevelEnabled: bool = False
+    activeConsumerFailoverDelayTimeMillis: int = 1000
+    allowAutoSubscriptionCreation: bool = True
+    allowAutoTopicCreation: bool = True
+    allowAutoTopicCreationType: str = "non-partitioned"
+    brokerDeduplicationEnabled: bool = False
+    brokerEntryMetadataInterceptors: str = ""
+    clusterName: str = "standalone"
+    connectionLivenessCheckTimeoutMillis: int = 5000
+    defaultNumPartitions: int = 1
+    defaultNumberOfNamespaceBundles: int = 4
+    delayedDeliveryEnabled: bool = True
+    delayedDeliveryTickTimeMillis: int = 1000
+    dispatcherMaxReadBatchSize: int = 100
+    dispatcherMaxRoundRobinBatchSize: int = 20
+    exposingBrokerEntryMetadataToClientEnabled: bool = False
+    haProxyProtocolEnabled: bool = False
+    isDelayedDeliveryDeliverAtTimeStrict: bool = False
+    keepAliveIntervalSeconds: int = 30
+    managedLedgerMaxEntriesPerLedger: int = 50_000
+    managedLedgerMinLedgerRolloverTimeMinutes: int = 10
+    maxConsumersPerSubscription: int = 0
+    maxConsumersPerTopic: int = 0
+    maxMessageSize: int = 5 * 1024 * 1024
+    maxPendingPublishRequestsPerConnection: int = 1000
+    maxProducersPerTopic: int = 0
+    maxUnackedMessagesPerConsumer: int = 50_000
+    subscriptionKeySharedUseConsistentHashing: bool = True
+    subscriptionPatternMaxLength: int = 50
+    transactionCoordinatorEnabled: bool = False

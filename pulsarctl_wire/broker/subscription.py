@@ -1,0 +1,239 @@
+"""A subscription of a persistent topic: its cursor, its consumers, and what they may ask for."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, Consumer
+from pulsarctl_wire.broker.cursor import Cursor, mask_of
+from pulsarctl_wire.broker.dispatch import Dispatcher, Shared, SingleActive
+from pulsarctl_wire.broker.key_shared import KeyShared
+from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, MessageIdData
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.topic import Topic
+
+DIFFERENT = "Subscription is of different type"
+
+
+class Subscription:
+    """A subscription, whose consumers are all of the type `kind` while there are any."""
+
+    def __init__(self, topic: "Topic", name: str, cursor: Cursor) -> None:
+        self.topic = topic
+        self.name = name
+        self.cursor = cursor
+        self.kind: int | None = None
+        self.dispatcher: Dispatcher | None = None
+        self.expired_messages = 0
+        self._soon = False
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Its consumers."""
+        return [] if self.dispatcher is None else self.dispatcher.consumers
+
+    @property
+    def most_unacked(self) -> int:
+        """Messages that a consumer may have without acknowledging any; 0: no limit."""
+        return self.topic.settings.maxUnackedMessagesPerConsumer
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+        return self.cursor.backlog(self.topic.log.stored)
+
+    # -- consumers
+
+    async def add(self, consumer: Consumer) -> None:
+        """A consumer joins. Raises Refused."""
+        if not self.consumers:
+            self._begin(consumer)
+        elif consumer.kind != self.kind or self._differs(consumer):
+            raise Refused("ConsumerBusy", DIFFERENT)
+        elif self.kind == EXCLUSIVE:
+            await self._take_over()
+            self._begin(consumer)
+        most = self.topic.settings.maxConsumersPerSubscription
+        if most and len(self.consumers) >= most:
+            raise Refused("ConsumerBusy", "Subscription reached max consumers limit")
+        assert self.dispatcher is not None
+        self.dispatcher.add(consumer)
+        self.cursor.last_active_ms = self.topic.scheduler.time_ms
+        self.dispatch_soon()
+
+    def _begin(self, consumer: Consumer) -> None:
+        """The first consumer decides on the dispatcher."""
+        if self.dispatcher is not None:
+            self.dispatcher.close()
+        self.kind = consumer.kind
+        if consumer.kind in (EXCLUSIVE, FAILOVER):
+            self.dispatcher = SingleActive(self)
+        elif consumer.kind == KEY_SHARED:
+            self.dispatcher = KeyShared(self, consumer)
+        else:
+            self.dispatcher = Shared(self)
+
+    def _differs(self, consumer: Consumer) -> bool:
+        dispatcher = self.dispatcher
+        if not isinstance(dispatcher, KeyShared):
+            return False
+        wanted = consumer.key_shared
+        return wanted.keySharedMode != dispatcher.mode or (
+            wanted.keySharedMode != STICKY and wanted.allowOutOfOrderDelivery != dispatcher.out_of_order
+        )
+
+    async def _take_over(self) -> None:
+        """Wait until it is known that the only consumer's connection is dead. Raises Refused if it lives."""
+        old = self.consumers[0]
+        if await old.connection.is_alive() or self.consumers:
+            raise Refused("ConsumerBusy", "Exclusive consumer is already connected")
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer leaves."""
+        dispatcher = self.dispatcher
+        if dispatcher is not None and consumer in dispatcher.consumers:
+            consumer.closed = True
+            dispatcher.remove(consumer)
+            self.cursor.last_active_ms = self.topic.scheduler.time_ms
+            self.topic.consumer_left(self)
+
+    def disconnect(self, *, but: Consumer | None = None, **told: Any) -> None:
+        """Close all consumers; CLOSE_CONSUMER says so to all of them `but` one."""
+        for consumer in list(self.consumers):
+            self.remove(consumer)
+            if consumer is not but:
+                consumer.connection.close_consumer(consumer, **told)
+
+    # -- dispatching
+
+    def dispatch_soon(self) -> None:
+        """Have deliverable entries delivered, once the current call is done."""
+        if not self._soon and self.dispatcher is not None:
+            self._soon = True
+            self.topic.scheduler.ready.append(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._soon = False
+        if self.dispatcher is not None and not self.topic.closed:
+            self.dispatcher.dispatch()
+
+    def flow(self, consumer: Consumer) -> None:
+        """A consumer has more permits, or can be written to again."""
+        if self.dispatcher is not None:
+            self.dispatcher.wake()
+        self.dispatch_soon()
+
+    def redeliver(self, consumer: Consumer, ids: Iterable[MessageIdData]) -> None:
+        """REDELIVER for some messages; without ids, for all."""
+        if self.dispatcher is None:
+            return
+        indexes = [index for index, there in map(self._locate, ids) if there and index in consumer.pending]
+        if ids:
+            if consumer.kind in INDIVIDUAL:
+                self.dispatcher.redeliver(consumer, indexes)
+            else:
+                self.dispatcher.redeliver(consumer, None)
+        else:
+            self.dispatcher.redeliver(consumer, None)
+        self.dispatch_soon()
+
+    def _locate(self, message_id: MessageIdData) -> tuple[int, bool]:
+        return self.topic.log.locate(message_id.ledgerId, message_id.entryId)
+
+    # -- acknowledgements
+
+    def ack(self, consumer: Consumer, ids: Iterable[MessageIdData]) -> None:
+        """Acknowledge messages one by one; ids that are unknown are ignored."""
+        for message_id in ids:
+            index, there = self._locate(message_id)
+            if not there or index >= self.topic.log.stored:
+                continue
+            if not message_id.ack_set:
+                self._ack_entry(index)
+            elif self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled:
+                self._ack_some(index, message_id)
+        self.check_end()
+
+    def _ack_entry(self, index: int) -> None:
+        if not self.cursor.ack(index):
+            return
+        for consumer in self.consumers if self.kind in INDIVIDUAL else ():
+            if index in consumer.pending:
+                self._settle(consumer, index)
+                break
+        if self.dispatcher is not None:
+            self.dispatcher.acked(index)
+
+    def _ack_some(self, index: int, message_id: MessageIdData) -> None:
+        mask = mask_of(message_id.ack_set)
+        size = message_id.batch_size or max(mask.bit_length(), 1)
+        holder = next((each for each in self.consumers if index in each.pending), None)
+        gone = self.cursor.ack_some(index, size, mask)
+        if self.cursor.is_acked(index):
+            if holder is not None:
+                self._settle(holder, index)
+            if self.dispatcher is not None:
+                self.dispatcher.acked(index)
+        elif holder is not None and gone:
+            holder.acked_messages += gone
+            holder.settle(index, gone)
+
+    def _settle(self, consumer: Consumer, index: int) -> None:
+        consumer.acked_messages += consumer.pending[index][0]
+        slot = consumer.settle(index)
+        if slot is not None and self.dispatcher is not None:
+            self.dispatcher.settled(consumer, slot)
+
+    def ack_until(self, consumer: Consumer, ids: list[MessageIdData]) -> None:
+        """Acknowledge everything up to a message; ignored unless there is exactly one id, and for shared types."""
+        if len(ids) != 1 or consumer.kind in INDIVIDUAL:
+            return
+        index, there = self._locate(ids[0])
+        if not there or index >= self.topic.log.stored:
+            return
+        if not ids[0].ack_set:
+            self.cursor.ack_before(index + 1)
+        else:
+            self.cursor.ack_before(index)
+            if self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled and not self.cursor.is_acked(index):
+                self.cursor.set_open(index, mask_of(ids[0].ack_set))
+        self.check_end()
+
+    def skip(self, index: int) -> None:
+        """The broker itself acknowledges an entry that no consumer may see."""
+        self.cursor.ack(index)
+        self.check_end()
+
+    def check_end(self) -> None:
+        """Tell the consumers if there will be no more messages: the topic is terminated, and all is acknowledged."""
+        if self.topic.terminated and not self.backlog:
+            for consumer in self.consumers:
+                consumer.tell_end()
+
+    # -- resetting and deleting
+
+    async def reset(self, index: int, still_open: int = 0) -> None:
+        """Go to an entry: all consumers are disconnected, and told so."""
+        self.disconnect()
+        self.cursor.reset(index)
+        if still_open:
+            self.cursor.set_open(index, still_open)
+        if self.dispatcher is not None:
+            self.dispatcher.rewind()
+        await self.topic.journal.synced()
+
+    async def delete(self, *, asked_by: Consumer | None, force: bool) -> None:
+        """Delete it. Raises Refused if others are connected, unless `force`."""
+        if not force and any(each is not asked_by for each in self.consumers):
+            raise Refused("MetadataError", "Unconnected or shared consumer attempting to unsubscribe")
+        self.disconnect(but=asked_by)
+        self.close()
+        self.topic.subscriptions.pop(self.name, None)
+        self.cursor.delete()
+        await self.topic.journal.synced()
+
+    def close(self) -> None:
+        """Stop timers."""
+        if self.dispatcher is not None:
+            self.dispatcher.close()

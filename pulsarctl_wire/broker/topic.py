@@ -1,0 +1,178 @@
+"""What persistent and non-persistent topics have in common: producers, and who may be one.
+
+Access modes (PIP-68): Shared producers may be many; an exclusive one is alone, and the topic's epoch counts
+who was. Source: b/AbstractTopic (4.0).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pulsarctl_wire.broker.producer import Producer
+from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.scheduler import Completion
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    CommandSend,
+    Exclusive,
+    MessageMetadata,
+    Shared,
+    WaitForExclusive,
+)
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.broker import Broker
+    from pulsarctl_wire.broker.names import TopicName
+    from pulsarctl_wire.broker.subscription import Subscription
+
+
+class Topic:
+    """A loaded topic. `epoch` counts its exclusive producers; None if there was none."""
+
+    def __init__(self, broker: "Broker", name: "TopicName") -> None:
+        self.broker = broker
+        self.name = name
+        self.partition = name.partition
+        self.scheduler = broker.scheduler
+        self.settings = broker.settings
+        self.journal = broker.journal
+        self.producers: dict[str, Producer] = {}
+        self.subscriptions: dict[str, Any] = {}
+        self.closed = False
+        self.terminated = False
+        self.epoch: int | None = None
+        self.exclusive: Producer | None = None
+        self.waiting: deque[tuple[Producer, Completion[None]]] = deque()
+        self.since_ms = self.scheduler.time_ms
+        self.messages_in = 0
+        self.bytes_in = 0
+
+    # -- producers
+
+    async def add_producer(self, producer: Producer, queued: Callable[[], None]) -> None:
+        """A producer joins; `queued` is called if it has to wait for its turn. Raises Refused."""
+        self.check_open()
+        try:
+            if producer.mode != Shared:
+                await self._claim(producer, queued)
+            elif self.exclusive is not None or self.waiting:
+                name = self.exclusive.name if self.exclusive is not None else self.waiting[0][0].name
+                raise Refused("ProducerBusy", f"Topic has an existing exclusive producer: {name}")
+            await self._register(producer)
+        except Refused:
+            self._release(producer)
+            raise
+
+    def check_open(self) -> None:
+        """Raises Refused if the topic takes no producers."""
+        if self.closed:
+            raise Refused("ServiceNotReady", "Topic is temporarily unavailable")
+        if self.terminated:
+            raise Refused("TopicTerminatedError", "Topic was already terminated")
+
+    async def _claim(self, producer: Producer, queued: Callable[[], None]) -> None:
+        """Make `producer` the exclusive one."""
+        busy = self.exclusive is not None or bool(self.producers)
+        if producer.mode == Exclusive and (busy or self.waiting):
+            other = "exclusive producer" if self.exclusive is not None or self.waiting else "shared producers"
+            raise Refused("ProducerFenced", f"Topic has existing {other}")
+        self._check_epoch(producer)
+        if producer.mode == WaitForExclusive and busy:
+            turn: Completion[None] = self.scheduler.completion()
+            self.waiting.append((producer, turn))
+            queued()
+            await turn
+            self._check_epoch(producer)
+        elif busy:
+            self._fence()
+        self.exclusive = producer
+        if producer.topic_epoch is not None:
+            self.epoch = producer.topic_epoch
+        else:
+            self.epoch = 0 if self.epoch is None else self.epoch + 1
+        producer.topic_epoch = self.epoch
+        self.save()
+        await self.journal.synced()
+
+    def _check_epoch(self, producer: Producer) -> None:
+        epoch = producer.topic_epoch
+        if epoch is not None and self.epoch is not None and epoch < self.epoch:
+            raise Refused(
+                "ProducerFenced", f"Topic epoch has already moved. Current epoch: {self.epoch}"
+            )
+
+    def _fence(self) -> None:
+        """Remove all other producers, silently: their next SEND closes their connection."""
+        for producer, turn in self.waiting:
+            turn.fail(Refused("ProducerFenced", f"Fenced out: {producer.name}"))
+        self.waiting.clear()
+        for producer in list(self.producers.values()):
+            producer.closed = True
+            producer.connection.producers.pop(producer.id, None)
+        self.producers.clear()
+        self.exclusive = None
+
+    async def _register(self, producer: Producer) -> None:
+        """Enter it under its name, which must be free."""
+        most = self.settings.maxProducersPerTopic
+        if most and len(self.producers) >= most:
+            raise Refused("ProducerBusy", f"Topic '{self.name.full}' reached max producers limit")
+        busy = Refused("ProducerBusy", f"Producer with name '{producer.name}' is already connected to topic")
+        while (other := self.producers.get(producer.name)) is not None:
+            if producer.succeeds(other):
+                other.closed = True
+                break
+            if other.connection is producer.connection or await other.connection.is_alive():
+                raise busy
+        self.producers[producer.name] = producer
+
+    def remove_producer(self, producer: Producer) -> None:
+        """A producer leaves."""
+        producer.closed = True
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+        self._release(producer)
+        self.broker.topic_idle(self)
+
+    def _release(self, producer: Producer) -> None:
+        """Let the next one have exclusive access, if that is possible now."""
+        self.waiting = deque(it for it in self.waiting if it[0] is not producer)
+        if self.exclusive is producer:
+            self.exclusive = None
+        if self.waiting and self.exclusive is None and not self.producers and not self.closed:
+            self.exclusive, turn = self.waiting.popleft()
+            turn.resolve(None)
+
+    # -- what differs
+
+    def publish(self, producer: Producer, command: CommandSend, frame: Frame, tail_at: int) -> None:
+        """SEND: the entry is `frame.raw[tail_at:]`."""
+        raise NotImplementedError
+
+    def save(self) -> None:
+        """Put what is stored of the topic."""
+
+    def last_sequence(self, producer_name: str) -> int:
+        """The highest sequence id stored from a producer; -1 if unknown."""
+        return -1
+
+    def consumer_left(self, subscription: "Subscription") -> None:
+        """A consumer of a subscription left."""
+
+    def is_aborted(self, metadata: MessageMetadata) -> bool:
+        """Whether an entry was sent in a transaction that was aborted."""
+        return False
+
+    # -- the end
+
+    def disconnect(self, **told: Any) -> None:
+        """Tell all clients to reconnect. `told` are fields of CLOSE_PRODUCER and CLOSE_CONSUMER."""
+        for producer in list(self.producers.values()):
+            self.remove_producer(producer)
+            producer.connection.close_producer(producer, **told)
+        for producer, turn in self.waiting:
+            producer.connection.close_producer(producer, **told)
+            turn.fail(Refused("ServiceNotReady", "Topic is temporarily unavailable"))
+        self.waiting.clear()
+        for subscription in self.subscriptions.values():
+            subscription.disconnect(**told)

@@ -1,0 +1,160 @@
+"""A non-persistent topic: messages go to the consumers that have permits now, or nowhere."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, int32
+from pulsarctl_wire.broker.log import Entry, Position
+from pulsarctl_wire.broker.producer import Producer
+from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.selectors import AutoSplit, ConsistentHashing, Selector, Sticky, sticky_key
+from pulsarctl_wire.broker.subscription import DIFFERENT
+from pulsarctl_wire.broker.topic import Topic
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, CommandSend, CommandSubscribe, MessageIdData
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.connection import Connection
+
+ID: Final = Position(0, 0)
+"""The message id of every message."""
+
+
+class VolatileSubscription:
+    """A subscription of a non-persistent topic: who gets each message."""
+
+    def __init__(self, topic: "VolatileTopic", name: str, kind: int) -> None:
+        self.topic = topic
+        self.name = name
+        self.kind = kind
+        self.consumers: list[Consumer] = []
+        self.most_unacked = 0
+        self.dropped = 0
+        self._turn = 0
+        self._selector: Selector | None = None
+
+    async def add(self, consumer: Consumer) -> None:
+        """A consumer joins. Raises Refused."""
+        if self.consumers and consumer.kind != self.kind:
+            raise Refused("ConsumerBusy", DIFFERENT)
+        if self.consumers and self.kind == EXCLUSIVE:
+            alive = await self.consumers[0].connection.is_alive()
+            if alive or self.consumers:
+                raise Refused("ConsumerBusy", "Exclusive consumer is already connected")
+        self.kind = consumer.kind
+        if self.kind == KEY_SHARED:
+            if not self.consumers:
+                consistent = self.topic.settings.subscriptionKeySharedUseConsistentHashing
+                by_hash = ConsistentHashing if consistent else AutoSplit
+                self._selector = Sticky() if consumer.key_shared.keySharedMode == STICKY else by_hash()
+            assert self._selector is not None
+            self._selector.add(consumer)
+        self.consumers.append(consumer)
+        self._tell()
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer leaves."""
+        if consumer in self.consumers:
+            consumer.closed = True
+            self.consumers.remove(consumer)
+            if self._selector is not None:
+                self._selector.remove(consumer)
+            self._tell()
+            self.topic.consumer_left(self)
+
+    def _tell(self) -> None:
+        if self.kind == FAILOVER and self.consumers:
+            active = self._active()
+            for consumer in self.consumers:
+                consumer.tell_active(consumer is active)
+
+    def _active(self) -> Consumer:
+        return min(self.consumers, key=lambda each: (each.priority, each.name))
+
+    def deliver(self, entry: Entry) -> None:
+        """Send an entry to a consumer with permits; otherwise it is dropped."""
+        consumer = self._choose(entry)
+        if consumer is None or not consumer.available:
+            self.dropped += entry.count
+            return
+        consumer.permits = int32(consumer.permits - entry.count)
+        consumer.messages_out += entry.count
+        consumer.bytes_out += len(entry.data)
+        consumer.connection.send_message(consumer, entry, ID, 0, ())
+
+    def _choose(self, entry: Entry) -> Consumer | None:
+        if not self.consumers:
+            return None
+        if self.kind in (EXCLUSIVE, FAILOVER):
+            return self._active()
+        if self._selector is not None:
+            return self._selector.owner(self._selector.slot(sticky_key(entry.metadata)))
+        for at in range(self._turn, self._turn + len(self.consumers)):
+            if self.consumers[at % len(self.consumers)].available:
+                self._turn = (at + 1) % len(self.consumers)
+                return self.consumers[at % len(self.consumers)]
+        return None
+
+    def disconnect(self, *, but: Consumer | None = None, **told: Any) -> None:
+        """Close all consumers; CLOSE_CONSUMER says so to all of them `but` one."""
+        for consumer in list(self.consumers):
+            self.remove(consumer)
+            if consumer is not but:
+                consumer.connection.close_consumer(consumer, **told)
+
+    async def delete(self, *, asked_by: Consumer | None, force: bool) -> None:
+        """Delete it. Raises Refused if others are connected, unless `force`."""
+        if not force and any(each is not asked_by for each in self.consumers):
+            raise Refused("MetadataError", "Unconnected or shared consumer attempting to unsubscribe")
+        self.disconnect(but=asked_by)
+        self.topic.subscriptions.pop(self.name, None)
+
+    # -- what means nothing here
+
+    def dispatch_soon(self) -> None:
+        """There is never anything to deliver later."""
+
+    def flow(self, consumer: Consumer) -> None:
+        """New permits only count for new messages."""
+
+    def ack(self, consumer: Consumer, ids: Any) -> None:
+        """There is nothing to acknowledge."""
+
+    ack_until = redeliver = ack
+
+
+class VolatileTopic(Topic):
+    """A loaded non-persistent topic."""
+
+    def publish(self, producer: Producer, command: CommandSend, frame: Frame, tail_at: int) -> None:
+        """SEND: the entry is `frame.raw[tail_at:]`."""
+        entry = Entry(0, frame.raw[tail_at:], frame.metadata)
+        self.messages_in += entry.count
+        self.bytes_in += len(entry.data)
+        producer.begun()
+        producer.receipt(command.sequence_id, command.highest_sequence_id, *ID)
+        for subscription in self.subscriptions.values():
+            subscription.deliver(entry)
+
+    async def subscribe(self, connection: "Connection", command: CommandSubscribe, name: str) -> Consumer:
+        """A consumer joins a subscription, which is made if there is none. Raises Refused."""
+        if name not in self.subscriptions:
+            self.subscriptions[name] = VolatileSubscription(self, name, command.subType)
+        subscription = self.subscriptions[name]
+        consumer = Consumer(connection, command, subscription)
+        await subscription.add(consumer)
+        return consumer
+
+    def consumer_left(self, subscription: Any) -> None:
+        """A consumer of a subscription left: it goes with its last one."""
+        if not subscription.consumers:
+            self.subscriptions.pop(subscription.name, None)
+        self.broker.topic_idle(self)
+
+    def locate(self, message_id: MessageIdData) -> int:
+        """There is only here and now."""
+        return 0
+
+    async def close(self, **told: Any) -> None:
+        """Close it: clients reconnect. `told` are fields of CLOSE_PRODUCER and CLOSE_CONSUMER."""
+        self.closed = True
+        self.disconnect(**told)

@@ -1,0 +1,78 @@
+"""Lists of topics, and clients that want to be told when one changes (PIP-145)."""
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from crc32c import crc32c
+
+from pulsarctl_wire.broker.names import TopicName
+from pulsarctl_wire.broker.refusal import Refused
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.cluster import Cluster
+    from pulsarctl_wire.broker.connection import Connection
+
+
+def topics_hash(names: list[str]) -> str:
+    """The hash of a list of topics, as clients compare it."""
+    return crc32c(",".join(sorted(names)).encode()).to_bytes(4, "little").hex() if names else "00000000"
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A pattern for names without their domain. Raises Refused."""
+    try:
+        return re.compile(pattern.rpartition("://")[2])
+    except (re.error, RecursionError, OverflowError) as error:
+        text = f"{str(error).capitalize()}\n{pattern}"
+        raise Refused("MetadataError", f"java.util.regex.PatternSyntaxException: {text}") from None
+
+
+def matches(pattern: re.Pattern[str], name: TopicName) -> bool:
+    """Whether a topic matches: without its domain, and without the number of its partition."""
+    return pattern.fullmatch(f"{name.namespace}/{name.parent.local}") is not None
+
+
+class Watcher(NamedTuple):
+    """A list of topics that a client watches."""
+
+    connection: "Connection"
+    number: int
+    namespace: str
+    pattern: re.Pattern[str]
+
+
+class Watchers:
+    """All watchers of a cluster."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+        self._all: dict[tuple[int, int], Watcher] = {}
+
+    def add(self, watcher: Watcher) -> Watcher:
+        """Add a watcher; if the client has one with this number, that one stays, and is returned."""
+        return self._all.setdefault((watcher.connection.number, watcher.number), watcher)
+
+    def remove(self, connection: "Connection", number: int) -> None:
+        """Remove a watcher, if there is one."""
+        self._all.pop((connection.number, number), None)
+
+    def remove_all(self, connection: "Connection") -> None:
+        """Remove the watchers of a connection."""
+        self._all = {key: it for key, it in self._all.items() if it.connection is not connection}
+
+    def topics(self, watcher: Watcher) -> list[str]:
+        """The topics that a watcher's list has."""
+        stored = self._cluster.namespaces.stored_topics(watcher.namespace)
+        return [name.full for name in stored if matches(watcher.pattern, name)]
+
+    def changed(self, name: TopicName, *, created: bool) -> None:
+        """A topic was made or deleted."""
+        for watcher in self._all.values():
+            if watcher.namespace == name.namespace and matches(watcher.pattern, name):
+                watcher.connection.send(
+                    "WATCH_TOPIC_UPDATE",
+                    watcher_id=watcher.number,
+                    new_topics=[name.full] if created else [],
+                    deleted_topics=[] if created else [name.full],
+                    topics_hash=topics_hash(self.topics(watcher)),
+                )
