@@ -1,0 +1,37 @@
+"""Metadata that the broker puts in front of entries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.entries import publish_batch, tail
+from broker.probe import Target, case
+
+from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Frame
+
+FLAG = {"supports_broker_entry_metadata": True}
+
+
+async def received(broker: Target, **fields: Any) -> list[Frame]:
+    """A batch of 3 and a single message, as a consumer gets them; `fields` are of its CONNECT."""
+    topic = broker.topic()
+    probe, consumer = await broker.producing(topic), await broker.connected(**fields)
+    publish_batch(probe, 0, 3)
+    await probe.expect("SEND_RECEIPT", sequence_id=0)
+    await probe.publish_all(b"m", first=3)
+    await consumer.subscribe(topic)
+    consumer.flow(10)
+    return await consumer.messages(2)
+
+
+@case("bem/index_counts_batch")
+async def index(broker: Target) -> None:
+    found = [each.broker_entry_metadata for each in await received(broker, feature_flags=FLAG)]
+    assert [each and each.index for each in found] == [2, 3]
+
+
+@case("bem/no_flag", {})
+@case("bem/version_17", {"feature_flags": FLAG, "protocol_version": 17})
+async def not_exposed(broker: Target, fields: dict[str, Any]) -> None:
+    for message in await received(broker, **fields):
+        assert tail(message).startswith(MAGIC_CHECKSUM)
