@@ -1,0 +1,50 @@
+"""Limits on producers and consumers, and topics that the broker does not create."""
+
+from __future__ import annotations
+
+from broker.probe import Target, admin_path, case, subscription
+
+
+@case("limits/producers_per_topic")
+async def producers_per_topic(broker: Target) -> None:
+    topic = broker.topic()
+    probe = await broker.producing(topic)
+    await probe.producer(topic, 2)
+    await probe.refused("ProducerBusy", "PRODUCER", topic=topic, producer_id=3)
+
+
+@case("limits/consumers_per_subscription")
+async def consumers_per_subscription(broker: Target) -> None:
+    topic = broker.topic()
+    probe = await broker.subscribed(topic, "Shared")
+    await probe.subscribe(topic, "Shared", consumer_id=2)
+    await probe.refused("ConsumerBusy", "SUBSCRIBE", **subscription(topic, "Shared", 3))
+
+
+@case("nocreate/producer")
+async def no_topic_for_producer(broker: Target) -> None:
+    probe, topic = await broker.connected(), broker.topic()
+    await probe.lookup(topic)
+    await probe.refused("TopicNotFound", "PRODUCER", topic=topic, producer_id=1)
+
+
+@case("nocreate/subscribe")
+async def no_topic_for_consumer(broker: Target) -> None:
+    probe, topic = await broker.connected(), broker.topic()
+    await probe.lookup(topic)
+    await probe.refused("TopicNotFound", "SUBSCRIBE", **subscription(topic))
+
+
+@case("nocreate/subscription")
+async def no_subscription(broker: Target) -> None:
+    probe, topic = await broker.connected(), broker.topic()
+    await broker.rest("PUT", admin_path(topic))
+    await probe.lookup(topic)
+    await probe.refused("SubscriptionNotFound", "SUBSCRIBE", **subscription(topic, durable=True))
+
+
+@case("nocreate/nondurable")
+async def nondurable(broker: Target) -> None:
+    topic = broker.topic()
+    await broker.rest("PUT", admin_path(topic))
+    await broker.subscribed(topic, durable=False)
