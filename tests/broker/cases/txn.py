@@ -28,6 +28,16 @@ async def switched_off(broker: Target, name: str, fields: dict[str, Any]) -> Non
     await probe.stays_open()
 
 
+async def found(broker: Target, probe: Probe) -> None:
+    """LOOKUP of the coordinator, repeated until the namespace of its topic has been made."""
+    for _ in range(TRIES):
+        body = await probe.request("LOOKUP", "LOOKUP_RESPONSE", topic=COORDINATOR, authoritative=False)
+        if body.response == body.Connect:
+            return
+        await broker.advance(0.2)
+    raise AssertionError("the coordinator is not found")
+
+
 async def loaded(broker: Target, probe: Probe, name: str, answer: str, **fields: Any) -> Any:
     """A request to the coordinator, repeated while that loads; returns the body of the answer."""
     for _ in range(TRIES):
@@ -41,7 +51,7 @@ async def loaded(broker: Target, probe: Probe, name: str, answer: str, **fields:
 
 async def begun(broker: Target, probe: Probe) -> dict[str, int]:
     """LOOKUP, TC_CLIENT_CONNECT_REQUEST and NEW_TXN; returns the fields with the transaction's id."""
-    await probe.lookup(COORDINATOR)
+    await found(broker, probe)
     await loaded(broker, probe, "TC_CLIENT_CONNECT_REQUEST", "TC_CLIENT_CONNECT_RESPONSE")
     body = await loaded(broker, probe, "NEW_TXN", "NEW_TXN_RESPONSE", txn_ttl_millis=60_000)
     assert body.HasField("txnid_most_bits"), body
@@ -59,12 +69,25 @@ async def end(probe: Probe, action: str, txn: dict[str, int]) -> None:
     await succeeds(probe, "END_TXN", txn_action=TxnAction.Value(action), **txn)
 
 
+async def stored(broker: Target, probe: Probe, topic: str, txn: dict[str, int]) -> None:
+    """PRODUCER, and SEND in a transaction; again if the topic was closed, as it does not load yet."""
+    of_metadata = {f"meta_{key}": value for key, value in txn.items()}
+    for _ in range(TRIES):
+        await probe.producer(topic)
+        probe.publish(payload=b"in", **txn, **of_metadata)
+        answer = await probe.next()
+        if answer.command == "SEND_RECEIPT":
+            return
+        assert answer.command == "CLOSE_PRODUCER", answer.base
+        await broker.advance(0.2)
+    raise AssertionError("the topic does not load")
+
+
 async def sent_in(broker: Target, probe: Probe, topic: str) -> dict[str, int]:
     """Begin a transaction and SEND in it; returns the fields with its id."""
     txn = await begun(broker, probe)
-    await probe.producer(topic)
     await succeeds(probe, "ADD_PARTITION_TO_TXN", partitions=[topic], **txn)
-    await probe.publish_all(b"in", **txn, **{f"meta_{key}": value for key, value in txn.items()})
+    await stored(broker, probe, topic, txn)
     return txn
 
 
@@ -77,8 +100,9 @@ async def new(broker: Target) -> None:
 @case("txn/commit")
 async def commit(broker: Target) -> None:
     topic = broker.topic()
-    probe, consumer = await broker.connected(), await broker.subscribed(topic, permits=10)
+    probe = await broker.connected()
     txn = await sent_in(broker, probe, topic)
+    consumer = await broker.subscribed(topic, permits=10)
     await consumer.nothing()
     await end(probe, "COMMIT", txn)
     assert payloads(await consumer.messages(1)) == [b"in"]
@@ -87,8 +111,9 @@ async def commit(broker: Target) -> None:
 @case("txn/abort")
 async def abort(broker: Target) -> None:
     topic = broker.topic()
-    probe, consumer = await broker.connected(), await broker.subscribed(topic, permits=10)
+    probe = await broker.connected()
     txn = await sent_in(broker, probe, topic)
+    consumer = await broker.subscribed(topic, permits=10)
     await consumer.nothing()
     await end(probe, "ABORT", txn)
     await probe.publish_all(b"plain", first=1)
@@ -107,9 +132,10 @@ async def remaining(broker: Target, topic: str) -> list[bytes]:
 
 @case("txn/ack_in_txn")
 async def ack_in_transaction(broker: Target) -> None:
-    topic = await broker.filled(2)
-    probe, consumer = await broker.connected(), await broker.subscribed(topic, permits=10)
+    probe = await broker.connected()
     txn = await begun(broker, probe)
+    topic = await broker.filled(2)
+    consumer = await broker.subscribed(topic, permits=10)
     subscription = [{**SUBSCRIPTION, "topic": topic}]
     await succeeds(probe, "ADD_SUBSCRIPTION_TO_TXN", subscription=subscription, **txn)
     message_id = id_of((await consumer.messages(2))[0].body.message_id)
@@ -133,5 +159,4 @@ async def end_unknown(broker: Target) -> None:
 
 @case("txn/send_unknown_txn")
 async def send_unknown(broker: Target) -> None:
-    probe = await broker.producing(broker.topic())
-    await probe.publish_all(b"m", **UNKNOWN)
+    await stored(broker, await broker.connected(), broker.topic(), UNKNOWN)
