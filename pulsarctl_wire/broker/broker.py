@@ -66,8 +66,11 @@ class Broker:
                 opening = self.scheduler.spawn(self._open(name, create))
                 if not opening.done:
                     self._opening[name.full] = opening
-                    opening.then(lambda: self._opening.pop(name.full, None))
+                    opening.then(lambda: self._opened(name))
                 return await opening
+
+    def _opened(self, name: TopicName) -> None:
+        del self._opening[name.full]
 
     async def _open(self, name: TopicName, create: bool) -> AnyTopic:
         stored = name.full in self.cluster.namespaces.topics

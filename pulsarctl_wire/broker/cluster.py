@@ -23,6 +23,7 @@ from pulsarctl_wire.broker.names import TopicName, bundle_of
 from pulsarctl_wire.broker.namespaces import Namespaces
 from pulsarctl_wire.broker.persistent import new_row
 from pulsarctl_wire.broker.scheduler import Scheduler
+from pulsarctl_wire.broker.schemas import Schemas
 from pulsarctl_wire.broker.settings import Settings
 from pulsarctl_wire.broker.watchers import Watchers
 from pulsarctl_wire.wire.frame import Frame
@@ -47,6 +48,7 @@ class Cluster:
         self.journal = Journal(self.scheduler, rows)
         self.ends = dict(ends or {})
         self.namespaces = Namespaces(self.journal, settings)
+        self.schemas = Schemas(self.journal)
         self.watchers = Watchers(self)
         self.touched: dict[Connection, None] = {}
         self.brokers = [Broker(self, number) for number in range(brokers)]
@@ -139,3 +141,18 @@ class Cluster:
         self.journal.put("topics", name.full, {**row, "properties": properties or {}})
         await self.journal.synced()
         self.watchers.changed(name, created=True)
+
+    def default_partitions(self, name: TopicName) -> int:
+        """The number of partitions of topics made because a client uses them; 0: not partitioned."""
+        override = self.namespaces.policies(name.namespace).get("autoTopicCreationOverride") or {}
+        kind = override.get("topicType", self.settings.allowAutoTopicCreationType)
+        partitions: int = override.get("defaultNumPartitions", self.settings.defaultNumPartitions)
+        return partitions if kind == "partitioned" else 0
+
+    async def create_partitioned(self, name: TopicName, partitions: int, properties: Any = None) -> None:
+        """Make a partitioned topic with its partitions, or the partitions it lacks."""
+        self.namespaces.create_partitioned(name, partitions, properties or {})
+        for number in range(partitions):
+            partition = name._replace(local=f"{name.local}-partition-{number}")
+            if name.is_persistent and partition.full not in self.namespaces.topics:
+                await self.create_topic(partition)

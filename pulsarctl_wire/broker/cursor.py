@@ -7,6 +7,7 @@
 Stored as a row of "cursors", and a row for each block, so that an acknowledgement changes little.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from pulsarctl_wire.broker.journal import Journal, Row
@@ -25,7 +26,7 @@ def words_of(mask: int) -> list[int]:
     return words
 
 
-def mask_of(words: list[int]) -> int:
+def mask_of(words: Iterable[int]) -> int:
     """An ack_set as one number."""
     mask = 0
     for at, word in enumerate(words):

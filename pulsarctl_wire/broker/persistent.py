@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
 from pulsarctl_wire.broker.cursor import Cursor, load_cursor
 from pulsarctl_wire.broker.journal import Row
-from pulsarctl_wire.broker.log import Ledger, Log, Position
+from pulsarctl_wire.broker.log import Entry, Ledger, Log, Position
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.subscription import Subscription
@@ -240,6 +240,16 @@ class PersistentTopic(Topic):
             else:
                 high = middle
         return low
+
+    async def last_entry(self) -> Entry | None:
+        """The last message that is stored; None if there is none."""
+        index = self.log.stored
+        while index > self.log.first:
+            index -= 1
+            entry = await self.log.entry(index, self.scheduler)
+            if entry is None or entry.metadata is None or not entry.metadata.HasField("marker_type"):
+                return entry
+        return None
 
     # -- the end
 

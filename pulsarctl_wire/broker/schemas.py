@@ -13,9 +13,7 @@ from pulsarctl_wire.broker.schema_rules import Schema, incompatible
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
 
-NO_SCHEMA: Final = frozenset(
-    {WireSchema.AutoConsume, getattr(WireSchema, "None"), getattr(WireSchema, "Bytes", -1)}
-)
+NO_SCHEMA: Final = frozenset({WireSchema.AutoConsume, WireSchema.Type.Value("None")})
 """Types in PRODUCER and SUBSCRIBE that are no schema."""
 
 

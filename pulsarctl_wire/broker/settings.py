@@ -1,5 +1,6 @@
 """The broker's settings, with the names and defaults of Pulsar's standalone.conf."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -37,3 +38,8 @@ class Settings:
     subscriptionKeySharedUseConsistentHashing: bool = True
     subscriptionPatternMaxLength: int = 50
     transactionCoordinatorEnabled: bool = False
+
+
+def parse_settings(lines: Mapping[str, object]) -> Settings:
+    """The settings with these changes."""
+    return Settings(**lines)  # type: ignore[arg-type]

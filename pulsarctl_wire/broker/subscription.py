@@ -1,6 +1,6 @@
 """A subscription of a persistent topic: its cursor, its consumers, and what they may ask for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, Consumer
@@ -11,7 +11,7 @@ from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, MessageIdData
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.broker.topic import Topic
+    from pulsarctl_wire.broker.persistent import PersistentTopic
 
 DIFFERENT = "Subscription is of different type"
 
@@ -19,7 +19,7 @@ DIFFERENT = "Subscription is of different type"
 class Subscription:
     """A subscription, whose consumers are all of the type `kind` while there are any."""
 
-    def __init__(self, topic: "Topic", name: str, cursor: Cursor) -> None:
+    def __init__(self, topic: "PersistentTopic", name: str, cursor: Cursor) -> None:
         self.topic = topic
         self.name = name
         self.cursor = cursor
@@ -185,7 +185,7 @@ class Subscription:
         if slot is not None and self.dispatcher is not None:
             self.dispatcher.settled(consumer, slot)
 
-    def ack_until(self, consumer: Consumer, ids: list[MessageIdData]) -> None:
+    def ack_until(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> None:
         """Acknowledge everything up to a message; ignored unless there is exactly one id, and for shared types."""
         if len(ids) != 1 or consumer.kind in INDIVIDUAL:
             return

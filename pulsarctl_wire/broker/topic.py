@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.scheduler import Completion
+from pulsarctl_wire.broker.schemas import NO_SCHEMA, from_wire
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandSend,
@@ -19,6 +20,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     Shared,
     WaitForExclusive,
 )
+from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
 
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.broker import Broker
@@ -62,6 +64,36 @@ class Topic:
         except Refused:
             self._release(producer)
             raise
+
+    def check_producer(self, encrypted: bool) -> None:
+        """Raises Refused if the topic takes no such producers."""
+        if not encrypted and self.policy("encryption_required"):
+            raise Refused("MetadataError", f"Encryption is required in {self.name.full}")
+
+    def policy(self, name: str) -> Any:
+        """A policy of the namespace, by its name in the admin API; None if it is not set."""
+        return self.broker.cluster.namespaces.policies(self.name.namespace).get(name)
+
+    async def register_schema(self, schema: WireSchema) -> bytes:
+        """The version of a schema, which is registered if it is new. Raises Refused."""
+        if schema.type in NO_SCHEMA:
+            return b""
+        stored = self.broker.cluster.schemas.add(
+            self.name, from_wire(schema), self.strategy, self.scheduler.time_ms
+        )
+        await self.journal.synced()
+        return stored.version
+
+    async def check_consumer_schema(self, schema: WireSchema) -> None:
+        """Raises Refused if consumers with this schema cannot read the topic."""
+        if schema.type not in NO_SCHEMA:
+            self.broker.cluster.schemas.check(self.name, from_wire(schema), self.strategy)
+
+    @property
+    def strategy(self) -> str:
+        """How compatible schemas must be."""
+        strategy: str = self.policy("schema_compatibility_strategy") or "FULL"
+        return strategy
 
     def check_open(self) -> None:
         """Raises Refused if the topic takes no producers."""

@@ -113,6 +113,9 @@ class VolatileSubscription:
     def dispatch_soon(self) -> None:
         """There is never anything to deliver later."""
 
+    def check_end(self) -> None:
+        """There is no end."""
+
     def flow(self, consumer: Consumer) -> None:
         """New permits only count for new messages."""
 

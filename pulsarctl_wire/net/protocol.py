@@ -61,6 +61,7 @@ _FEATURES: Final = {
     "supports_partial_producer": True,
     "supports_get_partitioned_metadata_without_auto_creation": True,
 }
+_SMALLEST_FRAME: Final = 10  # bytes: both sizes, and a command with nothing but its type
 _MOST_ROUNDS: Final = 10  # of AUTH_CHALLENGE before CONNECTED, as in the Java client
 _SUBJECTS: Final = {
     "producer_id": ("SEND_RECEIPT", "SEND_ERROR", "CLOSE_PRODUCER"),
@@ -116,6 +117,8 @@ class FrameProtocol(Outbox["Event | Warned | Outcome | Challenge"]):
                 self._take(event)
         elif stream.awaited > stream.limit:
             self._too_large(stream.awaited)
+        elif 0 < stream.awaited < _SMALLEST_FRAME:
+            self.fail(f"{self._sender} announced a frame of {stream.awaited} bytes, too few for a command")
 
     def send(self, data: bytes) -> None:
         """Send bytes as they are, usually whole frames. Raises LinkClosed."""

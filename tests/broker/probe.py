@@ -130,9 +130,18 @@ class Probe(FrameSocket):
         self.target = target
         self.frames: deque[Frame] = deque()
         self.pings = 0
+        self.sent = self.received = 0  # bytes
         self.answers_pings = True
         self._ids = count(1)
         self._changed = asyncio.Event()
+
+    def write(self, data: bytes) -> None:
+        self.sent += len(data)
+        super().write(data)
+
+    def data_received(self, data: bytes) -> None:
+        self.received += len(data)
+        super().data_received(data)
 
     def handle(self, event: Any) -> None:
         assert isinstance(event, Frame), event

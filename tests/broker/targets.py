@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
+import socket
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from broker.probe import SETTINGS, Target, host_and_port
-from interop.brokers import Standalone
+from broker.probe import SETTINGS, Probe, Target, host_and_port
+from interop.brokers import RestError, Standalone
+
+from pulsarctl_wire.broker.server import Server
+from pulsarctl_wire.broker.settings import parse_settings
 
 
 class RealTarget(Target):
@@ -38,6 +43,57 @@ class RealTarget(Target):
 
     def token(self, role: str, expires_in: float | None = None) -> str:
         return self.broker.token(role, expires_in)
+
+
+class EmbeddedTarget(Target):
+    """An embedded broker of its own, in the same event loop."""
+
+    embedded = True
+
+    def __init__(self, setting: str) -> None:
+        super().__init__()
+        self.setting = setting
+        self.server = Server(parse_settings(SETTINGS[setting]))
+        sock = socket.create_server(("127.0.0.1", 0))
+        self.address = self.server.listen(self.server.cluster.brokers[0], sock)
+        self.probes: list[Probe] = []
+        self.http_url = ""
+        self.tokens = {}
+
+    async def __aexit__(self, *reason: object) -> None:
+        await super().__aexit__(*reason)
+        await self.server.close()
+
+    async def connection(self) -> Probe:
+        probe = await super().connection()
+        self.probes.append(probe)
+        return probe
+
+    async def settle(self, seconds: float = 0.4) -> None:
+        await self.server.idle()
+        while not self._is_settled():
+            await asyncio.sleep(0)
+            await self.server.idle()
+
+    def _is_settled(self) -> bool:
+        """Whether both sides of all connections have received what the other side sent."""
+        peers = {state.client: peer for state, peer in self.server.peers.items()}
+        return all(
+            probe.closed.done()
+            or ((peer := peers.get(probe.connection.client)) is not None)
+            and (peer.sent, peer.received) == (probe.received, probe.sent)
+            for probe in self.probes
+        )
+
+    async def advance(self, seconds: float) -> None:
+        await self.settle()
+        await self.server.advance(seconds, self.settle)
+
+    async def rest(self, method: str, path: str, body: object = None) -> Any:
+        answer = await self.server.admin(method, path, body)
+        if answer.status >= 300:
+            raise RestError(answer.status, json.dumps(answer.value))
+        return answer.value
 
 
 def real_broker(setting: str, directory: Path) -> Standalone:

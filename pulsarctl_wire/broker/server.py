@@ -1,0 +1,287 @@
+"""The embedded broker as a server: sockets and storage around the pure core (`cluster.py`)."""
+
+import asyncio
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+from pulsarctl_wire.broker.admin import Answer, answer
+from pulsarctl_wire.broker.broker import Broker
+from pulsarctl_wire.broker.cluster import Cluster
+from pulsarctl_wire.broker.connection import Connection
+from pulsarctl_wire.broker.journal import Commit, Read
+from pulsarctl_wire.broker.settings import Settings
+from pulsarctl_wire.broker.storage import Memory, Storage, Worker
+from pulsarctl_wire.net.frame_socket import FrameSocket
+from pulsarctl_wire.net.listener import Listener, Make
+from pulsarctl_wire.net.protocol import FrameProtocol
+from pulsarctl_wire.net.settings import Address
+from pulsarctl_wire.wire import frame
+from pulsarctl_wire.wire.frame import FRAME_PADDING, Frame
+
+T = TypeVar("T")
+
+
+class Peer(FrameSocket):
+    """The socket of a client."""
+
+    def __init__(self, server: "Server", broker: Broker, client: Address) -> None:
+        protocol = FrameProtocol(frame.Connection(0), to_broker=True)
+        super().__init__(protocol)
+        protocol._stream.limit = server.cluster.settings.maxMessageSize + FRAME_PADDING
+        self._server = server
+        self._broker = broker
+        self._client = client
+        self.state: Connection | None = None
+        self.sent = self.received = 0
+        """Bytes so far."""
+
+    def connection_made(self, transport: Any) -> None:
+        """asyncio: connected."""
+        super().connection_made(transport)
+        server = self._server
+        server.set_time()
+        secure = transport.get_extra_info("ssl_object") is not None
+        self.state = server.cluster.connect(self._broker, str(self._client), secure=secure)
+        server.peers[self.state] = self
+        server.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes were received."""
+        self.received += len(data)
+        self._server.set_time()
+        super().data_received(data)
+        self._server.flush()
+
+    def handle(self, event: Any) -> None:
+        """A frame was received."""
+        if isinstance(event, Frame) and not event.partial and self.state is not None:
+            self._server.cluster.receive(self.state, event)
+
+    def sync(self) -> None:
+        """Handle what was received; bytes that are not a frame end the connection."""
+        super(FrameSocket, self).sync()
+        if self.protocol.failure and not self.transport.is_closing():
+            self._server.cluster.disconnect(self.state)
+            self.transport.close()
+
+    def pause_writing(self) -> None:
+        """asyncio: the client reads too slowly."""
+        super().pause_writing()
+        self._server.cluster.set_writable(self.state, False)
+
+    def resume_writing(self) -> None:
+        """asyncio: the client has read enough."""
+        super().resume_writing()
+        self._server.set_time()
+        self._server.cluster.set_writable(self.state, True)
+        self._server.flush()
+
+    def over(self) -> None:
+        """The connection has ended."""
+        if self.state is not None:
+            self._server.set_time()
+            self._server.peers.pop(self.state, None)
+            self._server.cluster.disconnect(self.state)
+            self._server.flush()
+
+    def flush(self) -> None:
+        """Do what the core wants of the connection."""
+        state = self.state
+        if state is None or self.transport.is_closing():
+            return
+        if state.out:
+            data, state.out = b"".join(state.out), []
+            self.sent += len(data)
+            self.write(data)
+        if state.closed:
+            self.protocol.fail("closed by the broker")
+            self.transport.close()
+        elif state.throttled:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+
+class Server:
+    """Runs a cluster in the current event loop. `offset` are ns by which its clock is ahead of the machine's."""
+
+    def __init__(self, settings: Settings, storage: Storage | None = None, brokers: int = 1) -> None:
+        self.storage = storage or Memory()
+        self.cluster = Cluster(settings, self.storage.rows(), self.storage.ends(), brokers)
+        self.offset = 0
+        self.peers: dict[Connection, Peer] = {}
+        self._listeners: list[Listener] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._in_work = 0
+        self._committing = False
+        self._writer = Worker(self.storage.commit, self._stored)
+        self._reader = Worker(self.storage.read, self._was_read)
+        self.set_time()
+
+    # -- starting and stopping
+
+    def listen(self, broker: Broker, sock: socket.socket) -> Address:
+        """Serve the binary protocol at a socket, which is bound; returns its address."""
+        sock.listen(1024)
+        sock.setblocking(False)
+        listener = Listener(self._note, header=self.cluster.settings.haProxyProtocolEnabled)
+        self._listeners.append(listener)
+
+        def admit() -> Make:
+            return lambda client: Peer(self, broker, client)
+
+        listener.serve(sock, admit)
+        address = Address(*sock.getsockname()[:2])
+        broker.service_url = f"pulsar://{address}"
+        return address
+
+    async def close(self) -> None:
+        """Close everything; what was received is stored."""
+        for listener in self._listeners:
+            await listener.close()
+        for peer in list(self.peers.values()):
+            peer.transport.close()
+        await asyncio.gather(*(peer.closed for peer in list(self.peers.values())))
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.idle()
+        last = self.cluster.journal.take_commit(everything=True)
+        if last is not None:
+            self._writer.put(last)
+        self._writer.stop()
+        self._reader.stop()
+        self.storage.close()
+
+    @staticmethod
+    def _note(text: str) -> None:
+        pass
+
+    # -- time
+
+    def set_time(self) -> None:
+        """Tell the core the time."""
+        self.cluster.set_time(time.perf_counter_ns() + self.offset, time.time_ns() + self.offset)
+
+    async def advance(
+        self, seconds: float, settled: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Move the clock forward; what is due in between happens in order, each after `settled`."""
+        settled = settled or self.idle
+        until = time.perf_counter_ns() + self.offset + int(seconds * 1e9)
+        while True:
+            await settled()
+            at = self.cluster.wake_at
+            if at is None or at > until:
+                break
+            self._move_clock(at)
+        self._move_clock(until)
+        await settled()
+
+    def _move_clock(self, to: int) -> None:
+        self.offset += max(to - (time.perf_counter_ns() + self.offset), 0)
+        self.set_time()
+        self.cluster.wake()
+        self.flush()
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.set_time()
+        self.cluster.wake()
+        self.flush()
+
+    # -- the admin API
+
+    async def admin(self, method: str, path: str, body: Any = None, broker: Broker | None = None) -> Answer:
+        """The answer to a request of the admin API, by path with query."""
+        url = urlsplit(path)
+        query = dict(parse_qsl(url.query, keep_blank_values=True))
+        return await self.run(answer(broker or self.cluster.brokers[0], method, url.path, query, body))
+
+    async def run(self, coroutine: Coroutine[Any, None, T]) -> T:
+        """Run a coroutine of the core."""
+        self.set_time()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        outcome = self.cluster.scheduler.spawn(coroutine)
+
+        def done() -> None:
+            if outcome.error is not None:
+                future.set_exception(outcome.error)
+            else:
+                future.set_result(outcome.value)
+
+        outcome.then(done)
+        self.cluster.wake()
+        self.flush()
+        return await future
+
+    # -- what the core wants
+
+    def flush(self) -> None:
+        """Do what the core wants."""
+        cluster = self.cluster
+        for connection in cluster.take_touched():
+            peer = self.peers.get(connection)
+            if peer is not None:
+                peer.flush()
+        for read in cluster.journal.take_reads():
+            self._in_work += 1
+            self._reader.put(read)
+        if not self._committing:
+            commit = cluster.journal.take_commit()
+            if commit is not None:
+                self._commit(commit)
+        for failure in cluster.scheduler.failures:
+            report("".join(traceback.format_exception(failure)))
+        cluster.scheduler.failures.clear()
+        self._set_timer()
+
+    def _commit(self, commit: Commit) -> None:
+        self._committing = True
+        self._in_work += 1
+        self._writer.put(commit)
+
+    def _stored(self, commit: Commit, error: Exception | None) -> None:
+        self._in_work -= 1
+        self._committing = False
+        if error is not None:
+            report(f"cannot store: {error}")
+            return
+        self.set_time()
+        self.cluster.stored()
+        self.flush()
+
+    def _was_read(self, read: Read, entries: Any) -> None:
+        self._in_work -= 1
+        if isinstance(entries, Exception):
+            report(f"cannot read: {entries}")
+            entries = []
+        self.set_time()
+        self.cluster.was_read(read.number, entries)
+        self.flush()
+
+    def _set_timer(self) -> None:
+        at = self.cluster.wake_at
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if at is not None:
+            seconds = max(at - time.perf_counter_ns() - self.offset, 0) / 1e9
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
+
+    async def idle(self) -> None:
+        """Wait until nothing is left to do but what is due later."""
+        while self._in_work:
+            await asyncio.sleep(0.0002)
+
+
+def report(text: str) -> None:
+    """Say that something went wrong that must not."""
+    sys.__stderr__.write(f"pwire broker: {text}\n")  # type: ignore[union-attr]
+
+
+Note = Callable[[str], None]
