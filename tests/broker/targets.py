@@ -89,6 +89,10 @@ class EmbeddedTarget(Target):
         await self.settle()
         await self.server.advance(seconds, self.settle)
 
+    def now_ms(self) -> int:
+        self.server.set_time()
+        return self.server.cluster.scheduler.time_ms
+
     async def rest(self, method: str, path: str, body: object = None) -> Any:
         answer = await self.server.admin(method, path, body)
         if answer.status >= 300:
