@@ -29,7 +29,7 @@ from pulsarctl_wire.net.frame_socket import FrameSocket
 from pulsarctl_wire.net.protocol import FrameProtocol
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, build_command
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, ServerError
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, ServerError, SingleMessageMetadata
 from pulsarctl_wire.wire.state import NO_REQUEST
 
 if TYPE_CHECKING:
@@ -264,12 +264,25 @@ class Probe(FrameSocket):
             ids.append(receipt.body.message_id)
         return ids
 
+    async def publish_batch(self, *payloads: bytes, first: int = 0, **fields: Any) -> Any:
+        """SEND payloads as one entry; returns the message id of its receipt."""
+        fields = {"num_messages": len(payloads), "meta_num_messages_in_batch": len(payloads), **fields}
+        (message_id,) = await self.publish_all(batch(*payloads, first=first), first=first, **fields)
+        return message_id
+
     async def subscribe(
         self, topic: str, kind: str = "Exclusive", *, consumer_id: int = 1, **fields: Any
     ) -> None:
         """LOOKUP and SUBSCRIBE (at Earliest, subscription "s", unless said otherwise) -> SUCCESS."""
         await self.lookup(topic)
         await self.request("SUBSCRIBE", "SUCCESS", **subscription(topic, kind, consumer_id, **fields))
+
+    async def again(self, topic: str, kind: str = "Exclusive", permits: int = 10, **fields: Any) -> None:
+        """CLOSE_CONSUMER -> SUCCESS, then subscribe with these permits."""
+        await self.request("CLOSE_CONSUMER", "SUCCESS", consumer_id=1)
+        await self.subscribe(topic, kind, **fields)
+        if permits:
+            self.flow(permits)
 
     def flow(self, permits: int, consumer_id: int = 1) -> None:
         """Send FLOW."""
@@ -312,6 +325,10 @@ class Target:
 
     async def advance(self, seconds: float) -> None:
         """Let so much time pass."""
+        raise NotImplementedError
+
+    def now_ms(self) -> int:
+        """The broker's clock: milliseconds since 1970."""
         raise NotImplementedError
 
     async def rest(self, method: str, path: str, body: object = None) -> Any:
@@ -425,6 +442,16 @@ def metadata(sequence_id: int = 0, **fields: Any) -> MessageMetadata:
     return MessageMetadata(
         **{"producer_name": "p", "sequence_id": sequence_id, "publish_time": 1_700_000_000_000, **fields}
     )
+
+
+def batch(*payloads: bytes, first: int = 0, **fields: Any) -> bytes:
+    """The payload of a batch; `fields` are of the metadata of each of its messages."""
+    parts = []
+    for number, payload in enumerate(payloads, first):
+        single = SingleMessageMetadata(payload_size=len(payload), sequence_id=number, **fields)
+        size = single.ByteSize().to_bytes(4, "big")
+        parts.append(size + single.SerializeToString() + payload)
+    return b"".join(parts)
 
 
 def sent(sequence_id: int = 0, payload: bytes = b"hello", **fields: Any) -> bytes:

@@ -38,6 +38,9 @@ class RealTarget(Target):
     async def advance(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
     async def rest(self, method: str, path: str, body: object = None) -> Any:
         return await asyncio.to_thread(self.broker.rest, method, path, body)
 
