@@ -123,10 +123,8 @@ async def base64_key(broker: Target) -> None:
     consumers = await members(broker, topic, *"abc")
     producer = await broker.producing(topic)
     for number, key in enumerate(keys):
-        fields = {
-            "meta_partition_key": b64encode(key.encode()).decode(),
-            "meta_partition_key_b64_encoded": True,
-        }
+        text = b64encode(key.encode()).decode()
+        fields: dict[str, Any] = {"meta_partition_key": text, "meta_partition_key_b64_encoded": True}
         await producer.publish_all(key.encode(), first=number, **fields)
     await each_gets_its(consumers, keys, lambda key: consistent("abc", key))
 
