@@ -135,8 +135,8 @@ async def batch_follows_first(broker: Target) -> None:
     consumers = await members(broker, topic, *"abc")
     producer = await broker.producing(topic)
     payload = b"".join(batch(b"m", partition_key=key_of(name)) for name in "aca")
-    fields = {"num_messages": 3, "meta_num_messages_in_batch": 3, "meta_partition_key": key_of("b")}
-    await producer.publish_all(payload, **fields)
+    counts: dict[str, Any] = {"num_messages": 3, "meta_num_messages_in_batch": 3}
+    await producer.publish_all(payload, meta_partition_key=key_of("b"), **counts)
     assert payloads(await consumers["b"].messages(1)) == [payload]
     for name in "ac":
         await consumers[name].nothing(0.1)
