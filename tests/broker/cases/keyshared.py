@@ -153,27 +153,28 @@ async def no_key(broker: Target) -> None:
     await each_gets_its(consumers, texts, lambda text: consistent("abc", text))
 
 
-async def joined(broker: Target, **fields: Any) -> tuple[Probe, Any, Probe]:
-    """Consumer a, the id of a message that it has not acknowledged, and b, which has joined since.
+async def joined(broker: Target, **fields: Any) -> tuple[Probe, list[Any], Probe]:
+    """Consumer a, the ids of three messages that it has not acknowledged, and b, which has joined since.
 
-    Both messages have a key that is b's now; the second was published after b had joined.
+    The first two have a key that is b's now, and so has a fourth, published after b had joined.
     """
     topic = broker.topic()
     key = key_of("b", "ab")
     a = await member(broker, topic, "a", **fields)
-    await publish(broker, topic, [key])
-    (message,) = await a.messages(1)
+    await publish(broker, topic, [key, key, key_of("a", "ab")])
+    ids = [each.body.message_id for each in await a.messages(3)]
     b = await member(broker, topic, "b", **fields)
     await publish(broker, topic, [key])
-    return a, message.body.message_id, b
+    return a, ids, b
 
 
 @case("keyshared/joining_waits_for_acks")
 async def joining_waits_for_acks(broker: Target) -> None:
-    a, pending, b = await joined(broker)
+    a, ids, b = await joined(broker)
     await b.nothing()
-    await a.nothing(0)
-    await a.acked(pending)
+    await a.acked(ids[0])
+    await b.nothing()
+    await a.acked(ids[1])
     await b.messages(1)
     await a.nothing()
 
