@@ -93,6 +93,8 @@ async def permits_lost_on_close(broker: Target) -> None:
     await consumer.again(topic, permits=0)
     await broker.filled(1, topic)
     await consumer.nothing()
+    consumer.flow(1)
+    await consumer.messages(1)
 
 
 @case("flow/stats_permits")

@@ -17,6 +17,8 @@ async def late_subscriber(broker: Target) -> None:
     await producer.publish_all(b"early")
     consumer = await broker.subscribed(topic, permits=10)
     await consumer.nothing()
+    await producer.publish_all(b"later", first=1)
+    assert payloads(await consumer.messages(1)) == [b"later"]
 
 
 @case("nonpersistent/exclusive_two")

@@ -152,6 +152,8 @@ async def initial_ignored_when_exists(broker: Target) -> None:
     consumer = await broker.subscribed(topic := await broker.filled(2), initialPosition=0)
     await consumer.again(topic)
     await consumer.nothing()
+    await (await broker.producing(topic)).publish_all(b"later")
+    assert payloads(await consumer.messages(1)) == [b"later"]
 
 
 FROM_FIRST = [b"m0", b"m1", b"m2", b"m3", b"m4"]
