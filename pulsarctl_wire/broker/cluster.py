@@ -70,9 +70,8 @@ class Cluster:
         return connection
 
     def receive(self, connection: Connection, frame: Frame) -> None:
-        """A client has sent a frame."""
+        """A client has sent a frame; call `wake` after the last of those that came together."""
         connection.receive(frame)
-        self.scheduler.run()
 
     def disconnect(self, connection: Connection) -> None:
         """The connection has ended."""
@@ -81,9 +80,8 @@ class Cluster:
         self.scheduler.run()
 
     def set_writable(self, connection: Connection, writable: bool) -> None:
-        """Whether the connection takes more bytes now."""
+        """Whether the connection takes more bytes now; call `wake` afterwards."""
         connection.set_writable(writable)
-        self.scheduler.run()
 
     def stored(self) -> None:
         """The oldest commit that was taken is durable."""

@@ -37,6 +37,9 @@ _FEATURES: Final = {
 _PING: Final = build_frame(build_command("PING"))
 _PONG: Final = build_frame(build_command("PONG"))
 
+MOST_UNSENT: Final = 1 << 18
+"""Bytes after which consumers get no more messages until the owner has taken them."""
+
 START, CONNECTED, CLOSED = range(3)
 
 
@@ -69,6 +72,7 @@ class Connection:
         self.client_version = ""
         self.features = FeatureFlags()
         self.out: list[bytes] = []
+        self.unsent = 0
         self.paused = False
         self.throttled = False
         self.producers: dict[int, Any] = {}  # Producer or Opening
@@ -188,7 +192,15 @@ class Connection:
         """Send bytes."""
         if self.state != CLOSED:
             self.out.append(data)
+            self.unsent += len(data)
+            if self.unsent > MOST_UNSENT:
+                self.paused = True
             self.cluster.touched[self] = None
+
+    def take_out(self) -> bytes:
+        """The bytes to be sent."""
+        data, self.out, self.unsent = b"".join(self.out), [], 0
+        return data
 
     def send(self, name: str, **fields: Any) -> None:
         """Send a command."""

@@ -185,6 +185,9 @@ class PersistentTopic(Topic):
             raise Refused("NotAllowedError", f"{kind} subscription with the same name already exists.")
         if subscription is None:
             subscription = self._create(command, name)
+            if command.start_message_rollback_duration_sec:
+                time_ms = self.scheduler.time_ms - command.start_message_rollback_duration_sec * 1000
+                subscription.cursor.reset(await self.index_at(time_ms))
             if command.durable:
                 await self.journal.synced()
         consumer = Consumer(connection, command, subscription)

@@ -20,8 +20,10 @@ from pulsarctl_wire.net.frame_socket import FrameSocket
 from pulsarctl_wire.net.listener import Listener, Make
 from pulsarctl_wire.net.protocol import FrameProtocol
 from pulsarctl_wire.net.settings import Address
+from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.wire import frame
 from pulsarctl_wire.wire.frame import FRAME_PADDING, Frame
+from pulsarctl_wire.wire.proxy_header import header_size, may_be_header, parse_header
 
 T = TypeVar("T")
 
@@ -37,6 +39,7 @@ class Peer(FrameSocket):
         self._broker = broker
         self._client = client
         self.state: Connection | None = None
+        self._head: bytes | None = b"" if server.cluster.settings.haProxyProtocolEnabled else None
         self.sent = self.received = 0
         """Bytes so far."""
 
@@ -54,8 +57,29 @@ class Peer(FrameSocket):
         """asyncio: bytes were received."""
         self.received += len(data)
         self._server.set_time()
+        if self._head is not None:
+            data = self._without_header(self._head + data)
         super().data_received(data)
         self._server.flush()
+
+    def _without_header(self, data: bytes) -> bytes:
+        """What follows a PROXY header, if there is one; nothing while it is not complete."""
+        if not may_be_header(data):
+            self._head = None
+            return data
+        try:
+            size = header_size(data)
+            if len(data) < size:
+                self._head = data
+                return b""
+            self._head = None
+            source = parse_header(data[:size]).source
+        except WireError as error:
+            self.protocol.fail(str(error))
+            return b""
+        if source is not None and self.state is not None:
+            self.state.client = str(Address(*source))
+        return data[size:]
 
     def handle(self, event: Any) -> None:
         """A frame was received."""
@@ -95,16 +119,19 @@ class Peer(FrameSocket):
         if state is None or self.transport.is_closing():
             return
         if state.out:
-            data, state.out = b"".join(state.out), []
+            data = state.take_out()
             self.sent += len(data)
             self.write(data)
         if state.closed:
             self.protocol.fail("closed by the broker")
             self.transport.close()
-        elif state.throttled:
+            return
+        if state.throttled:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
+        if state.paused and not self.protocol.paused:
+            self._server.cluster.set_writable(state, True)
 
 
 class Server:
@@ -129,7 +156,7 @@ class Server:
         """Serve the binary protocol at a socket, which is bound; returns its address."""
         sock.listen(1024)
         sock.setblocking(False)
-        listener = Listener(self._note, header=self.cluster.settings.haProxyProtocolEnabled)
+        listener = Listener(self._note)
         self._listeners.append(listener)
 
         def admit() -> Make:
@@ -185,13 +212,11 @@ class Server:
     def _move_clock(self, to: int) -> None:
         self.offset += max(to - (time.perf_counter_ns() + self.offset), 0)
         self.set_time()
-        self.cluster.wake()
         self.flush()
 
     def _wake(self) -> None:
         self._timer = None
         self.set_time()
-        self.cluster.wake()
         self.flush()
 
     # -- the admin API
@@ -215,7 +240,6 @@ class Server:
                 future.set_result(outcome.value)
 
         outcome.then(done)
-        self.cluster.wake()
         self.flush()
         return await future
 
@@ -224,10 +248,13 @@ class Server:
     def flush(self) -> None:
         """Do what the core wants."""
         cluster = self.cluster
-        for connection in cluster.take_touched():
-            peer = self.peers.get(connection)
-            if peer is not None:
-                peer.flush()
+        cluster.wake()
+        while touched := cluster.take_touched():
+            for connection in touched:
+                peer = self.peers.get(connection)
+                if peer is not None:
+                    peer.flush()
+            cluster.wake()
         for read in cluster.journal.take_reads():
             self._in_work += 1
             self._reader.put(read)

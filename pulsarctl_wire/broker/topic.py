@@ -67,8 +67,13 @@ class Topic:
 
     def check_producer(self, encrypted: bool) -> None:
         """Raises Refused if the topic takes no such producers."""
-        if not encrypted and self.policy("encryption_required"):
+        if self.needs_encryption and not encrypted:
             raise Refused("MetadataError", f"Encryption is required in {self.name.full}")
+
+    @property
+    def needs_encryption(self) -> bool:
+        """Whether every message must be encrypted."""
+        return bool(self.policy("encryption_required"))
 
     def policy(self, name: str) -> Any:
         """A policy of the namespace, by its name in the admin API; None if it is not set."""

@@ -84,6 +84,11 @@ def build_header(version: int, source: End, target: End) -> bytes:
     return _V2_HEAD.pack(PROXY_V2, _PROXY, 0x11 if four else 0x21, len(block)) + block
 
 
+def may_be_header(data: bytes) -> bool:
+    """Whether `data` is the beginning of a header, or may be once there is more of it."""
+    return any(known.startswith(data[: len(known)]) for known in (PROXY_V1, PROXY_V2))
+
+
 def header_size(data: bytes) -> int:
     """Bytes of the header that `data` begins with. If `data` has fewer, read up to that many and call again.
 

@@ -80,11 +80,11 @@ class EmbeddedTarget(Target):
 
     def _is_settled(self) -> bool:
         """Whether both sides of all connections have received what the other side sent."""
-        peers = {state.client: peer for state, peer in self.server.peers.items()}
+        peers = {peer.connection.client: peer for state, peer in self.server.peers.items()}
         return all(
             probe.closed.done()
-            or ((peer := peers.get(probe.connection.client)) is not None)
-            and (peer.sent, peer.received) == (probe.received, probe.sent)
+            if (peer := peers.get(probe.connection.client)) is None
+            else not probe.closed.done() and (peer.sent, peer.received) == (probe.received, probe.sent)
             for probe in self.probes
         )
 

@@ -92,8 +92,16 @@ def send(connection: Connection, body: CommandSend, frame: Frame) -> None:
         it.error(body.sequence_id, highest, "NotAllowedError", text)
     elif body.HasField("txnid_most_bits") and not connection.settings.transactionCoordinatorEnabled:
         it.error(body.sequence_id, highest, "NotAllowedError", "Transactions are not enabled")
+    elif it.topic.needs_encryption and not _is_encrypted(frame):
+        it.error(body.sequence_id, highest, "MetadataError", "Messages must be encrypted")
     else:
         it.topic.publish(it, body, frame, tail_at)
+
+
+def _is_encrypted(frame: Frame) -> bool:
+    if frame.metadata is None:
+        raise Violation("metadata that cannot be decoded, where it must say that the message is encrypted")
+    return bool(frame.metadata.encryption_keys)
 
 
 def close_producer(connection: Connection, body: Any, frame: Frame) -> Coroutine[Any, None, None] | None:
