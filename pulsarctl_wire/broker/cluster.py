@@ -19,12 +19,13 @@ from pulsarctl_wire.broker.broker import Broker
 from pulsarctl_wire.broker.connection import Connection
 from pulsarctl_wire.broker.handlers import HANDLERS
 from pulsarctl_wire.broker.journal import Journal
-from pulsarctl_wire.broker.names import TopicName, bundle_of
+from pulsarctl_wire.broker.names import TopicName, bundle_of, parse_topic
 from pulsarctl_wire.broker.namespaces import Namespaces
-from pulsarctl_wire.broker.persistent import new_row
+from pulsarctl_wire.broker.persistent import PersistentTopic, new_row
 from pulsarctl_wire.broker.scheduler import Scheduler
 from pulsarctl_wire.broker.schemas import Schemas
 from pulsarctl_wire.broker.settings import Settings
+from pulsarctl_wire.broker.transactions import Coordinators
 from pulsarctl_wire.broker.watchers import Watchers
 from pulsarctl_wire.wire.frame import Frame
 
@@ -50,6 +51,7 @@ class Cluster:
         self.namespaces = Namespaces(self.journal, settings)
         self.schemas = Schemas(self.journal)
         self.watchers = Watchers(self)
+        self.transactions = Coordinators(self)
         self.touched: dict[Connection, None] = {}
         self.brokers = [Broker(self, number) for number in range(brokers)]
         self._owners: dict[tuple[str, int], Broker] = {}
@@ -125,6 +127,14 @@ class Cluster:
         return self._owners.setdefault(self._bundle(name), broker)
 
     # -- topics
+
+    async def loaded(self, topic: str) -> PersistentTopic | None:
+        """A persistent topic, loaded by its owner; None if there is none."""
+        name = parse_topic(topic)
+        if name.full not in self.namespaces.topics:
+            return None
+        found = await self.acquire(self.brokers[0], name).topic(name, create=False)
+        return found if isinstance(found, PersistentTopic) else None
 
     def may_create(self, name: TopicName) -> bool:
         """Whether a topic may be made because a client uses it."""

@@ -172,8 +172,7 @@ class Cursor:
         if not self._deleted:
             self._deleted = True
             self._journal.delete("cursors", self.key)
-            for block in list(self._journal.table(f"acked/{self.key}")):
-                self._journal.delete(f"acked/{self.key}", block)
+            self._journal.delete_table(f"acked/{self.key}")
 
 
 def load_cursor(journal: Journal, key: str) -> Cursor:

@@ -90,13 +90,17 @@ class Dispatcher:
             if not self.is_hidden(entry):
                 return entry
 
+    def deliver_again(self, indexes: list[int]) -> None:
+        """Deliver entries again that are not pending at any consumer."""
+        raise NotImplementedError
+
     def is_hidden(self, entry: Entry) -> bool:
-        """Whether consumers must not see it: then it is acknowledged at once."""
+        """Whether consumers must not see it now; if they never will, it is acknowledged at once."""
         metadata = entry.metadata
         if metadata is None or metadata.HasField("marker_type") or self.topic.is_aborted(metadata):
             self.subscription.skip(entry.index)
             return True
-        return False
+        return self.subscription.transactions.hides(entry.index)
 
     def deliver(self, consumer: Consumer, entry: Entry, slot: int = 0) -> None:
         """Send it an entry."""
@@ -205,6 +209,10 @@ class SingleActive(Dispatcher):
         if consumer is self.active:
             self.rewind()
 
+    def deliver_again(self, indexes: list[int]) -> None:
+        """Deliver everything again that is not acknowledged."""
+        self.rewind()
+
     def close(self) -> None:
         """Stop timers."""
         if self._change is not None:
@@ -301,6 +309,12 @@ class ManyActive(Dispatcher):
                 self.settled(consumer, slot)
         if indexes is None:
             consumer.give_back()
+
+    def deliver_again(self, indexes: list[int]) -> None:
+        """Deliver entries again that are not pending at any consumer."""
+        for index in indexes:
+            self.redelivered[index] = self.redelivered.get(index, 0) + 1
+            self.put_back(index)
 
     def is_delayed(self, entry: Entry) -> bool:
         """Whether it is not to be delivered yet: then it will be put back when it is time."""

@@ -99,6 +99,11 @@ class Journal:
             self._changed[table, key] = None
             self._remember()
 
+    def delete_table(self, table: str) -> None:
+        """Delete all rows of a table."""
+        for key in list(self.table(table)):
+            self.delete(table, key)
+
     def dirty(self, it: Dirty) -> None:
         """Have `it.save` called when the commit is taken."""
         self._dirty[it] = None

@@ -11,6 +11,7 @@ from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.subscription import Subscription
 from pulsarctl_wire.broker.topic import Topic
+from pulsarctl_wire.broker.transactions import Buffer
 from pulsarctl_wire.wire.frame import MAGIC_BROKER_ENTRY, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BrokerEntryMetadata,
@@ -49,6 +50,7 @@ class PersistentTopic(Topic):
         sequences = self.journal.table(f"sequences/{self.log.number}")
         self._sequences: dict[str, int] = {name: each["last"] for name, each in sequences.items()}
         self._fresh = False
+        self.transactions = Buffer(self)
         prefix = f"{self.log.number}/"
         for key in [key for key in self.journal.table("cursors") if key.startswith(prefix)]:
             subscription = key.removeprefix(prefix)
@@ -70,7 +72,12 @@ class PersistentTopic(Topic):
     @property
     def readable(self) -> int:
         """Consumers may see entries before this index."""
-        return self.log.stored
+        first = self.transactions.first_open
+        return self.log.stored if first is None else min(first, self.log.stored)
+
+    def is_aborted(self, metadata: MessageMetadata) -> bool:
+        """Whether an entry was sent in a transaction that was aborted."""
+        return self.transactions.is_aborted(metadata)
 
     # -- publishing
 
@@ -90,6 +97,8 @@ class PersistentTopic(Topic):
             data, at = added + data, len(added)
         metadata = frame.metadata if not frame.partial else None
         index = self.log.append(data, metadata, at)
+        if command.HasField("txnid_most_bits") and command.HasField("txnid_least_bits"):
+            self.transactions.sent((command.txnid_most_bits, command.txnid_least_bits), index)
         producer.begun()
         producer.messages_in += max(command.num_messages, 1)
         producer.bytes_in += len(data)
@@ -100,12 +109,20 @@ class PersistentTopic(Topic):
         if index - self.log.ledgers[-1].first + 1 >= most:
             self._roll()
 
+    def append_own(self, data: bytes, metadata: MessageMetadata) -> int:
+        """Add an entry of the broker's own, such as a marker. Returns its index."""
+        index = self.log.append(data, metadata, 0)
+        self.journal.when_synced(self._durable, index)
+        return index
+
     def _stored(self, producer: Producer, sequence: int, highest: int, index: int) -> None:
-        """An entry is durable."""
-        log = self.log
-        log.stored = index + 1
-        ledger, entry = log.position(index)
+        ledger, entry = self.log.position(index)
         producer.receipt(sequence, highest, ledger, entry)
+        self._durable(index)
+
+    def _durable(self, index: int) -> None:
+        """An entry is stored: consumers may see it."""
+        self.log.stored = index + 1
         if not self._fresh:
             self._fresh = True
             self.scheduler.ready.append(self._dispatch)
@@ -139,6 +156,7 @@ class PersistentTopic(Topic):
         """Delete ledgers that all durable subscriptions have acknowledged, and retention does not keep."""
         marks = [each.cursor.mark for each in self.subscriptions.values() if each.cursor.durable]
         if self.log.trim(min(marks, default=self.log.end)):
+            self.transactions.trim()
             for subscription in self.subscriptions.values():
                 subscription.cursor.ack_before(self.log.first)
 
@@ -246,11 +264,12 @@ class PersistentTopic(Topic):
 
     async def last_entry(self) -> Entry | None:
         """The last message that is stored; None if there is none."""
-        index = self.log.stored
+        index = self.readable
         while index > self.log.first:
             index -= 1
             entry = await self.log.entry(index, self.scheduler)
-            if entry is None or entry.metadata is None or not entry.metadata.HasField("marker_type"):
+            metadata = None if entry is None else entry.metadata
+            if metadata is None or not (metadata.HasField("marker_type") or self.is_aborted(metadata)):
                 return entry
         return None
 
@@ -280,9 +299,9 @@ class PersistentTopic(Topic):
         """Delete it, with everything in it."""
         await self.close()
         for subscription in self.subscriptions.values():
-            subscription.cursor.delete()
-        for name in list(self.journal.table(f"sequences/{self.log.number}")):
-            self.journal.delete(f"sequences/{self.log.number}", name)
+            subscription.forget()
+        self.journal.delete_table(f"sequences/{self.log.number}")
+        self.transactions.delete()
         self.log.delete()
         self.journal.delete("topics", self.name.full)
         await self.journal.synced()

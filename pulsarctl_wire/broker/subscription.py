@@ -8,6 +8,7 @@ from pulsarctl_wire.broker.cursor import Cursor, mask_of
 from pulsarctl_wire.broker.dispatch import Dispatcher, Shared, SingleActive
 from pulsarctl_wire.broker.key_shared import KeyShared
 from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.transactions import PendingAcks
 from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, MessageIdData
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Subscription:
         self.cursor = cursor
         self.kind: int | None = None
         self.dispatcher: Dispatcher | None = None
+        self.transactions = PendingAcks(self)
         self.expired_messages = 0
         self._soon = False
 
@@ -158,12 +160,32 @@ class Subscription:
     def _ack_entry(self, index: int) -> None:
         if not self.cursor.ack(index):
             return
+        self.settle(index)
+        if self.dispatcher is not None:
+            self.dispatcher.acked(index)
+
+    def settle(self, index: int) -> None:
+        """An entry is not pending any more, whoever has it."""
         for consumer in self.consumers if self.kind in INDIVIDUAL else ():
             if index in consumer.pending:
                 self._settle(consumer, index)
                 break
+
+    def apply(self, entries: Iterable[tuple[int, int | None]], until: int) -> None:
+        """Acknowledge what a transaction has: entries, or all but some messages of them, and all before one."""
+        self.cursor.ack_before(until)
+        for index, mask in entries:
+            if mask is None:
+                self._ack_entry(index)
+            elif self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled:
+                self.cursor.ack_some(index, mask.bit_length(), mask)
+        self.check_end()
+
+    def deliver_again(self, indexes: list[int]) -> None:
+        """Deliver entries again whose acknowledgement was aborted."""
         if self.dispatcher is not None:
-            self.dispatcher.acked(index)
+            self.dispatcher.deliver_again(indexes)
+            self.dispatch_soon()
 
     def _ack_some(self, index: int, message_id: MessageIdData) -> None:
         mask = mask_of(message_id.ack_set)
@@ -230,8 +252,13 @@ class Subscription:
         self.disconnect(but=asked_by)
         self.close()
         self.topic.subscriptions.pop(self.name, None)
-        self.cursor.delete()
+        self.forget()
         await self.topic.journal.synced()
+
+    def forget(self) -> None:
+        """Delete what is stored of it."""
+        self.cursor.delete()
+        self.transactions.delete()
 
     def close(self) -> None:
         """Stop timers."""

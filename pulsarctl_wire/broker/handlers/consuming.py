@@ -12,7 +12,7 @@ from pulsarctl_wire.broker.log import Position
 from pulsarctl_wire.broker.persistent import PersistentTopic
 from pulsarctl_wire.broker.refusal import Refused, Violation
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe, ServerError
 
 _MOST_METADATA: Final = 1024  # characters of a consumer's metadata
 _UNSIGNED: Final = 1 << 64
@@ -80,12 +80,29 @@ def ack(connection: Connection, body: CommandAck, frame: Frame) -> None:
     it = _consumer(connection, body.consumer_id)
     if it is None:
         return
-    if body.ack_type == CommandAck.Cumulative:
+    if body.HasField("txnid_most_bits") and body.HasField("txnid_least_bits"):
+        try:
+            _ack_in_transaction(it, body)
+        except Refused as refused:
+            error = {"error": ServerError.Value(refused.code), "message": str(refused)}
+            if body.HasField("request_id"):
+                connection.send("ACK_RESPONSE", consumer_id=it.id, request_id=body.request_id, **error)
+            return
+    elif body.ack_type == CommandAck.Cumulative:
         it.subscription.ack_until(it, body.message_id)
     else:
         it.subscription.ack(it, body.message_id)
     if body.HasField("request_id"):
         connection.cluster.journal.when_synced(_acked, connection, body.consumer_id, body.request_id)
+
+
+def _ack_in_transaction(it: Consumer, body: CommandAck) -> None:
+    pending = it.subscription.transactions
+    txn = body.txnid_most_bits, body.txnid_least_bits
+    if body.ack_type == CommandAck.Cumulative:
+        pending.ack_until(txn, body.message_id)
+    else:
+        pending.ack(txn, body.message_id)
 
 
 def _acked(connection: Connection, consumer_id: int, request_id: int) -> None:

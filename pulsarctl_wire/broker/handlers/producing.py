@@ -90,8 +90,12 @@ def send(connection: Connection, body: CommandSend, frame: Frame) -> None:
     elif body.HasField("message_id"):
         text = "Only shadow topic supports sending messages with messageId"
         it.error(body.sequence_id, highest, "NotAllowedError", text)
-    elif body.HasField("txnid_most_bits") and not connection.settings.transactionCoordinatorEnabled:
-        it.error(body.sequence_id, highest, "NotAllowedError", "Transactions are not enabled")
+    elif (
+        body.HasField("txnid_most_bits")
+        and body.HasField("txnid_least_bits")
+        and not connection.settings.transactionCoordinatorEnabled
+    ):
+        it.error(body.sequence_id, highest, "NotAllowedError", "Transaction buffer disable!")
     elif it.topic.needs_encryption and not _is_encrypted(frame):
         it.error(body.sequence_id, highest, "MetadataError", "Messages must be encrypted")
     else:

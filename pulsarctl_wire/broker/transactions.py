@@ -1,0 +1,275 @@
+"""Transactions (PIP-31): the coordinators, and what topics and subscriptions know of transactions.
+
+    Coordinators    which transactions are open, and what they touched; ends them
+    Buffer          of a topic: which transactions have messages in it, and which were aborted
+    PendingAcks     of a subscription: what transactions have acknowledged
+
+All share one storage, so a transaction ends in a single commit: markers in its topics, acknowledgements, and
+the coordinator's row. Stored as rows:
+
+    transactions             most/least -> {ttl, opened, topics, subscriptions}
+    txn-open/LOG             most/least -> {first}: the index of its first message
+    txn-aborted/LOG          most/least -> {last}: the index of its marker
+    txn-acks/LOG/NAME        most/least -> {entries: [[index, open messages of the batch or null]], until}
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from pulsarctl_wire.broker.cursor import mask_of
+from pulsarctl_wire.broker.journal import Row
+from pulsarctl_wire.broker.names import parse_topic
+from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.scheduler import Timer
+from pulsarctl_wire.wire.commands import build_command
+from pulsarctl_wire.wire.frame import build_frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    TXN_ABORT,
+    TXN_COMMIT,
+    MessageIdData,
+    MessageMetadata,
+)
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.cluster import Cluster
+    from pulsarctl_wire.broker.persistent import PersistentTopic
+    from pulsarctl_wire.broker.subscription import Subscription
+
+ASSIGN: Final = "persistent://pulsar/system/transaction_coordinator_assign"
+"""The partitioned topic whose owners run the coordinators, one a partition."""
+
+COORDINATORS: Final = 16
+
+Id = tuple[int, int]
+"""A transaction's id: most and least significant bits; the former is the coordinator's number."""
+
+
+def key_of(txn: Id) -> str:
+    """The key of a transaction in tables."""
+    return f"{txn[0]}/{txn[1]}"
+
+
+def marker(txn: Id, *, commit: bool, time_ms: int) -> tuple[bytes, MessageMetadata]:
+    """The entry that ends a transaction in a topic."""
+    metadata = MessageMetadata(
+        producer_name="pulsar.txn.marker",
+        sequence_id=0,
+        publish_time=time_ms,
+        marker_type=TXN_COMMIT if commit else TXN_ABORT,
+        txnid_most_bits=txn[0],
+        txnid_least_bits=txn[1],
+    )
+    command = build_command("SEND", producer_id=0, sequence_id=0)
+    return build_frame(command, metadata)[8 + command.ByteSize() :], metadata
+
+
+class Coordinators:
+    """The transaction coordinators of a cluster."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+        self._rows = cluster.journal.table("transactions")
+        self._loaded: set[int] = set()
+        self._timers: dict[Id, Timer] = {}
+        if cluster.settings.transactionCoordinatorEnabled:
+            cluster.namespaces.create_partitioned(parse_topic(ASSIGN), COORDINATORS, {})
+            for key, row in self._rows.items():
+                most, _, least = key.partition("/")
+                self._expire_later((int(most), int(least)), row)
+
+    def load(self, number: int) -> None:
+        """A client wants to use a coordinator."""
+        self._loaded.add(number)
+
+    async def new(self, number: int, ttl_ms: int) -> Id:
+        """Open a transaction. Raises Refused."""
+        if number not in self._loaded:
+            text = f"Transaction coordinator with id {number} not found!"
+            raise Refused("TransactionCoordinatorNotFound", text)
+        txn = number, self._cluster.journal.next_number(f"transactions {number}")
+        row: Row = {"ttl": ttl_ms, "opened": self._cluster.scheduler.time_ms, "topics": [], "subscriptions": []}
+        self._cluster.journal.put("transactions", key_of(txn), row)
+        self._expire_later(txn, row)
+        await self._cluster.journal.synced()
+        return txn
+
+    def _expire_later(self, txn: Id, row: Row) -> None:
+        scheduler = self._cluster.scheduler
+        seconds = max(row["opened"] + row["ttl"] - scheduler.time_ms, 0) / 1000
+        self._timers[txn] = scheduler.later(seconds, lambda: scheduler.start(self._expire(txn)))
+
+    async def _expire(self, txn: Id) -> None:
+        if key_of(txn) in self._rows:
+            await self.end(txn, commit=False)
+
+    def get(self, txn: Id) -> Row:
+        """The row of an open transaction. Raises Refused."""
+        if txn[0] not in self._loaded:
+            text = f"Transaction coordinator with id {txn[0]} not found!"
+            raise Refused("TransactionCoordinatorNotFound", text)
+        row = self._rows.get(key_of(txn))
+        if row is None:
+            text = f"The transaction with this txdID `({txn[0]},{txn[1]})`not found "
+            raise Refused("TransactionNotFound", text)
+        return row
+
+    async def add(self, txn: Id, topics: Iterable[str], subscriptions: Iterable[tuple[str, str]]) -> None:
+        """The transaction will touch these topics and subscriptions (topic, name). Raises Refused."""
+        row = self.get(txn)
+        row["topics"] += [each for each in topics if each not in row["topics"]]
+        row["subscriptions"] += [list(each) for each in subscriptions if list(each) not in row["subscriptions"]]
+        self._cluster.journal.put("transactions", key_of(txn), row)
+        await self._cluster.journal.synced()
+
+    async def end(self, txn: Id, *, commit: bool) -> None:
+        """Commit or abort a transaction. Raises Refused."""
+        row = self.get(txn)
+        topics = [await self._cluster.loaded(name) for name in row["topics"]]
+        acked = [(await self._cluster.loaded(name), subscription) for name, subscription in row["subscriptions"]]
+        self.get(txn)  # it may have ended meanwhile
+        for topic in topics:
+            if topic is not None:
+                topic.transactions.end(txn, commit=commit)
+        for topic, name in acked:
+            subscription = None if topic is None else topic.subscriptions.get(name)
+            if subscription is not None:
+                subscription.transactions.end(txn, commit=commit)
+        self._cluster.journal.delete("transactions", key_of(txn))
+        self._timers.pop(txn).cancel()
+        await self._cluster.journal.synced()
+
+
+class Buffer:
+    """The transactions that have messages in a topic."""
+
+    def __init__(self, topic: "PersistentTopic") -> None:
+        self._topic = topic
+        self._open = topic.journal.table(f"txn-open/{topic.log.number}")
+        self._aborted = topic.journal.table(f"txn-aborted/{topic.log.number}")
+
+    @property
+    def first_open(self) -> int | None:
+        """The index of the first message of all open transactions; None if there are none."""
+        return min((row["first"] for row in self._open.values()), default=None)
+
+    def sent(self, txn: Id, index: int) -> None:
+        """A message was sent in a transaction."""
+        if key_of(txn) not in self._open:
+            self._topic.journal.put(f"txn-open/{self._topic.log.number}", key_of(txn), {"first": index})
+
+    def end(self, txn: Id, *, commit: bool) -> None:
+        """A transaction ends; a marker says how."""
+        topic, key = self._topic, key_of(txn)
+        data, metadata = marker(txn, commit=commit, time_ms=topic.scheduler.time_ms)
+        index = topic.append_own(data, metadata)
+        if not commit:
+            topic.journal.put(f"txn-aborted/{topic.log.number}", key, {"last": index})
+        topic.journal.delete(f"txn-open/{topic.log.number}", key)
+
+    def is_aborted(self, metadata: MessageMetadata) -> bool:
+        """Whether an entry was sent in a transaction that was aborted."""
+        if not self._aborted or not metadata.HasField("txnid_most_bits"):
+            return False
+        return key_of((metadata.txnid_most_bits, metadata.txnid_least_bits)) in self._aborted
+
+    def trim(self) -> None:
+        """Forget aborted transactions whose messages are deleted."""
+        for key in [key for key, row in self._aborted.items() if row["last"] < self._topic.log.first]:
+            self._topic.journal.delete(f"txn-aborted/{self._topic.log.number}", key)
+
+    def delete(self) -> None:
+        """Delete all rows."""
+        for table in ("txn-open", "txn-aborted"):
+            self._topic.journal.delete_table(f"{table}/{self._topic.log.number}")
+
+
+class PendingAcks:
+    """What transactions have acknowledged in a subscription, until they end.
+
+    `entries`: index -> messages of the batch that stay open, by transaction (0: none, so the entry is hidden).
+    """
+
+    def __init__(self, subscription: "Subscription") -> None:
+        self._subscription = subscription
+        self._journal = subscription.topic.journal
+        self._table = f"txn-acks/{subscription.cursor.key}"
+        self._rows = self._journal.table(self._table)
+        self.hidden: set[int] = {index for row in self._rows.values() for index, mask in row["entries"] if not mask}
+
+    def hides(self, index: int) -> bool:
+        """Whether an entry must not be delivered, as a transaction has acknowledged it."""
+        if not self._rows:
+            return False
+        return index in self.hidden or any(index < row["until"] for row in self._rows.values())
+
+    def ack(self, txn: Id, ids: Iterable[MessageIdData]) -> None:
+        """Acknowledge messages in a transaction. Raises Refused; then none is."""
+        entries = []
+        for each in ids:
+            index, there = self._subscription.topic.log.locate(each.ledgerId, each.entryId)
+            if there:
+                mask = mask_of(each.ack_set)
+                self._check(index, mask)
+                entries.append([index, mask or None])
+        row = self._row(txn)
+        row["entries"] += entries
+        self.hidden.update(index for index, mask in entries if mask is None)
+        self._journal.put(self._table, key_of(txn), row)
+        for index, mask in entries:
+            if mask is None:
+                self._subscription.settle(index)
+
+    def _check(self, index: int, mask: int) -> None:
+        others = [other for row in self._rows.values() for at, other in row["entries"] if at == index]
+        if (
+            self._subscription.cursor.is_acked(index)
+            or self.hides(index)
+            or any(not mask or not other or _overlap(mask, other) for other in others)
+        ):
+            raise self._conflict(index)
+
+    def _conflict(self, index: int) -> Refused:
+        ledger, entry = self._subscription.topic.log.position(index)
+        name = f"[{self._subscription.topic.name.full}][{self._subscription.name}]"
+        return Refused("TransactionConflict", f"{name} message {ledger}:{entry} is acknowledged already")
+
+    def ack_until(self, txn: Id, ids: Iterable[MessageIdData]) -> None:
+        """Acknowledge everything up to a message in a transaction. Raises Refused."""
+        for each in ids:
+            index, there = self._subscription.topic.log.locate(each.ledgerId, each.entryId)
+            if not there:
+                return
+            others = [row["until"] for key, row in self._rows.items() if key != key_of(txn)]
+            if index < self._subscription.cursor.mark or any(others):
+                raise self._conflict(index)
+            row = self._row(txn)
+            row["until"] = max(row["until"], index + 1)
+            self._journal.put(self._table, key_of(txn), row)
+
+    def _row(self, txn: Id) -> Row:
+        return self._rows.get(key_of(txn)) or {"entries": [], "until": 0}
+
+    def end(self, txn: Id, *, commit: bool) -> None:
+        """A transaction ends: what it acknowledged is, or is delivered again."""
+        row = self._rows.get(key_of(txn))
+        if row is None:
+            return
+        self._journal.delete(self._table, key_of(txn))
+        self.hidden = {index for each in self._rows.values() for index, mask in each["entries"] if not mask}
+        if commit:
+            self._subscription.apply(row["entries"], row["until"])
+        else:
+            self._subscription.deliver_again([index for index, _ in row["entries"]])
+
+    def delete(self) -> None:
+        """Delete all rows."""
+        self._journal.delete_table(self._table)
+        self.hidden.clear()
+
+
+def _overlap(one: int, other: int) -> bool:
+    """Whether two masks of open messages have an acknowledged message in common."""
+    size = max(one.bit_length(), other.bit_length())
+    full = (1 << size) - 1
+    return bool((full & ~one) & (full & ~other))
+
