@@ -19,7 +19,7 @@ AnyTopic = PersistentTopic | VolatileTopic
 
 
 class Broker:
-    """A broker. Its URLs are set once its ports are known; `https_url` and `service_url_tls` may stay empty."""
+    """A broker. Its URLs are set once its ports are known; those of TLS ports may stay empty."""
 
     def __init__(self, cluster: "Cluster", number: int) -> None:
         self.cluster = cluster

@@ -15,6 +15,7 @@ Each call makes the core do everything that it can do now. Then the owner carrie
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pulsarctl_wire.broker.access import Access, Keys
 from pulsarctl_wire.broker.broker import Broker
 from pulsarctl_wire.broker.connection import Connection
 from pulsarctl_wire.broker.handlers import HANDLERS
@@ -29,6 +30,8 @@ from pulsarctl_wire.broker.transactions import Coordinators
 from pulsarctl_wire.broker.watchers import Watchers
 from pulsarctl_wire.wire.frame import Frame
 
+NO_KEYS = Keys()
+
 
 class Cluster:
     """Brokers that share namespaces and storage.
@@ -42,6 +45,7 @@ class Cluster:
         rows: Iterable[tuple[str, str, str]] = (),
         ends: Mapping[int, int] | None = None,
         brokers: int = 1,
+        keys: Keys = NO_KEYS,
     ) -> None:
         self.settings = settings
         self.handlers = HANDLERS
@@ -50,6 +54,7 @@ class Cluster:
         self.ends = dict(ends or {})
         self.namespaces = Namespaces(self.journal, settings)
         self.schemas = Schemas(self.journal)
+        self.access = Access(settings, keys, self.namespaces)
         self.watchers = Watchers(self)
         self.transactions = Coordinators(self)
         self.touched: dict[Connection, None] = {}
@@ -63,10 +68,10 @@ class Cluster:
         """The time is now this: ns of a clock that never goes back, and ns since the epoch."""
         self.scheduler.set_time(ticks, time_ns)
 
-    def connect(self, broker: Broker, client: str, *, secure: bool = False) -> Connection:
-        """A client at the address `client` has connected to a broker."""
+    def connect(self, broker: Broker, client: str, *, certificate: str = "") -> Connection:
+        """A client at the address `client` has connected; its certificate, if any, has this common name."""
         self._connections += 1
-        connection = Connection(broker, self._connections, client, secure=secure)
+        connection = Connection(broker, self._connections, client, certificate)
         broker.connections[connection.number] = connection
         self.scheduler.run()
         return connection

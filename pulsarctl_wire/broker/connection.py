@@ -2,26 +2,35 @@
 
     start --CONNECT--> connected --> closed
 
-CONNECT in any other state, and any other command before it, closes the connection without an answer. PING, PONG
-and AUTH_RESPONSE are taken at any time. Sources: b/ServerCnx, PulsarHandler (4.0).
+CONNECT in any other state, and any other command before it, closes the connection without an answer. PING,
+PONG and AUTH_RESPONSE are taken at any time. Sources: b/ServerCnx, PulsarHandler (4.0).
 """
 
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire import __version__
+from pulsarctl_wire.broker.access import Refusal, Role
 from pulsarctl_wire.broker.refusal import Refused, Violation
-from pulsarctl_wire.broker.scheduler import Completion, Timer
+from pulsarctl_wire.broker.scheduler import Completion, Scheduler, Timer
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.fields import REFRESH, as_text
 from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Frame, build_frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandConnect, FeatureFlags, ServerError
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    AuthMethod,
+    BaseCommand,
+    CommandAuthResponse,
+    CommandConnect,
+    FeatureFlags,
+    ServerError,
+)
 from pulsarctl_wire.wire.state import NO_REQUEST
 
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.broker import Broker
     from pulsarctl_wire.broker.consumer import Consumer
     from pulsarctl_wire.broker.log import Entry, Position
+    from pulsarctl_wire.broker.names import TopicName
     from pulsarctl_wire.broker.producer import Producer
 
 PROTOCOL_VERSION: Final = 21
@@ -36,6 +45,9 @@ _FEATURES: Final = {
 }
 _PING: Final = build_frame(build_command("PING"))
 _PONG: Final = build_frame(build_command("PONG"))
+
+Waiting = Coroutine[Any, None, None]
+"""A handler that has to wait."""
 
 MOST_UNSENT: Final = 1 << 18
 """Bytes after which consumers get no more messages until the owner has taken them."""
@@ -59,14 +71,18 @@ class Connection:
     `paused`: the client reads too slowly. `throttled`: the client must not be read from for now.
     """
 
-    def __init__(self, broker: "Broker", number: int, client: str, *, secure: bool = False) -> None:
+    def __init__(self, broker: "Broker", number: int, client: str, certificate: str = "") -> None:
         self.broker = broker
         self.cluster = broker.cluster
-        self.scheduler = broker.scheduler
+        self.scheduler: Scheduler = broker.scheduler
         self.settings = broker.settings
         self.number = number
         self.client = client
-        self.secure = secure
+        self.certificate = certificate
+        self.role = Role("")
+        self.original_role = ""
+        self._method = ""
+        self._challenged = False
         self.state = START
         self.version = 0
         self.client_version = ""
@@ -79,7 +95,7 @@ class Connection:
         self.consumers: dict[int, Any] = {}  # Consumer or Opening
         self.pending = 0
         """SENDs that are being stored."""
-        self._told_closed: dict[int, int] = {}  # producers that the broker closed -> until when SENDs are ignored
+        self._told_closed: dict[int, int] = {}  # producers that we closed -> when SENDs are wrong again
         self._probe: Completion[bool] | None = None
         self._pinged = False
         self._timer: Timer | None = None
@@ -134,7 +150,7 @@ class Connection:
         elif kind == BaseCommand.PING:
             self.write(_PONG)
         elif kind == BaseCommand.AUTH_RESPONSE:
-            self._refuse("AuthenticationError", "Failed to authenticate")
+            self._refresh(body)
         elif kind == BaseCommand.PONG:
             pass
         elif self.state == START:
@@ -169,6 +185,21 @@ class Connection:
             self.close()
 
     def _connect(self, body: CommandConnect) -> None:
+        access = self.cluster.access
+        if access.authenticates:
+            self._method = self._method_of(body)
+            try:
+                self.role = self._authenticate(self._method, body.auth_data)
+            except Refusal:
+                self._refuse("AuthenticationError", "Failed to authenticate")
+                return
+            self.original_role = self.text(body.original_principal)
+            proxied = body.HasField("proxy_version")
+            fit = access.roles_fit(self.role.name, self.original_role, proxied=proxied)
+            if access.authorizes and not fit:
+                self._refuse("AuthorizationError", "Invalid roles.")
+                return
+            self._check_later()
         self.state = CONNECTED
         self.version = min(body.protocol_version, PROTOCOL_VERSION)
         self.client_version = self.text(body.client_version)
@@ -180,6 +211,63 @@ class Connection:
             max_message_size=self.settings.maxMessageSize,
             feature_flags=_FEATURES,
         )
+
+    # -- authentication
+
+    def _method_of(self, body: CommandConnect) -> str:
+        if body.HasField("auth_method_name"):
+            return self.text(body.auth_method_name)
+        if body.HasField("auth_method"):
+            return AuthMethod.Name(body.auth_method).removeprefix("AuthMethod").lower()
+        return "tls" if self.certificate else "none"
+
+    def _authenticate(self, method: str, data: bytes) -> Role:
+        return self.cluster.access.authenticate(method, data, self.certificate, self.scheduler.time_ms)
+
+    def _check_later(self) -> None:
+        self.scheduler.later(self.settings.authenticationRefreshCheckSeconds, self._check_expiry)
+
+    def _check_expiry(self) -> None:
+        """Ask for new credentials once they have expired; close if there are none at the next check."""
+        expires = self.role.expires_ms
+        if self.closed:
+            return
+        if expires is not None and expires <= self.scheduler.time_ms:
+            if self._challenged or not self.features.supports_auth_refresh:
+                self.close()
+                return
+            self._challenged = True
+            challenge = {"auth_method_name": self._method, "auth_data": REFRESH}
+            self.send("AUTH_CHALLENGE", challenge=challenge, protocol_version=PROTOCOL_VERSION)
+        self._check_later()
+
+    def _refresh(self, body: CommandAuthResponse) -> None:
+        """The client has sent new credentials, which must be of the same role."""
+        try:
+            if not self.cluster.access.authenticates or self.state != CONNECTED:
+                raise Refusal("nobody asked")
+            role = self._authenticate(self.text(body.response.auth_method_name), body.response.auth_data)
+        except Refusal:
+            self._refuse("AuthenticationError", "Failed to authenticate")
+            return
+        if role.name != self.role.name:
+            self.close()
+            return
+        self.role, self._challenged = role, False
+
+    def authorize(self, doing: str, name: "TopicName", *actions: str) -> None:
+        """Raises Refused if the client may do none of these actions with a topic; `doing` says what for."""
+        access = self.cluster.access
+        roles = {self.role.name, self.original_role or self.role.name}
+        if access.authorizes and not all(access.may(role, name, *actions) for role in roles):
+            raise Refused("AuthorizationError", f"Client is not authorized to {doing}")
+
+    def authorize_list(self, namespace: str) -> None:
+        """Raises Refused if the client may not list the topics of a namespace."""
+        access = self.cluster.access
+        roles = {self.role.name, self.original_role or self.role.name}
+        if access.authorizes and not all(access.may_list(role, namespace) for role in roles):
+            raise Refused("AuthorizationError", "Client is not authorized to GetTopicsOfNamespace")
 
     @staticmethod
     def text(value: str | bytes) -> str:
@@ -238,10 +326,16 @@ class Connection:
         )
 
     def send_message(
-        self, consumer: "Consumer", entry: "Entry", position: "Position", redelivered: int, ack_set: Iterable[int]
+        self,
+        consumer: "Consumer",
+        entry: "Entry",
+        position: "Position",
+        redelivered: int,
+        ack_set: Iterable[int],
     ) -> None:
-        """Send MESSAGE. Clients of old versions get no batches, no checksums, and nothing of the broker's own."""
-        if self.version < 4 and entry.metadata is not None and entry.metadata.HasField("num_messages_in_batch"):
+        """Send MESSAGE. Clients of old versions get no batches, no checksums, nothing of the broker's own."""
+        metadata = entry.metadata
+        if self.version < 4 and metadata is not None and metadata.HasField("num_messages_in_batch"):
             self.close()
             return
         command = BaseCommand(type=BaseCommand.MESSAGE)

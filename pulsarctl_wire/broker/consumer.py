@@ -28,8 +28,8 @@ class Consumer:
     """A consumer, made from its SUBSCRIBE.
 
     `permits` counts messages, and may be negative, as an entry is never split. `pending` has the entries that
-    were delivered and neither acknowledged nor given back: index -> (messages in it, slot of its key), only for
-    the types in INDIVIDUAL. `blocked`: too many of its messages are not acknowledged.
+    were delivered and neither acknowledged nor given back: index -> (messages in it, slot of its key), only
+    for the types in INDIVIDUAL. `blocked`: too many of its messages are not acknowledged.
     """
 
     def __init__(self, connection: "Connection", command: Any, subscription: "Subscription") -> None:
@@ -41,9 +41,7 @@ class Consumer:
         self.priority: int = command.priority_level
         self.durable: bool = command.durable
         self.epoch: int = command.consumer_epoch if command.HasField("consumer_epoch") else -1
-        self.metadata = {
-            connection.text(pair.key): connection.text(pair.value) for pair in command.metadata
-        }
+        self.metadata = {connection.text(pair.key): connection.text(pair.value) for pair in command.metadata}
         self.key_shared = command.keySharedMeta
         self.read_compacted: bool = command.read_compacted
         self.since_ms = connection.scheduler.time_ms

@@ -35,7 +35,7 @@ def mask_of(words: Iterable[int]) -> int:
 
 
 class Cursor:
-    """The acknowledged entries of one subscription; `key` is that of its row. Not stored if `durable` is False."""
+    """The acknowledged entries of one subscription; `key` is that of its row, stored if it is `durable`."""
 
     def __init__(self, journal: Journal, key: str, mark: int, *, durable: bool = True) -> None:
         self.key = key

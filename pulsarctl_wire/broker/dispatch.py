@@ -135,8 +135,8 @@ class Dispatcher:
 class SingleActive(Dispatcher):
     """Exclusive and Failover: everything goes to the active consumer.
 
-    A change of the active consumer takes effect a second later, in a Failover subscription: messages that are on
-    their way to the old one can be acknowledged until then.
+    In a Failover subscription, a change of the active consumer takes effect a second later: messages that are
+    on their way to the old one can be acknowledged until then.
     """
 
     def __init__(self, subscription: "Subscription") -> None:
@@ -362,7 +362,7 @@ class ManyActive(Dispatcher):
 
 
 class Shared(ManyActive):
-    """In turn, in runs of entries, to consumers that have permits, those of the lowest priority number first."""
+    """In turn, in runs of entries, to consumers with permits, those of the lowest priority number first."""
 
     def __init__(self, subscription: "Subscription") -> None:
         super().__init__(subscription)

@@ -49,7 +49,7 @@ class Commit:
 
 
 class Read(NamedTuple):
-    """Entries to be read: those with keys from `start` to before `stop`, up to `most` bytes, but at least one."""
+    """Entries to be read: with keys from `start` to before `stop`, up to `most` bytes, but at least one."""
 
     number: int
     start: int

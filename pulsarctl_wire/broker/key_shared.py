@@ -1,7 +1,7 @@
 """The dispatcher of Key_Shared subscriptions: messages of a key go to one consumer, in order.
 
 When a key moves to another consumer, its slot is *draining* until the old one has settled all of its pending
-entries (PIP-379). Entries that cannot be delivered yet wait by slot, and all later ones of the slot behind them.
+entries (PIP-379). Entries that cannot be delivered yet wait by slot, and later ones of the slot behind them.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.broker.subscription import Subscription
 
 _MOST_WAITING: Final = 20_000
-"""Entries that may wait while later ones are delivered (keySharedLookAheadMsgInReplayThresholdPerSubscription)."""
+"""Entries that may wait while later ones are delivered."""
 
 
 class KeyShared(ManyActive):

@@ -1,8 +1,8 @@
 """A topic's log: entries in a row, numbered by an index from 0, which never has holes.
 
-Message ids name a ledger and an entry in it. A ledger is just a stretch of the log: `Ledger.first` is the index of
-its entry 0. A new one begins whenever the topic is loaded, and when the last one is full; old ones are deleted as
-a whole.
+Message ids name a ledger and an entry in it. A ledger is just a stretch of the log: `Ledger.first` is the
+index of its entry 0. A new one begins whenever the topic is loaded, and when the last one is full; old ones
+are deleted as a whole.
 
     index     0  1  2  3  4  5  6
     ledger    5: 0  1  2  8: 0  1  2  3
@@ -36,8 +36,8 @@ class Position(NamedTuple):
 class Entry:
     """An entry: its bytes as they were sent, behind the broker's own metadata if that is switched on.
 
-    `metadata` is None if it does not parse; `count` is the number of its messages. `at` is where the entry as it
-    was sent begins in `data`.
+    `metadata` is None if it does not parse; `count` is the number of its messages. `at` is where the entry,
+    as it was sent, begins in `data`.
     """
 
     __slots__ = ("at", "count", "data", "index", "metadata")
@@ -179,7 +179,7 @@ class Log:
         return Position(self.ledgers[0].id if self.ledgers else -1, -1)
 
     def locate(self, ledger: int, entry: int) -> tuple[int, bool]:
-        """The index of a message id, and whether there is such an entry; otherwise of the next entry there is."""
+        """The index of a message id, and True; if there is no such entry, of the next one, and False."""
         at = bisect_right(self.ledgers, ledger, key=_id) - 1
         if at < 0:
             return self.first, False

@@ -1,9 +1,9 @@
 """Tenants, namespaces and partitioned topics: what exists, as rows of the journal.
 
-    tenants       name             -> {adminRoles, allowedClusters}
-    namespaces    tenant/namespace -> its policies, by their names in the admin API
-    partitioned   full topic name  -> {partitions, properties}
-    topics        full topic name  -> see persistent.py
+tenants       name             -> {adminRoles, allowedClusters}
+namespaces    tenant/namespace -> its policies, by their names in the admin API
+partitioned   full topic name  -> {partitions, properties}
+topics        full topic name  -> see persistent.py
 """
 
 from collections.abc import Iterable
@@ -74,9 +74,7 @@ class Namespaces:
 
     def create_partitioned(self, name: TopicName, partitions: int, properties: Row) -> None:
         """Create a partitioned topic, or give it more partitions."""
-        self._journal.put(
-            "partitioned", name.full, {"partitions": partitions, "properties": properties}
-        )
+        self._journal.put("partitioned", name.full, {"partitions": partitions, "properties": properties})
 
     def stored_topics(self, namespace: str) -> Iterable[TopicName]:
         """The persistent topics of a namespace, in the order of their names."""

@@ -45,7 +45,7 @@ class PersistentTopic(Topic):
         self.messages: int = row["messages"]
         ledgers = [Ledger(*ledger) for ledger in row["ledgers"]]
         end = max(broker.cluster.ends.get(row["log"], 0), ledgers[-1].first if ledgers else 0)
-        self.log = Log(row["log"], self.journal, broker.cache, ledgers, end)
+        self.log: Log = Log(row["log"], self.journal, broker.cache, ledgers, end)
         self.log.open_ledger(self.scheduler.time_ms)
         sequences = self.journal.table(f"sequences/{self.log.number}")
         self._sequences: dict[str, int] = {name: each["last"] for name, each in sequences.items()}
@@ -53,8 +53,10 @@ class PersistentTopic(Topic):
         self.transactions = Buffer(self)
         prefix = f"{self.log.number}/"
         for key in [key for key in self.journal.table("cursors") if key.startswith(prefix)]:
-            subscription = key.removeprefix(prefix)
-            self.subscriptions[subscription] = Subscription(self, subscription, load_cursor(self.journal, key))
+            cursor = load_cursor(self.journal, key)
+            self.subscriptions[key.removeprefix(prefix)] = Subscription(
+                self, key.removeprefix(prefix), cursor
+            )
         self.save()
 
     def save(self) -> None:
@@ -89,7 +91,8 @@ class PersistentTopic(Topic):
         highest = command.highest_sequence_id
         if not command.HasField("highest_sequence_id") or highest < sequence:
             highest = 0
-        if self.deduplicates and not command.marker and self._is_duplicate(producer, sequence, highest, frame):
+        judged = self.deduplicates and not command.marker
+        if judged and self._is_duplicate(producer, sequence, highest, frame):
             return
         data, at = frame.raw[tail_at:], 0
         if self.broker.adds_metadata:

@@ -78,8 +78,8 @@ class Timer:
 class Scheduler:
     """The time, and what is to be done now or later.
 
-    `ticks` is in ns of a clock that never goes back, `time_ms` in ms since the epoch. `ready` holds calls that
-    `run` makes.
+    `ticks` is in ns of a clock that never goes back, `time_ms` in ms since the epoch. `ready` has the calls
+    that `run` makes.
     """
 
     def __init__(self) -> None:

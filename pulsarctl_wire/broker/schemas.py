@@ -62,7 +62,7 @@ class Schemas:
         return next((each for each in versions if each.number == number), None)
 
     def add(self, name: TopicName, schema: Schema, strategy: str, time_ms: int) -> Stored:
-        """The version that has this schema; a new one if it is compatible with those before it. Raises Refused."""
+        """The version with this schema; a new one if it is compatible with those before. Raises Refused."""
         versions = self.versions(name)
         for each in versions:
             if (each.schema.type, each.schema.data) == (schema.type, schema.data):

@@ -6,6 +6,7 @@ b/HashRangeExclusiveStickyKeyConsumerSelector, Commands.resolveStickyKey (4.0.8)
 
 from base64 import b64decode
 from bisect import bisect_left, insort
+from itertools import pairwise
 from typing import Final, Protocol
 
 import mmh3
@@ -157,9 +158,10 @@ class Sticky(_Ranges):
             raise Refused("ConsumerAssignError", "Ranges for KeyShared policy must not be empty.")
         for start, end in ranges:
             if start > end or start < 0 or end >= _SLOTS:
-                raise Refused("ConsumerAssignError", f"Invalid range [{start},{end}]")
+                text = f"Fixed hash range start > end for range: [{start},{end}]"
+                raise Refused("ConsumerAssignError", text)
         wanted = sorted(ranges)
-        for (_, end), (start, _) in zip(wanted, wanted[1:], strict=False):
+        for (_, end), (start, _) in pairwise(wanted):
             if start <= end:
                 raise Refused("ConsumerAssignError", "Ranges for KeyShared policy with overlap.")
         for start, end in ranges:

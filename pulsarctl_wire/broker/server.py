@@ -9,18 +9,19 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
+from pulsarctl_wire.broker.access import Keys
 from pulsarctl_wire.broker.admin import Answer, answer
 from pulsarctl_wire.broker.broker import Broker
-from pulsarctl_wire.broker.cluster import Cluster
+from pulsarctl_wire.broker.cluster import NO_KEYS, Cluster
 from pulsarctl_wire.broker.connection import Connection
 from pulsarctl_wire.broker.journal import Commit, Read
 from pulsarctl_wire.broker.settings import Settings
 from pulsarctl_wire.broker.storage import Memory, Storage, Worker
+from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.net.frame_socket import FrameSocket
 from pulsarctl_wire.net.listener import Listener, Make
 from pulsarctl_wire.net.protocol import FrameProtocol
 from pulsarctl_wire.net.settings import Address
-from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.wire import frame
 from pulsarctl_wire.wire.frame import FRAME_PADDING, Frame
 from pulsarctl_wire.wire.proxy_header import header_size, may_be_header, parse_header
@@ -38,7 +39,8 @@ class Peer(FrameSocket):
         self._server = server
         self._broker = broker
         self._client = client
-        self.state: Connection | None = None
+        self.state: Any = None
+        """The core's connection, once there is one."""
         self._head: bytes | None = b"" if server.cluster.settings.haProxyProtocolEnabled else None
         self.sent = self.received = 0
         """Bytes so far."""
@@ -48,8 +50,8 @@ class Peer(FrameSocket):
         super().connection_made(transport)
         server = self._server
         server.set_time()
-        secure = transport.get_extra_info("ssl_object") is not None
-        self.state = server.cluster.connect(self._broker, str(self._client), secure=secure)
+        certificate = common_name(transport.get_extra_info("peercert"))
+        self.state = server.cluster.connect(self._broker, str(self._client), certificate=certificate)
         server.peers[self.state] = self
         server.flush()
 
@@ -135,16 +137,19 @@ class Peer(FrameSocket):
 
 
 class Server:
-    """Runs a cluster in the current event loop. `offset` are ns by which its clock is ahead of the machine's."""
+    """Runs a cluster in the current event loop. Its clock is `offset` ns ahead of the machine's."""
 
-    def __init__(self, settings: Settings, storage: Storage | None = None, brokers: int = 1) -> None:
+    def __init__(
+        self, settings: Settings, storage: Storage | None = None, brokers: int = 1, keys: Keys = NO_KEYS
+    ) -> None:
         self.storage = storage or Memory()
-        self.cluster = Cluster(settings, self.storage.rows(), self.storage.ends(), brokers)
+        self.cluster = Cluster(settings, self.storage.rows(), self.storage.ends(), brokers, keys)
         self.offset = 0
         self.peers: dict[Connection, Peer] = {}
         self._listeners: list[Listener] = []
         self._timer: asyncio.TimerHandle | None = None
         self._in_work = 0
+        self._quiet = asyncio.Event()
         self._committing = False
         self._writer = Worker(self.storage.commit, self._stored)
         self._reader = Worker(self.storage.read, self._was_read)
@@ -194,9 +199,7 @@ class Server:
         """Tell the core the time."""
         self.cluster.set_time(time.perf_counter_ns() + self.offset, time.time_ns() + self.offset)
 
-    async def advance(
-        self, seconds: float, settled: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
+    async def advance(self, seconds: float, settled: Callable[[], Awaitable[None]] | None = None) -> None:
         """Move the clock forward; what is due in between happens in order, each after `settled`."""
         settled = settled or self.idle
         until = time.perf_counter_ns() + self.offset + int(seconds * 1e9)
@@ -262,6 +265,8 @@ class Server:
             commit = cluster.journal.take_commit()
             if commit is not None:
                 self._commit(commit)
+        if not self._in_work:
+            self._quiet.set()
         for failure in cluster.scheduler.failures:
             report("".join(traceback.format_exception(failure)))
         cluster.scheduler.failures.clear()
@@ -303,7 +308,14 @@ class Server:
     async def idle(self) -> None:
         """Wait until nothing is left to do but what is due later."""
         while self._in_work:
-            await asyncio.sleep(0.0002)
+            self._quiet.clear()
+            await self._quiet.wait()
+
+
+def common_name(certificate: Any) -> str:
+    """The common name of the subject of a client's certificate, as ssl shows it; "" if there is none."""
+    pairs = [pair for part in (certificate or {}).get("subject", ()) for pair in part]
+    return str(dict(pairs).get("commonName", ""))
 
 
 def report(text: str) -> None:

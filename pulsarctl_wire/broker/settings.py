@@ -13,6 +13,11 @@ class Settings:
     allowAutoSubscriptionCreation: bool = True
     allowAutoTopicCreation: bool = True
     allowAutoTopicCreationType: str = "non-partitioned"
+    anonymousUserRole: str = ""
+    authenticationEnabled: bool = False
+    authenticationProviders: str = ""
+    authenticationRefreshCheckSeconds: int = 60
+    authorizationEnabled: bool = False
     brokerDeduplicationEnabled: bool = False
     brokerEntryMetadataInterceptors: str = ""
     clusterName: str = "standalone"
@@ -35,8 +40,13 @@ class Settings:
     maxPendingPublishRequestsPerConnection: int = 1000
     maxProducersPerTopic: int = 0
     maxUnackedMessagesPerConsumer: int = 50_000
+    proxyRoles: str = ""
     subscriptionKeySharedUseConsistentHashing: bool = True
     subscriptionPatternMaxLength: int = 50
+    superUserRoles: str = ""
+    tokenAuthClaim: str = ""
+    tokenPublicKey: str = ""
+    tokenSecretKey: str = ""
     transactionCoordinatorEnabled: bool = False
 
 

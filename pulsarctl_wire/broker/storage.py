@@ -1,8 +1,8 @@
 """Where commits become durable: an SQLite database in a directory, or memory.
 
 SQLite runs in write-ahead mode, and each commit is synced before it counts as stored. One thread writes, one
-reads; both report to the event loop. Commits that wait while one is being synced are made together by the core,
-so more load means larger commits.
+reads; both report to the event loop. While a commit is being synced, the core collects the next one, so more
+load means larger commits.
 """
 
 import asyncio
@@ -148,8 +148,7 @@ class Sqlite:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """All rows."""
-        rows: list[tuple[str, str, str]] = self._reader.execute("SELECT name, key, value FROM state").fetchall()
-        return rows
+        return list(self._reader.execute("SELECT name, key, value FROM state"))
 
     def ends(self) -> dict[int, int]:
         """Of each log, the index behind its last entry."""

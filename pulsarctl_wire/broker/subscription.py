@@ -87,8 +87,8 @@ class Subscription:
 
     async def _take_over(self) -> None:
         """Wait until it is known that the only consumer's connection is dead. Raises Refused if it lives."""
-        old = self.consumers[0]
-        if await old.connection.is_alive() or self.consumers:
+        alive: bool = await self.consumers[0].connection.is_alive()
+        if alive or self.consumers:
             raise Refused("ConsumerBusy", "Exclusive consumer is already connected")
 
     def remove(self, consumer: Consumer) -> None:
@@ -172,7 +172,7 @@ class Subscription:
                 break
 
     def apply(self, entries: Iterable[tuple[int, int | None]], until: int) -> None:
-        """Acknowledge what a transaction has: entries, or all but some messages of them, and all before one."""
+        """Acknowledge what a transaction has: all before an entry; entries, or some messages of them."""
         self.cursor.ack_before(until)
         for index, mask in entries:
             if mask is None:
@@ -208,7 +208,7 @@ class Subscription:
             self.dispatcher.settled(consumer, slot)
 
     def ack_until(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> None:
-        """Acknowledge everything up to a message; ignored unless there is exactly one id, and for shared types."""
+        """Acknowledge everything up to a message. Ignored for several ids, and for types in INDIVIDUAL."""
         if len(ids) != 1 or consumer.kind in INDIVIDUAL:
             return
         index, there = self._locate(ids[0])
@@ -228,7 +228,7 @@ class Subscription:
         self.check_end()
 
     def check_end(self) -> None:
-        """Tell the consumers if there will be no more messages: the topic is terminated, and all is acknowledged."""
+        """If the topic is terminated, and everything acknowledged, tell the consumers."""
         if self.topic.terminated and not self.backlog:
             for consumer in self.consumers:
                 consumer.tell_end()

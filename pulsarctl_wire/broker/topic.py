@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pulsarctl_wire.broker.journal import Journal
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
-from pulsarctl_wire.broker.scheduler import Completion
+from pulsarctl_wire.broker.scheduler import Completion, Scheduler
 from pulsarctl_wire.broker.schemas import NO_SCHEMA, from_wire
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -35,9 +36,9 @@ class Topic:
         self.broker = broker
         self.name = name
         self.partition = name.partition
-        self.scheduler = broker.scheduler
+        self.scheduler: Scheduler = broker.scheduler
         self.settings = broker.settings
-        self.journal = broker.journal
+        self.journal: Journal = broker.journal
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Any] = {}
         self.closed = False
@@ -134,9 +135,7 @@ class Topic:
     def _check_epoch(self, producer: Producer) -> None:
         epoch = producer.topic_epoch
         if epoch is not None and self.epoch is not None and epoch < self.epoch:
-            raise Refused(
-                "ProducerFenced", f"Topic epoch has already moved. Current epoch: {self.epoch}"
-            )
+            raise Refused("ProducerFenced", f"Topic epoch has already moved. Current epoch: {self.epoch}")
 
     def _fence(self) -> None:
         """Remove all other producers, silently: their next SEND closes their connection."""

@@ -87,7 +87,8 @@ class Coordinators:
             text = f"Transaction coordinator with id {number} not found!"
             raise Refused("TransactionCoordinatorNotFound", text)
         txn = number, self._cluster.journal.next_number(f"transactions {number}")
-        row: Row = {"ttl": ttl_ms, "opened": self._cluster.scheduler.time_ms, "topics": [], "subscriptions": []}
+        opened = self._cluster.scheduler.time_ms
+        row: Row = {"ttl": ttl_ms, "opened": opened, "topics": [], "subscriptions": []}
         self._cluster.journal.put("transactions", key_of(txn), row)
         self._expire_later(txn, row)
         await self._cluster.journal.synced()
@@ -116,8 +117,8 @@ class Coordinators:
     async def add(self, txn: Id, topics: Iterable[str], subscriptions: Iterable[tuple[str, str]]) -> None:
         """The transaction will touch these topics and subscriptions (topic, name). Raises Refused."""
         row = self.get(txn)
-        row["topics"] += [each for each in topics if each not in row["topics"]]
-        row["subscriptions"] += [list(each) for each in subscriptions if list(each) not in row["subscriptions"]]
+        for known, new in ((row["topics"], topics), (row["subscriptions"], map(list, subscriptions))):
+            known += [each for each in new if each not in known]
         self._cluster.journal.put("transactions", key_of(txn), row)
         await self._cluster.journal.synced()
 
@@ -125,7 +126,7 @@ class Coordinators:
         """Commit or abort a transaction. Raises Refused."""
         row = self.get(txn)
         topics = [await self._cluster.loaded(name) for name in row["topics"]]
-        acked = [(await self._cluster.loaded(name), subscription) for name, subscription in row["subscriptions"]]
+        acked = [(await self._cluster.loaded(topic), name) for topic, name in row["subscriptions"]]
         self.get(txn)  # it may have ended meanwhile
         for topic in topics:
             if topic is not None:
@@ -186,7 +187,7 @@ class Buffer:
 class PendingAcks:
     """What transactions have acknowledged in a subscription, until they end.
 
-    `entries`: index -> messages of the batch that stay open, by transaction (0: none, so the entry is hidden).
+    `hidden` are the entries that no consumer gets meanwhile.
     """
 
     def __init__(self, subscription: "Subscription") -> None:
@@ -194,7 +195,10 @@ class PendingAcks:
         self._journal = subscription.topic.journal
         self._table = f"txn-acks/{subscription.cursor.key}"
         self._rows = self._journal.table(self._table)
-        self.hidden: set[int] = {index for row in self._rows.values() for index, mask in row["entries"] if not mask}
+        self.hidden = self._hidden()
+
+    def _hidden(self) -> set[int]:
+        return {index for row in self._rows.values() for index, mask in row["entries"] if mask is None}
 
     def hides(self, index: int) -> bool:
         """Whether an entry must not be delivered, as a transaction has acknowledged it."""
@@ -204,20 +208,20 @@ class PendingAcks:
 
     def ack(self, txn: Id, ids: Iterable[MessageIdData]) -> None:
         """Acknowledge messages in a transaction. Raises Refused; then none is."""
-        entries = []
+        entries: list[tuple[int, int | None]] = []
         for each in ids:
             index, there = self._subscription.topic.log.locate(each.ledgerId, each.entryId)
             if there:
                 mask = mask_of(each.ack_set)
                 self._check(index, mask)
-                entries.append([index, mask or None])
+                entries.append((index, mask or None))
         row = self._row(txn)
         row["entries"] += entries
-        self.hidden.update(index for index, mask in entries if mask is None)
         self._journal.put(self._table, key_of(txn), row)
-        for index, mask in entries:
-            if mask is None:
-                self._subscription.settle(index)
+        whole = [index for index, mask in entries if mask is None]
+        self.hidden.update(whole)
+        for index in whole:
+            self._subscription.settle(index)
 
     def _check(self, index: int, mask: int) -> None:
         others = [other for row in self._rows.values() for at, other in row["entries"] if at == index]
@@ -255,7 +259,7 @@ class PendingAcks:
         if row is None:
             return
         self._journal.delete(self._table, key_of(txn))
-        self.hidden = {index for each in self._rows.values() for index, mask in each["entries"] if not mask}
+        self.hidden = self._hidden()
         if commit:
             self._subscription.apply(row["entries"], row["until"])
         else:
@@ -272,4 +276,3 @@ def _overlap(one: int, other: int) -> bool:
     size = max(one.bit_length(), other.bit_length())
     full = (1 << size) - 1
     return bool((full & ~one) & (full & ~other))
-

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import secrets
 import socket
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.probe import SETTINGS, Probe, Target, host_and_port
 from interop.brokers import RestError, Standalone
+from interop.credentials import make_tokens, sign
 
+from pulsarctl_wire.broker.access import Keys
 from pulsarctl_wire.broker.server import Server
 from pulsarctl_wire.broker.settings import parse_settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # Python 3.10 has none
 
 
 class RealTarget(Target):
@@ -56,12 +62,29 @@ class EmbeddedTarget(Target):
     def __init__(self, setting: str) -> None:
         super().__init__()
         self.setting = setting
-        self.server = Server(parse_settings(SETTINGS[setting]))
+        settings, keys = dict(SETTINGS[setting]), Keys()
+        self.tokens = {}
+        if setting == "auth":
+            self._key = secrets.token_bytes(32)
+            self.tokens, keys = make_tokens(self._key), Keys(token_secret=self._key)
+            settings |= {"authenticationEnabled": True, "authorizationEnabled": True}
+            settings["authenticationProviders"] = "AuthenticationProviderToken"
+        self.server = Server(parse_settings(settings), keys=keys)
         sock = socket.create_server(("127.0.0.1", 0))
         self.address = self.server.listen(self.server.cluster.brokers[0], sock)
         self.probes: list[Probe] = []
         self.http_url = ""
-        self.tokens = {}
+
+    async def __aenter__(self) -> Self:
+        if self.tokens:
+            path = "/admin/v2/namespaces/public/default/permissions/client"
+            await self.rest("POST", path, ["produce", "consume"])
+        return self
+
+    def token(self, role: str, expires_in: float | None = None) -> str:
+        now = self.now_ms() / 1000
+        expiry = {} if expires_in is None else {"exp": math.ceil(now + expires_in)}
+        return sign(self._key, sub=role, **expiry)
 
     async def __aexit__(self, *reason: object) -> None:
         await super().__aexit__(*reason)

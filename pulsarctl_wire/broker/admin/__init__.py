@@ -1,7 +1,7 @@
 """The admin API (REST v2 and v3), without HTTP: a request in, an answer out.
 
-A handler is a coroutine of the core; its route is a row of the `ROUTES` of its family. What Pulsar has and this broker
-lacks is answered by 501.
+A handler is a coroutine of the core; its route is a row of the `ROUTES` of its family. What Pulsar has and
+this broker lacks is answered by 501.
 """
 
 import re
@@ -17,7 +17,10 @@ from pulsarctl_wire.broker.refusal import Refused
 
 __all__ = ["Answer", "answer"]
 
-_STATUS: Final = {"TopicNotFound": 404, "SubscriptionNotFound": 404, "InvalidTopicName": 412, "ConsumerBusy": 412}
+_STATUS: Final = {
+    **dict.fromkeys(("TopicNotFound", "SubscriptionNotFound"), 404),
+    **dict.fromkeys(("InvalidTopicName", "ConsumerBusy"), 412),
+}
 
 
 def _compiled(template: str) -> re.Pattern[str]:

@@ -20,7 +20,15 @@ async def create(request: Request) -> Answer:
 
 _NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 
-ROUTES: Final[tuple[Route, ...]] = (("PUT", _NAMESPACE, create),)
+
+async def grant(request: Request) -> Answer:
+    """Let a role do some actions in a namespace."""
+    namespaces = request.broker.cluster.namespaces
+    policies = namespaces.policies(request.namespace).get("auth_policies", {})
+    granted = {**policies.get("namespaceAuth", {}), request.named["role"]: request.body}
+    namespaces.set_policy(request.namespace, "auth_policies", {**policies, "namespaceAuth": granted})
+    await request.broker.journal.synced()
+    return Answer()
 
 
 def _setter(policy: str) -> Route:
@@ -35,4 +43,8 @@ def _setter(policy: str) -> Route:
     return "POST", f"{_NAMESPACE}/{path}", put
 
 
-ROUTES += (_setter("encryptionRequired encryption_required"),)
+ROUTES: Final[tuple[Route, ...]] = (
+    ("PUT", _NAMESPACE, create),
+    ("POST", f"{_NAMESPACE}/permissions/{{role}}", grant),
+    _setter("encryptionRequired encryption_required"),
+)

@@ -28,12 +28,11 @@ async def create_partitioned(request: Request) -> Answer:
 
 
 def _partitions(request: Request) -> tuple[int, dict[str, str]]:
-    body, properties = request.body, {}
-    if isinstance(body, dict):
-        body, properties = body.get("partitions"), body.get("properties") or {}
-    if not isinstance(body, int) or body <= 0:
+    fields = request.body if isinstance(request.body, dict) else {"partitions": request.body}
+    partitions = fields.get("partitions")
+    if not isinstance(partitions, int) or partitions <= 0:
         raise Problem(406, "Number of partitions should be more than 0")
-    return body, properties
+    return partitions, fields.get("properties") or {}
 
 
 async def unload(request: Request) -> Answer:

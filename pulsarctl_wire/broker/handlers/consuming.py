@@ -1,10 +1,10 @@
 """SUBSCRIBE and what consumers send. Source: b/ServerCnx (4.0)."""
 
-from collections.abc import Coroutine
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from pulsarctl_wire.broker.connection import Connection, Opening
+from pulsarctl_wire.broker.broker import AnyTopic
+from pulsarctl_wire.broker.connection import Connection, Opening, Waiting
 from pulsarctl_wire.broker.consumer import Consumer, int32
 from pulsarctl_wire.broker.cursor import mask_of
 from pulsarctl_wire.broker.handlers.lookups import topic_of
@@ -18,9 +18,10 @@ _MOST_METADATA: Final = 1024  # characters of a consumer's metadata
 _UNSIGNED: Final = 1 << 64
 
 
-def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> Coroutine[Any, None, None] | None:
+def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> Waiting | None:
     """SUBSCRIBE. If the id is in use, that consumer is the answer, whatever else the command says."""
     name = topic_of(connection, body.topic)
+    connection.authorize("subscribe", name, "consume")
     size = sum(len(pair.key) + len(pair.value) for pair in body.metadata)
     if size > _MOST_METADATA:
         text = f"Consumer metadata size exceeds the limit of {_MOST_METADATA} bytes"
@@ -119,10 +120,10 @@ def redeliver(connection: Connection, body: Any, frame: Frame) -> None:
     it.subscription.redeliver(it, body.message_ids)
 
 
-def seek(connection: Connection, body: Any, frame: Frame) -> Coroutine[Any, None, None] | None:
+def seek(connection: Connection, body: Any, frame: Frame) -> Waiting | None:
     """SEEK, to a message or a time."""
     it = _known(connection, body.consumer_id)
-    topic = it.subscription.topic
+    topic: AnyTopic = it.subscription.topic
     if not body.HasField("message_id") and not body.HasField("message_publish_time"):
         raise Refused("MetadataError", "Message id and message publish time were not present")
     if not isinstance(topic, PersistentTopic):
@@ -156,7 +157,7 @@ async def _unsubscribe(connection: Connection, body: Any, it: Consumer) -> None:
     connection.send("SUCCESS", request_id=body.request_id)
 
 
-def unsubscribe(connection: Connection, body: Any, frame: Frame) -> Coroutine[Any, None, None]:
+def unsubscribe(connection: Connection, body: Any, frame: Frame) -> Waiting:
     """UNSUBSCRIBE: deletes the subscription."""
     it = _known(connection, body.consumer_id)
     if body.force or it.subscription.consumers == [it]:
@@ -199,12 +200,10 @@ def consumer_stats(connection: Connection, body: Any, frame: Frame) -> None:
     )
 
 
-def get_last_message_id(
-    connection: Connection, body: Any, frame: Frame
-) -> Coroutine[Any, None, None]:
+def get_last_message_id(connection: Connection, body: Any, frame: Frame) -> Waiting:
     """GET_LAST_MESSAGE_ID: the last message of the topic, and where the subscription is."""
     it = _known(connection, body.consumer_id)
-    topic = it.subscription.topic
+    topic: AnyTopic = it.subscription.topic
     if not isinstance(topic, PersistentTopic):
         raise Refused("UnknownError", "getLastMessageId is not supported on non-persistent topic")
     return _last_id(connection, body.request_id, it, topic)

@@ -29,6 +29,7 @@ def lookup(connection: Connection, body: Any, frame: Frame) -> None:
     answer: dict[str, Any]
     try:
         name = topic_of(connection, body.topic)
+        connection.authorize("Lookup", name, "produce", "consume")
         if not connection.cluster.namespaces.exists(name.namespace):
             raise Refused("TopicNotFound", "Namespace not found")
         if body.HasField("advertised_listener_name") and body.advertised_listener_name:
@@ -57,6 +58,7 @@ def partitioned_metadata(connection: Connection, body: Any, frame: Frame) -> Non
     answer: dict[str, Any]
     try:
         name = topic_of(connection, body.topic)
+        connection.authorize("Get Partition Metadata", name, "produce", "consume")
         answer = {
             "partitions": _partitions(connection, name, create=body.metadata_auto_creation_enabled),
             "response": CommandPartitionedTopicMetadataResponse.Success,
@@ -88,6 +90,7 @@ def _partitions(connection: Connection, name: TopicName, *, create: bool) -> int
 def get_topics(connection: Connection, body: Any, frame: Frame) -> None:
     """GET_TOPICS_OF_NAMESPACE."""
     namespace = _namespace(connection, body.namespace)
+    connection.authorize_list(namespace)
     mode = body.mode
     names: list[TopicName] = []
     if mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
@@ -128,6 +131,7 @@ def _namespace(connection: Connection, text: str | bytes) -> str:
 def watch(connection: Connection, body: Any, frame: Frame) -> None:
     """WATCH_TOPIC_LIST: the topics that match now; updates follow."""
     namespace = _namespace(connection, body.namespace)
+    connection.authorize_list(namespace)
     pattern = connection.text(body.topics_pattern)
     most = connection.settings.subscriptionPatternMaxLength
     if len(pattern) > most:

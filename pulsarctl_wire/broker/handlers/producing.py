@@ -1,10 +1,9 @@
 """PRODUCER, SEND, CLOSE_PRODUCER. Source: b/ServerCnx (4.0)."""
 
-from collections.abc import Coroutine
 from typing import Any
 
 from pulsarctl_wire.broker.broker import AnyTopic
-from pulsarctl_wire.broker.connection import Connection, Opening
+from pulsarctl_wire.broker.connection import Connection, Opening, Waiting
 from pulsarctl_wire.broker.handlers.lookups import topic_of
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused, Violation
@@ -12,9 +11,10 @@ from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandProducer, CommandSend
 
 
-def producer(connection: Connection, body: CommandProducer, frame: Frame) -> Coroutine[Any, None, None] | None:
+def producer(connection: Connection, body: CommandProducer, frame: Frame) -> Waiting | None:
     """PRODUCER. If the id is in use, that producer is the answer, whatever else the command says."""
     name = topic_of(connection, body.topic)
+    connection.authorize("Produce", name, "produce")
     known = connection.producers.get(body.producer_id)
     if isinstance(known, Opening):
         raise Refused("ServiceNotReady", "Producer is already present on the connection")
@@ -108,7 +108,7 @@ def _is_encrypted(frame: Frame) -> bool:
     return bool(frame.metadata.encryption_keys)
 
 
-def close_producer(connection: Connection, body: Any, frame: Frame) -> Coroutine[Any, None, None] | None:
+def close_producer(connection: Connection, body: Any, frame: Frame) -> Waiting | None:
     """CLOSE_PRODUCER: answered once all SENDs before it are. A PRODUCER that waits is dropped."""
     it = connection.producers.pop(body.producer_id, None)
     if isinstance(it, Opening):

@@ -1,9 +1,8 @@
 """The transaction coordinator's commands (PIP-31)."""
 
-from collections.abc import Coroutine
 from typing import Any, Final
 
-from pulsarctl_wire.broker.connection import Connection
+from pulsarctl_wire.broker.connection import Connection, Waiting
 from pulsarctl_wire.broker.names import parse_topic
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.transactions import ASSIGN
@@ -31,7 +30,7 @@ def connect(connection: Connection, body: Any, frame: Frame) -> None:
     connection.send("TC_CLIENT_CONNECT_RESPONSE", request_id=body.request_id, **fields)
 
 
-def new(connection: Connection, body: Any, frame: Frame) -> Coroutine[Any, None, None]:
+def new(connection: Connection, body: Any, frame: Frame) -> Waiting:
     """NEW_TXN."""
     _check_on(connection)
 
@@ -61,9 +60,7 @@ def _respond(
     )
 
 
-def _changing(
-    connection: Connection, frame: Frame, body: Any, change: Coroutine[Any, None, None]
-) -> Coroutine[Any, None, None]:
+def _changing(connection: Connection, frame: Frame, body: Any, change: Waiting) -> Waiting:
     txn = body.txnid_most_bits, body.txnid_least_bits
 
     async def answer() -> None:
@@ -77,7 +74,7 @@ def _changing(
     return answer()
 
 
-def add_partition(connection: Connection, body: Any, frame: Frame) -> Coroutine[Any, None, None]:
+def add_partition(connection: Connection, body: Any, frame: Frame) -> Waiting:
     """ADD_PARTITION_TO_TXN."""
     _check_on(connection)
     txn = body.txnid_most_bits, body.txnid_least_bits
@@ -85,7 +82,7 @@ def add_partition(connection: Connection, body: Any, frame: Frame) -> Coroutine[
     return _changing(connection, frame, body, connection.cluster.transactions.add(txn, topics, ()))
 
 
-def add_subscription(connection: Connection, body: Any, frame: Frame) -> Coroutine[Any, None, None]:
+def add_subscription(connection: Connection, body: Any, frame: Frame) -> Waiting:
     """ADD_SUBSCRIPTION_TO_TXN."""
     _check_on(connection)
     txn = body.txnid_most_bits, body.txnid_least_bits
@@ -96,7 +93,7 @@ def add_subscription(connection: Connection, body: Any, frame: Frame) -> Corouti
     return _changing(connection, frame, body, connection.cluster.transactions.add(txn, (), pairs))
 
 
-def end(connection: Connection, body: Any, frame: Frame) -> Coroutine[Any, None, None]:
+def end(connection: Connection, body: Any, frame: Frame) -> Waiting:
     """END_TXN."""
     _check_on(connection)
     txn = body.txnid_most_bits, body.txnid_least_bits
