@@ -95,6 +95,16 @@ class Broker:
         if self.topics.get(topic.name.full) is topic:
             del self.topics[topic.name.full]
 
+    async def delete(self, topic: AnyTopic) -> None:
+        """Delete a topic, with everything in it."""
+        await topic.close()
+        self.topics.pop(topic.name.full, None)
+        if isinstance(topic, PersistentTopic):
+            topic.forget()
+            self.cluster.schemas.delete(topic.name)
+            self.cluster.watchers.changed(topic.name, created=False)
+        await self.journal.synced()
+
     def topic_idle(self, topic: Any) -> None:
         """A client of a topic left."""
         if not topic.name.is_persistent and not topic.producers and not topic.subscriptions:

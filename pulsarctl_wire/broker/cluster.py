@@ -15,6 +15,7 @@ Each call makes the core do everything that it can do now. Then the owner carrie
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pulsarctl_wire.broker import housekeeping
 from pulsarctl_wire.broker.access import Access, Keys
 from pulsarctl_wire.broker.broker import Broker
 from pulsarctl_wire.broker.connection import Connection
@@ -36,7 +37,8 @@ NO_KEYS = Keys()
 class Cluster:
     """Brokers that share namespaces and storage.
 
-    `rows` are those of storage: (table, key, value); `ends` the index behind the last entry of each log.
+    `rows` are those of storage: (table, key, value); `ends` the index behind the last entry of each log; `now`
+    is as in `set_time`.
     """
 
     def __init__(
@@ -46,10 +48,12 @@ class Cluster:
         ends: Mapping[int, int] | None = None,
         brokers: int = 1,
         keys: Keys = NO_KEYS,
+        now: tuple[int, int] = (0, 0),
     ) -> None:
         self.settings = settings
         self.handlers = HANDLERS
         self.scheduler = Scheduler()
+        self.scheduler.set_time(*now)
         self.journal = Journal(self.scheduler, rows)
         self.ends = dict(ends or {})
         self.namespaces = Namespaces(self.journal, settings)
@@ -59,6 +63,8 @@ class Cluster:
         self.transactions = Coordinators(self)
         self.touched: dict[Connection, None] = {}
         self.brokers = [Broker(self, number) for number in range(brokers)]
+        for broker in self.brokers:
+            housekeeping.start(broker)
         self._owners: dict[tuple[str, int], Broker] = {}
         self._connections = 0
 

@@ -96,6 +96,7 @@ class Connection:
         self.pending = 0
         """SENDs that are being stored."""
         self._told_closed: dict[int, int] = {}  # producers that we closed -> when SENDs are wrong again
+        self._held_until = 0
         self._probe: Completion[bool] | None = None
         self._pinged = False
         self._timer: Timer | None = None
@@ -396,9 +397,16 @@ class Connection:
         self.pending += change
         most = self.settings.maxPendingPublishRequestsPerConnection
         throttled = self.pending >= most if not self.throttled else self.pending > most // 2
+        throttled = throttled or self._held_until > self.scheduler.ticks
         if throttled != self.throttled:
             self.throttled = throttled
             self.cluster.touched[self] = None
+
+    def hold(self, seconds: float) -> None:
+        """Do not read from the client for a while."""
+        self._held_until = max(self._held_until, self.scheduler.ticks + int(seconds * 1e9))
+        self.scheduler.later(seconds, lambda: self.publishing(0))
+        self.publishing(0)
 
     def set_writable(self, writable: bool) -> None:
         """Whether the client reads fast enough."""

@@ -60,7 +60,12 @@ class Consumer:
     @property
     def available(self) -> bool:
         """Whether a message can be delivered to it now."""
-        return self.permits > 0 and not self.blocked and not self.connection.paused
+        return (
+            self.permits > 0
+            and not self.blocked
+            and not self.connection.paused
+            and not self.subscription.is_held
+        )
 
     # -- delivery
 
@@ -76,6 +81,7 @@ class Consumer:
                 self.blocked = True
         self.messages_out += count
         self.bytes_out += len(entry.data)
+        self.subscription.delivered(count, len(entry.data))
         if redelivered:
             self.redelivered += count
         ack_set = words_of(mask) if mask is not None else ()

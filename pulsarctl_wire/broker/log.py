@@ -10,6 +10,7 @@ are deleted as a whole.
 
 from bisect import bisect_right
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -33,6 +34,11 @@ class Position(NamedTuple):
     entry: int
 
 
+def messages_in(metadata: MessageMetadata) -> int:
+    """The number of messages in an entry."""
+    return max(metadata.num_messages_in_batch, 1)
+
+
 class Entry:
     """An entry: its bytes as they were sent, behind the broker's own metadata if that is switched on.
 
@@ -46,7 +52,7 @@ class Entry:
         self.index = index
         self.data = data
         self.metadata = metadata
-        self.count = 1 if metadata is None else max(metadata.num_messages_in_batch, 1)
+        self.count = 1 if metadata is None else messages_in(metadata)
         self.at = at
 
     @property
@@ -108,18 +114,19 @@ class Cache:
 
 
 class Ledger(NamedTuple):
-    """A stretch of the log that begins at index `first`."""
+    """A stretch of the log that begins at index `first`, behind `offset` bytes of entries."""
 
     id: int
     first: int
     opened_ms: int
+    offset: int
 
 
 class Log:
     """The log of one topic.
 
     Indexes: `first` is the oldest entry that is kept, `end` the next one to be added, and all before `stored`
-    are durable.
+    are durable. `bytes` and `messages` count all that were ever added; they are the row of "logs".
     """
 
     def __init__(self, number: int, journal: Journal, cache: Cache, ledgers: list[Ledger], end: int) -> None:
@@ -127,8 +134,32 @@ class Log:
         self.ledgers = ledgers
         self.first = ledgers[0].first if ledgers else end
         self.end = self.stored = end
+        row = journal.table("logs").get(str(number), {"bytes": 0, "messages": 0})
+        self.bytes: int = row["bytes"]
+        self.messages: int = row["messages"]
         self._journal = journal
         self._cache = cache
+
+    def save(self) -> None:
+        """Put its row (`journal.Dirty`)."""
+        self._journal.put("logs", str(self.number), {"bytes": self.bytes, "messages": self.messages})
+
+    @property
+    def size(self) -> int:
+        """Bytes of the entries that are kept."""
+        return self.bytes - (self.ledgers[0].offset if self.ledgers else 0)
+
+    def size_from(self, index: int) -> int:
+        """About how many bytes the entries from an index on have: as if all of a ledger had the same size."""
+        at = max(bisect_right(self.ledgers, index, key=_first) - 1, 0)
+        if not self.ledgers or index >= self.end:
+            return 0
+        ledger = self.ledgers[at]
+        stop, offset = self.end, self.bytes
+        if at + 1 < len(self.ledgers):
+            stop, offset = self.ledgers[at + 1].first, self.ledgers[at + 1].offset
+        before = (index - ledger.first) / max(stop - ledger.first, 1)
+        return self.bytes - ledger.offset - int((offset - ledger.offset) * before)
 
     # -- writing
 
@@ -136,6 +167,8 @@ class Log:
         """Add an entry. Returns its index."""
         index = self.end
         self.end = index + 1
+        self.bytes += len(data)
+        self._journal.dirty(self)
         key = entry_key(self.number, index)
         self._journal.append(key, data)
         self._cache.add(key, Entry(index, data, metadata, at))
@@ -146,12 +179,17 @@ class Log:
         number = self._journal.next_number("ledger")
         while self.ledgers and self.ledgers[-1].first == self.end:
             self.ledgers.pop()
-        self.ledgers.append(Ledger(number, self.end, time_ms))
+        self.ledgers.append(Ledger(number, self.end, time_ms, self.bytes))
 
-    def trim(self, before: int) -> bool:
-        """Delete all ledgers but the last whose entries all are before an index. True if there were any."""
+    def trim(self, before: int, is_kept: Callable[[int, int], bool]) -> bool:
+        """Delete ledgers, but the last, whose entries all are before an index. True if there were any.
+
+        `is_kept` says whether to keep one nevertheless, by when it was closed (ms), and the bytes from it on.
+        """
         count = 0
-        while count + 1 < len(self.ledgers) and self.ledgers[count + 1].first <= before:
+        for ledger, later in pairwise(self.ledgers):
+            if later.first > before or is_kept(later.opened_ms, self.bytes - ledger.offset):
+                break
             count += 1
         if not count:
             return False
@@ -163,6 +201,7 @@ class Log:
 
     def delete(self) -> None:
         """Delete all entries."""
+        self._journal.delete("logs", str(self.number))
         self._journal.trim(entry_key(self.number, 0), entry_key(self.number + 1, 0))
 
     # -- positions

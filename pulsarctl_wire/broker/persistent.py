@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
 from pulsarctl_wire.broker.cursor import Cursor, load_cursor
 from pulsarctl_wire.broker.journal import Row
-from pulsarctl_wire.broker.log import Entry, Ledger, Log, Position
+from pulsarctl_wire.broker.log import Entry, Ledger, Log, Position, messages_in
+from pulsarctl_wire.broker.policies import Limiter, Quota, limit, policy, quotas, retention
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.subscription import Subscription
@@ -42,7 +43,7 @@ class PersistentTopic(Topic):
         self.properties: dict[str, str] = row["properties"]
         self.terminated = row["terminated"]
         self.epoch = row["epoch"]
-        self.messages: int = row["messages"]
+        self.policies: dict[str, Any] = row["policies"]
         ledgers = [Ledger(*ledger) for ledger in row["ledgers"]]
         end = max(broker.cluster.ends.get(row["log"], 0), ledgers[-1].first if ledgers else 0)
         self.log: Log = Log(row["log"], self.journal, broker.cache, ledgers, end)
@@ -51,6 +52,7 @@ class PersistentTopic(Topic):
         self._sequences: dict[str, int] = {name: each["last"] for name, each in sequences.items()}
         self._fresh = False
         self.transactions = Buffer(self)
+        self.dispatch_limiter = Limiter(self.scheduler)
         prefix = f"{self.log.number}/"
         for key in [key for key in self.journal.table("cursors") if key.startswith(prefix)]:
             cursor = load_cursor(self.journal, key)
@@ -67,7 +69,7 @@ class PersistentTopic(Topic):
             "properties": self.properties,
             "terminated": self.terminated,
             "epoch": self.epoch,
-            "messages": self.messages,
+            "policies": self.policies,
         }
         self.journal.put("topics", self.name.full, row)
 
@@ -95,19 +97,22 @@ class PersistentTopic(Topic):
         if judged and self._is_duplicate(producer, sequence, highest, frame):
             return
         data, at = frame.raw[tail_at:], 0
+        count = max(command.num_messages, 1) if frame.metadata is None else messages_in(frame.metadata)
+        self.log.messages += count
         if self.broker.adds_metadata:
-            added = self._broker_metadata(frame.metadata)
+            added = self._broker_metadata()
             data, at = added + data, len(added)
         metadata = frame.metadata if not frame.partial else None
         index = self.log.append(data, metadata, at)
         if command.HasField("txnid_most_bits") and command.HasField("txnid_least_bits"):
             self.transactions.sent((command.txnid_most_bits, command.txnid_least_bits), index)
         producer.begun()
-        producer.messages_in += max(command.num_messages, 1)
+        producer.messages_in += count
         producer.bytes_in += len(data)
-        self.messages_in += max(command.num_messages, 1)
+        self.messages_in += count
         self.bytes_in += len(data)
         self.journal.when_synced(self._stored, producer, sequence, highest, index)
+        self.limit_rate(producer, count, len(data))
         most = self.settings.managedLedgerMaxEntriesPerLedger
         if index - self.log.ledgers[-1].first + 1 >= most:
             self._roll()
@@ -135,15 +140,13 @@ class PersistentTopic(Topic):
         for subscription in self.subscriptions.values():
             subscription.dispatch_soon()
 
-    def _broker_metadata(self, metadata: MessageMetadata | None) -> bytes:
+    def _broker_metadata(self) -> bytes:
         """What the broker puts in front of an entry: its time, and the index of its last message (PIP-70)."""
         added = BrokerEntryMetadata()
         if self.broker.adds_timestamp:
             added.broker_timestamp = self.scheduler.time_ms
         if self.broker.adds_index:
-            self.messages += 1 if metadata is None else max(metadata.num_messages_in_batch, 1)
-            added.index = self.messages - 1
-            self.save()
+            added.index = self.log.messages - 1
         data = added.SerializeToString()
         return MAGIC_BROKER_ENTRY + struct.pack(">I", len(data)) + data
 
@@ -158,17 +161,44 @@ class PersistentTopic(Topic):
     def trim(self) -> None:
         """Delete ledgers that all durable subscriptions have acknowledged, and retention does not keep."""
         marks = [each.cursor.mark for each in self.subscriptions.values() if each.cursor.durable]
-        if self.log.trim(min(marks, default=self.log.end)):
+        kept, now = retention(self), self.scheduler.time_ms
+        closed = self.log.trim(
+            min(marks, default=self.log.end), lambda closed_ms, size: kept.keeps(now - closed_ms, size)
+        )
+        if closed:
+            self.save()
             self.transactions.trim()
             for subscription in self.subscriptions.values():
                 subscription.cursor.ack_before(self.log.first)
+
+    async def exceeds(self, quota: Quota) -> bool:
+        """Whether the largest backlog of a subscription is beyond a quota."""
+        marks = [each.cursor.mark for each in self.subscriptions.values() if each.cursor.durable]
+        oldest = min(marks, default=self.log.stored)
+        if oldest >= self.log.stored:
+            return False
+        if quota.size > 0 and self.log.size_from(oldest) >= quota.size:
+            return True
+        if quota.seconds <= 0:
+            return False
+        entry = await self.log.entry(oldest, self.scheduler)
+        return entry is not None and self.scheduler.time_ms - entry.time_ms > quota.seconds * 1000
+
+    async def check_backlog(self) -> None:
+        """Raises Refused if producers must wait until a backlog is smaller."""
+        for quota in quotas(self):
+            if quota.policy != "consumer_backlog_eviction" and await self.exceeds(quota):
+                kind = "Exception" if quota.policy == "producer_exception" else "Error"
+                text = "Cannot create producer on topic with backlog quota exceeded"
+                raise Refused(f"ProducerBlockedQuotaExceeded{kind}", text)
 
     # -- deduplication
 
     @property
     def deduplicates(self) -> bool:
         """Whether a sequence id that a producer has sent before is refused."""
-        return self.settings.brokerDeduplicationEnabled
+        own = policy(self, "deduplication")
+        return self.settings.brokerDeduplicationEnabled if own is None else bool(own)
 
     def last_sequence(self, producer_name: str) -> int:
         """The highest sequence id stored from a producer; -1 if unknown."""
@@ -211,6 +241,9 @@ class PersistentTopic(Topic):
                 subscription.cursor.reset(await self.index_at(time_ms))
             if command.durable:
                 await self.journal.synced()
+        most = limit(self, "max consumers", self.settings.maxConsumersPerTopic)
+        if most and sum(len(each.consumers) for each in self.subscriptions.values()) >= most:
+            raise Refused("ConsumerBusy", "Topic reached max consumers limit")
         consumer = Consumer(connection, command, subscription)
         await subscription.add(consumer)
         return consumer
@@ -218,6 +251,9 @@ class PersistentTopic(Topic):
     def _create(self, command: CommandSubscribe, name: str) -> Subscription:
         if command.durable and not self.settings.allowAutoSubscriptionCreation:
             raise Refused("SubscriptionNotFound", "Subscription does not exist")
+        most = limit(self, "max subscriptions", self.settings.maxSubscriptionsPerTopic)
+        if most and len(self.subscriptions) >= most:
+            raise Refused("NotAllowedError", "Exceed the maximum number of subscriptions of the topic")
         return self.create_subscription(name, self._start_of(command), durable=command.durable)
 
     def create_subscription(self, name: str, start: int, *, durable: bool = True) -> Subscription:
@@ -241,6 +277,7 @@ class PersistentTopic(Topic):
         """A consumer of a subscription left: one that is not durable goes with its last consumer."""
         if not subscription.cursor.durable and not subscription.consumers:
             self.subscriptions.pop(subscription.name, None)
+        self.last_active_ms = self.scheduler.time_ms
         self.broker.topic_idle(self)
 
     # -- positions
@@ -298,18 +335,16 @@ class PersistentTopic(Topic):
         for subscription in self.subscriptions.values():
             subscription.close()
 
-    async def delete(self) -> None:
-        """Delete it, with everything in it."""
-        await self.close()
+    def forget(self) -> None:
+        """Delete everything that is stored of it."""
         for subscription in self.subscriptions.values():
             subscription.forget()
         self.journal.delete_table(f"sequences/{self.log.number}")
         self.transactions.delete()
         self.log.delete()
         self.journal.delete("topics", self.name.full)
-        await self.journal.synced()
 
 
 def new_row(log: int) -> Row:
     """The row of a topic that has no messages yet."""
-    return {"log": log, "ledgers": [], "properties": {}, "terminated": False, "epoch": None, "messages": 0}
+    return {"log": log, "ledgers": [], "properties": {}, "terminated": False, "epoch": None, "policies": {}}

@@ -143,8 +143,9 @@ class Server:
         self, settings: Settings, storage: Storage | None = None, brokers: int = 1, keys: Keys = NO_KEYS
     ) -> None:
         self.storage = storage or Memory()
-        self.cluster = Cluster(settings, self.storage.rows(), self.storage.ends(), brokers, keys)
         self.offset = 0
+        now = time.perf_counter_ns(), time.time_ns()
+        self.cluster = Cluster(settings, self.storage.rows(), self.storage.ends(), brokers, keys, now)
         self.peers: dict[Connection, Peer] = {}
         self._listeners: list[Listener] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -153,7 +154,6 @@ class Server:
         self._committing = False
         self._writer = Worker(self.storage.commit, self._stored)
         self._reader = Worker(self.storage.read, self._was_read)
-        self.set_time()
 
     # -- starting and stopping
 

@@ -7,6 +7,7 @@ from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_
 from pulsarctl_wire.broker.cursor import Cursor, mask_of
 from pulsarctl_wire.broker.dispatch import Dispatcher, Shared, SingleActive
 from pulsarctl_wire.broker.key_shared import KeyShared
+from pulsarctl_wire.broker.policies import Limiter, Rate, dispatch_rate, limit
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.transactions import PendingAcks
 from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, MessageIdData
@@ -29,6 +30,9 @@ class Subscription:
         self.transactions = PendingAcks(self)
         self.expired_messages = 0
         self._soon = False
+        self._limiter = Limiter(topic.scheduler)
+        self._rates: list[tuple[Limiter, Rate]] = []
+        self._held_until = 0
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -38,7 +42,9 @@ class Subscription:
     @property
     def most_unacked(self) -> int:
         """Messages that a consumer may have without acknowledging any; 0: no limit."""
-        return self.topic.settings.maxUnackedMessagesPerConsumer
+        if not self.cursor.durable:
+            return 0
+        return limit(self.topic, "max unacked", self.topic.settings.maxUnackedMessagesPerConsumer)
 
     @property
     def backlog(self) -> int:
@@ -56,7 +62,8 @@ class Subscription:
         elif self.kind == EXCLUSIVE:
             await self._take_over()
             self._begin(consumer)
-        most = self.topic.settings.maxConsumersPerSubscription
+        default = self.topic.settings.maxConsumersPerSubscription
+        most = limit(self.topic, "max consumers of subscription", default)
         if most and len(self.consumers) >= most:
             raise Refused("ConsumerBusy", "Subscription reached max consumers limit")
         assert self.dispatcher is not None
@@ -117,8 +124,29 @@ class Subscription:
 
     def _dispatch(self) -> None:
         self._soon = False
-        if self.dispatcher is not None and not self.topic.closed:
-            self.dispatcher.dispatch()
+        if self.dispatcher is None or self.topic.closed or self.is_held:
+            return
+        topic, settings = self.topic, self.topic.settings
+        rates = (
+            (topic.dispatch_limiter, dispatch_rate(topic, "dispatch rate", settings)),
+            (self._limiter, dispatch_rate(topic, "subscription dispatch rate", settings)),
+        )
+        self._rates = [(limiter, rate) for limiter, rate in rates if rate.messages > 0 or rate.bytes > 0]
+        self.dispatcher.dispatch()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is delivered for now, as it went too fast."""
+        return self._held_until > self.topic.scheduler.ticks
+
+    def delivered(self, messages: int, size: int) -> None:
+        """Messages were delivered: if that is too fast, deliver none for a while."""
+        for limiter, rate in self._rates:
+            wait = limiter.take(rate, messages, size)
+            if wait > 0:
+                scheduler = self.topic.scheduler
+                self._held_until = max(self._held_until, scheduler.ticks + int(wait * 1e9))
+                scheduler.later(wait, self.dispatch_soon)
 
     def flow(self, consumer: Consumer) -> None:
         """A consumer has more permits, or can be written to again."""
@@ -226,6 +254,17 @@ class Subscription:
         """The broker itself acknowledges an entry that no consumer may see."""
         self.cursor.ack(index)
         self.check_end()
+
+    def expire(self, index: int) -> None:
+        """Acknowledge everything before an entry, as it is too old."""
+        backlog = self.backlog
+        if self.cursor.ack_before(index):
+            self.expired_messages += backlog - self.backlog
+            for consumer in self.consumers:
+                for each in [each for each in consumer.pending if each < index]:
+                    self._settle(consumer, each)
+            self.check_end()
+            self.dispatch_soon()
 
     def check_end(self) -> None:
         """If the topic is terminated, and everything acknowledged, tell the consumers."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsarctl_wire.broker.journal import Journal
+from pulsarctl_wire.broker.policies import Limiter, limit, policy, publish_rate
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.scheduler import Completion, Scheduler
@@ -39,6 +40,9 @@ class Topic:
         self.scheduler: Scheduler = broker.scheduler
         self.settings = broker.settings
         self.journal: Journal = broker.journal
+        self.policies: dict[str, Any] = {}
+        self.last_active_ms = self.scheduler.time_ms
+        self._limiter = Limiter(self.scheduler)
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Any] = {}
         self.closed = False
@@ -74,11 +78,15 @@ class Topic:
     @property
     def needs_encryption(self) -> bool:
         """Whether every message must be encrypted."""
-        return bool(self.policy("encryption_required"))
+        return bool(policy(self, "encryption"))
 
-    def policy(self, name: str) -> Any:
-        """A policy of the namespace, by its name in the admin API; None if it is not set."""
-        return self.broker.cluster.namespaces.policies(self.name.namespace).get(name)
+    def limit_rate(self, producer: Producer, messages: int, size: int) -> None:
+        """Messages were published: if that is too fast, the producer's connection is not read for a while."""
+        rate = publish_rate(self)
+        if rate.messages > 0 or rate.bytes > 0:
+            wait = self._limiter.take(rate, messages, size)
+            if wait > 0:
+                producer.connection.hold(wait)
 
     async def register_schema(self, schema: WireSchema) -> bytes:
         """The version of a schema, which is registered if it is new. Raises Refused."""
@@ -98,7 +106,7 @@ class Topic:
     @property
     def strategy(self) -> str:
         """How compatible schemas must be."""
-        strategy: str = self.policy("schema_compatibility_strategy") or "FULL"
+        strategy: str = policy(self, "schema compatibility") or self.settings.schemaCompatibilityStrategy
         return strategy
 
     def check_open(self) -> None:
@@ -150,7 +158,7 @@ class Topic:
 
     async def _register(self, producer: Producer) -> None:
         """Enter it under its name, which must be free."""
-        most = self.settings.maxProducersPerTopic
+        most = limit(self, "max producers", self.settings.maxProducersPerTopic)
         if most and len(self.producers) >= most:
             raise Refused("ProducerBusy", f"Topic '{self.name.full}' reached max producers limit")
         busy = Refused("ProducerBusy", f"Producer with name '{producer.name}' is already connected to topic")
@@ -168,6 +176,7 @@ class Topic:
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
         self._release(producer)
+        self.last_active_ms = self.scheduler.time_ms
         self.broker.topic_idle(self)
 
     def _release(self, producer: Producer) -> None:
@@ -201,8 +210,8 @@ class Topic:
 
     # -- the end
 
-    def disconnect(self, **told: Any) -> None:
-        """Tell all clients to reconnect. `told` are fields of CLOSE_PRODUCER and CLOSE_CONSUMER."""
+    def disconnect_producers(self, **told: Any) -> None:
+        """Tell all producers to reconnect. `told` are fields of CLOSE_PRODUCER."""
         for producer in list(self.producers.values()):
             self.remove_producer(producer)
             producer.connection.close_producer(producer, **told)
@@ -210,5 +219,9 @@ class Topic:
             producer.connection.close_producer(producer, **told)
             turn.fail(Refused("ServiceNotReady", "Topic is temporarily unavailable"))
         self.waiting.clear()
+
+    def disconnect(self, **told: Any) -> None:
+        """Tell all clients to reconnect. `told` are fields of CLOSE_PRODUCER and CLOSE_CONSUMER."""
+        self.disconnect_producers(**told)
         for subscription in self.subscriptions.values():
             subscription.disconnect(**told)

@@ -29,6 +29,7 @@ class VolatileSubscription:
         self.consumers: list[Consumer] = []
         self.most_unacked = 0
         self.dropped = 0
+        self.is_held = False
         self._turn = 0
         self._selector: Selector | None = None
 
@@ -135,6 +136,7 @@ class VolatileTopic(Topic):
         self.bytes_in += len(entry.data)
         producer.begun()
         producer.receipt(command.sequence_id, command.highest_sequence_id, *ID)
+        self.limit_rate(producer, entry.count, len(entry.data))
         for subscription in self.subscriptions.values():
             subscription.deliver(entry)
 
@@ -152,6 +154,9 @@ class VolatileTopic(Topic):
         if not subscription.consumers:
             self.subscriptions.pop(subscription.name, None)
         self.broker.topic_idle(self)
+
+    async def check_backlog(self) -> None:
+        """There is no backlog."""
 
     def locate(self, message_id: MessageIdData) -> int:
         """There is only here and now."""

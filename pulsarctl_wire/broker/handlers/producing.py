@@ -35,6 +35,7 @@ def producer(connection: Connection, body: CommandProducer, frame: Frame) -> Wai
 
 
 async def _join(connection: Connection, body: CommandProducer, topic: AnyTopic, opening: Opening) -> None:
+    await topic.check_backlog()
     topic.check_producer(body.encrypted)
     version = await topic.register_schema(body.schema) if body.HasField("schema") else b""
     own = body.HasField("producer_name")

@@ -1,0 +1,131 @@
+"""What a broker does to its topics from time to time: expiry, retention, quotas, deleting what nobody uses."""
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsarctl_wire.broker import policies
+from pulsarctl_wire.broker.persistent import PersistentTopic
+from pulsarctl_wire.broker.policies import Quota, policy
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.broker import Broker
+    from pulsarctl_wire.broker.settings import Settings
+    from pulsarctl_wire.broker.subscription import Subscription
+
+EVICTED_TO: Final = 0.9
+"""The part of a size quota that a backlog is reduced to."""
+
+Check = Callable[["Broker"], Coroutine[Any, None, None]]
+
+
+def _topics(broker: "Broker") -> list[PersistentTopic]:
+    topics = list(broker.topics.values())
+    return [topic for topic in topics if isinstance(topic, PersistentTopic) and not topic.closed]
+
+
+async def expire(broker: "Broker") -> None:
+    """Acknowledge messages that are older than their time to live."""
+    for topic in _topics(broker):
+        ttl = policies.limit(topic, "ttl", topic.settings.ttlDurationDefaultInSeconds)
+        if ttl > 0:
+            index = await topic.index_at(topic.scheduler.time_ms - ttl * 1000)
+            for subscription in topic.subscriptions.values():
+                subscription.expire(index)
+
+
+async def trim(broker: "Broker") -> None:
+    """Delete what is acknowledged and not retained."""
+    for topic in _topics(broker):
+        topic.trim()
+
+
+async def check_quotas(broker: "Broker") -> None:
+    """Act on backlogs that are beyond their quotas."""
+    for topic in _topics(broker):
+        for quota in policies.quotas(topic):
+            if not await topic.exceeds(quota):
+                continue
+            if quota.policy == "consumer_backlog_eviction":
+                await _evict(topic, quota)
+            else:
+                topic.disconnect_producers()
+
+
+async def _evict(topic: PersistentTopic, quota: Quota) -> None:
+    """Acknowledge the oldest messages of the subscriptions with the largest backlogs."""
+    if quota.seconds > 0:
+        index = await topic.index_at(topic.scheduler.time_ms - quota.seconds * 1000)
+    else:
+        low, high = topic.log.first, topic.log.stored
+        while low < high:
+            middle = (low + high) // 2
+            if topic.log.size_from(middle) > quota.size * EVICTED_TO:
+                low = middle + 1
+            else:
+                high = middle
+        index = low
+    for subscription in topic.subscriptions.values():
+        subscription.expire(index)
+
+
+async def delete_unused(broker: "Broker") -> None:
+    """Delete topics that nobody uses, and subscriptions without consumers, after their time."""
+    for topic in list(broker.topics.values()):
+        if not isinstance(topic, PersistentTopic) or topic.closed:
+            continue
+        now = topic.scheduler.time_ms
+        minutes = policies.limit(
+            topic, "subscription expiration", topic.settings.subscriptionExpirationTimeMinutes
+        )
+        for subscription in list(topic.subscriptions.values()) if minutes > 0 else ():
+            if not subscription.consumers and now - subscription.cursor.last_active_ms > minutes * 60_000:
+                await subscription.delete(asked_by=None, force=False)
+        if _is_unused(topic, now):
+            await broker.delete(topic)
+
+
+def _is_unused(topic: PersistentTopic, now_ms: int) -> bool:
+    settings = topic.settings
+    own = policy(topic, "inactive topics") or {}
+    if not own.get("deleteWhileInactive", settings.brokerDeleteInactiveTopicsEnabled):
+        return False
+    seconds = (
+        own.get("maxInactiveDurationSeconds")
+        or settings.brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
+        or settings.brokerDeleteInactiveTopicsFrequencySeconds
+    )
+    if topic.producers or topic.waiting or now_ms - topic.last_active_ms < seconds * 1000:
+        return False
+    mode = own.get("inactiveTopicDeleteMode", settings.brokerDeleteInactiveTopicsMode)
+    subscriptions: list[Subscription] = list(topic.subscriptions.values())
+    if mode == "delete_when_subscriptions_caught_up":
+        return not any(each.consumers or each.backlog for each in subscriptions)
+    return not subscriptions
+
+
+def _period(settings: "Settings", check: Check) -> float:
+    """Seconds between two runs of a check; 0: never."""
+    if check is expire:
+        return settings.messageExpiryCheckIntervalInMinutes * 60
+    if check is trim:
+        return settings.retentionCheckIntervalInSeconds
+    if check is check_quotas:
+        return settings.backlogQuotaCheckIntervalInSeconds if settings.backlogQuotaCheckEnabled else 0
+    return settings.brokerDeleteInactiveTopicsFrequencySeconds
+
+
+CHECKS: Final[tuple[Check, ...]] = (expire, check_quotas, trim, delete_unused)
+
+
+def start(broker: "Broker") -> None:
+    """Run each check from time to time."""
+
+    async def repeat(check: Check, seconds: float) -> None:
+        while True:
+            await broker.scheduler.sleep(seconds)
+            await check(broker)
+
+    for check in CHECKS:
+        seconds = _period(broker.settings, check)
+        if seconds > 0:
+            broker.scheduler.start(repeat(check, seconds))

@@ -1,0 +1,159 @@
+"""Policies of topics: those of the topic itself, else of its namespace, else the broker's settings.
+
+Both levels are stored with the names that Pulsar's admin API has for them (`TopicPolicies`, `Policies`).
+"""
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pulsarctl_wire.broker.scheduler import Scheduler
+from pulsarctl_wire.broker.settings import Settings
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.topic import Topic
+
+# what -> name of the topic's policy, and of the namespace's
+_NAMES: Final[dict[str, tuple[str, str]]] = {
+    "backlog quotas": ("backLogQuotaMap", "backlog_quota_map"),
+    "compaction threshold": ("compactionThreshold", "compaction_threshold"),
+    "deduplication": ("deduplicationEnabled", "deduplicationEnabled"),
+    "dispatch rate": ("dispatchRate", "topicDispatchRate"),
+    "encryption": ("", "encryption_required"),
+    "inactive topics": ("inactiveTopicPolicies", "inactive_topic_policies"),
+    "max consumers": ("maxConsumerPerTopic", "max_consumers_per_topic"),
+    "max consumers of subscription": ("maxConsumersPerSubscription", "max_consumers_per_subscription"),
+    "max message size": ("maxMessageSize", ""),
+    "max producers": ("maxProducerPerTopic", "max_producers_per_topic"),
+    "max subscriptions": ("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
+    "max unacked": ("maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer"),
+    "publish rate": ("publishRate", "publishMaxMessageRate"),
+    "retention": ("retentionPolicies", "retention_policies"),
+    "schema compatibility": ("schemaCompatibilityStrategy", "schema_compatibility_strategy"),
+    "schema validation": ("schemaValidationEnforced", "schema_validation_enforced"),
+    "subscription dispatch rate": ("subscriptionDispatchRate", "subscriptionDispatchRate"),
+    "subscription expiration": ("", "subscription_expiration_time_minutes"),
+    "ttl": ("messageTTLInSeconds", "message_ttl_in_seconds"),
+}
+_BY_CLUSTER: Final = {"publish rate", "dispatch rate", "subscription dispatch rate"}
+"""Policies that a namespace has for each cluster."""
+
+
+class Retention(NamedTuple):
+    """How much is kept that is acknowledged: for so many minutes and up to so many MiB; -1: without limit."""
+
+    minutes: int
+    mebibytes: int
+
+    def keeps(self, age_ms: int, size: int) -> bool:
+        """Whether something is kept that old, if so many bytes are as old or younger."""
+        if not self.minutes or not self.mebibytes:
+            return False
+        young = self.minutes < 0 or age_ms < self.minutes * 60_000
+        return young and (self.mebibytes < 0 or size <= self.mebibytes << 20)
+
+
+class Quota(NamedTuple):
+    """A backlog quota: limits in bytes and seconds (-1: none), and what happens beyond it."""
+
+    size: int
+    seconds: int
+    policy: str
+
+
+def policy(topic: "Topic", what: str) -> Any:
+    """A policy by its name in this module; None if neither the topic nor its namespace has it."""
+    of_topic, of_namespace = _NAMES[what]
+    if of_topic and (value := topic.policies.get(of_topic)) is not None:
+        return value
+    value = topic.broker.cluster.namespaces.policies(topic.name.namespace).get(of_namespace)
+    if value is not None and what in _BY_CLUSTER:
+        return value.get(topic.settings.clusterName)
+    return value
+
+
+def limit(topic: "Topic", what: str, default: int) -> int:
+    """A policy that is a number; `default` if there is none."""
+    value = policy(topic, what)
+    return default if value is None else int(value)
+
+
+def retention(topic: "Topic") -> Retention:
+    """How much of a topic is kept that is acknowledged."""
+    found = policy(topic, "retention")
+    if found is None:
+        settings = topic.settings
+        return Retention(settings.defaultRetentionTimeInMinutes, settings.defaultRetentionSizeInMB)
+    return Retention(int(found["retentionTimeInMinutes"]), int(found["retentionSizeInMB"]))
+
+
+def quotas(topic: "Topic") -> list[Quota]:
+    """The backlog quotas of a topic."""
+    found = policy(topic, "backlog quotas")
+    if found:
+        return [
+            Quota(
+                each.get("limitSize") or each.get("limit") or -1 if kind == "destination_storage" else -1,
+                each.get("limitTime") or -1 if kind == "message_age" else -1,
+                each.get("policy") or "producer_request_hold",
+            )
+            for kind, each in found.items()
+        ]
+    settings = topic.settings
+    size, limit_gb = settings.backlogQuotaDefaultLimitBytes, settings.backlogQuotaDefaultLimitGB
+    if limit_gb > 0:
+        size = int(limit_gb * 2**30)
+    return [Quota(size, settings.backlogQuotaDefaultLimitSecond, settings.backlogQuotaDefaultRetentionPolicy)]
+
+
+class Rate(NamedTuple):
+    """Messages and bytes a second; 0 or less: no limit."""
+
+    messages: float
+    bytes: float
+
+
+def publish_rate(topic: "Topic") -> Rate:
+    """How fast a topic may be published to."""
+    found = policy(topic, "publish rate") or {}
+    settings = topic.settings
+    return Rate(
+        found.get("publishThrottlingRateInMsg", settings.maxPublishRatePerTopicInMessages),
+        found.get("publishThrottlingRateInByte", settings.maxPublishRatePerTopicInBytes),
+    )
+
+
+def dispatch_rate(topic: "Topic", what: str, settings: Settings) -> Rate:
+    """How fast messages of a topic, or of each of its subscriptions, may be delivered."""
+    found = policy(topic, what)
+    if found:
+        period = found.get("ratePeriodInSecond") or 1
+        return Rate(
+            found.get("dispatchThrottlingRateInMsg", -1) / period,
+            found.get("dispatchThrottlingRateInByte", -1) / period,
+        )
+    of = "Topic" if what == "dispatch rate" else "Subscription"
+    messages: int = getattr(settings, f"dispatchThrottlingRatePer{of}InMsg")
+    size: int = getattr(settings, f"dispatchThrottlingRatePer{of}InByte")
+    return Rate(messages, size)
+
+
+class Limiter:
+    """Measures how far something is beyond its rate; a second's worth may come at once."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._left = [0.0, 0.0]
+        self._at = scheduler.ticks
+        self._full = True
+
+    def take(self, rate: Rate, messages: int, size: int) -> float:
+        """So much has passed. Returns for how many seconds nothing more may pass."""
+        seconds, self._at = (self._scheduler.ticks - self._at) / 1e9, self._scheduler.ticks
+        wait = 0.0
+        for which, (most, taken) in enumerate(zip(rate, (messages, size), strict=True)):
+            if most <= 0:
+                continue
+            left = most if self._full else min(self._left[which] + seconds * most, most)
+            self._left[which] = left - taken
+            wait = max(wait, -self._left[which] / most)
+        self._full = False
+        return wait
