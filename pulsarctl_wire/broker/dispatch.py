@@ -8,6 +8,7 @@ A dispatcher reads from `read_at` on. It calls nobody: `Subscription` calls `dis
 something to deliver, that is after FLOW, new entries, acknowledgements and changes of consumers.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
@@ -143,6 +144,7 @@ class SingleActive(Dispatcher):
         super().__init__(subscription)
         self.active: Consumer | None = None
         self._change: Timer | None = None
+        self._copies: deque[Entry] = deque()
         self._ranges: Sticky | None = None
 
     def add(self, consumer: Consumer) -> None:
@@ -189,6 +191,35 @@ class SingleActive(Dispatcher):
             for consumer in self.consumers:
                 consumer.tell_active(consumer is self.active)
         self.subscription.dispatch_soon()
+
+    def next_entry(self) -> Entry | None:
+        """The next entry that consumers may see; from the compacted copy if they want that."""
+        compaction = self.topic.compaction
+        if self.active is None or not self.active.read_compacted or self.read_at >= compaction.horizon:
+            return super().next_entry()
+        while self._copies:
+            entry = self._copies.popleft()
+            if entry.index >= self.read_at and not self.cursor.is_acked(entry.index):
+                self.read_at = entry.index + 1
+                return entry
+        if not self._reading:
+            self._reading = True
+            start, copy = self.read_at, compaction.log
+
+            def done(entries: list[Entry]) -> None:
+                self._reading = False
+                if (self.read_at, compaction.log) == (start, copy):  # else it must be read again
+                    self._copies = deque(entries)
+                    self.read_at = start if entries else compaction.horizon
+                self.subscription.dispatch_soon()
+
+            compaction.read(max(start, self.cursor.mark), done)
+        return None
+
+    def rewind(self) -> None:
+        """Deliver everything again that is not acknowledged."""
+        super().rewind()
+        self._copies.clear()
 
     def dispatch(self) -> None:
         """Deliver what can be delivered now. Permits are taken for entries, as Pulsar does by default."""

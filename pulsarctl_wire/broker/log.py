@@ -129,10 +129,12 @@ class Log:
     are durable. `bytes` and `messages` count all that were ever added; they are the row of "logs".
     """
 
-    def __init__(self, number: int, journal: Journal, cache: Cache, ledgers: list[Ledger], end: int) -> None:
+    def __init__(
+        self, number: int, journal: Journal, cache: Cache, ledgers: list[Ledger], first: int, end: int
+    ) -> None:
         self.number = number
         self.ledgers = ledgers
-        self.first = ledgers[0].first if ledgers else end
+        self.first = first
         self.end = self.stored = end
         row = journal.table("logs").get(str(number), {"bytes": 0, "messages": 0})
         self.bytes: int = row["bytes"]
@@ -147,15 +149,14 @@ class Log:
     @property
     def size(self) -> int:
         """Bytes of the entries that are kept."""
-        return self.bytes - (self.ledgers[0].offset if self.ledgers else 0)
+        return self.bytes - (self._ledger_of(self.first).offset if self.ledgers else 0)
 
     def size_from(self, index: int) -> int:
         """About how many bytes the entries from an index on have: as if all of a ledger had the same size."""
-        at = max(bisect_right(self.ledgers, index, key=_first) - 1, 0)
         if not self.ledgers or index >= self.end:
             return 0
-        ledger = self.ledgers[at]
-        stop, offset = self.end, self.bytes
+        at = max(bisect_right(self.ledgers, index, key=_first) - 1, 0)
+        ledger, stop, offset = self.ledgers[at], self.end, self.bytes
         if at + 1 < len(self.ledgers):
             stop, offset = self.ledgers[at + 1].first, self.ledgers[at + 1].offset
         before = (index - ledger.first) / max(stop - ledger.first, 1)
@@ -181,22 +182,23 @@ class Log:
             self.ledgers.pop()
         self.ledgers.append(Ledger(number, self.end, time_ms, self.bytes))
 
-    def trim(self, before: int, is_kept: Callable[[int, int], bool]) -> bool:
-        """Delete ledgers, but the last, whose entries all are before an index. True if there were any.
+    def trim(self, before: int, is_kept: Callable[[int, int], bool], *, forget: bool) -> bool:
+        """Delete the entries of ledgers, but the last, that all are before an index. True if there were any.
 
         `is_kept` says whether to keep one nevertheless, by when it was closed (ms), and the bytes from it on.
+        Unless `forget`, the ids of deleted entries stay known: a compacted copy may have them.
         """
-        count = 0
+        first = self.first
         for ledger, later in pairwise(self.ledgers):
             if later.first > before or is_kept(later.opened_ms, self.bytes - ledger.offset):
                 break
-            count += 1
-        if not count:
+            first = max(first, later.first)
+        if first == self.first:
             return False
-        del self.ledgers[:count]
-        kept = self.ledgers[0].first
-        self._journal.trim(entry_key(self.number, self.first), entry_key(self.number, kept))
-        self.first = kept
+        self._journal.trim(entry_key(self.number, self.first), entry_key(self.number, first))
+        self.first = first
+        if forget:
+            del self.ledgers[: bisect_right(self.ledgers, first, key=_first) - 1]
         return True
 
     def delete(self) -> None:
@@ -208,20 +210,23 @@ class Log:
 
     def position(self, index: int) -> Position:
         """The message id of an entry."""
-        ledger = self.ledgers[max(bisect_right(self.ledgers, index, key=_first) - 1, 0)]
+        ledger = self._ledger_of(index)
         return Position(ledger.id, index - ledger.first)
+
+    def _ledger_of(self, index: int) -> Ledger:
+        return self.ledgers[max(bisect_right(self.ledgers, index, key=_first) - 1, 0)]
 
     def before(self, index: int) -> Position:
         """The message id before an index: ledger:-1 if the first ledger begins there."""
         if index > self.first:
             return self.position(index - 1)
-        return Position(self.ledgers[0].id if self.ledgers else -1, -1)
+        return Position(self._ledger_of(index).id if self.ledgers else -1, -1)
 
     def locate(self, ledger: int, entry: int) -> tuple[int, bool]:
         """The index of a message id, and True; if there is no such entry, of the next one, and False."""
         at = bisect_right(self.ledgers, ledger, key=_id) - 1
         if at < 0:
-            return self.first, False
+            return 0, False
         stop = self.ledgers[at + 1].first if at + 1 < len(self.ledgers) else self.end
         found = self.ledgers[at]
         if found.id != ledger:

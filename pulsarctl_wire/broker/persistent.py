@@ -3,6 +3,7 @@
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
+from pulsarctl_wire.broker.compaction import SUBSCRIPTION, Compaction
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
 from pulsarctl_wire.broker.cursor import Cursor, load_cursor
 from pulsarctl_wire.broker.journal import Row
@@ -46,12 +47,13 @@ class PersistentTopic(Topic):
         self.policies: dict[str, Any] = row["policies"]
         ledgers = [Ledger(*ledger) for ledger in row["ledgers"]]
         end = max(broker.cluster.ends.get(row["log"], 0), ledgers[-1].first if ledgers else 0)
-        self.log: Log = Log(row["log"], self.journal, broker.cache, ledgers, end)
+        self.log: Log = Log(row["log"], self.journal, broker.cache, ledgers, row["first"], end)
         self.log.open_ledger(self.scheduler.time_ms)
         sequences = self.journal.table(f"sequences/{self.log.number}")
         self._sequences: dict[str, int] = {name: each["last"] for name, each in sequences.items()}
         self._fresh = False
         self.transactions = Buffer(self)
+        self.compaction = Compaction(self)
         self.dispatch_limiter = Limiter(self.scheduler)
         prefix = f"{self.log.number}/"
         for key in [key for key in self.journal.table("cursors") if key.startswith(prefix)]:
@@ -66,6 +68,7 @@ class PersistentTopic(Topic):
         row = {
             "log": self.log.number,
             "ledgers": self.log.ledgers,
+            "first": self.log.first,
             "properties": self.properties,
             "terminated": self.terminated,
             "epoch": self.epoch,
@@ -163,13 +166,16 @@ class PersistentTopic(Topic):
         marks = [each.cursor.mark for each in self.subscriptions.values() if each.cursor.durable]
         kept, now = retention(self), self.scheduler.time_ms
         closed = self.log.trim(
-            min(marks, default=self.log.end), lambda closed_ms, size: kept.keeps(now - closed_ms, size)
+            min(marks, default=self.log.end),
+            lambda closed_ms, size: kept.keeps(now - closed_ms, size),
+            forget=self.compaction.log is None,
         )
         if closed:
             self.save()
             self.transactions.trim()
             for subscription in self.subscriptions.values():
-                subscription.cursor.ack_before(self.log.first)
+                if not subscription.reads_compacted:
+                    subscription.cursor.ack_before(self.log.first)
 
     async def exceeds(self, quota: Quota) -> bool:
         """Whether the largest backlog of a subscription is beyond a quota."""
@@ -270,8 +276,15 @@ class PersistentTopic(Topic):
         if not command.durable and command.HasField("start_message_id"):
             return self.locate(command.start_message_id)
         if command.initialPosition == CommandSubscribe.Earliest:
-            return self.log.first
+            return 0 if command.read_compacted and self.compaction.log is not None else self.log.first
         return self.log.end
+
+    def compaction_cursor(self) -> Cursor:
+        """The cursor of the subscription that keeps what is not compacted yet."""
+        if SUBSCRIPTION not in self.subscriptions:
+            self.create_subscription(SUBSCRIPTION, self.log.first)
+        cursor: Cursor = self.subscriptions[SUBSCRIPTION].cursor
+        return cursor
 
     def consumer_left(self, subscription: Subscription) -> None:
         """A consumer of a subscription left: one that is not durable goes with its last consumer."""
@@ -341,10 +354,19 @@ class PersistentTopic(Topic):
             subscription.forget()
         self.journal.delete_table(f"sequences/{self.log.number}")
         self.transactions.delete()
+        self.compaction.delete()
         self.log.delete()
         self.journal.delete("topics", self.name.full)
 
 
 def new_row(log: int) -> Row:
     """The row of a topic that has no messages yet."""
-    return {"log": log, "ledgers": [], "properties": {}, "terminated": False, "epoch": None, "policies": {}}
+    return {
+        "log": log,
+        "ledgers": [],
+        "first": 0,
+        "properties": {},
+        "terminated": False,
+        "epoch": None,
+        "policies": {},
+    }

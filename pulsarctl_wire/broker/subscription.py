@@ -40,6 +40,11 @@ class Subscription:
         return [] if self.dispatcher is None else self.dispatcher.consumers
 
     @property
+    def reads_compacted(self) -> bool:
+        """Whether its consumers want the compacted copy, where there is one."""
+        return any(each.read_compacted for each in self.consumers)
+
+    @property
     def most_unacked(self) -> int:
         """Messages that a consumer may have without acknowledging any; 0: no limit."""
         if not self.cursor.durable:

@@ -1,0 +1,190 @@
+"""Compaction: a copy of a topic's messages that has only the last one of each key.
+
+The copies are entries of a log of their own, under the indexes of the originals, so it has holes. A later
+compaction reads the former copy, and what the topic has got since. Messages without a key are left out; an
+empty payload deletes its key. Of a batch, messages that are left out stay as empty ones, marked `compacted_out`.
+Source: compaction/TwoPhaseCompactor, RawBatchConverter (4.0).
+
+    rows of "compacted": log -> {log: the copy's number, horizon: what it covers, in indexes}
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
+
+from pulsarctl_wire.broker.journal import entry_key
+from pulsarctl_wire.broker.log import READ_BYTES, Entry, read_entry
+from pulsarctl_wire.wire.entry import Stamp
+from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM
+from pulsarctl_wire.wire.payload import PayloadError, decompress
+from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.persistent import PersistentTopic
+
+SUBSCRIPTION: Final = "__compaction"
+"""The subscription that keeps what is not compacted yet."""
+
+_MANY: Final = 1000
+"""Entries that are read at a time."""
+
+Single = tuple[SingleMessageMetadata, bytes]
+
+
+class Compaction:
+    """The compacted copy of a topic, and the making of it. `status` is as in the admin API."""
+
+    def __init__(self, topic: "PersistentTopic") -> None:
+        self._topic = topic
+        row = topic.journal.table("compacted").get(str(topic.log.number))
+        self.log: int | None = None if row is None else row["log"]
+        self.horizon: int = 0 if row is None else row["horizon"]
+        self.status = "NOT_RUN"
+        self.error = ""
+
+    # -- reading
+
+    def read(self, index: int, reader: Callable[[list[Entry]], None]) -> None:
+        """Read the first entries of the copy from an index on."""
+        assert self.log is not None
+        base = entry_key(self.log, 0)
+
+        def done(rows: list[tuple[int, bytes]]) -> None:
+            reader([read_entry(key - base, data) for key, data in rows])
+
+        self._topic.journal.read(base + index, base + self.horizon, READ_BYTES, done)
+
+    async def _entries(self, stop: int, use: Callable[[Entry], None]) -> None:
+        """Call `use` with each entry before `stop`: those of the copy, then those of the topic."""
+        log, scheduler = self._topic.log, self._topic.scheduler
+        index = 0 if self.log is not None else log.first
+        while index < stop:
+            done = scheduler.completion()
+            if index < self.horizon:
+                self.read(index, done.resolve)
+            else:
+                log.read(index, min(index + _MANY, stop), done.resolve)
+            entries: list[Entry] = await done
+            for entry in entries:
+                use(entry)
+            behind = entries[-1].index + 1 if entries else 0
+            index = max(behind, index + 1) if entries else max(self.horizon, min(index + _MANY, stop))
+
+    # -- making it
+
+    async def run(self) -> None:
+        """Compact the topic as it is now."""
+        if self.status == "RUNNING":
+            return
+        self.status, self.error = "RUNNING", ""
+        try:
+            await self._run()
+        except Exception as error:
+            self.status, self.error = "ERROR", str(error)
+            raise
+        self.status = "SUCCESS"
+
+    async def _run(self) -> None:
+        topic, journal = self._topic, self._topic.journal
+        cursor = topic.compaction_cursor()
+        stop = topic.readable
+        latest: dict[bytes, tuple[int, int]] = {}
+
+        def note(entry: Entry) -> None:
+            for at, (key, _) in enumerate(_keys(entry)):
+                if key:
+                    latest[key] = entry.index, at
+
+        await self._entries(stop, note)
+        number = journal.next_number("log") + 1
+
+        def keep(entry: Entry) -> None:
+            data = _kept(entry, latest)
+            if data is not None:
+                journal.append(entry_key(number, entry.index), data)
+
+        await self._entries(stop, keep)
+        if self.log is not None:
+            journal.trim(entry_key(self.log, 0), entry_key(self.log + 1, 0))
+        journal.put("compacted", str(topic.log.number), {"log": number, "horizon": stop})
+        await journal.synced()
+        self.log, self.horizon = number, stop
+        cursor.ack_before(stop)
+        topic.trim()
+
+    def delete(self) -> None:
+        """Delete the copy."""
+        if self.log is not None:
+            self._topic.journal.trim(entry_key(self.log, 0), entry_key(self.log + 1, 0))
+        self._topic.journal.delete("compacted", str(self._topic.log.number))
+
+
+def _is_batch(metadata: MessageMetadata) -> bool:
+    """Whether the messages in an entry can be told apart."""
+    return metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys
+
+
+def _text(value: str | bytes) -> bytes:
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+
+
+def _keys(entry: Entry) -> Iterator[tuple[bytes, bool]]:
+    """Of each message in an entry: its key (empty: none), and whether it deletes that key."""
+    metadata = entry.metadata
+    if metadata is None or metadata.HasField("marker_type"):
+        return
+    if _is_batch(metadata):
+        for single, payload in _singles(entry, metadata):
+            yield _text(single.partition_key), not payload
+    else:
+        yield _text(metadata.partition_key), not entry.payload
+
+
+def _singles(entry: Entry, metadata: MessageMetadata) -> Iterator[Single]:
+    """The messages of a batch; it ends early if the batch is damaged."""
+    payload = entry.payload
+    try:
+        if metadata.compression:
+            payload = decompress(metadata.compression, payload, metadata.uncompressed_size)
+        at = 0
+        for _ in range(metadata.num_messages_in_batch):
+            stop = at + 4 + int.from_bytes(payload[at : at + 4], "big")
+            single = SingleMessageMetadata.FromString(payload[at + 4 : stop])
+            at = stop + max(single.payload_size, 0)
+            if stop > len(payload) or at > len(payload):
+                return
+            yield single, payload[stop:at]
+    except (PayloadError, DecodeError):
+        return
+
+
+def _kept(entry: Entry, latest: dict[bytes, tuple[int, int]]) -> bytes | None:
+    """What the copy has of an entry; None if nothing."""
+    metadata = entry.metadata
+    stays = [
+        not empty and latest.get(key) == (entry.index, at) for at, (key, empty) in enumerate(_keys(entry))
+    ]
+    if metadata is None or not any(stays):
+        return None
+    if all(stays) or not _is_batch(metadata):
+        return entry.data
+    return _thinned(entry, metadata, stays)
+
+
+def _thinned(entry: Entry, metadata: MessageMetadata, stays: list[bool]) -> bytes:
+    """A batch without the payloads of the messages that do not stay."""
+    pieces = []
+    for (single, payload), kept in zip(_singles(entry, metadata), stays, strict=False):
+        if not kept:
+            single.payload_size, single.compacted_out, payload = 0, True, b""
+        head = single.SerializeToString()
+        pieces += [struct.pack(">I", len(head)), head, payload]
+    own = MessageMetadata()
+    own.CopyFrom(metadata)
+    body = Stamp("", metadata.compression).compressed(own, b"".join(pieces))
+    head = own.SerializeToString()
+    covered = b"".join((struct.pack(">I", len(head)), head, body))
+    return entry.data[: entry.at] + MAGIC_CHECKSUM + struct.pack(">I", crc32c(covered)) + covered
