@@ -33,6 +33,7 @@ class Broker:
         self.connections: dict[int, Connection] = {}
         self._opening: dict[str, Completion[AnyTopic]] = {}
         self._names = 0
+        self.alive = True
         interceptors = self.settings.brokerEntryMetadataInterceptors
         self.adds_timestamp = "AppendBrokerTimestamp" in interceptors
         self.adds_index = "AppendIndex" in interceptors
@@ -85,9 +86,20 @@ class Broker:
         else:
             if not stored:
                 await self.cluster.create_topic(name)
+            await self.journal.synced()  # what another broker may have had to store last
             topic = PersistentTopic(self, name)
         self.topics[name.full] = topic
         return topic
+
+    def kill(self) -> None:
+        """The broker is gone at once: its connections are cut, its topics have no owner."""
+        self.alive = False
+        for connection in list(self.connections.values()):
+            connection.close()
+        for topic in list(self.topics.values()):
+            topic.closed = True
+            topic.stop()
+        self.topics.clear()
 
     async def unload(self, topic: AnyTopic, **told: Any) -> None:
         """Close a topic; it is loaded again when a client asks for it."""

@@ -37,8 +37,8 @@ NO_KEYS = Keys()
 class Cluster:
     """Brokers that share namespaces and storage.
 
-    `rows` are those of storage: (table, key, value); `ends` the index behind the last entry of each log; `now`
-    is as in `set_time`.
+    `rows` are those of storage: (table, key, value); `ends` has the index behind the last entry of each log;
+    `now` is as in `set_time`.
     """
 
     def __init__(
@@ -133,9 +133,50 @@ class Cluster:
         """Whether a broker owns the bundle of a topic."""
         return self._owners.get(self._bundle(name)) is broker
 
+    def owner(self, name: TopicName) -> Broker | None:
+        """The broker that owns the bundle of a topic, if any does."""
+        return self._owners.get(self._bundle(name))
+
     def acquire(self, broker: Broker, name: TopicName) -> Broker:
         """The owner of a topic's bundle; that is `broker` if nobody was."""
         return self._owners.setdefault(self._bundle(name), broker)
+
+    @property
+    def leader(self) -> Broker:
+        """The broker that gives bundles away."""
+        return next(broker for broker in self.brokers if broker.alive)
+
+    def candidate(self, name: TopicName) -> Broker:
+        """The broker that is to own a bundle that nobody owns: the living one with the fewest."""
+        owned = {broker: 0 for broker in self.brokers if broker.alive}
+        for owner in self._owners.values():
+            if owner in owned:
+                owned[owner] += 1
+        return min(owned, key=lambda broker: owned[broker])
+
+    async def unload_bundle(self, name: TopicName, to: Broker | None = None, *, tell: bool = False) -> None:
+        """Take the bundle of a topic from its owner; `to` owns it next, and clients are told so if `tell`."""
+        bundle = self._bundle(name)
+        owner = self._owners.get(bundle)
+        topics = [] if owner is None else list(owner.topics.values())
+        told: dict[str, str] = {}
+        if to is not None and tell:
+            told["assignedBrokerServiceUrl"] = to.service_url
+            if to.service_url_tls:
+                told["assignedBrokerServiceUrlTls"] = to.service_url_tls
+        for topic in [each for each in topics if self._bundle(each.name) == bundle]:
+            await topic.broker.unload(topic, **told)
+        if to is None:
+            self._owners.pop(bundle, None)
+        else:
+            self._owners[bundle] = to
+
+    def kill(self, broker: Broker) -> None:
+        """A broker dies: nobody owns its bundles. The last one alive cannot."""
+        if sum(each.alive for each in self.brokers) > 1:
+            broker.kill()
+            self._owners = {bundle: owner for bundle, owner in self._owners.items() if owner is not broker}
+        self.scheduler.run()
 
     # -- topics
 

@@ -2,7 +2,8 @@
 
 The copies are entries of a log of their own, under the indexes of the originals, so it has holes. A later
 compaction reads the former copy, and what the topic has got since. Messages without a key are left out; an
-empty payload deletes its key. Of a batch, messages that are left out stay as empty ones, marked `compacted_out`.
+empty payload deletes its key. Messages of a batch that are left out stay as empty ones, marked
+`compacted_out`.
 Source: compaction/TwoPhaseCompactor, RawBatchConverter (4.0).
 
     rows of "compacted": log -> {log: the copy's number, horizon: what it covers, in indexes}

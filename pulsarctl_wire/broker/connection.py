@@ -101,6 +101,16 @@ class Connection:
         self._pinged = False
         self._timer: Timer | None = None
         self._keep_alive()
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        """Refuse the connection if there are too many."""
+        others = self.broker.connections.values()
+        most, per_ip = self.settings.brokerMaxConnections, self.settings.brokerMaxConnectionsPerIp
+        if most and len(others) >= most:
+            self._refuse("NotAllowedError", "Reached the maximum number of connections")
+        elif per_ip and sum(_host(each.client) == _host(self.client) for each in others) >= per_ip:
+            self._refuse("NotAllowedError", "Reached the maximum number of connections on address")
 
     # -- keep-alive
 
@@ -451,3 +461,7 @@ class Connection:
             else:
                 consumer.subscription.remove(consumer)
         self.cluster.watchers.remove_all(self)
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]

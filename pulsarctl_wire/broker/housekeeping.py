@@ -1,4 +1,4 @@
-"""What a broker does to its topics from time to time: expiry, retention, quotas, deleting what nobody uses."""
+"""What a broker does to its topics from time to time: expiry, retention, quotas, deleting the unused."""
 
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final

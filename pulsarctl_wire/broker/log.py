@@ -126,16 +126,25 @@ class Log:
     """The log of one topic.
 
     Indexes: `first` is the oldest entry that is kept, `end` the next one to be added, and all before `stored`
-    are durable. `bytes` and `messages` count all that were ever added; they are the row of "logs".
+    are durable. `ends` has `end` of each log, loaded or not. `bytes` and `messages` count all that were ever
+    added; they are the row of "logs".
     """
 
     def __init__(
-        self, number: int, journal: Journal, cache: Cache, ledgers: list[Ledger], first: int, end: int
+        self,
+        number: int,
+        journal: Journal,
+        cache: Cache,
+        ends: dict[int, int],
+        ledgers: list[Ledger],
+        first: int,
     ) -> None:
         self.number = number
         self.ledgers = ledgers
         self.first = first
-        self.end = self.stored = end
+        self.end = max(ends.get(number, 0), ledgers[-1].first if ledgers else 0)
+        self.stored = self.end
+        self._ends = ends
         row = journal.table("logs").get(str(number), {"bytes": 0, "messages": 0})
         self.bytes: int = row["bytes"]
         self.messages: int = row["messages"]
@@ -167,7 +176,7 @@ class Log:
     def append(self, data: bytes, metadata: MessageMetadata | None, at: int) -> int:
         """Add an entry. Returns its index."""
         index = self.end
-        self.end = index + 1
+        self.end = self._ends[self.number] = index + 1
         self.bytes += len(data)
         self._journal.dirty(self)
         key = entry_key(self.number, index)

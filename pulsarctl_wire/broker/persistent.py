@@ -46,8 +46,8 @@ class PersistentTopic(Topic):
         self.epoch = row["epoch"]
         self.policies: dict[str, Any] = row["policies"]
         ledgers = [Ledger(*ledger) for ledger in row["ledgers"]]
-        end = max(broker.cluster.ends.get(row["log"], 0), ledgers[-1].first if ledgers else 0)
-        self.log: Log = Log(row["log"], self.journal, broker.cache, ledgers, row["first"], end)
+        ends = broker.cluster.ends
+        self.log: Log = Log(row["log"], self.journal, broker.cache, ends, ledgers, row["first"])
         self.log.open_ledger(self.scheduler.time_ms)
         sequences = self.journal.table(f"sequences/{self.log.number}")
         self._sequences: dict[str, int] = {name: each["last"] for name, each in sequences.items()}
@@ -345,6 +345,10 @@ class PersistentTopic(Topic):
         self.closed = True
         await self.journal.synced()
         self.disconnect(**told)
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop timers."""
         for subscription in self.subscriptions.values():
             subscription.close()
 

@@ -30,6 +30,8 @@ class Settings:
     brokerDeleteInactiveTopicsMode: str = "delete_when_no_subscriptions"
     brokerDeduplicationEnabled: bool = False
     brokerEntryMetadataInterceptors: str = ""
+    brokerMaxConnections: int = 0
+    brokerMaxConnectionsPerIp: int = 0
     clusterName: str = "standalone"
     connectionLivenessCheckTimeoutMillis: int = 5000
     defaultNumPartitions: int = 1

@@ -9,6 +9,7 @@ from pulsarctl_wire.broker.dispatch import Dispatcher, Shared, SingleActive
 from pulsarctl_wire.broker.key_shared import KeyShared
 from pulsarctl_wire.broker.policies import Limiter, Rate, dispatch_rate, limit
 from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.scheduler import Completion
 from pulsarctl_wire.broker.transactions import PendingAcks
 from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, MessageIdData
 
@@ -99,8 +100,8 @@ class Subscription:
 
     async def _take_over(self) -> None:
         """Wait until it is known that the only consumer's connection is dead. Raises Refused if it lives."""
-        alive: bool = await self.consumers[0].connection.is_alive()
-        if alive or self.consumers:
+        alive: Completion[bool] = self.consumers[0].connection.is_alive()
+        if await alive or self.consumers:
             raise Refused("ConsumerBusy", "Exclusive consumer is already connected")
 
     def remove(self, consumer: Consumer) -> None:

@@ -210,6 +210,9 @@ class Topic:
 
     # -- the end
 
+    def stop(self) -> None:
+        """Stop timers."""
+
     def disconnect_producers(self, **told: Any) -> None:
         """Tell all producers to reconnect. `told` are fields of CLOSE_PRODUCER."""
         for producer in list(self.producers.values()):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from pulsarctl_wire.broker.broker import Broker
 from pulsarctl_wire.broker.connection import Connection
 from pulsarctl_wire.broker.names import InvalidName, TopicName, check_namespace, parse_topic
 from pulsarctl_wire.broker.refusal import Refused, Violation
@@ -35,7 +36,7 @@ def lookup(connection: Connection, body: Any, frame: Frame) -> None:
         if body.HasField("advertised_listener_name") and body.advertised_listener_name:
             listener = connection.text(body.advertised_listener_name)
             raise Refused("ServiceNotReady", f"the broker do not have {listener} listener")
-        owner = connection.cluster.acquire(connection.broker, name)
+        owner, response, authoritative = _find_owner(connection, name, body.authoritative)
     except Refused as refused:
         answer = {
             "response": CommandLookupTopicResponse.Failed,
@@ -46,11 +47,28 @@ def lookup(connection: Connection, body: Any, frame: Frame) -> None:
         answer = {
             "brokerServiceUrl": owner.service_url,
             "brokerServiceUrlTls": owner.service_url_tls or None,
-            "response": CommandLookupTopicResponse.Connect,
-            "authoritative": True,
-            "proxy_through_service_url": True,
+            "response": response,
+            "authoritative": authoritative,
+            "proxy_through_service_url": len(connection.cluster.brokers) == 1,
         }
     connection.send("LOOKUP_RESPONSE", request_id=body.request_id, **answer)
+
+
+def _find_owner(connection: Connection, name: TopicName, authoritative: bool) -> tuple[Broker, int, bool]:
+    """Which broker to answer with, whether to connect or ask there, and `authoritative` of the answer.
+
+    If nobody owns the topic, the leader decides who will; who is asked authoritatively takes it.
+    """
+    cluster, asked = connection.cluster, connection.broker
+    owner = cluster.owner(name)
+    if owner is None and not authoritative:
+        if asked is not cluster.leader:
+            return cluster.leader, CommandLookupTopicResponse.Redirect, False
+        chosen = cluster.candidate(name)
+        if chosen is not asked:
+            return chosen, CommandLookupTopicResponse.Redirect, True
+    owner = cluster.acquire(asked, name)
+    return owner, CommandLookupTopicResponse.Connect, True
 
 
 def partitioned_metadata(connection: Connection, body: Any, frame: Frame) -> None:
