@@ -21,6 +21,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     CommandAuthResponse,
     CommandConnect,
+    CommandTopicMigrated,
     FeatureFlags,
     ServerError,
 )
@@ -373,6 +374,19 @@ class Connection:
     def _knows_broker_metadata(self) -> bool:
         exposed = self.settings.exposingBrokerEntryMetadataToClientEnabled
         return exposed and self.version >= 18 and self.features.supports_broker_entry_metadata
+
+    def tell_migrated(self, number: int, urls: tuple[str, str], *, producer: bool) -> None:
+        """Say that the topic of a producer or consumer has moved to another cluster."""
+        if self.version >= 20:
+            kind = CommandTopicMigrated.Producer if producer else CommandTopicMigrated.Consumer
+            plain, secure = urls
+            self.send(
+                "TOPIC_MIGRATED",
+                resource_id=number,
+                resource_type=kind,
+                brokerServiceUrl=plain or None,
+                brokerServiceUrlTls=secure or None,
+            )
 
     def close_producer(self, producer: "Producer", **told: Any) -> None:
         """Tell the client that its producer was closed."""

@@ -76,7 +76,7 @@ class Consumer:
         self.permits = int32(self.permits - count)
         if self.kind in INDIVIDUAL:
             self.pending[entry.index] = count, slot
-            self.unacked += count
+            self._count(count)
             if self._most_unacked and self.unacked >= self._most_unacked:
                 self.blocked = True
         self.messages_out += count
@@ -97,7 +97,7 @@ class Consumer:
             return None
         count, slot = found
         gone = count if messages is None else min(messages, count)
-        self.unacked -= gone
+        self._count(-gone)
         if gone < count:
             self.pending[index] = count - gone, slot
         else:
@@ -110,8 +110,12 @@ class Consumer:
     def give_back(self) -> None:
         """Nothing is pending any more."""
         self.pending.clear()
-        self.unacked = 0
+        self._count(-self.unacked)
         self.blocked = False
+
+    def _count(self, messages: int) -> None:
+        self.unacked += messages
+        self.subscription.count_unacked(messages)
 
     # -- what it is told
 

@@ -86,6 +86,11 @@ class PersistentTopic(Topic):
         """Whether an entry was sent in a transaction that was aborted."""
         return self.transactions.is_aborted(metadata)
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether any are stored."""
+        return self.log.end > self.log.first
+
     # -- publishing
 
     def publish(self, producer: Producer, command: CommandSend, frame: Frame, tail_at: int) -> None:
@@ -278,6 +283,15 @@ class PersistentTopic(Topic):
         if command.initialPosition == CommandSubscribe.Earliest:
             return 0 if command.read_compacted and self.compaction.log is not None else self.log.first
         return self.log.end
+
+    async def create_initial(self, name: str) -> None:
+        """Make a subscription that a producer wants to be there. Raises Refused."""
+        if name not in self.subscriptions:
+            if not self.settings.allowAutoSubscriptionCreation:
+                text = "Could not create the initial subscription: subscriptions must be made by an admin"
+                raise Refused("NotAllowedError", text)
+            self.create_subscription(name, self.log.first)
+            await self.journal.synced()
 
     def compaction_cursor(self) -> Cursor:
         """The cursor of the subscription that keeps what is not compacted yet."""

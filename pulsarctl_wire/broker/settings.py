@@ -48,6 +48,7 @@ class Settings:
     dispatcherMaxRoundRobinBatchSize: int = 20
     exposingBrokerEntryMetadataToClientEnabled: bool = False
     haProxyProtocolEnabled: bool = False
+    isSchemaValidationEnforced: bool = False
     isDelayedDeliveryDeliverAtTimeStrict: bool = False
     keepAliveIntervalSeconds: int = 30
     managedLedgerMaxEntriesPerLedger: int = 50_000

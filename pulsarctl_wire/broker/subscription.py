@@ -9,7 +9,6 @@ from pulsarctl_wire.broker.dispatch import Dispatcher, Shared, SingleActive
 from pulsarctl_wire.broker.key_shared import KeyShared
 from pulsarctl_wire.broker.policies import Limiter, Rate, dispatch_rate, limit
 from pulsarctl_wire.broker.refusal import Refused
-from pulsarctl_wire.broker.scheduler import Completion
 from pulsarctl_wire.broker.transactions import PendingAcks
 from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, MessageIdData
 
@@ -34,6 +33,9 @@ class Subscription:
         self._limiter = Limiter(topic.scheduler)
         self._rates: list[tuple[Limiter, Rate]] = []
         self._held_until = 0
+        self.unacked = 0
+        self.blocked = False
+        """Too many messages are not acknowledged, of all its consumers."""
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -94,14 +96,15 @@ class Subscription:
         if not isinstance(dispatcher, KeyShared):
             return False
         wanted = consumer.key_shared
-        return wanted.keySharedMode != dispatcher.mode or (
-            wanted.keySharedMode != STICKY and wanted.allowOutOfOrderDelivery != dispatcher.out_of_order
+        return bool(
+            wanted.keySharedMode != dispatcher.mode
+            or (wanted.keySharedMode != STICKY and wanted.allowOutOfOrderDelivery != dispatcher.out_of_order)
         )
 
     async def _take_over(self) -> None:
         """Wait until it is known that the only consumer's connection is dead. Raises Refused if it lives."""
-        alive: Completion[bool] = self.consumers[0].connection.is_alive()
-        if await alive or self.consumers:
+        alive = await self.consumers[0].connection.is_alive()
+        if alive or self.consumers:
             raise Refused("ConsumerBusy", "Exclusive consumer is already connected")
 
     def remove(self, consumer: Consumer) -> None:
@@ -142,8 +145,18 @@ class Subscription:
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing is delivered for now, as it went too fast."""
-        return self._held_until > self.topic.scheduler.ticks
+        """Whether nothing is delivered for now: it went too fast, or too much is not acknowledged."""
+        return self.blocked or self._held_until > self.topic.scheduler.ticks
+
+    def count_unacked(self, messages: int) -> None:
+        """So many more messages, or fewer, are delivered and not acknowledged."""
+        self.unacked += messages
+        most = self.topic.settings.maxUnackedMessagesPerSubscription if self.cursor.durable else 0
+        if most and not self.blocked and self.unacked >= most:
+            self.blocked = True
+        elif self.blocked and self.unacked <= most // 2:
+            self.blocked = False
+            self.dispatch_soon()
 
     def delivered(self, messages: int, size: int) -> None:
         """Messages were delivered: if that is too fast, deliver none for a while."""
@@ -273,9 +286,15 @@ class Subscription:
             self.dispatch_soon()
 
     def check_end(self) -> None:
-        """If the topic is terminated, and everything acknowledged, tell the consumers."""
-        if self.topic.terminated and not self.backlog:
-            for consumer in self.consumers:
+        """Once everything is acknowledged, tell the consumers that the topic is terminated, or has moved."""
+        if self.backlog:
+            return
+        for consumer in list(self.consumers):
+            if self.topic.migrated is not None:
+                self.remove(consumer)
+                consumer.connection.tell_migrated(consumer.id, self.topic.migrated, producer=False)
+                consumer.connection.close_consumer(consumer)
+            elif self.topic.terminated:
                 consumer.tell_end()
 
     # -- resetting and deleting

@@ -47,6 +47,8 @@ class Topic:
         self.subscriptions: dict[str, Any] = {}
         self.closed = False
         self.terminated = False
+        self.migrated: tuple[str, str] | None = None
+        """The service URLs (plain, TLS) of the cluster that the topic has moved to."""
         self.epoch: int | None = None
         self.exclusive: Producer | None = None
         self.waiting: deque[tuple[Producer, Completion[None]]] = deque()
@@ -98,10 +100,30 @@ class Topic:
         await self.journal.synced()
         return stored.version
 
+    def check_no_schema(self) -> None:
+        """Raises Refused if producers must have a schema."""
+        enforced = policy(self, "schema validation") or self.settings.isSchemaValidationEnforced
+        if enforced and self.broker.cluster.schemas.get(self.name) is not None:
+            text = "Producers cannot connect without a schema to topics with a schema"
+            raise Refused("IncompatibleSchema", text)
+
     async def check_consumer_schema(self, schema: WireSchema) -> None:
-        """Raises Refused if consumers with this schema cannot read the topic."""
-        if schema.type not in NO_SCHEMA:
-            self.broker.cluster.schemas.check(self.name, from_wire(schema), self.strategy)
+        """Raises Refused if consumers with this schema cannot read the topic; an unused topic gets it."""
+        if schema.type in NO_SCHEMA:
+            return
+        schemas = self.broker.cluster.schemas
+        used = self.producers or any(each.consumers for each in self.subscriptions.values())
+        if schemas.get(self.name) is not None:
+            schemas.check(self.name, from_wire(schema), self.strategy)
+        elif used or self.has_messages:
+            raise Refused("IncompatibleSchema", "Topic does not have schema to check")
+        else:
+            await self.register_schema(schema)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether any are stored."""
+        return False
 
     @property
     def strategy(self) -> str:
@@ -187,6 +209,16 @@ class Topic:
         if self.waiting and self.exclusive is None and not self.producers and not self.closed:
             self.exclusive, turn = self.waiting.popleft()
             turn.resolve(None)
+
+    def migrate(self, url: str, url_tls: str) -> None:
+        """The topic has moved to another cluster: producers go there now, consumers once they are done."""
+        self.migrated = url, url_tls
+        for producer in list(self.producers.values()):
+            self.remove_producer(producer)
+            producer.connection.tell_migrated(producer.id, self.migrated, producer=True)
+            producer.connection.close_producer(producer)
+        for subscription in list(self.subscriptions.values()):
+            subscription.check_end()
 
     # -- what differs
 

@@ -155,6 +155,9 @@ class VolatileTopic(Topic):
             self.subscriptions.pop(subscription.name, None)
         self.broker.topic_idle(self)
 
+    async def create_initial(self, name: str) -> None:
+        """Subscriptions that nobody uses keep nothing."""
+
     async def check_backlog(self) -> None:
         """There is no backlog."""
 

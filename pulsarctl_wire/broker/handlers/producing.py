@@ -9,6 +9,7 @@ from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused, Violation
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandProducer, CommandSend
+from pulsarctl_wire.wire.state import NO_REQUEST
 
 
 def producer(connection: Connection, body: CommandProducer, frame: Frame) -> Waiting | None:
@@ -35,9 +36,19 @@ def producer(connection: Connection, body: CommandProducer, frame: Frame) -> Wai
 
 
 async def _join(connection: Connection, body: CommandProducer, topic: AnyTopic, opening: Opening) -> None:
+    if topic.migrated is not None:
+        connection.tell_migrated(body.producer_id, topic.migrated, producer=True)
+        connection.send("CLOSE_PRODUCER", producer_id=body.producer_id, request_id=NO_REQUEST)
+        return
     await topic.check_backlog()
     topic.check_producer(body.encrypted)
-    version = await topic.register_schema(body.schema) if body.HasField("schema") else b""
+    version = b""
+    if body.HasField("schema"):
+        version = await topic.register_schema(body.schema)
+    else:
+        topic.check_no_schema()
+    if body.initial_subscription_name:
+        await topic.create_initial(connection.text(body.initial_subscription_name))
     own = body.HasField("producer_name")
     name = connection.text(body.producer_name) if own else connection.broker.producer_name()
     it = Producer(connection, body, topic, name)
