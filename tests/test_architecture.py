@@ -22,14 +22,16 @@ MAY_IMPORT = {
     "spark": {"errors", "wire", "capture", "table", "pipeline"},
     "faults": {"errors", "wire"},
     "net": {"errors", "wire", "faults"},
+    "broker": {"errors", "wire", "faults", "net"},
     "render": {"errors", "wire", "views", "record", "stats"},
     "cli": {
         *("errors", "wire", "views", "record", "render", "capture", "stats", "table", "pipeline", "spark"),
-        *("net", "faults"),
+        *("net", "faults", "broker"),
     },
+    "testing": {"errors", "broker"},
 }
 ONLY_IN = {
-    "google": {"wire", "views", "record", "render", "cli", "table", "stats"},
+    "google": {"wire", "views", "record", "render", "cli", "table", "stats", "broker"},
     "scapy": {"capture"},
     "typer": {"cli"},
     "rich": {"render", "cli"},
@@ -39,13 +41,17 @@ ONLY_IN = {
     "pyarrow": {"table", "pipeline", "spark", "cli"},
     "hdrh": {"stats"},
     "pyspark": {"spark"},
-    "asyncio": {"net", "cli"},
+    "asyncio": {"net", "cli", "broker", "testing"},
     "cryptography": {"net"},
     "prometheus_client": {"cli"},
     "yaml": {"faults"},
-    "socket": {"net", "capture"},
+    "socket": {"net", "capture", "broker"},
     "ssl": {"net"},
+    "sqlite3": {"broker"},
+    "aiohttp": {"broker"},
 }
+BROKER_SHELLS = {"server.py", "storage.py", "http.py"}
+"""The only modules of the broker with an event loop, sockets, threads, files and the time."""
 CLOCKLESS = {"wire", "views", "record", "faults", "render"}
 """Parts that ask for no time, no randomness (but faults, of a given seed) and no files."""
 
@@ -80,7 +86,9 @@ def test_imports_stay_within_the_table(path: Path) -> None:
         top, *rest = name.split(".")
         if top == "pulsarctl_wire":
             target = rest[0] if rest else ""
-            allowed = MAY_IMPORT[part] | {part} | ({"__version__"} if part in ("cli", "net") else set())
+            allowed = (
+                MAY_IMPORT[part] | {part} | ({"__version__"} if part in ("cli", "net", "broker") else set())
+            )
             assert target in allowed, f"{part} imports {name}"
         elif top in ONLY_IN:
             assert part in ONLY_IN[top], f"{part} imports {name}"
@@ -126,6 +134,22 @@ def test_what_others_may_have_written_is_never_unpickled() -> None:
             if any(isinstance(name, str) and executed.search(name) for name in names):
                 found.add(str(path.relative_to(PACKAGE)))
     assert not found
+
+
+CORE = [
+    path
+    for path in sorted((PACKAGE / "broker").rglob("*.py"))
+    if path.name not in BROKER_SHELLS and path.name != "settings.py"  # that reads the file a user names
+]
+
+
+@pytest.mark.parametrize("path", CORE, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_the_core_of_the_broker_has_no_socket_clock_event_loop_or_files(path: Path) -> None:
+    found = imported(path)
+    impure = {"asyncio", "time", "random", "os", "io", "pathlib", "socket", "ssl", "sqlite3", "aiohttp"}
+    assert not {name.split(".")[0] for name in found} & (impure | {"threading", "secrets", "uuid"})
+    shells = {f"pulsarctl_wire.broker.{name.removesuffix('.py')}" for name in BROKER_SHELLS}
+    assert not {name for name in found if name.startswith(("pulsarctl_wire.net", *shells))}
 
 
 @pytest.mark.parametrize("name", ["outbox", "protocol", "send_queue", "receive_queue", "acks", "inbox"])

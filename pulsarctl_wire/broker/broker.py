@@ -34,7 +34,7 @@ class Broker:
         self._opening: dict[str, Completion[AnyTopic]] = {}
         self._names = 0
         self.alive = True
-        interceptors = self.settings.brokerEntryMetadataInterceptors
+        interceptors = ",".join(self.settings.brokerEntryMetadataInterceptors)
         self.adds_timestamp = "AppendBrokerTimestamp" in interceptors
         self.adds_index = "AppendIndex" in interceptors
         self.adds_metadata = self.adds_timestamp or self.adds_index
