@@ -7,6 +7,7 @@
     ├── FilterError         an invalid filter expression
     ├── ProxyHeaderError    an invalid PROXY header (wire/proxy_header.py)
     ├── SettingsError       an invalid flag, environment variable or line of client.conf
+    ├── InUse               another process uses a port or a directory that a broker needs
     └── SessionError        a session with a broker cannot continue
         ├── Unreachable     no connection could be made
         ├── LinkClosed      a connection ended while it was still needed
@@ -42,6 +43,10 @@ class FilterError(WireError):
 
 class SettingsError(WireError):
     """A session setting (flag, environment variable, client.conf) is invalid."""
+
+
+class InUse(WireError):
+    """Another process uses a port or a directory that a broker needs."""
 
 
 class SessionError(WireError):

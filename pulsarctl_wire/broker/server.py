@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
+from itertools import count
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -18,10 +19,11 @@ from pulsarctl_wire.broker.journal import Commit, Read
 from pulsarctl_wire.broker.settings import Settings
 from pulsarctl_wire.broker.storage import Memory, Storage, Worker
 from pulsarctl_wire.errors import WireError
-from pulsarctl_wire.net.frame_socket import FrameSocket
+from pulsarctl_wire.net.frame_socket import FrameSocket, Tap
 from pulsarctl_wire.net.listener import Listener, Make
 from pulsarctl_wire.net.protocol import FrameProtocol
 from pulsarctl_wire.net.settings import Address
+from pulsarctl_wire.net.sockets import TlsContext
 from pulsarctl_wire.wire import frame
 from pulsarctl_wire.wire.frame import FRAME_PADDING, Frame
 from pulsarctl_wire.wire.proxy_header import header_size, may_be_header, parse_header
@@ -33,8 +35,8 @@ class Peer(FrameSocket):
     """The socket of a client."""
 
     def __init__(self, server: "Server", broker: Broker, client: Address) -> None:
-        protocol = FrameProtocol(frame.Connection(0), to_broker=True)
-        super().__init__(protocol)
+        protocol = FrameProtocol(frame.Connection(next(server.numbers)), to_broker=True)
+        super().__init__(protocol, server.tap)
         protocol._stream.limit = server.cluster.settings.maxMessageSize + FRAME_PADDING
         self._server = server
         self._broker = broker
@@ -91,20 +93,22 @@ class Peer(FrameSocket):
     def sync(self) -> None:
         """Handle what was received; bytes that are not a frame end the connection."""
         super(FrameSocket, self).sync()
-        if self.protocol.failure and not self.transport.is_closing():
+        if self.protocol.failure and self.state is not None and not self.transport.is_closing():
             self._server.cluster.disconnect(self.state)
             self.transport.close()
 
     def pause_writing(self) -> None:
         """asyncio: the client reads too slowly."""
         super().pause_writing()
-        self._server.cluster.set_writable(self.state, False)
+        if self.state is not None:
+            self._server.cluster.set_writable(self.state, False)
 
     def resume_writing(self) -> None:
         """asyncio: the client has read enough."""
         super().resume_writing()
         self._server.set_time()
-        self._server.cluster.set_writable(self.state, True)
+        if self.state is not None:
+            self._server.cluster.set_writable(self.state, True)
         self._server.flush()
 
     def over(self) -> None:
@@ -137,11 +141,24 @@ class Peer(FrameSocket):
 
 
 class Server:
-    """Runs a cluster in the current event loop. Its clock is `offset` ns ahead of the machine's."""
+    """Runs a cluster in the current event loop. Its clock is `offset` ns ahead of the machine's.
+
+    `tap` observes all connections, and `note` gets a text about each that cannot be made.
+    """
 
     def __init__(
-        self, settings: Settings, storage: Storage | None = None, brokers: int = 1, keys: Keys = NO_KEYS
+        self,
+        settings: Settings,
+        storage: Storage | None = None,
+        brokers: int = 1,
+        keys: Keys = NO_KEYS,
+        *,
+        tap: Tap | None = None,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
+        self.tap = tap
+        self.numbers = count()
+        self._note = note
         self.storage = storage or Memory()
         self.offset = 0
         now = time.perf_counter_ns(), time.time_ns()
@@ -157,11 +174,16 @@ class Server:
 
     # -- starting and stopping
 
-    def listen(self, broker: Broker, sock: socket.socket) -> Address:
-        """Serve the binary protocol at a socket, which is bound; returns its address."""
+    def listen(
+        self, broker: Broker, sock: socket.socket, tls: TlsContext | None = None, host: str = ""
+    ) -> Address:
+        """Serve the binary protocol at a socket, which is bound; returns its address.
+
+        Clients are told `host`; by default the address itself.
+        """
         sock.listen(1024)
         sock.setblocking(False)
-        listener = Listener(self._note)
+        listener = Listener(self._note, tls=tls)
         self._listeners.append(listener)
 
         def admit() -> Make:
@@ -169,8 +191,19 @@ class Server:
 
         listener.serve(sock, admit)
         address = Address(*sock.getsockname()[:2])
-        broker.service_url = f"pulsar://{address}"
+        told = Address(host or address.host, address.port)
+        if tls is None:
+            broker.service_url = f"pulsar://{told}"
+        else:
+            broker.service_url_tls = f"pulsar+ssl://{told}"
         return address
+
+    def cut(self, number: int | None = None) -> int:
+        """End a connection without a word, or all of them; returns how many."""
+        peers = [peer for state, peer in self.peers.items() if number in (None, state.number)]
+        for peer in peers:
+            peer.transport.abort()
+        return len(peers)
 
     async def close(self) -> None:
         """Close everything; what was received is stored."""
@@ -188,10 +221,6 @@ class Server:
         self._writer.stop()
         self._reader.stop()
         self.storage.close()
-
-    @staticmethod
-    def _note(text: str) -> None:
-        pass
 
     # -- time
 
@@ -321,6 +350,3 @@ def common_name(certificate: Any) -> str:
 def report(text: str) -> None:
     """Say that something went wrong that must not."""
     sys.__stderr__.write(f"pwire broker: {text}\n")  # type: ignore[union-attr]
-
-
-Note = Callable[[str], None]

@@ -17,7 +17,7 @@ from threading import Thread
 from typing import Any, Final, Protocol
 
 from pulsarctl_wire.broker.journal import LOG_BITS, Commit, Read
-from pulsarctl_wire.errors import WireError
+from pulsarctl_wire.errors import InUse, WireError
 
 VERSION: Final = 1
 """Version of the tables."""
@@ -111,7 +111,7 @@ def _limited(entries: Any, most: int) -> Iterator[tuple[int, bytes]]:
 
 
 class Sqlite:
-    """A database in a directory, which nobody else may use meanwhile. Raises StorageError."""
+    """A database in a directory, which nobody else may use meanwhile. Raises InUse, StorageError."""
 
     def __init__(self, directory: Path) -> None:
         try:
@@ -120,7 +120,7 @@ class Sqlite:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._lock.close()
-            raise StorageError(f"{directory}: another broker uses this directory") from None
+            raise InUse(f"{directory}: another broker uses this directory; name another with --data") from None
         except OSError as error:
             raise StorageError(f"{directory}: {error.strerror or error}") from None
         path = directory / "broker.db"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 from pulsarctl_wire.errors import (
     BrokerError,
     FilterError,
+    InUse,
     LocalProtocolError,
     RequestTimeout,
     SessionError,
@@ -40,6 +41,7 @@ EXIT_UNREACHABLE: Final = 6
 EXIT_REFUSED: Final = 7
 EXIT_UNANSWERED: Final = 8
 EXIT_DIFFERS: Final = 9
+EXIT_IN_USE: Final = 10
 EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE: Final = 141
 
@@ -93,6 +95,7 @@ def code_of(error: WireError) -> int:
         (SettingsError, EXIT_USAGE),
         (FilterError, EXIT_USAGE),
         (LocalProtocolError, EXIT_USAGE),
+        (InUse, EXIT_IN_USE),
     )
     return next((code for kind, code in codes if isinstance(error, kind)), EXIT_SOURCE)
 

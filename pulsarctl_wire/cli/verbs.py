@@ -45,10 +45,22 @@ _SESSIONS: Final = {
     "schema": "Show the schemas of a topic, or register one.",
 }
 _PROXY: Final = {"proxy": "Forward connections to a cluster, show the traffic, and inject faults."}
-_PACKAGES: Final = {"capture": _CAPTURES, "data": _DATA, "session": _SESSIONS, "proxy": _PROXY}
+_BROKER: Final = {"broker": "Run an embedded Pulsar broker: up in a blink, for tests."}
+_PACKAGES: Final = {
+    "capture": _CAPTURES,
+    "data": _DATA,
+    "session": _SESSIONS,
+    "proxy": _PROXY,
+    "broker": _BROKER,
+}
 """Packages -> their verbs, each with its line of help."""
 
-_PANELS: Final = {"Captures": ("capture", "data"), "Sessions": ("session",), "Proxy": ("proxy",)}
+_PANELS: Final = {
+    "Captures": ("capture", "data"),
+    "Sessions": ("session",),
+    "Proxy": ("proxy",),
+    "Broker": ("broker",),
+}
 
 NAMES: Final = [name for verbs in _PACKAGES.values() for name in verbs]
 

@@ -69,13 +69,15 @@ def server_context(
     ca_directory: Path | None,
     names: Iterable[str],
     client_ca: str | None = None,
+    client_optional: bool = False,
 ) -> ssl.SSLContext:
     """The TLS context for accepting clients' connections.
 
     `cert` is a PEM file with the certificate and its chain, `key` the PEM file of its key (None: in the
     same file). Without `cert`, our CA in `ca_directory` (None: the default one) signs a certificate for this
     machine and the host names and IP addresses `names`. With `client_ca`, a PEM file, clients must present a
-    certificate signed by it. Raises SettingsError for files that are missing or do not match.
+    certificate signed by it, or may, if `client_optional`. Raises SettingsError for files that are missing
+    or do not match.
     """
     if key and not cert:
         raise SettingsError(f"the key {key} needs a certificate as well")
@@ -85,7 +87,7 @@ def server_context(
         raise _unusable(error, client_ca) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if client_ca:
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL if client_optional else ssl.CERT_REQUIRED
     if cert:
         try:
             context.load_cert_chain(cert, key, password=lambda: _refuse_passphrase(key or cert))

@@ -1,4 +1,4 @@
-"""Controls a running proxy over a unix socket: each request is one line of JSON, and so is each answer.
+"""Controls a running proxy or broker over a unix socket: a line of JSON is a request, another one the answer.
 
     {"do": "list"}                     {"faults": [{"number": 1, "fault": "drop …", "matched": 3, "hits": 1}]}
     {"do": "add", "fault": "drop …"}   {"number": 2}
@@ -6,7 +6,7 @@
     {"do": "clear"}                    {}
     any request that fails             {"error": "why"}
 
-Only the user who started the proxy can open the socket.
+Only the user who started it can open the socket.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import json
 import os
 import socket
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -24,12 +24,12 @@ from pulsarctl_wire.errors import SettingsError, Unreachable, WireError
 LONGEST: Final = 64 * 1024
 """Maximum bytes of a line."""
 
-Answer = Callable[[dict[str, Any]], dict[str, Any]]
-"""Carries out a request and returns the answer; raises WireError if it cannot."""
+Answer = Callable[[dict[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]]
+"""Carries out a request and returns the answer, now or later; raises WireError if it cannot."""
 
 
 def directory(environ: Mapping[str, str]) -> Path:
-    """The directory of this user's proxy sockets: in XDG_RUNTIME_DIR, else in the temporary directory."""
+    """The directory of this user's sockets: in XDG_RUNTIME_DIR, else in the temporary directory."""
     home = environ.get("XDG_RUNTIME_DIR")
     return Path(home, "pwire") if home else Path(environ.get("TMPDIR") or "/tmp", f"pwire-{os.getuid()}")
 
@@ -48,9 +48,10 @@ def own_directory(environ: Mapping[str, str]) -> Path:
 
 
 class Control:
-    """The control socket at `path`, served by the event loop from `open` to `close`."""
+    """The control socket of `who` at `path`, served by the event loop from `open` to `close`."""
 
-    def __init__(self, path: Path, answer: Answer) -> None:
+    def __init__(self, path: Path, answer: Answer, who: str = "proxy") -> None:
+        self._who = who
         self._path = path
         self._answer = answer
         self._server: asyncio.Server | None = None
@@ -62,7 +63,8 @@ class Control:
         try:
             if path.is_socket():
                 if await asyncio.to_thread(is_served, path):
-                    raise SettingsError(f"--control {path}: another proxy listens there; name another path")
+                    text = f"--control {path}: another {self._who} listens there; name another path"
+                    raise SettingsError(text)
                 path.unlink()
             self._server = await asyncio.start_unix_server(self._serve, sock=_bound(path), limit=LONGEST)
         except OSError as error:
@@ -74,17 +76,18 @@ class Control:
         self._served[task] = writer
         with suppress(OSError, ValueError, asyncio.IncompleteReadError):  # ValueError: a line too long
             while line := await reader.readline():
-                writer.write(json.dumps(self._reply(line)).encode() + b"\n")
+                writer.write(json.dumps(await self._reply(line)).encode() + b"\n")
                 await writer.drain()
         writer.close()
         del self._served[task]
 
-    def _reply(self, line: bytes) -> dict[str, Any]:
+    async def _reply(self, line: bytes) -> dict[str, Any]:
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
                 return {"error": "the request must be a JSON object"}
-            return self._answer(request)
+            answer = self._answer(request)
+            return answer if isinstance(answer, dict) else await answer
         except WireError as error:
             return {"error": str(error)}
         except (ValueError, RecursionError):
@@ -117,14 +120,14 @@ def _bound(path: Path) -> socket.socket:
 
 
 def is_served(path: Path) -> bool:
-    """Whether a proxy is listening at `path`, rather than having left its socket there."""
+    """Whether a process is listening at `path`, rather than having left its socket there."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(1)
         return sock.connect_ex(str(path)) == 0
 
 
-def ask(path: Path, request: dict[str, Any], seconds: float = 5.0) -> dict[str, Any]:
-    """The answer of the proxy at `path` to `request`. Raises Unreachable, or SettingsError if it refuses."""
+def ask(path: Path, request: dict[str, Any], seconds: float = 5.0, who: str = "proxy") -> dict[str, Any]:
+    """The answer of `who` at `path` to `request`. Raises Unreachable, or SettingsError if it refuses."""
     try:
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(seconds)
@@ -136,7 +139,7 @@ def ask(path: Path, request: dict[str, Any], seconds: float = 5.0) -> dict[str, 
                 raise ValueError("its answer is not a JSON object")
     except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise Unreachable(f"no proxy answers at {path} ({why}); is pwire proxy running?") from None
+        raise Unreachable(f"no {who} answers at {path} ({why}); is pwire {who} running?") from None
     if "error" in answer:
         raise SettingsError(str(answer["error"]))
     return answer

@@ -13,6 +13,9 @@ from pulsarctl_wire.net.settings import Address
 Socket = socket.socket
 """The socket type, for modules that must not import `socket`."""
 
+TlsContext = ssl.SSLContext
+"""The type of TLS contexts, for modules that must not import `ssl`."""
+
 ANY_HOST: Final = {"0.0.0.0", "::"}
 
 LINGER: Final = struct.pack("ii", 1, 0)

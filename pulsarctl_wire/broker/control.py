@@ -1,0 +1,149 @@
+"""Controls a running broker: each request is a JSON object, and so is each answer.
+
+    {"do": "state"}                     connections, topics, subscriptions, … (sight.py)
+    {"do": "advance", "seconds": 60}    {"time_ms": …}: the clock is moved, and what is due happens
+    {"do": "unload", "topic": "t"}      {}: clients connect to it again
+    {"do": "terminate", "topic": "t"}   {"last": [LEDGER, ENTRY]}
+    {"do": "cut", "connection": 3}      {"connections": 1}: it ends without a word; without a number, all do
+
+A unix socket takes them as lines (net/control.py), HTTP as POST /pwire/advance with a body {"seconds": 60}.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from pulsarctl_wire.broker.broker import AnyTopic
+from pulsarctl_wire.broker.names import InvalidName, parse_topic
+from pulsarctl_wire.broker.persistent import PersistentTopic
+from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.sight import state_of
+from pulsarctl_wire.errors import SettingsError, WireError
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.server import Server
+
+PREFIX: Final = "/pwire/"
+"""Where HTTP has these requests."""
+
+_LONGEST: Final = 366 * 86_400
+"""Maximum seconds that the clock is moved at a time."""
+
+
+async def answer(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out a request; returns the answer. Raises SettingsError if it cannot be done."""
+    do = _REQUESTS.get(str(asked.get("do")))
+    if do is None:
+        raise SettingsError(f"{asked.get('do')}: not one of {', '.join(_REQUESTS)}")
+    try:
+        return await do(server, asked)
+    except (Refused, InvalidName) as error:
+        raise SettingsError(str(error)) from None
+
+
+async def _state(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    await server.idle()
+    server.set_time()
+    return state_of(server.cluster)
+
+
+async def _advance(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = asked.get("seconds")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST:
+        raise SettingsError(f"seconds={seconds}: it must be a number from 0 to {_LONGEST}")
+    await server.advance(seconds)
+    return {"time_ms": server.cluster.scheduler.time_ms}
+
+
+async def _unload(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    async def unload() -> None:
+        topic = await _topic(server, asked)
+        await topic.broker.unload(topic)
+
+    await server.run(unload())
+    return {}
+
+
+async def _terminate(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    async def terminate() -> list[int]:
+        topic = await _topic(server, asked)
+        if not isinstance(topic, PersistentTopic):
+            raise SettingsError(f"{topic.name.full}: only persistent topics can be terminated")
+        return list(await topic.terminate())
+
+    return {"last": await server.run(terminate())}
+
+
+async def _topic(server: "Server", asked: Mapping[str, Any]) -> AnyTopic:
+    """The topic that a request names, loaded. Raises Refused, InvalidName."""
+    name = parse_topic(str(asked.get("topic", "")))
+    cluster = server.cluster
+    return await cluster.acquire(cluster.brokers[0], name).topic(name, create=False)
+
+
+async def _cut(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    number = asked.get("connection")
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+        raise SettingsError(f"connection={number}: it must be a number, as in state")
+    count = server.cut(number)
+    if number is not None and not count:
+        raise SettingsError(f"there is no connection {number}")
+    return {"connections": count}
+
+
+_REQUESTS: Final[dict[str, Callable[["Server", Mapping[str, Any]], Awaitable[dict[str, Any]]]]] = {
+    "state": _state,
+    "advance": _advance,
+    "unload": _unload,
+    "terminate": _terminate,
+    "cut": _cut,
+}
+
+
+# -- over HTTP
+
+
+async def answer_http(
+    server: "Server", method: str, path: str, headers: Mapping[str, str], body: bytes
+) -> tuple[int, dict[str, Any]]:
+    """The status and the JSON body that answer a request below `PREFIX`; `headers` have names in lower case.
+
+    A web page must not control the broker of whoever looks at it. So a request of another origin is refused,
+    and one for a host name that is not the broker's own, as a page may have its name point to this machine.
+    """
+    if not _is_own(server, headers):
+        return 403, {"error": "the headers Host and Origin must name this broker"}
+    do = path.removeprefix(PREFIX).strip("/")
+    if method != ("GET" if do == "state" else "POST"):
+        return 405, {"error": f"{method} cannot be used here"}
+    try:
+        asked = json.loads(body or b"{}")
+        if not isinstance(asked, dict):
+            return 400, {"error": "the body must be a JSON object"}
+        return 200, await answer(server, {**asked, "do": do})
+    except WireError as error:
+        return 404 if do not in _REQUESTS else 400, {"error": str(error)}
+    except (ValueError, RecursionError):
+        return 400, {"error": "the body is not JSON"}
+
+
+def _is_own(server: "Server", headers: Mapping[str, str]) -> bool:
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != host:
+        return False
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    urls = [url for broker in server.cluster.brokers for url in (broker.http_url, broker.service_url)]
+    return _is_address(name) or name in {"localhost", *(urlsplit(url).hostname for url in urls)}
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

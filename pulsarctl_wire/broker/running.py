@@ -1,0 +1,227 @@
+"""Runs an embedded broker with everything around it: ports, storage, TLS, partitioned topics, the admin API.
+
+The sockets are bound first (`bind`), so that a port that is taken is known before anything else happens. The
+admin API is loaded when somebody connects to it for the first time: that takes longer than all the rest.
+"""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pulsarctl_wire.broker.broker import Broker
+from pulsarctl_wire.broker.names import InvalidName, parse_topic
+from pulsarctl_wire.broker.server import Server
+from pulsarctl_wire.broker.settings import Settings
+from pulsarctl_wire.broker.storage import Memory, Sqlite
+from pulsarctl_wire.errors import InUse, SettingsError
+from pulsarctl_wire.net.frame_socket import Tap
+from pulsarctl_wire.net.settings import Address
+from pulsarctl_wire.net.sockets import ANY_HOST, TlsContext, bound
+
+_ADMIN: Final = "pulsarctl_wire.broker.http"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How to run a broker. Ports may be 0: any; without TLS ports there is no TLS.
+
+    Without `data`, a directory, everything is in memory. `partitions` are topics that must exist, by name.
+    Several `brokers` are a cluster; their ports follow each other.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    host: str = "127.0.0.1"
+    port: int = 0
+    http_port: int = 0
+    tls_port: int | None = None
+    https_port: int | None = None
+    data: Path | None = None
+    brokers: int = 1
+    partitions: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def advertised(self) -> str:
+        """The host name that clients are told."""
+        return self.settings.advertisedAddress or ("localhost" if self.host in ANY_HOST else self.host)
+
+
+class Sockets(NamedTuple):
+    """The sockets of a broker, by what they serve."""
+
+    plain: socket.socket
+    http: socket.socket
+    tls: socket.socket | None
+    https: socket.socket | None
+
+
+def bind(plan: Plan) -> list[Sockets]:
+    """The sockets of all brokers, which listen. Raises InUse, SettingsError."""
+    opened: list[socket.socket] = []
+
+    def one(option: str, port: int | None, number: int) -> Any:
+        if port is None:
+            return None
+        opened.append(_bound(option, Address(plan.host, port + number if port else 0)))
+        return opened[-1]
+
+    try:
+        return [
+            Sockets(
+                one("port", plan.port, number),
+                one("http-port", plan.http_port, number),
+                one("tls-port", plan.tls_port, number),
+                one("https-port", plan.https_port, number),
+            )
+            for number in range(plan.brokers)
+        ]
+    except BaseException:
+        for sock in opened:
+            sock.close()
+        raise
+
+
+def _bound(option: str, address: Address) -> socket.socket:
+    try:
+        return bound(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            text = f"{address} is taken by another process; name another port with --{option}, or 0 for any"
+            raise InUse(text) from None
+        raise SettingsError(
+            f"--{option} {address.port} at {address.host}: {error.strerror or error}"
+        ) from None
+    except OverflowError:
+        raise SettingsError(f"--{option}: there is no port {address.port}") from None
+
+
+def tls_context(plan: Plan) -> TlsContext | None:
+    """The TLS context of a broker; None if it has no TLS port. Raises SettingsError.
+
+    Without a certificate in the settings, one of pwire's own CA is used.
+    """
+    if plan.tls_port is None and plan.https_port is None:
+        return None
+    from pulsarctl_wire.net.certificates import server_context
+
+    settings = plan.settings
+    return server_context(
+        settings.tlsCertificateFilePath or None,
+        settings.tlsKeyFilePath or None,
+        ca_directory=None,
+        names=[plan.advertised, plan.host],
+        client_ca=settings.tlsTrustCertsFilePath or None,
+        client_optional=not settings.tlsRequireTrustedClientCertOnConnect,
+    )
+
+
+class Running:
+    """A running broker or cluster, in the current event loop. Raises InUse, StorageError, SettingsError."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        sockets: list[Sockets],
+        *,
+        tls: TlsContext | None = None,
+        tap: Tap | None = None,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.plan = plan
+        self._sockets = sockets
+        self._tls = tls
+        self._note = note
+        storage = Memory() if plan.data is None else Sqlite(plan.data)
+        self.server = Server(plan.settings, storage, plan.brokers, tap=tap, note=note)
+        self._admin: set[asyncio.Task[None]] = set()
+        self._admin_sites: list[Any] = []
+
+    @property
+    def brokers(self) -> list[Broker]:
+        """The brokers, which know their URLs."""
+        return self.server.cluster.brokers
+
+    async def open(self) -> None:
+        """Start serving. Raises SettingsError if a partitioned topic cannot be made."""
+        for topic, partitions in self.plan.partitions.items():
+            await self.server.run(self._partitioned(topic, partitions))
+        host = self.plan.advertised
+        for broker, sockets in zip(self.brokers, self._sockets, strict=True):
+            self.server.listen(broker, sockets.plain, host=host)
+            broker.http_url = f"http://{Address(host, sockets.http.getsockname()[1])}"
+            if sockets.tls is not None:
+                self.server.listen(broker, sockets.tls, self._tls, host)
+            if sockets.https is not None:
+                broker.https_url = f"https://{Address(host, sockets.https.getsockname()[1])}"
+        loop = asyncio.get_running_loop()
+        for broker, sockets in zip(self.brokers, self._sockets, strict=True):
+            loop.add_reader(sockets.http, self._first, broker, sockets.http, None)
+            if sockets.https is not None:
+                loop.add_reader(sockets.https, self._first, broker, sockets.https, self._tls)
+
+    async def _partitioned(self, topic: str, partitions: int) -> None:
+        """Have a partitioned topic, with so many partitions or more than it has."""
+        cluster = self.server.cluster
+        try:
+            name = parse_topic(topic)
+        except InvalidName as error:
+            raise SettingsError(f"{topic}={partitions}: {error}") from None
+        tenant, _, _ = name.namespace.partition("/")
+        namespaces = cluster.namespaces
+        if tenant not in namespaces.tenants:
+            cluster_name = self.plan.settings.clusterName
+            namespaces.create_tenant(tenant, {"adminRoles": [], "allowedClusters": [cluster_name]})
+        if not namespaces.exists(name.namespace):
+            namespaces.create(name.namespace, {})
+        if name.full in namespaces.topics:
+            raise SettingsError(f"{topic}={partitions}: this topic exists, and is not partitioned")
+        there = namespaces.partitions(name)
+        if there > partitions:
+            raise SettingsError(
+                f"{topic}={partitions}: it has {there} partitions, and can have more but not fewer"
+            )
+        if there < partitions:
+            await cluster.create_partitioned(name, partitions)
+        await cluster.journal.synced()
+
+    # -- the admin API
+
+    def _first(self, broker: Broker, sock: socket.socket, tls: TlsContext | None) -> None:
+        """Somebody has connected to the admin API, for the first time."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(sock)
+        task = loop.create_task(self._serve_admin(broker, sock, tls))
+        self._admin.add(task)
+        task.add_done_callback(self._admin.discard)
+
+    async def _serve_admin(self, broker: Broker, sock: socket.socket, tls: TlsContext | None) -> None:
+        try:
+            serve = import_module(_ADMIN).serve_http
+        except ImportError as error:
+            self._note(f"the admin API cannot be served: {error}")
+            sock.close()
+            return
+        self._admin_sites.append(await serve(self.server, broker, sock, ssl_context=tls))
+
+    # -- the end
+
+    async def close(self) -> None:
+        """Stop serving; what was received is stored."""
+        loop = asyncio.get_running_loop()
+        for sockets in self._sockets:
+            for sock in (sockets.http, sockets.https):
+                if sock is not None and sock.fileno() >= 0:
+                    loop.remove_reader(sock)
+        await asyncio.gather(*self._admin, return_exceptions=True)
+        for site in self._admin_sites:
+            if site is not None:
+                await site.cleanup()
+        await self.server.close()
+        for each in self._sockets:
+            for sock in each:
+                if sock is not None:
+                    sock.close()

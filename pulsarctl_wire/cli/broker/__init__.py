@@ -1,0 +1,1 @@
+"""The verb `broker`: an embedded broker (`pulsarctl_wire/broker`)."""

@@ -1,0 +1,222 @@
+"""`pwire broker`: an embedded Pulsar broker, which is up in a blink."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.broker import ctl
+from pulsarctl_wire.cli.broker.options import DataOptions, PlaceOptions
+from pulsarctl_wire.cli.command import Group
+from pulsarctl_wire.cli.options import LOOPBACK
+from pulsarctl_wire.cli.signature import takes
+
+if TYPE_CHECKING:
+    from asyncio import Event
+
+    from pulsarctl_wire.broker.broker import Broker
+    from pulsarctl_wire.broker.running import Plan, Running
+    from pulsarctl_wire.broker.settings import Settings
+
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
+_LOOK: Final = 0.5  # seconds between two looks at the parent, where it cannot be waited for
+
+app = typer.Typer(name="broker", cls=Group, help="Run an embedded Pulsar broker: up in a blink, for tests.")
+app.add_typer(ctl.app, name="ctl")
+
+
+def broker(context: typer.Context, place: PlaceOptions, data: DataOptions) -> None:
+    """Run an embedded Pulsar broker: up in a blink, for tests."""
+    if context.invoked_subcommand is None:
+        with console.errors_reported():
+            _run(place, data)
+
+
+app.callback(invoke_without_command=True)(takes(broker))
+
+
+def _run(place: PlaceOptions, data: DataOptions) -> None:
+    """Check everything, and serve until a signal comes."""
+    parent = os.getppid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # until `_serve` handles them
+    settings = _settings(data)
+    with ExitStack() as stack:
+        plan = _plan(place, data, settings, stack)
+        from pulsarctl_wire.broker.running import bind
+
+        sockets = bind(plan)
+        import asyncio
+
+        asyncio.run(_serve(plan, sockets, place, parent))
+
+
+# -- what the options mean
+
+
+def _settings(options: DataOptions) -> Settings:
+    """The settings of --conf, --set and --no-auto-create. Notes on them are printed. Raises SettingsError."""
+    from pulsarctl_wire.broker.settings import notes_on, parse_settings, read_conf
+
+    lines: dict[str, object] = {}
+    if options.conf is not None:
+        lines.update(read_conf(options.conf))
+    for text in options.set_:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            console.fail(f"--set {text}: use KEY=VALUE, as in brokerDeduplicationEnabled=true")
+        lines[key.strip()] = value
+    if options.no_auto_create:
+        lines["allowAutoTopicCreation"] = False
+    for note in notes_on(lines):
+        console.warn(note)
+    return parse_settings(lines)
+
+
+def _plan(place: PlaceOptions, data: DataOptions, settings: Settings, stack: ExitStack) -> Plan:
+    from pulsarctl_wire.broker.running import Plan
+
+    given = vars(settings)
+    if data.memory and data.data is not None:
+        console.fail("--data cannot be combined with --memory")
+    tls_port = settings.brokerServicePortTls if place.tls_port is None else place.tls_port
+    https_port = settings.webServicePortTls if place.https_port is None else place.https_port
+    if settings.tlsCertificateFilePath and tls_port is None and https_port is None:
+        console.warn("tlsCertificateFilePath has no effect without --tls-port or --https-port")
+    return Plan(
+        settings=settings,
+        host=place.host or given.get("bindAddress") or LOOPBACK,
+        port=_port(place.port, settings.brokerServicePort),
+        http_port=_port(place.http_port, settings.webServicePort),
+        tls_port=tls_port,
+        https_port=https_port,
+        data=_directory(data, stack),
+        brokers=place.brokers,
+        partitions=_partitions(data.partitions),
+    )
+
+
+def _port(given: int | None, setting: int | None) -> int:
+    return (setting or 0) if given is None else given
+
+
+def _directory(options: DataOptions, stack: ExitStack) -> Path | None:
+    """Where the data is; None: in memory."""
+    if options.memory:
+        return None
+    if options.data is not None:
+        return Path(options.data)
+    from tempfile import TemporaryDirectory
+
+    return Path(stack.enter_context(TemporaryDirectory(prefix="pwire-broker-")))
+
+
+def _partitions(texts: list[str]) -> dict[str, int]:
+    found = {}
+    for text in texts:
+        topic, _, number = text.rpartition("=")
+        if not topic or not number.isascii() or not number.isdigit() or not 0 < int(number[:7]) <= 100_000:
+            console.fail(f"--partitions {text}: use TOPIC=N, as in orders=3")
+        found[topic] = int(number)
+    return found
+
+
+# -- running
+
+
+async def _serve(plan: Plan, sockets: Any, place: PlaceOptions, parent: int) -> None:
+    """Serve until a signal comes, or the parent ends."""
+    import asyncio
+
+    from pulsarctl_wire.broker.running import Running, tls_context
+
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    for number in _ENDING:
+        loop.add_signal_handler(number, over.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    if place.exit_with_parent:
+        _end_with(parent, over)
+    running = Running(plan, sockets, tls=tls_context(plan), note=console.warn)
+    listening = None
+    try:
+        await running.open()
+        listening = await _control(running, place)
+        with suppress(OSError):  # stdout or stderr may be closed
+            _announce(running, place)
+        await over.wait()
+        for number in _ENDING:
+            loop.remove_signal_handler(number)  # a second one ends it at once
+    finally:
+        if listening is not None:
+            await listening.close()
+        await running.close()
+
+
+async def _control(running: Running, place: PlaceOptions) -> Any:
+    """The socket for `ctl`, which listens; None if there is to be none. Raises SettingsError."""
+    if place.control == "":
+        return None
+    from urllib.parse import urlsplit
+
+    from pulsarctl_wire.broker.control import answer
+    from pulsarctl_wire.net.control import Control, own_directory
+
+    port = urlsplit(running.brokers[0].service_url).port
+    path = place.control or str(own_directory(os.environ) / f"broker-{port}.sock")
+    listening = Control(Path(path), partial(answer, running.server), "broker")
+    await listening.open()
+    return listening
+
+
+def _announce(running: Running, place: PlaceOptions) -> None:
+    """Print where the brokers are."""
+    if place.json:
+        import json
+
+        first, *_ = all_ = [_urls(broker) for broker in running.brokers]
+        more = {"brokers": all_} if len(all_) > 1 else {}
+        sys.stdout.write(json.dumps({**first, "pid": os.getpid(), **more}) + "\n")
+        sys.stdout.flush()
+    for broker in running.brokers:
+        urls = " and ".join(filter(None, (broker.service_url, broker.service_url_tls)))
+        admin = " and ".join(filter(None, (broker.http_url, broker.https_url)))
+        console.warn(f"broker at {urls}, admin API at {admin}")
+    plan = running.plan
+    if plan.tls_port is not None and not plan.settings.tlsCertificateFilePath:
+        from pulsarctl_wire.net.certificates import default_ca_directory, own_ca
+
+        console.warn(f"clients have to trust {own_ca(default_ca_directory(os.environ))[0]}")
+    console.warn("ready; Ctrl-C ends it")
+
+
+def _urls(broker: Broker) -> dict[str, str | None]:
+    return {
+        "service_url": broker.service_url,
+        "http_url": broker.http_url,
+        "service_url_tls": broker.service_url_tls or None,
+        "https_url": broker.https_url or None,
+    }
+
+
+def _end_with(parent: int, over: Event) -> None:
+    """Set `over` when the process `parent`, which started this one, ends."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    if os.getppid() != parent:
+        over.set()
+    elif hasattr(os, "pidfd_open"):
+        with suppress(ProcessLookupError):
+            ended = os.pidfd_open(parent)
+            loop.add_reader(ended, over.set)
+            return
+        over.set()
+    else:
+        loop.call_later(_LOOK, _end_with, parent, over)
