@@ -51,9 +51,9 @@ class Access:
         self._namespaces = namespaces
         self.authenticates = settings.authenticationEnabled
         self.authorizes = settings.authenticationEnabled and settings.authorizationEnabled
-        self.superusers = names_in(settings.superUserRoles)
-        self.proxies = names_in(settings.proxyRoles)
-        providers = names_in(settings.authenticationProviders)
+        self.superusers = frozenset(settings.superUserRoles)
+        self.proxies = frozenset(settings.proxyRoles)
+        providers = settings.authenticationProviders
         ends = [(method, end) for end, method in _CLASSES.items()]
         self.methods = {method for method, end in ends if any(it.endswith(end) for it in providers)}
 
@@ -143,8 +143,3 @@ def _granted(policies: Mapping[str, list[str]], role: str) -> list[str]:
         ):
             granted += actions
     return granted
-
-
-def names_in(text: str) -> set[str]:
-    """The names in a list that is separated by commas."""
-    return {name.strip() for name in text.split(",") if name.strip()}

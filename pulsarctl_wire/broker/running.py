@@ -5,6 +5,7 @@ admin API is loaded when somebody connects to it for the first time: that takes 
 """
 
 import asyncio
+import base64
 import errno
 import socket
 from collections.abc import Callable, Mapping
@@ -12,7 +13,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
+from pulsarctl_wire.broker.access import Keys
 from pulsarctl_wire.broker.broker import Broker
 from pulsarctl_wire.broker.names import InvalidName, parse_topic
 from pulsarctl_wire.broker.server import Server
@@ -119,6 +122,38 @@ def tls_context(plan: Plan) -> TlsContext | None:
     )
 
 
+def keys_of(settings: Settings) -> Keys:
+    """What credentials are checked with, read from the files that the settings name. Raises SettingsError.
+
+    As in Pulsar, keys are the path of a file, a URL (file:, data:), or their bytes in base64.
+    """
+    passwords = settings.basicAuthConf
+    public = _key("tokenPublicKey", settings.tokenPublicKey)
+    if public and not public.startswith(b"-----"):  # Pulsar's own tools write DER
+        body = base64.encodebytes(public).decode()
+        public = f"-----BEGIN PUBLIC KEY-----\n{body}-----END PUBLIC KEY-----\n".encode()
+    return Keys(
+        token_secret=_key("tokenSecretKey", settings.tokenSecretKey),
+        token_public=public,
+        passwords=_key("basicAuthConf", passwords, lines=True).decode("utf-8", "replace"),
+    )
+
+
+def _key(name: str, text: str, *, lines: bool = False) -> bytes:
+    try:
+        if text.startswith("data:"):
+            head, _, data = text.partition(",")
+            return base64.b64decode(data) if head.endswith(";base64") else unquote_to_bytes(data)
+        if text.startswith("file:"):
+            return Path(unquote(urlsplit(text).path)).read_bytes()
+        if not text or Path(text).exists():
+            return Path(text).read_bytes() if text else b""
+        return text.encode() if lines and ":" in text else base64.b64decode(text, validate=True)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "neither a file nor base64"
+        raise SettingsError(f"{name}={text[:200]}: {why}") from None
+
+
 class Running:
     """A running broker or cluster, in the current event loop. Raises InUse, StorageError, SettingsError."""
 
@@ -135,8 +170,9 @@ class Running:
         self._sockets = sockets
         self._tls = tls
         self._note = note
+        keys = keys_of(plan.settings)
         storage = Memory() if plan.data is None else Sqlite(plan.data)
-        self.server = Server(plan.settings, storage, plan.brokers, tap=tap, note=note)
+        self.server = Server(plan.settings, storage, plan.brokers, keys, tap=tap, note=note)
         self._admin: set[asyncio.Task[None]] = set()
         self._admin_sites: list[Any] = []
 

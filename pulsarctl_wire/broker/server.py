@@ -93,22 +93,20 @@ class Peer(FrameSocket):
     def sync(self) -> None:
         """Handle what was received; bytes that are not a frame end the connection."""
         super(FrameSocket, self).sync()
-        if self.protocol.failure and self.state is not None and not self.transport.is_closing():
+        if self.protocol.failure and not self.transport.is_closing():
             self._server.cluster.disconnect(self.state)
             self.transport.close()
 
     def pause_writing(self) -> None:
         """asyncio: the client reads too slowly."""
         super().pause_writing()
-        if self.state is not None:
-            self._server.cluster.set_writable(self.state, False)
+        self._server.cluster.set_writable(self.state, False)
 
     def resume_writing(self) -> None:
         """asyncio: the client has read enough."""
         super().resume_writing()
         self._server.set_time()
-        if self.state is not None:
-            self._server.cluster.set_writable(self.state, True)
+        self._server.cluster.set_writable(self.state, True)
         self._server.flush()
 
     def over(self) -> None:

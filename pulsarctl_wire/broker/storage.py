@@ -120,7 +120,8 @@ class Sqlite:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._lock.close()
-            raise InUse(f"{directory}: another broker uses this directory; name another with --data") from None
+            text = f"{directory}: another broker uses this directory; name another with --data"
+            raise InUse(text) from None
         except OSError as error:
             raise StorageError(f"{directory}: {error.strerror or error}") from None
         path = directory / "broker.db"
