@@ -358,7 +358,6 @@ class PersistentTopic(Topic):
         """Close it: clients reconnect. `told` are fields of CLOSE_PRODUCER and CLOSE_CONSUMER."""
         self.closed = True
         await self.journal.synced()
-        self.broker.cluster.ends[self.log.number] = self.log.end
         self.disconnect(**told)
         self.stop()
 
