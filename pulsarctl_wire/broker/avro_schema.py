@@ -1,0 +1,449 @@
+"""Avro schemas as the broker parses them. Source: Avro 1.11 specification, and Java's Schema.Parser (1.11.4).
+
+Brokers tell two ways apart in which that parser fails, so both are exceptions here: what it calls a mistake
+of the schema (Unparsable), and any other exception that comes out of it (Failed). Input is not trusted: what
+takes too many steps raises TooMuch, where Java would go on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+MAX_DEPTH: Final = 100
+"""Levels that a default may have."""
+
+_MAX_LEVELS: Final = 150  # of JSON; Java's parser takes 1000
+
+_MAX_NUMBER: Final = 1000  # characters: Jackson's limit
+
+PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+NAMED: Final = frozenset(("record", "enum", "fixed"))
+MISSING: Final = object()
+"""The default of a field that has none."""
+
+_RESERVED: Final = frozenset(
+    ("doc", "fields", "items", "name", "namespace", "size", "symbols", "values", "type", "aliases")
+)
+_FIELD_RESERVED: Final = frozenset(("default", "doc", "name", "order", "type", "aliases"))
+_ORDERS: Final = frozenset(("ASCENDING", "DESCENDING", "IGNORE"))
+_DOUBLE = re.compile(
+    r"[\0- ]*[+-]?(?:NaN|Infinity|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?)[\0- ]*", re.ASCII
+)
+
+
+class Unparsable(Exception):
+    """The schema is wrong (SchemaParseException)."""
+
+
+class Failed(Exception):
+    """Anything else that Java throws for a schema."""
+
+
+class TooMuch(Exception):
+    """The schema takes more work than it is worth."""
+
+
+class Steps:
+    """How much work is left."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def spend(self, number: int = 1, *texts: str) -> None:
+        """Count steps, and those that it takes to compare texts. Raises TooMuch."""
+        self.left -= number + sum(len(text) // 1000 for text in texts)
+        if self.left < 0:
+            raise TooMuch
+
+
+# -- JSON
+
+
+def _number(text: str) -> Any:
+    if len(text) > _MAX_NUMBER:
+        raise ValueError("a number is too long")
+    return float(text) if any(each in text for each in ".eE") else int(text)
+
+
+def _constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_float=_number, parse_int=_number, parse_constant=_constant)
+_TOKEN = re.compile(r'"(?:[^"\\]+|\\.)*"?|/\*(?:.*?\*/|.*)|//[^\r\n]*|[\[\]{}]', re.DOTALL)
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+def _no_comment(found: re.Match[str]) -> str:
+    return " " if found[0][0] == "/" else found[0]
+
+
+def read_json(data: bytes, *, comments: bool = False) -> tuple[Any, str]:
+    """The first value in a text, and what follows it. Raises ValueError."""
+    text = data.decode(errors="replace")
+    if comments and "/" in text:
+        text = _TOKEN.sub(_no_comment, text)
+    depth = 0
+    for found in _TOKEN.finditer(text):
+        if found[0] in "[{":
+            depth += 1
+            if depth > _MAX_LEVELS:
+                raise ValueError("it is nested too deeply")
+        elif found[0] in "]}":
+            depth -= 1
+    begin = _SPACE.match(text)
+    try:
+        value, end = _DECODER.raw_decode(text, begin.end() if begin else 0)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return value, text[end:]
+
+
+def canonical(value: Any) -> str:
+    """A text that two JSON values have in common only if Jackson takes them for equal: 1 is not 1.0."""
+    return json.dumps(value, sort_keys=True)
+
+
+# -- schemas
+
+
+class Field:
+    """A field of a record."""
+
+    __slots__ = ("aliases", "default", "name", "order", "props", "type")
+
+    def __init__(self, name: str, type_: Node, default: Any = MISSING, order: str = "ASCENDING") -> None:
+        self.name = name
+        self.type = type_
+        self.default = default
+        self.order = order
+        self.aliases: list[str] = []
+        self.props = ""
+
+
+class Node:
+    """A schema. What it holds depends on its `kind`, which is Avro's word for it ("error" is "record").
+
+    `fields` is None while the record is being defined. `items` is of arrays and maps. `short` is the name
+    without the namespace.
+    """
+
+    __slots__ = (
+        "aliases",
+        "default",
+        "fields",
+        "items",
+        "kind",
+        "name",
+        "props",
+        "short",
+        "size",
+        "symbols",
+        "types",
+    )
+
+    def __init__(self, kind: str, name: str = "") -> None:
+        self.kind = kind
+        self.name = name or kind
+        self.short = self.name.rpartition(".")[2]
+        self.fields: dict[str, Field] | None = None
+        self.items: Node = self
+        self.types: list[Node] = []
+        self.symbols: list[str] = []
+        self.default = ""
+        self.size = 0
+        self.aliases: list[str] = []
+        self.props = ""
+
+    def known_fields(self) -> dict[str, Field]:
+        """The fields by name. Raises Failed if they are not defined yet."""
+        if self.fields is None:
+            raise Failed("Schema fields not set yet")
+        return self.fields
+
+
+def record_fields(fields: list[Field], name: str) -> dict[str, Field]:
+    """The fields of a record by name. Raises Failed if two have the same."""
+    found = {field.name: field for field in fields}
+    if len(found) < len(fields):
+        raise Failed(f"Duplicate field in record {name}")
+    return found
+
+
+def union_of(types: list[Node]) -> Node:
+    """A union. Raises Failed if it is none that Avro knows."""
+    node = Node("union")
+    node.types = types
+    names: set[str] = set()
+    for each in types:
+        if each.kind == "union":
+            raise Failed("Nested union")
+        if each.name in names:
+            raise Failed(f"Duplicate in union:{each.name}")
+        names.add(each.name)
+    return node
+
+
+def parse(data: bytes, *, check_defaults: bool, steps: Steps) -> Node:
+    """The schema that this JSON is. Raises Unparsable, Failed, TooMuch."""
+    try:
+        value, rest = read_json(data, comments=True)
+    except ValueError as error:
+        empty = not data.decode(errors="replace").strip(" \t\r\n")
+        raise Unparsable("Cannot parse <null> schema" if empty else f"{error}") from None
+    node = _Parser(check_defaults, steps).node(value)
+    if rest.strip("".join(map(chr, range(33)))):
+        raise Unparsable(f"dangling content after end of schema: {rest.strip()[:100]}")
+    return node
+
+
+def _text(value: Any, key: str) -> str | None:
+    found = value.get(key) if isinstance(value, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _needed(value: Any, key: str, complaint: str) -> str:
+    found = _text(value, key)
+    if found is None:
+        raise Unparsable(f"{complaint}: {canonical(value)[:200]}")
+    return found
+
+
+def _props(value: dict[str, Any], reserved: frozenset[str]) -> str:
+    found = {key: each for key, each in value.items() if key not in reserved}
+    return canonical(found) if found else ""
+
+
+def _aliases(value: Any) -> list[str]:
+    found = value.get("aliases", [])
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise Unparsable(f"aliases not an array of strings: {canonical(found)[:200]}")
+    return found
+
+
+def _simple_name(name: str) -> str:
+    """Java goes by UTF-16, in which other planes have no letters."""
+    letters = all(
+        (each.isalpha() and each < "\U00010000") or each.isdecimal() or each == "_" for each in name
+    )
+    if not name or not letters or name[0].isdecimal():
+        raise Unparsable(f"Illegal name: {name[:100]}" if name else "Empty name")
+    return name
+
+
+def full_name(name: str, space: str) -> str:
+    """The name with its namespace. Raises Unparsable."""
+    own, dot, short = name.rpartition(".")
+    _simple_name(short)
+    space = own if dot else space
+    return f"{space}.{short}" if space else short
+
+
+class _Parser:
+    def __init__(self, check_defaults: bool, steps: Steps) -> None:
+        self._check_defaults = check_defaults
+        self._steps = steps
+        self._names: dict[str, Node] = {}
+        self._space = ""
+
+    def node(self, value: Any) -> Node:
+        self._steps.spend()
+        if isinstance(value, str):
+            found = self._named(value)
+            if found is None:
+                raise Unparsable(f'Undefined name: "{value[:100]}"')
+            return found
+        if isinstance(value, list):
+            return union_of([self.node(each) for each in value])
+        if not isinstance(value, dict):
+            raise Unparsable(f"Schema not yet supported: {canonical(value)[:100]}")
+        kind = _needed(value, "type", "No type")
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._definition(value, "record" if kind == "error" else kind)
+        if kind in PRIMITIVES:
+            node = Node(kind)
+        elif kind in ("array", "map"):
+            key = "items" if kind == "array" else "values"
+            if key not in value:
+                raise Unparsable(f"{kind} has no {key} type")
+            node = Node(kind)
+            node.items = self.node(value[key])
+        else:
+            self._steps.spend(0, kind, self._space)
+            name = full_name(kind, self._space)
+            if name not in self._names:
+                raise Unparsable(f"Type not supported: {kind[:100]}")
+            return self._names[name]
+        node.props = _props(value, _RESERVED)
+        return node
+
+    def _named(self, name: str) -> Node | None:
+        if name in PRIMITIVES:
+            return Node(name)
+        self._steps.spend(0, name, self._space)
+        return self._names.get(full_name(name, self._space)) or self._names.get(full_name(name, ""))
+
+    def _definition(self, value: dict[str, Any], kind: str) -> Node:
+        outer = self._space
+        space = _text(value, "namespace")
+        self._steps.spend(0, outer)
+        name = full_name(_needed(value, "name", "No name in schema"), outer if space is None else space)
+        self._space = name.rpartition(".")[0]
+        node = Node(kind, name)
+        if kind == "enum":
+            self._enum(value, node)
+        elif kind == "fixed":
+            node.size = _size(value)
+        if name in PRIMITIVES:
+            raise Failed(f"Schemas may not be named after primitives: {name}")
+        if name in self._names:
+            raise Unparsable(f"Can't redefine: {name}")
+        self._names[name] = node
+        if kind == "record":
+            fields = value.get("fields")
+            if not isinstance(fields, list):
+                raise Unparsable(f"Record has no fields: {name}")
+            node.fields = record_fields([self._field(each) for each in fields], name)
+        node.props = _props(value, _RESERVED | {"default"} if kind == "enum" else _RESERVED)
+        for alias in _aliases(value):
+            self._steps.spend(1, alias, self._space)
+            node.aliases.append(full_name(alias, self._space))
+        self._space = outer
+        return node
+
+    def _enum(self, value: dict[str, Any], node: Node) -> None:
+        symbols = value.get("symbols")
+        if not isinstance(symbols, list):
+            raise Unparsable(f"Enum has no symbols: {node.name}")
+        for symbol in symbols:
+            if not isinstance(symbol, str):
+                raise Unparsable("Null name")
+            _simple_name(symbol)
+        if len(set(symbols)) < len(symbols):
+            raise Unparsable("Duplicate enum symbol")
+        self._steps.spend(len(symbols))
+        node.symbols = symbols
+        default = _text(value, "default")
+        if default is not None and default not in symbols:
+            raise Unparsable(f"The Enum Default: {default[:100]} is not in the enum symbol set")
+        node.default = default or ""
+
+    def _field(self, value: Any) -> Field:
+        name = _needed(value, "name", "No field name")
+        if "type" not in value:
+            raise Unparsable(f"No field type: {name[:100]}")
+        kind = value["type"]
+        if isinstance(kind, str) and self._named(kind) is None:
+            raise Unparsable(
+                f'"{kind[:100]}" is not a defined name. The type of the "{name[:100]}" field must be'
+            )
+        node = self.node(kind)
+        order = value.get("order", "ASCENDING")
+        if not isinstance(order, str) or order.upper() not in _ORDERS:
+            raise Failed(f"No enum constant org.apache.avro.Schema.Field.Order.{str(order)[:100].upper()}")
+        default = value.get("default", MISSING)
+        if node.kind in ("float", "double") and isinstance(default, str):
+            default = _as_double(default)
+        field = Field(_simple_name(name), node, default, order.upper())
+        if self._check_defaults:
+            check_default(field, self._steps)
+        field.props = _props(value, _FIELD_RESERVED)
+        field.aliases = _aliases(value)
+        return field
+
+
+def _size(value: dict[str, Any]) -> int:
+    size = value.get("size")
+    if type(size) is not int or not -(2**31) <= size < 2**31:
+        raise Unparsable("Invalid or no size")
+    if not 0 <= size <= 2**31 - 9:
+        raise Failed(f"Malformed data. Length is negative: {size}" if size < 0 else "the fixed is too large")
+    return size
+
+
+def _as_double(text: str) -> float:
+    if not _DOUBLE.fullmatch(text):
+        raise Failed(f'For input string: "{text[:100]}"')
+    return float(
+        text.strip("".join(map(chr, range(33)))).rstrip("fFdD" if text.strip()[-1:] not in "Ny" else "")
+    )
+
+
+# -- defaults
+
+
+def check_default(field: Field, steps: Steps) -> None:
+    """Raises Failed if the field's default, if it has one, is no value of its type."""
+    if field.default is not MISSING and not _is_valid(field.type, field.default, steps, 0):
+        raise Failed(f"Invalid default for field {field.name}: {canonical(field.default)[:200]}")
+
+
+def _is_valid(node: Node, value: Any, steps: Steps, depth: int) -> bool:
+    steps.spend()
+    if depth > MAX_DEPTH:
+        raise Failed("StackOverflowError")
+    kind = node.kind
+    if value is MISSING:
+        return False
+    if kind in ("string", "bytes", "enum", "fixed"):
+        return isinstance(value, str)
+    if kind in ("int", "long"):
+        limit: int = 2**31 if kind == "int" else 2**63
+        return type(value) is int and -limit <= value < limit
+    if kind in ("float", "double"):
+        return type(value) in (int, float)
+    if kind in ("boolean", "null"):
+        return isinstance(value, bool) if kind == "boolean" else value is None
+    if kind == "array":
+        return isinstance(value, list) and all(_is_valid(node.items, it, steps, depth + 1) for it in value)
+    if kind == "union":
+        if not node.types:
+            raise Failed("Index 0 out of bounds for length 0")
+        return _is_valid(node.types[0], value, steps, depth + 1)
+    if not isinstance(value, dict):
+        return False
+    if kind == "map":
+        return all(_is_valid(node.items, it, steps, depth + 1) for it in value.values())
+    return all(
+        _is_valid(field.type, value.get(name, field.default), steps, depth + 1)
+        for name, field in node.known_fields().items()
+    )
+
+
+# -- equality
+
+
+def same(one: Node, other: Node, steps: Steps) -> bool:
+    """Whether two schemas are equal (Schema.equals); doc, aliases and an enum's default do not matter."""
+    todo = [(one, other)]
+    seen: set[tuple[int, int]] = set()
+    while todo:
+        steps.spend()
+        left, right = todo.pop()
+        if left is right:
+            continue
+        steps.spend(len(left.symbols), left.name, left.props)
+        parts = [(it.kind, it.name, it.props, it.size, it.symbols, len(it.types)) for it in (left, right)]
+        if parts[0] != parts[1]:
+            return False
+        if left.kind in ("array", "map"):
+            todo.append((left.items, right.items))
+        todo.extend(zip(left.types, right.types, strict=True))
+        if left.kind == "record" and (id(left), id(right)) not in seen:
+            seen.add((id(left), id(right)))
+            fields, others = list(left.known_fields().values()), list(right.known_fields().values())
+            steps.spend(len(fields))
+            if len(fields) != len(others) or not all(map(_same_field, fields, others)):
+                return False
+            todo.extend((mine.type, its.type) for mine, its in zip(fields, others, strict=True))
+    return True
+
+
+def _same_field(one: Field, other: Field) -> bool:
+    if (one.name, one.order, one.props) != (other.name, other.order, other.props):
+        return False
+    if one.default is MISSING or other.default is MISSING:
+        return one.default is other.default
+    return canonical(one.default) == canonical(other.default)
