@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 MAX_DEPTH: Final = 100
 """Levels that a default may have."""
@@ -186,17 +186,25 @@ def union_of(types: list[Node]) -> Node:
     return node
 
 
-def parse(data: bytes, *, check_defaults: bool, steps: Steps) -> Node:
+class Parsed(NamedTuple):
+    """A schema; `bad_default` says which default is the first that is no value of its type, if there is one."""
+
+    node: Node
+    bad_default: str
+
+
+def parse(data: bytes, steps: Steps) -> Parsed:
     """The schema that this JSON is. Raises Unparsable, Failed, TooMuch."""
     try:
         value, rest = read_json(data, comments=True)
     except ValueError as error:
         empty = not data.decode(errors="replace").strip(" \t\r\n")
         raise Unparsable("Cannot parse <null> schema" if empty else f"{error}") from None
-    node = _Parser(check_defaults, steps).node(value)
+    parser = _Parser(steps)
+    node = parser.node(value)
     if rest.strip("".join(map(chr, range(33)))):
         raise Unparsable(f"dangling content after end of schema: {rest.strip()[:100]}")
-    return node
+    return Parsed(node, parser.bad_default)
 
 
 def _text(value: Any, key: str) -> str | None:
@@ -242,8 +250,8 @@ def full_name(name: str, space: str) -> str:
 
 
 class _Parser:
-    def __init__(self, check_defaults: bool, steps: Steps) -> None:
-        self._check_defaults = check_defaults
+    def __init__(self, steps: Steps) -> None:
+        self.bad_default = ""
         self._steps = steps
         self._names: dict[str, Node] = {}
         self._space = ""
@@ -347,8 +355,10 @@ class _Parser:
         if node.kind in ("float", "double") and isinstance(default, str):
             default = _as_double(default)
         field = Field(_simple_name(name), node, default, order.upper())
-        if self._check_defaults:
+        try:  # here, as the records around it are not defined yet
             check_default(field, self._steps)
+        except Failed as error:
+            self.bad_default = self.bad_default or str(error)
         field.props = _props(value, _FIELD_RESERVED)
         field.aliases = _aliases(value)
         return field

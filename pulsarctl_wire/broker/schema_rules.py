@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from pulsarctl_wire.broker.avro_rules import can_read
-from pulsarctl_wire.broker.avro_schema import Failed, Node, Steps, TooMuch, Unparsable, parse, same
+from pulsarctl_wire.broker.avro_schema import Failed, Node, Parsed, Steps, TooMuch, Unparsable, parse, same
 from pulsarctl_wire.broker.schema_kinds import (
     CLIENTS,
     STORED,
@@ -110,15 +110,9 @@ def _part(schema: Schema) -> Part:
     return Part(STORED[schema.type] if known else "AUTO_CONSUME", schema.data, schema.properties)
 
 
-def _parsed(data: bytes, check_defaults: bool = False) -> Node:
-    if len(data) <= _CACHED:
-        return _cached(data, check_defaults)
-    return parse(data, check_defaults=check_defaults, steps=Steps(_MAX_NODES))
-
-
 @lru_cache(128)
-def _cached(data: bytes, check_defaults: bool) -> Node:
-    return parse(data, check_defaults=check_defaults, steps=Steps(_MAX_NODES))
+def _cached(data: bytes) -> Parsed:
+    return parse(data, Steps(_MAX_NODES))
 
 
 class _Check:
@@ -127,10 +121,11 @@ class _Check:
     def __init__(self, strategy: str, versions: int) -> None:
         self._strategy = strategy
         self._steps = Steps(_MAX_STEPS + versions * _MORE_STEPS)
+        self._known: dict[bytes, Parsed] = {}
 
     def producer(self, old: list[Part], new: Part) -> Refusal | None:
         try:
-            _validate(new)
+            self._validate(new)
         except _Invalid as error:
             return Refusal("invalid", str(error))
         except Failed as error:
@@ -157,13 +152,25 @@ class _Check:
         """Raises Unparsable, Failed."""
         if new.kind not in _AVRO:
             return next((at for at, it in enumerate(old) if (it.kind, it.data) == (new.kind, new.data)), None)
-        node = _parsed(new.data, True)
+        node = self._with_good_defaults(new)
         for at, each in enumerate(old):
             if each.kind in _AVRO:
-                other = _parsed(each.data, True)
+                other = self._with_good_defaults(each)
                 if each.kind == new.kind and same(node, other, self._steps):
                     return at
         return None
+
+    def _parsed(self, part: Part) -> Parsed:
+        if part.data not in self._known:
+            short = len(part.data) <= _CACHED
+            self._known[part.data] = _cached(part.data) if short else parse(part.data, Steps(_MAX_NODES))
+        return self._known[part.data]
+
+    def _with_good_defaults(self, part: Part) -> Node:
+        found = self._parsed(part)
+        if found.bad_default:
+            raise Failed(found.bad_default)
+        return found.node
 
     def _with_latest(self, old: Part, new: Part) -> Refusal | None:
         if self._strategy == "ALWAYS_COMPATIBLE":
@@ -206,8 +213,8 @@ class _Check:
 
     def _avro(self, old: list[Part], new: Part) -> None:
         try:
-            nodes = [_parsed(each.data) for each in old]
-            node = _parsed(new.data)
+            nodes = [self._parsed(each).node for each in old]
+            node = self._parsed(new).node
         except Unparsable as error:
             raise _Refused(f"org.apache.avro.SchemaParseException: {error}") from None
         forward, backward = (self._strategy.startswith((way, "FULL")) for way in ("FORWARD", "BACKWARD"))
@@ -226,14 +233,14 @@ class _Check:
         )
 
     def _json(self, old: Part, new: Part) -> None:
-        if _is_avro(old) and _is_avro(new):
+        if self._is_avro(old) and self._is_avro(new):
             self._avro([old], new)
             return
-        if not _is_avro(old) and not _is_old_json(old):
+        if not self._is_avro(old) and not _is_old_json(old):
             return  # whatever it is, it may be replaced
-        if not _is_avro(new) and not _is_old_json(new):
+        if not self._is_avro(new) and not _is_old_json(new):
             raise _Refused("Unknown schema format")
-        if _is_avro(old) or _is_avro(new):
+        if self._is_avro(old) or self._is_avro(new):
             return
         first, second = old_id(old_json(old.data)), old_id(old_json(new.data))
         if first is None:
@@ -262,18 +269,58 @@ class _Check:
         if names[0] != names[1]:
             raise _Refused("Protobuf root message isn't allow change!")
 
+    def _is_avro(self, part: Part) -> bool:
+        try:
+            self._parsed(part)
+        except Unparsable:
+            return False
+        return True
+
+    def _validate(self, part: Part) -> None:
+        """Raises _Invalid if a schema is not well-formed, and Failed where the broker does not expect it."""
+        kind, data = part.kind, part.data
+        if kind in CLIENTS:
+            raise _Invalid(f"Schema {kind} is a client-side schema type")
+        if kind in _AVRO:
+            self._validate_avro(part)
+        elif kind == "PROTOBUF_NATIVE":
+            try:
+                root_message(data)
+            except Failed:
+                raise _Invalid("deserialize ProtobufNative Schema failed") from None
+        elif kind == "KEY_VALUE":
+            for each in key_and_value(part):
+                self._validate(each)
+        elif kind == "STRING" and data not in (b"", b"null"):
+            text = data.decode(errors="replace")[:2000]
+            raise _Invalid(f"Invalid schema definition data for string schema : '{text}'")
+        elif kind not in ("NONE", "BYTES", "STRING") and data:
+            raise _Invalid(
+                "Invalid schema definition data for primitive schemas :"
+                f"length of schema data should be zero, but {len(data)} bytes is found"
+            )
+
+    def _validate_avro(self, part: Part) -> None:
+        invalid = f"Invalid schema definition data for {part.kind} schema caused by "
+        try:
+            node = self._parsed(part).node
+        except Unparsable as error:
+            if part.kind != "JSON":
+                raise _Invalid(f"{invalid}org.apache.avro.SchemaParseException: {error}") from None
+            try:
+                old_json(part.data)
+            except ValueError as other:
+                raise _Invalid(f"{invalid}{other}") from None
+            return
+        except Failed as error:
+            raise _Invalid(f"{invalid}{error}") from None
+        if part.kind == "AVRO" and node.kind == "union":
+            raise _Invalid("Avro schema typed [UNION] is not supported")
+
 
 def _changed(old: Part, new: Part) -> Refusal:
     text = f"Incompatible schema: exists schema type {old.kind}, new schema type {new.kind}"
     return Refusal("incompatible", text)
-
-
-def _is_avro(part: Part) -> bool:
-    try:
-        _parsed(part.data)
-    except Unparsable:
-        return False
-    return True
 
 
 def _is_old_json(part: Part) -> bool:
@@ -282,46 +329,3 @@ def _is_old_json(part: Part) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _validate(part: Part) -> None:
-    """Raises _Invalid if a schema is not well-formed, and Failed where the broker does not expect it."""
-    kind, data = part.kind, part.data
-    if kind in CLIENTS:
-        raise _Invalid(f"Schema {kind} is a client-side schema type")
-    if kind in _AVRO:
-        _validate_avro(part)
-    elif kind == "PROTOBUF_NATIVE":
-        try:
-            root_message(data)
-        except Failed:
-            raise _Invalid("deserialize ProtobufNative Schema failed") from None
-    elif kind == "KEY_VALUE":
-        for each in key_and_value(part):
-            _validate(each)
-    elif kind == "STRING" and data not in (b"", b"null"):
-        text = data.decode(errors="replace")[:2000]
-        raise _Invalid(f"Invalid schema definition data for string schema : '{text}'")
-    elif kind not in ("NONE", "BYTES", "STRING") and data:
-        raise _Invalid(
-            "Invalid schema definition data for primitive schemas :"
-            f"length of schema data should be zero, but {len(data)} bytes is found"
-        )
-
-
-def _validate_avro(part: Part) -> None:
-    invalid = f"Invalid schema definition data for {part.kind} schema caused by "
-    try:
-        node = _parsed(part.data)
-    except Unparsable as error:
-        if part.kind != "JSON":
-            raise _Invalid(f"{invalid}org.apache.avro.SchemaParseException: {error}") from None
-        try:
-            old_json(part.data)
-        except ValueError as other:
-            raise _Invalid(f"{invalid}{other}") from None
-        return
-    except Failed as error:
-        raise _Invalid(f"{invalid}{error}") from None
-    if part.kind == "AVRO" and node.kind == "union":
-        raise _Invalid("Avro schema typed [UNION] is not supported")
