@@ -77,12 +77,12 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def _no_comment(found: re.Match[str]) -> str:
-    return " " if found[0][0] == "/" else found[0]
+    return " " * len(found[0]) if found[0][0] == "/" else found[0]
 
 
 def read_json(data: bytes, *, comments: bool = False) -> tuple[Any, str]:
     """The first value in a text, and what follows it. Raises ValueError."""
-    text = data.decode(errors="replace")
+    whole = text = data.decode(errors="replace")
     if comments and "/" in text:
         text = _TOKEN.sub(_no_comment, text)
     depth = 0
@@ -98,7 +98,7 @@ def read_json(data: bytes, *, comments: bool = False) -> tuple[Any, str]:
         value, end = _DECODER.raw_decode(text, begin.end() if begin else 0)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    return value, text[end:]
+    return value, whole[end:]  # comments are not allowed there
 
 
 def canonical(value: Any) -> str:
@@ -187,7 +187,7 @@ def union_of(types: list[Node]) -> Node:
 
 
 class Parsed(NamedTuple):
-    """A schema; `bad_default` says which default is the first that is no value of its type, if there is one."""
+    """A schema; `bad_default` says which default is the first that is no value of its type, if any is."""
 
     node: Node
     bad_default: str

@@ -39,6 +39,7 @@ class Part(NamedTuple):
     kind: str
     data: bytes
     properties: dict[str, str]
+    is_null: bool = False  # instead of the data, which is empty
 
 
 def key_and_value(part: Part) -> tuple[Part, Part]:
@@ -54,12 +55,12 @@ def key_and_value(part: Part) -> tuple[Part, Part]:
             raise Failed(
                 "java.lang.NegativeArraySizeException" if size < 0 else "java.nio.BufferUnderflowException"
             )
-        size = max(size, 0)  # -1 is null, which fails where b"" does
+        is_null, size = size < 0, max(size, 0)
         kind = part.properties.get(f"{which}.schema.type", "BYTES")
         if kind not in STORED and kind != "BYTES" and kind not in CLIENTS:
             raise Failed(f"No enum constant org.apache.pulsar.common.schema.SchemaType.{kind[:100]}")
         properties = _properties(part.properties.get(f"{which}.schema.properties", ""))
-        parts.append(Part(kind, part.data[begin : begin + size], properties))
+        parts.append(Part(kind, part.data[begin : begin + size], properties, is_null))
         begin += size
     return parts[0], parts[1]
 
@@ -82,11 +83,16 @@ def _properties(text: str) -> dict[str, str]:
 def old_json(data: bytes) -> dict[str, Any] | None:
     """What a JSON schema of the old form says, which may be null. Raises ValueError if it is none."""
     value, _ = read_json(data)
-    if value is None:
-        return None
-    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(value, list) and 1 <= len(value) <= 2 and isinstance(value[0], str):
+        kind: Any = value[0]
+        value = value[1] if len(value) > 1 else None  # [type, schema]; [type] is null
+        value = {**value, "type": kind} if isinstance(value, dict) else value
+    else:
+        kind = value.get("type") if isinstance(value, dict) else None
     if isinstance(kind, str | int | float) and kind not in _JSON_TYPES:
         raise Failed(f"Can not resolve JsonSchema 'type' id of \"{str(kind)[:100]}\"")
+    if value is None:
+        return None
     _check_old(value)
     found: dict[str, Any] = value
     return found
@@ -107,7 +113,7 @@ def _check_old(value: Any) -> None:
         raise ValueError("it has no text where one must be")
     inner: list[Any] = []
     if value["type"] == "object":
-        properties = value.get("properties") or {}
+        properties = {} if value.get("properties") is None else value["properties"]
         if not isinstance(properties, dict):
             raise ValueError("properties is no object")
         inner = [each for each in properties.values() if each is not None]

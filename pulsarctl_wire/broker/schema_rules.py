@@ -161,6 +161,8 @@ class _Check:
         return None
 
     def _parsed(self, part: Part) -> Parsed:
+        if part.is_null:
+            raise Failed("java.lang.NullPointerException")
         if part.data not in self._known:
             short = len(part.data) <= _CACHED
             self._known[part.data] = _cached(part.data) if short else parse(part.data, Steps(_MAX_NODES))
