@@ -95,6 +95,7 @@ OLD = as_json({"type": "object", "id": "urn:x", "properties": {"a": {"type": "in
 BAD_DEFAULT = avro(record(field(default="x")))
 KEY_VALUE = key_value(STRING, INT)
 NO_KEY = typed(api.Schema.KeyValue, b"\0\0\0\5")
+NULL_VALUE = KEY_VALUE._replace(data=bytes(4) + b"\xff" * 4)
 
 # -- the table
 
@@ -291,6 +292,7 @@ ROWS = [
                     b"null",
                     b"1",
                     b'{"type": "int", "x": NaN}',
+                    b'"int" // c',
                 ),
                 *(["null", "int"], ["int", "int"], {"type": {"type": "int"}}, {"type": "R"}, "R"),
                 *(record(field("Q")), record(field(), field()), record(field(name="a-b")), record(name="1")),
@@ -353,6 +355,9 @@ ROWS = [
     Row("old json, wrong type", "FULL", (), as_json({"type": "nope"}), "thrown"),
     Row("old json, no type", "FULL", (), as_json({"properties": {}}), "invalid"),
     Row("old json, bad property", "FULL", (), as_json({"type": "object", "properties": {"a": 1}}), "invalid"),
+    Row("old json, no properties", "FULL", (), as_json({"type": "object", "properties": []}), "invalid"),
+    Row("old json in an array", "FULL", (), as_json(["object", {"id": "x"}]), ""),
+    Row("old json in an array, wrong type", "FULL", (), as_json(["nope", {}]), "thrown"),
     Row("old json again", "FULL", (OLD,), OLD, "failed"),
     Row("old json, then Avro's", "FULL", (OLD,), JSON_INT, "failed"),
     Row("old json again", "ALWAYS_COMPATIBLE", (OLD,), OLD, "failed"),
@@ -416,6 +421,8 @@ ROWS = [
     Row("old json in it", "FULL", (), key_value(OLD, STRING), ""),
     Row("no types", "FULL", (), typed(api.Schema.KeyValue, bytes(8)), ""),
     Row("nulls", "FULL", (), typed(api.Schema.KeyValue, b"\xff" * 8), ""),
+    Row("null", "FULL", (KEY_VALUE,), NULL_VALUE, "failed", True),
+    Row("null", "FULL", (), NULL_VALUE, "invalid"),
     Row("too short", "FULL", (), NO_KEY, "thrown"),
     Row("too short", "FULL", (KEY_VALUE,), NO_KEY, "failed", True),
     Row("too short", "FULL_TRANSITIVE", (KEY_VALUE,), NO_KEY, "incompatible", True),
