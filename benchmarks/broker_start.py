@@ -2,8 +2,8 @@
 
     python benchmarks/broker_start.py [RUNS [OPTION…]]
 
-A client tries to connect again and again, sends CONNECT, LOOKUP and PRODUCER at once, then SEND, and waits for
-SEND_RECEIPT. OPTIONs are those of `pwire broker`, such as --memory.
+A client tries to connect again and again, sends CONNECT, LOOKUP and PRODUCER at once, then SEND, and waits
+for SEND_RECEIPT. OPTIONs are those of `pwire broker`, such as --memory.
 """
 
 import signal
@@ -46,7 +46,7 @@ def connected(port: int) -> socket.socket:
     while True:
         try:
             return socket.create_connection(("127.0.0.1", port))
-        except ConnectionRefusedError:
+        except ConnectionRefusedError:  # noqa: PERF203
             time.sleep(0.001)
 
 

@@ -28,7 +28,8 @@ MAY_IMPORT = {
         *("errors", "wire", "views", "record", "render", "capture", "stats", "table", "pipeline", "spark"),
         *("net", "faults", "broker"),
     },
-    "testing": {"errors", "broker"},
+    "testing": {"errors", "net", "broker"},
+    "pytest_plugin": {"testing"},
 }
 ONLY_IN = {
     "google": {"wire", "views", "record", "render", "cli", "table", "stats", "broker"},
@@ -188,3 +189,11 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     assert not shown & (heavy | {"markdown_it", "pygments"})
     capture = loaded_by("from pulsarctl_wire import read_frames")
     assert not capture & {"scapy", "orjson", "rule_engine", "typer", "rich", "cramjam", "lz4", "numpy"}
+
+
+def test_the_pytest_plugin_imports_nothing_before_it_is_used() -> None:
+    ours = "[name for name in sys.modules if name.startswith('pulsarctl_wire.')]"
+    script = (
+        f"import sys; import pulsarctl_wire.pytest_plugin; assert {ours} == ['pulsarctl_wire.pytest_plugin']"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

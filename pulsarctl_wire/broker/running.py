@@ -154,6 +154,14 @@ def _key(name: str, text: str, *, lines: bool = False) -> bytes:
         raise SettingsError(f"{name}={text[:200]}: {why}") from None
 
 
+def close_all(sockets: list[Sockets]) -> None:
+    """Close the sockets that are open."""
+    for each in sockets:
+        for sock in each:
+            if sock is not None:
+                sock.close()
+
+
 class Running:
     """A running broker or cluster, in the current event loop. Raises InUse, StorageError, SettingsError."""
 
@@ -257,7 +265,4 @@ class Running:
             if site is not None:
                 await site.cleanup()
         await self.server.close()
-        for each in self._sockets:
-            for sock in each:
-                if sock is not None:
-                    sock.close()
+        close_all(self._sockets)

@@ -257,16 +257,25 @@ def _wrong(name: str, value: object, expected: str) -> SettingsError:
     return SettingsError(f"{name}={shown[:200]}: it must be {expected}")
 
 
+def unknown_in(lines: Mapping[str, object]) -> list[str]:
+    """What to tell about lines that not even Pulsar knows, one text each."""
+    if lines.keys() <= FIELDS.keys():
+        return []
+    from pulsarctl_wire.broker.setting_names import NAMES
+
+    names = NAMES | FIELDS.keys()
+    return [_unknown(name, names) for name in lines if name not in names]
+
+
 def notes_on(lines: Mapping[str, object]) -> list[str]:
     """What to tell about lines that have no effect here, one text each."""
     if not lines:
         return []
     from pulsarctl_wire.broker.setting_names import AHEAD, NAMES
 
-    odd = {name: value for name, value in lines.items() if name not in FIELDS or name in AHEAD}
-    names = NAMES | FIELDS.keys()
-    known = [name for name, value in odd.items() if name in names and value not in ("", None)]
-    notes = [_unknown(name, names) for name in odd if name not in names]
+    without = {*NAMES - FIELDS.keys(), *AHEAD}
+    known = [name for name, value in lines.items() if name in without and value not in ("", None)]
+    notes = unknown_in(lines)
     if known:
         more = f" and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
         notes.append(f"settings of Pulsar without effect here: {', '.join(known[:_MOST_LISTED])}{more}")

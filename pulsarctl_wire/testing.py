@@ -1,0 +1,288 @@
+"""A Pulsar broker for tests, in this process: fresh in milliseconds, and moved through time at will.
+
+    with Broker() as broker:
+        client = pulsar.Client(broker.service_url)
+        ...
+        broker.advance(3600)        an hour passes for the broker
+        broker.unload("orders")     clients connect to the topic again
+
+    async with Broker(settings={"brokerDeduplicationEnabled": True}) as broker:
+        ...
+        await broker.aio.advance(3600)
+
+A test that takes the pytest fixture `pulsar_broker` gets a broker of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from typing_extensions import Self  # Python 3.10 has none
+
+    from pulsarctl_wire.broker.running import Plan, Running
+
+
+class Broker:
+    """An embedded broker, or a cluster; a context manager, also with `async`.
+
+    Everything is in memory, unless `data` names a directory, where it stays for the next broker.
+    `settings` are lines of Pulsar's standalone.conf, `partitions` partitioned topics that exist from the
+    start. Ports are free ones, unless given. With `tls`, there are TLS ports too.
+
+    The broker runs in a thread with an event loop of its own, so the methods may be called from any thread.
+    They raise SettingsError if something cannot be done, such as unloading a topic that does not exist.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, object] | None = None,
+        data: str | Path | None = None,
+        partitions: Mapping[str, int] | None = None,
+        brokers: int = 1,
+        port: int = 0,
+        http_port: int = 0,
+        tls: bool = False,
+    ) -> None:
+        self._settings = dict(settings or {})
+        self._data = data
+        self._partitions = dict(partitions or {})
+        self._brokers = brokers
+        self._ports = port, http_port
+        self._tls = tls
+        self._running: Running | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self.aio = AsyncBroker(self)
+        """The same calls as coroutines, for tests with an event loop."""
+
+    # -- starting and stopping
+
+    def start(self) -> None:
+        """Start it. Raises InUse, StorageError, SettingsError."""
+        from pulsarctl_wire.broker.running import bind, tls_context
+
+        if self._thread is not None:
+            raise RuntimeError("this broker has been started already")
+        plan = self._plan()
+        tls = tls_context(plan)
+        sockets = bind(plan)
+        started = _Outcome()
+        self._thread = threading.Thread(
+            target=self._run, args=(plan, sockets, tls, started), name="pulsar-broker", daemon=True
+        )
+        self._thread.start()
+        try:
+            started.result()
+        except BaseException:
+            self._thread.join()
+            self._thread = None
+            raise
+
+    def _plan(self) -> Plan:
+        from pulsarctl_wire.broker.running import Plan
+        from pulsarctl_wire.broker.settings import parse_settings, unknown_in
+        from pulsarctl_wire.errors import SettingsError
+
+        for text in unknown_in(self._settings):
+            raise SettingsError(text)
+        port, http_port = self._ports
+        return Plan(
+            settings=parse_settings(self._settings),
+            port=port,
+            http_port=http_port,
+            tls_port=0 if self._tls else None,
+            https_port=0 if self._tls else None,
+            data=None if self._data is None else Path(self._data),
+            brokers=self._brokers,
+            partitions=self._partitions,
+        )
+
+    def _run(self, plan: Plan, sockets: Any, tls: Any, started: _Outcome) -> None:
+        """In the thread: serve until `stop`."""
+
+        async def serve() -> None:
+            from pulsarctl_wire.broker.running import Running, close_all
+
+            over = asyncio.Event()
+            try:
+                running = Running(plan, sockets, tls=tls)
+                try:
+                    await running.open()
+                except BaseException:
+                    await running.close()
+                    raise
+            except BaseException as error:
+                close_all(sockets)
+                started.fail(error)
+                return
+            self._running, self._loop, self._over = running, asyncio.get_running_loop(), over
+            started.done()
+            await over.wait()
+            await running.close()
+
+        asyncio.run(serve())
+
+    def stop(self) -> None:
+        """Stop it; what it received is stored. Does nothing if it does not run."""
+        thread, loop = self._thread, self._loop
+        if thread is None or loop is None:
+            return
+        loop.call_soon_threadsafe(self._over.set)
+        thread.join()
+        self._thread = self._loop = self._running = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
+        await asyncio.to_thread(self.stop)
+
+    # -- where it is
+
+    def _url(self, name: str, number: int = 0) -> str:
+        if self._running is None:
+            raise RuntimeError("the broker does not run")
+        url: str = getattr(self._running.brokers[number], name)
+        return url
+
+    @property
+    def service_url(self) -> str:
+        """The URL for clients: pulsar://…"""
+        return self._url("service_url")
+
+    @property
+    def http_url(self) -> str:
+        """The URL of the admin API: http://…"""
+        return self._url("http_url")
+
+    @property
+    def service_url_tls(self) -> str:
+        """The URL for clients with TLS: pulsar+ssl://…; "" without TLS."""
+        return self._url("service_url_tls")
+
+    @property
+    def https_url(self) -> str:
+        """The URL of the admin API with TLS; "" without TLS."""
+        return self._url("https_url")
+
+    @property
+    def service_urls(self) -> list[str]:
+        """The URLs for clients of all brokers of a cluster."""
+        return [self._url("service_url", number) for number in range(self._brokers)]
+
+    @property
+    def ca_file(self) -> str:
+        """The certificates that clients must trust, unless the settings name a certificate."""
+        import os
+
+        from pulsarctl_wire.net.certificates import default_ca_directory, own_ca
+
+        return str(own_ca(default_ca_directory(os.environ))[0])
+
+    # -- what can be done to it
+
+    def ask(self, do: str, **request: object) -> dict[str, Any]:
+        """Any request of `broker/control.py`; returns the answer."""
+        return self._asked(do, request).result()
+
+    def _asked(self, do: str, request: dict[str, object]) -> Future[dict[str, Any]]:
+        if self._loop is None:
+            raise RuntimeError("the broker does not run")
+        return asyncio.run_coroutine_threadsafe(self._answer(do, request), self._loop)
+
+    async def _answer(self, do: str, request: dict[str, object]) -> dict[str, Any]:
+        from pulsarctl_wire.broker.control import answer
+
+        assert self._running is not None
+        return await answer(self._running.server, {"do": do, **request})
+
+    def advance(self, seconds: float) -> None:
+        """Move the broker's clock forward: what is due by then happens, in order."""
+        self.ask("advance", seconds=seconds)
+
+    def unload(self, topic: str) -> None:
+        """Close a topic: its clients are told to connect again."""
+        self.ask("unload", topic=topic)
+
+    def terminate(self, topic: str) -> tuple[int, int]:
+        """Let a topic take no more messages. Returns ledger and entry of the last one."""
+        ledger, entry = self.ask("terminate", topic=topic)["last"]
+        return ledger, entry
+
+    def cut(self, connection: int | None = None) -> int:
+        """End a connection, or all of them, without a word. Returns how many."""
+        number: int = self.ask("cut", connection=connection)["connections"]
+        return number
+
+    def state(self) -> dict[str, Any]:
+        """Connections, topics, subscriptions and consumers, as in `pwire broker ctl state`."""
+        return self.ask("state")
+
+
+class AsyncBroker:
+    """The calls of a `Broker` as coroutines."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def ask(self, do: str, **request: object) -> dict[str, Any]:
+        """As `Broker.ask`."""
+        return await asyncio.wrap_future(self._broker._asked(do, request))
+
+    async def advance(self, seconds: float) -> None:
+        """As `Broker.advance`."""
+        await self.ask("advance", seconds=seconds)
+
+    async def unload(self, topic: str) -> None:
+        """As `Broker.unload`."""
+        await self.ask("unload", topic=topic)
+
+    async def terminate(self, topic: str) -> tuple[int, int]:
+        """As `Broker.terminate`."""
+        ledger, entry = (await self.ask("terminate", topic=topic))["last"]
+        return ledger, entry
+
+    async def cut(self, connection: int | None = None) -> int:
+        """As `Broker.cut`."""
+        number: int = (await self.ask("cut", connection=connection))["connections"]
+        return number
+
+    async def state(self) -> dict[str, Any]:
+        """As `Broker.state`."""
+        return await self.ask("state")
+
+
+class _Outcome:
+    """Whether a thread has started, or why not."""
+
+    def __init__(self) -> None:
+        self._known = threading.Event()
+        self._error: BaseException | None = None
+
+    def done(self) -> None:
+        self._known.set()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._known.set()
+
+    def result(self) -> None:
+        self._known.wait()
+        if self._error is not None:
+            raise self._error

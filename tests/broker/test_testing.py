@@ -1,0 +1,148 @@
+"""The broker for tests: `pulsarctl_wire.testing`, and the fixture of the pytest plugin."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from broker.raw import RawClient
+
+from pulsarctl_wire.errors import InUse, SettingsError
+from pulsarctl_wire.testing import Broker
+
+T = "persistent://public/default/t"
+
+
+def test_each_broker_is_fresh_and_leaves_nothing() -> None:
+    before = threading.active_count()
+    for _ in range(3):
+        with Broker() as broker, RawClient(broker.service_url) as client:
+            assert client.produce("t", b"a") == [(0, 0)]
+            assert broker.http_url.startswith("http://127.0.0.1:")
+            assert broker.service_url_tls == broker.https_url == ""
+    assert threading.active_count() == before
+
+
+def test_several_at_a_time() -> None:
+    with Broker() as first, Broker() as second:
+        assert first.service_url != second.service_url
+        with RawClient(first.service_url) as client:
+            client.produce("t", b"a")
+        assert T in first.state()["brokers"][0]["topics"]
+        assert not second.state()["brokers"][0]["topics"]
+
+
+def test_data_stays_in_a_directory_that_nobody_else_may_use(tmp_path: Path) -> None:
+    with Broker(data=tmp_path) as broker, RawClient(broker.service_url) as client:
+        client.produce("t", b"a")
+        with pytest.raises(InUse, match="another broker uses this directory"), Broker(data=tmp_path):
+            pass
+    with Broker(data=tmp_path) as broker, RawClient(broker.service_url) as client:
+        client.subscribe("t", 1)
+        assert client.message() == b"a"
+
+
+def test_settings_partitions_and_brokers() -> None:
+    settings = {"allowAutoTopicCreation": False, "clusterName": "c", "loadBalancerEnabled": False}
+    with Broker(settings=settings, partitions={"orders": 2}, brokers=2) as broker:
+        assert broker.service_urls[0] == broker.service_url
+        with RawClient(broker.service_urls[1]) as client:
+            assert client.produce("orders-partition-1", b"a")
+            assert client.lookup("orders-partition-1").brokerServiceUrl == broker.service_urls[1]
+        assert broker.state()["partitioned"] == {"persistent://public/default/orders": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"settings": {"maxMessageSize": "big"}}, "maxMessageSize=big: it must be a whole number"),
+        ({"settings": {"maxMesageSize": 1}}, "Pulsar has no such setting; did you mean maxMessageSize"),
+        ({"partitions": {"a/b": 2}}, "a/b=2: Invalid short topic name"),
+        ({"port": 70_000}, "--port: there is no port 70000"),
+        ({"settings": {"tokenSecretKey": "?"}}, "tokenSecretKey=.*: neither a file nor base64"),
+    ],
+)
+def test_what_cannot_be(options: dict[str, object], text: str) -> None:
+    before = threading.active_count()
+    broker = Broker(**options)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=text), broker:
+        pass
+    assert threading.active_count() == before
+    with pytest.raises(RuntimeError, match="the broker does not run"):
+        broker.advance(1)
+
+
+def test_tls() -> None:
+    with Broker(tls=True) as broker:
+        context = ssl.create_default_context(cafile=broker.ca_file)
+        with RawClient(broker.service_url_tls, context) as client:
+            assert client.produce("t", b"secret")
+
+
+def test_time_passes_when_the_test_says_so() -> None:
+    with Broker() as broker, RawClient(broker.service_url) as client:
+        before = broker.state()["time_ms"]
+        broker.advance(3600)
+        assert broker.state()["time_ms"] - before >= 3_600_000
+        assert client.ended()  # it has not answered PING
+
+
+def test_topics_and_connections() -> None:
+    with Broker() as broker:
+        with RawClient(broker.service_url) as client:
+            client.produce("t", b"a", b"b")
+            client.subscribe("t", 10)
+            assert [client.message(), client.message()] == [b"a", b"b"]
+            (connection,) = broker.state()["brokers"][0]["connections"]
+            assert connection["producers"].keys() == connection["consumers"].keys() == {"1"}
+            broker.unload("t")
+            assert {client.received().command for _ in range(2)} == {"CLOSE_PRODUCER", "CLOSE_CONSUMER"}  # type: ignore[union-attr]
+            assert T not in broker.state()["brokers"][0]["topics"]
+            client.subscribe("t", 10)
+            assert [client.message(), client.message()] == [b"a", b"b"]
+            (ledger, entry) = broker.terminate(T)
+            assert (ledger, entry) == (0, 1)
+            assert broker.state()["brokers"][0]["topics"][T]["terminated"]
+            assert broker.cut(connection["number"]) == 1
+            assert client.ended()
+        assert broker.cut() == 0
+        with pytest.raises(SettingsError, match="there is no connection 7"):
+            broker.cut(7)
+        with pytest.raises(SettingsError, match="Topic not found"):
+            broker.unload("none")
+        with pytest.raises(SettingsError, match="nonsense: not one of state, advance, "):
+            broker.ask("nonsense")
+
+
+def test_the_same_with_async() -> None:
+    async def check() -> None:
+        async with Broker() as broker:
+            with RawClient(broker.service_url) as client:
+                client.produce("t", b"a")
+                await broker.aio.unload("t")
+                assert await broker.aio.terminate("t") == (0, 0)
+                before = (await broker.aio.state())["time_ms"]
+                await broker.aio.advance(10)
+                assert (await broker.aio.state())["time_ms"] - before >= 10_000
+                assert await broker.aio.cut() == 1
+
+    asyncio.run(check())
+
+
+def test_the_fixture(tmp_path: Path) -> None:
+    path = tmp_path / "test_it.py"
+    path.write_text(
+        "urls = set()\n"
+        "def test_one(pulsar_broker):\n    urls.add(pulsar_broker.service_url)\n"
+        "def test_two(pulsar_broker):\n    pulsar_broker.advance(5)\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command += ["-p", "pulsarctl_wire.pytest_plugin", str(path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
