@@ -89,6 +89,8 @@ def bind(plan: Plan) -> list[Sockets]:
 
 
 def _bound(option: str, address: Address) -> socket.socket:
+    if not 0 <= address.port < 65_536:
+        raise SettingsError(f"--{option}: there is no port {address.port}")
     try:
         return bound(address)
     except OSError as error:
@@ -98,8 +100,6 @@ def _bound(option: str, address: Address) -> socket.socket:
         raise SettingsError(
             f"--{option} {address.port} at {address.host}: {error.strerror or error}"
         ) from None
-    except OverflowError:
-        raise SettingsError(f"--{option}: there is no port {address.port}") from None
 
 
 def tls_context(plan: Plan) -> TlsContext | None:
