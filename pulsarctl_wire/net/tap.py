@@ -258,3 +258,38 @@ class TapWriter:
         """The lane has ended: report missed bytes."""
         if self._behind:
             self._put_missed(0, self._walk.frames, time.time_ns())
+
+
+class RingTap:
+    """Writes all connections of a process to the ring; it is a `Tap` of net/frame_socket.py."""
+
+    def __init__(self, ring: TapRing) -> None:
+        self._ring = ring
+        self._open: dict[int, tuple[Connection, tuple[TapWriter, TapWriter]]] = {}
+
+    def opened(self, connection: Connection, time_ns: int) -> None:
+        """A connection was made."""
+        writers = TapWriter(self._ring, connection, False), TapWriter(self._ring, connection, True)
+        self._open[connection.index] = connection, writers
+        self._ring.opened(connection, time_ns)
+
+    def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
+        """The connection carried `data`."""
+        opened = self._open.get(connection.index)
+        if opened is not None and data:
+            opened[1][to_broker].carried(data, time_ns)
+
+    def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
+        """The connection ended."""
+        opened = self._open.pop(connection.index, None)
+        if opened is not None:
+            for writer in opened[1]:
+                writer.finish()
+            self._ring.closed(connection, time_ns, by_broker)
+
+    def restart(self) -> None:
+        """A new watcher has started: announce the open connections again."""
+        for connection, writers in self._open.values():
+            self._ring.opened(connection, time.time_ns())
+            for writer in writers:
+                writer.restart()

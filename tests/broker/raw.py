@@ -71,9 +71,11 @@ class RawClient:
         self.send(name, request_id=1, **fields)
         return self.expect(answer)
 
-    def lookup(self, topic: str) -> Any:
-        """The answer to LOOKUP; the topic has an owner from then on."""
-        return self.request("LOOKUP", "LOOKUP_RESPONSE", topic=topic)
+    def lookup(self, topic: str) -> str:
+        """The URL in the answer to LOOKUP: of the owner, or of a broker to ask."""
+        found = self.request("LOOKUP", "LOOKUP_RESPONSE", topic=topic)
+        url: str = found.brokerServiceUrl
+        return url
 
     def produce(self, topic: str, *payloads: bytes) -> list[tuple[int, int]]:
         """Send messages as producer 1; the ids in their receipts."""

@@ -102,7 +102,7 @@ def test_a_cluster_has_several_brokers() -> None:
         assert urls[0] == broker.url
         for url in urls:
             with RawClient(url) as client:
-                assert client.lookup("persistent://public/default/t").brokerServiceUrl == urls[0]
+                assert client.lookup("persistent://public/default/t") in urls
 
 
 def test_partitioned_topics_and_no_others(tmp_path: Path) -> None:
@@ -228,6 +228,19 @@ sys.stdin.read()
             parent.kill()
             assert client.ended()
     heard.end()
+
+
+def test_the_traffic_is_shown_and_recorded(tmp_path: Path) -> None:
+    record = tmp_path / "record.pcapng"
+    with Started("--memory", "--tap", "-o", "json", "--record", record) as broker:
+        with RawClient(broker.url) as client:
+            client.produce("t", b"hello")
+        assert broker.stop() == 0
+        shown = [each["command"] for each in broker.out.records[1:]]
+    commands = ["CONNECT", "CONNECTED", "LOOKUP", "LOOKUP_RESPONSE", "PRODUCER", "PRODUCER_SUCCESS"]
+    assert shown == [*commands, "SEND", "SEND_RECEIPT"]
+    decoded = run("decode", record, "-o", "json", home=tmp_path)
+    assert [json.loads(line)["command"] for line in decoded.stdout.splitlines()] == shown
 
 
 def test_ctl_looks_into_it_and_does_things_to_it() -> None:

@@ -17,45 +17,53 @@ from pulsarctl_wire.cli.broker import ctl
 from pulsarctl_wire.cli.broker.options import DataOptions, PlaceOptions
 from pulsarctl_wire.cli.command import Group
 from pulsarctl_wire.cli.options import LOOPBACK
+from pulsarctl_wire.cli.proxy.options import ENDING, WatchOptions, check
 from pulsarctl_wire.cli.signature import takes
 
 if TYPE_CHECKING:
     from asyncio import Event
 
     from pulsarctl_wire.broker.broker import Broker
-    from pulsarctl_wire.broker.running import Plan, Running
+    from pulsarctl_wire.broker.running import Plan, Running, Sockets
     from pulsarctl_wire.broker.settings import Settings
+    from pulsarctl_wire.cli.broker.watched import Watched
 
-_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 _LOOK: Final = 0.5  # seconds between two looks at the parent, where it cannot be waited for
 
 app = typer.Typer(name="broker", cls=Group, help="Run an embedded Pulsar broker: up in a blink, for tests.")
 app.add_typer(ctl.app, name="ctl")
 
 
-def broker(context: typer.Context, place: PlaceOptions, data: DataOptions) -> None:
+def broker(context: typer.Context, place: PlaceOptions, data: DataOptions, watching: WatchOptions) -> None:
     """Run an embedded Pulsar broker: up in a blink, for tests."""
     if context.invoked_subcommand is None:
         with console.errors_reported():
-            _run(place, data)
+            raise SystemExit(_run(place, data, watching))
 
 
 app.callback(invoke_without_command=True)(takes(broker))
 
 
-def _run(place: PlaceOptions, data: DataOptions) -> None:
-    """Check everything, and serve until a signal comes."""
+def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions) -> int:
+    """Check everything, and serve until a signal comes; returns the exit code."""
     parent = os.getppid()
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # until `_serve` handles them
+    check(watching)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_serve` handles them
     settings = _settings(data)
     with ExitStack() as stack:
         plan = _plan(place, data, settings, stack)
         from pulsarctl_wire.broker.running import bind
 
         sockets = bind(plan)
+        watched = None
+        if watching.tap or watching.record or watching.stats or watching.metrics:
+            from pulsarctl_wire.cli.broker.watched import Watched
+
+            watched = stack.enter_context(Watched(watching, sockets))
         import asyncio
 
-        asyncio.run(_serve(plan, sockets, place, parent))
+        asyncio.run(_serve(plan, sockets, place, parent, watched))
+    return watched.code if watched is not None else 0
 
 
 # -- what the options mean
@@ -131,19 +139,24 @@ def _partitions(texts: list[str]) -> dict[str, int]:
 # -- running
 
 
-async def _serve(plan: Plan, sockets: Any, place: PlaceOptions, parent: int) -> None:
+async def _serve(
+    plan: Plan, sockets: list[Sockets], place: PlaceOptions, parent: int, watched: Watched | None
+) -> None:
     """Serve until a signal comes, or the parent ends."""
     import asyncio
 
     from pulsarctl_wire.broker.running import Running, tls_context
 
     loop, over = asyncio.get_running_loop(), asyncio.Event()
-    for number in _ENDING:
+    for number in ENDING:
         loop.add_signal_handler(number, over.set)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     if place.exit_with_parent:
         _end_with(parent, over)
-    running = Running(plan, sockets, tls=tls_context(plan), note=console.warn)
+    tap, note = (None, console.warn) if watched is None else (watched.tap, watched.note)
+    if watched is not None:
+        watched.follow()
+    running = Running(plan, sockets, tls=tls_context(plan), tap=tap, note=note)
     listening = None
     try:
         await running.open()
@@ -151,7 +164,7 @@ async def _serve(plan: Plan, sockets: Any, place: PlaceOptions, parent: int) -> 
         with suppress(OSError):  # stdout or stderr may be closed
             _announce(running, place)
         await over.wait()
-        for number in _ENDING:
+        for number in ENDING:
             loop.remove_signal_handler(number)  # a second one ends it at once
     finally:
         if listening is not None:

@@ -20,14 +20,11 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from mmap import mmap
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, Protocol
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.net.sockets import Socket
+from pulsarctl_wire.cli.proxy.options import ENDING
 from pulsarctl_wire.net.tap import TapRing
-
-ENDING: Final = (signal.SIGINT, signal.SIGTERM)
-"""The signals that end a proxy."""
 
 READY: Final = b"!"
 RESTARTED: Final = b"+"
@@ -55,10 +52,20 @@ Watch = Callable[[Start], int]
 """Watches until the proxy ends; returns the exit code."""
 
 
-class Watcher:
-    """The watcher processes, as seen by the proxy. If the first one cannot start, the command ends."""
+class Closable(Protocol):
+    """A socket, or several."""
 
-    def __init__(self, watch: Watch, ring: TapRing, sock: Socket) -> None:
+    def close(self) -> object:
+        """Close it in this process."""
+
+
+class Watcher:
+    """The watcher processes, as seen by the proxy or broker. If the first cannot start, the command ends.
+
+    They close their copy of `sock`, the socket for clients.
+    """
+
+    def __init__(self, watch: Watch, ring: TapRing, sock: Closable) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         self._pipe, writing = os.pipe()

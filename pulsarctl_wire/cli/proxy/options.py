@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pulsarctl_wire.cli import completion
+from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.options import WIDE, DisplayOptions, Output, RotateOptions, SelectOptions, TlsOptions
 from pulsarctl_wire.cli.signature import flag, group, option, several
 
@@ -17,6 +19,9 @@ WHERE, CLUSTER, TLS = "Where", "Whole clusters", "TLS"
 TAP, WATCH, FAULTS = "The tap", "Records and counters", "Faults"
 
 LISTEN: Final = "127.0.0.1:6649"
+
+ENDING: Final = (signal.SIGINT, signal.SIGTERM)
+"""The signals that end a proxy or broker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,3 +130,25 @@ class FaultOptions:
     control: str | None = option(
         "--control PATH", "Unix socket for pwire proxy ctl; '' for no socket.", FAULTS
     )
+
+
+def check(options: WatchOptions) -> None:
+    """End the command if options contradict each other."""
+    if any(options.rotating.rotation().values()) and not options.record:
+        console.fail("--rotate-… needs --record FILE")
+    selecting, showing = options.selecting, options.showing
+    of_the_tap = {
+        "--filter": selecting.expression,
+        "--command": selecting.commands,
+        "--topic": selecting.topics,
+        "--connection": selecting.connections,
+        "--schema": showing.schema,
+        "--output": options.output != "line",
+        "--time": showing.time_format != "utc",
+    }
+    odd = next((name for name, given in of_the_tap.items() if given), None)
+    if odd and not options.tap:
+        console.fail(f"{odd} needs --tap")
+    if options.stats and options.tap and sys.stdout.isatty() and sys.stderr.isatty():
+        text = "--stats draws on the terminal that --tap would print to; send the tap elsewhere: > tap.txt"
+        console.fail(text)

@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import signal
-import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.command import Command, Group
 from pulsarctl_wire.cli.options import SelectOptions, host_port
 from pulsarctl_wire.cli.proxy import ctl
-from pulsarctl_wire.cli.proxy.options import FaultOptions, ForwardOptions, WatchOptions
+from pulsarctl_wire.cli.proxy.options import ENDING, FaultOptions, ForwardOptions, WatchOptions, check
 from pulsarctl_wire.cli.signature import takes
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.render.text import count_of, human_bytes
@@ -65,10 +64,10 @@ def _run(forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOpt
     _allow_connections()
     faults = _faults(injecting)
     plan = _plan(forwarding)
-    _check(watching)
+    check(watching)
     import asyncio
 
-    from pulsarctl_wire.cli.proxy.keeping import ENDING, Watcher
+    from pulsarctl_wire.cli.proxy.keeping import Watcher
     from pulsarctl_wire.cli.proxy.watching import watch
     from pulsarctl_wire.net.proxy import Proxy
     from pulsarctl_wire.net.tap import TapRing
@@ -189,28 +188,6 @@ def _ports(text: str | None) -> range:
     return range(int(match[1]), int(match[2]) + 1)
 
 
-def _check(options: WatchOptions) -> None:
-    """End the command if options contradict each other."""
-    if any(options.rotating.rotation().values()) and not options.record:
-        console.fail("--rotate-… needs --record FILE")
-    selecting, showing = options.selecting, options.showing
-    of_the_tap = {
-        "--filter": selecting.expression,
-        "--command": selecting.commands,
-        "--topic": selecting.topics,
-        "--connection": selecting.connections,
-        "--schema": showing.schema,
-        "--output": options.output != "line",
-        "--time": showing.time_format != "utc",
-    }
-    odd = next((name for name, given in of_the_tap.items() if given), None)
-    if odd and not options.tap:
-        console.fail(f"{odd} needs --tap")
-    if options.stats and options.tap and sys.stdout.isatty() and sys.stderr.isatty():
-        text = "--stats draws on the terminal that --tap would print to; send the tap elsewhere: > tap.txt"
-        console.fail(text)
-
-
 def _faults(options: FaultOptions) -> Faults:
     """The faults of `--fault` and `--scenario`. Raises SettingsError, FilterError."""
     from random import SystemRandom
@@ -259,7 +236,6 @@ async def _forward(
     """Forward until a signal comes. `control` is the path of the socket for `ctl`; "": no socket."""
     import asyncio
 
-    from pulsarctl_wire.cli.proxy.keeping import ENDING
     from pulsarctl_wire.net.control import Control, own_directory
 
     loop, over = asyncio.get_running_loop(), asyncio.Event()
