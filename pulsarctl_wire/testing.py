@@ -230,6 +230,28 @@ class Broker:
         number: int = self.ask("cut", connection=connection)["connections"]
         return number
 
+    def move(self, topic: str, to: int) -> None:
+        """Give a topic's bundle to another broker of a cluster; its clients are told."""
+        self.ask("move", topic=topic, to=to)
+
+    def kill(self, broker: int) -> None:
+        """Have a broker of a cluster die: its connections end, and others take its topics."""
+        self.ask("kill", broker=broker)
+
+    def add_fault(self, fault: str) -> int:
+        """Add a fault, as for --fault: "drop command=SEND_RECEIPT nth=1". Returns its number."""
+        number: int = self.ask("add", fault=fault)["number"]
+        return number
+
+    def remove_fault(self, number: int) -> None:
+        """Remove a fault."""
+        self.ask("remove", number=number)
+
+    def faults(self) -> list[dict[str, Any]]:
+        """The faults: number, text, how many frames matched and were hit."""
+        found: list[dict[str, Any]] = self.ask("list")["faults"]
+        return found
+
     def state(self) -> dict[str, Any]:
         """Connections, topics, subscriptions and consumers, as in `pwire broker ctl state`."""
         return self.ask("state")

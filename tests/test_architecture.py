@@ -51,7 +51,7 @@ ONLY_IN = {
     "sqlite3": {"broker"},
     "aiohttp": {"broker"},
 }
-BROKER_SHELLS = {"server.py", "storage.py", "http.py", "running.py", "control.py"}
+BROKER_SHELLS = {"server.py", "storage.py", "http.py", "running.py", "control.py", "faulty.py"}
 """The only modules of the broker with an event loop, sockets, threads, files and the time."""
 CLOCKLESS = {"wire", "views", "record", "faults", "render"}
 """Parts that ask for no time, no randomness (but faults, of a given seed) and no files."""

@@ -5,6 +5,9 @@
     {"do": "unload", "topic": "t"}      {}: clients connect to it again
     {"do": "terminate", "topic": "t"}   {"last": [LEDGER, ENTRY]}
     {"do": "cut", "connection": 3}      {"connections": 1}: it ends without a word; without a number, all do
+    {"do": "move", "topic": "t", "to": 1}   {}: broker 1 owns the topic's bundle from now on
+    {"do": "kill", "broker": 1}         {}: it is gone at once
+    {"do": "add", "fault": "drop …"}    {"number": 2}; also list, remove, clear, as of the proxy
 
 A unix socket takes them as lines (net/control.py), HTTP as POST /pwire/advance with a body {"seconds": 60}.
 """
@@ -15,7 +18,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from pulsarctl_wire.broker.broker import AnyTopic
+from pulsarctl_wire.broker.broker import AnyTopic, Broker
 from pulsarctl_wire.broker.names import InvalidName, parse_topic
 from pulsarctl_wire.broker.persistent import PersistentTopic
 from pulsarctl_wire.broker.refusal import Refused
@@ -80,7 +83,8 @@ async def _topic(server: "Server", asked: Mapping[str, Any]) -> AnyTopic:
     """The topic that a request names, loaded. Raises Refused, InvalidName."""
     name = parse_topic(str(asked.get("topic", "")))
     cluster = server.cluster
-    return await cluster.acquire(cluster.brokers[0], name).topic(name, create=False)
+    owner = cluster.owner(name) or cluster.candidate(name)
+    return await cluster.acquire(owner, name).topic(name, create=False)
 
 
 async def _cut(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,12 +97,51 @@ async def _cut(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"connections": count}
 
 
+async def _move(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    name, to = parse_topic(str(asked.get("topic", ""))), _broker(server, asked.get("to"))
+
+    async def move() -> None:
+        await server.cluster.unload_bundle(name, to, tell=True)
+
+    await server.run(move())
+    return {}
+
+
+async def _kill(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    broker = _broker(server, asked.get("broker"))
+    if sum(each.alive for each in server.cluster.brokers) == 1:
+        raise SettingsError("the last broker cannot be killed: end pwire broker")
+    server.cluster.kill(broker)
+    server.flush()
+    return {}
+
+
+def _broker(server: "Server", number: object) -> Broker:
+    brokers = server.cluster.brokers
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(brokers):
+        raise SettingsError(f"there is no broker {number}; the last one is {len(brokers) - 1}")
+    if not brokers[number].alive:
+        raise SettingsError(f"broker {number} was killed")
+    return brokers[number]
+
+
+async def _faults(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    from pulsarctl_wire.net.fault_control import answer_faults
+
+    if server.faults is None:
+        server.faults = server.new_faults()
+    return answer_faults(server, server.faults, asked)
+
+
 _REQUESTS: Final[dict[str, Callable[["Server", Mapping[str, Any]], Awaitable[dict[str, Any]]]]] = {
     "state": _state,
     "advance": _advance,
     "unload": _unload,
     "terminate": _terminate,
     "cut": _cut,
+    "move": _move,
+    "kill": _kill,
+    **dict.fromkeys(("list", "add", "remove", "clear"), _faults),
 }
 
 

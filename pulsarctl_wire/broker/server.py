@@ -6,8 +6,9 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from itertools import count
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from pulsarctl_wire.broker.access import Keys
@@ -23,10 +24,14 @@ from pulsarctl_wire.net.frame_socket import FrameSocket, Tap
 from pulsarctl_wire.net.listener import Listener, Make
 from pulsarctl_wire.net.protocol import FrameProtocol
 from pulsarctl_wire.net.settings import Address
-from pulsarctl_wire.net.sockets import TlsContext
+from pulsarctl_wire.net.sockets import LINGER, TlsContext
 from pulsarctl_wire.wire import frame
 from pulsarctl_wire.wire.frame import FRAME_PADDING, Frame
 from pulsarctl_wire.wire.proxy_header import header_size, may_be_header, parse_header
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.faulty import FaultyConnection
+    from pulsarctl_wire.faults.lanes import Faults
 
 T = TypeVar("T")
 
@@ -46,6 +51,8 @@ class Peer(FrameSocket):
         self._head: bytes | None = b"" if server.cluster.settings.haProxyProtocolEnabled else None
         self.sent = self.received = 0
         """Bytes so far."""
+        self.faulty: FaultyConnection | None = None
+        """Applies faults, once there are any."""
 
     def connection_made(self, transport: Any) -> None:
         """asyncio: connected."""
@@ -88,7 +95,11 @@ class Peer(FrameSocket):
     def handle(self, event: Any) -> None:
         """A frame was received."""
         if isinstance(event, Frame) and not event.partial and self.state is not None:
-            self._server.cluster.receive(self.state, event)
+            faulty = self._through_faults()
+            if faulty is None:
+                self._server.cluster.receive(self.state, event)
+            else:
+                faulty.received(event)
 
     def sync(self) -> None:
         """Handle what was received; bytes that are not a frame end the connection."""
@@ -113,6 +124,8 @@ class Peer(FrameSocket):
         """The connection has ended."""
         if self.state is not None:
             self._server.set_time()
+            if self.faulty is not None:
+                self.faulty.stop()
             self._server.peers.pop(self.state, None)
             self._server.cluster.disconnect(self.state)
             self._server.flush()
@@ -124,18 +137,73 @@ class Peer(FrameSocket):
             return
         if state.out:
             data = state.take_out()
-            self.sent += len(data)
-            self.write(data)
+            faulty = self._through_faults()
+            if faulty is None:
+                self.transmit(data)
+            else:
+                faulty.sent(data)
         if state.closed:
-            self.protocol.fail("closed by the broker")
-            self.transport.close()
+            if self.faulty is None:
+                self.break_off()
+            elif not self.faulty.blackholed:
+                self.faulty.when_sent(self.break_off)
             return
-        if state.throttled:
+        if state.throttled or (self.faulty is not None and self.faulty.is_full):
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
         if state.paused and not self.protocol.paused:
             self._server.cluster.set_writable(state, True)
+
+    # -- faults
+
+    def _through_faults(self) -> "FaultyConnection | None":
+        """What applies faults to this connection; None if there were none yet."""
+        faults = self._server.faults
+        if self.faulty is None and faults:
+            from pulsarctl_wire.broker.faulty import FaultyConnection
+
+            url = self._broker.service_url_tls if self._is_secure else self._broker.service_url
+            limit = self.protocol._stream.limit
+            self.faulty = FaultyConnection(faults, self.connection, self, limit, url)
+            self.faulty.prime(self.state.producers, self.state.consumers)
+        return self.faulty
+
+    @property
+    def _is_secure(self) -> bool:
+        return self.transport.get_extra_info("ssl_object") is not None
+
+    def deliver(self, frame: Frame) -> None:
+        """The core gets a frame."""
+        self._server.cluster.receive(self.state, frame)
+
+    def transmit(self, data: bytes) -> None:
+        """The client gets bytes."""
+        self.sent += len(data)
+        self.write(data)
+
+    def break_off(self, *, reset: bool = False) -> None:
+        """End the connection, after what was sent; with RST, at once."""
+        if self.transport.is_closing():
+            return
+        self.protocol.fail("closed by the broker")
+        if not reset:
+            self.transport.close()
+            return
+        sock = self.transport.get_extra_info("socket")
+        with suppress(OSError):  # closed already, under TLS
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
+        self.transport.abort()
+
+    def note(self, text: str) -> None:
+        """Tell the user about this connection."""
+        self._server.note(f"connection {self.connection.index}: {text}")
+
+    def later(self, do: Callable[[], None]) -> None:
+        """Call `do`, when time has passed."""
+        self._server.set_time()
+        do()
+        self._server.flush()
 
 
 class Server:
@@ -156,7 +224,10 @@ class Server:
     ) -> None:
         self.tap = tap
         self.numbers = count()
-        self._note = note
+        self.note = note
+        self.faults: Faults | None = None
+        """Faults on all connections, once `new_faults` has been asked for some."""
+        self.new_faults = _new_faults
         self.storage = storage or Memory()
         self.offset = 0
         now = time.perf_counter_ns(), time.time_ns()
@@ -181,11 +252,11 @@ class Server:
         """
         sock.listen(1024)
         sock.setblocking(False)
-        listener = Listener(self._note, tls=tls)
+        listener = Listener(self.note, tls=tls)
         self._listeners.append(listener)
 
-        def admit() -> Make:
-            return lambda client: Peer(self, broker, client)
+        def admit() -> Make | None:
+            return (lambda client: Peer(self, broker, client)) if broker.alive else None
 
         listener.serve(sock, admit)
         address = Address(*sock.getsockname()[:2])
@@ -202,6 +273,14 @@ class Server:
         for peer in peers:
             peer.transport.abort()
         return len(peers)
+
+    def renew_faults(self) -> None:
+        """The faults were changed: connections that wait for nothing else notice, too."""
+        self.set_time()
+        for peer in list(self.peers.values()):
+            if peer.faulty is not None:
+                peer.faulty.renew()
+        self.flush()
 
     async def close(self) -> None:
         """Close everything; what was received is stored."""
@@ -337,6 +416,12 @@ class Server:
         while self._in_work:
             self._quiet.clear()
             await self._quiet.wait()
+
+
+def _new_faults() -> "Faults":
+    from pulsarctl_wire.faults.lanes import Faults
+
+    return Faults(0)
 
 
 def common_name(certificate: Any) -> str:

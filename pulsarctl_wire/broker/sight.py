@@ -27,6 +27,7 @@ def state_of(cluster: "Cluster") -> dict[str, Any]:
         "brokers": [
             {
                 "number": broker.number,
+                "alive": broker.alive,
                 "service_url": broker.service_url,
                 "http_url": broker.http_url,
                 "connections": [_connection(each) for each in broker.connections.values()],

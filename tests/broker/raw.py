@@ -29,8 +29,12 @@ class RawClient:
             self.socket = tls.wrap_socket(self.socket, server_hostname=split.hostname)
         self._stream = FrameStream(Connection(0), False)
         self._frames: list[Frame] = []
-        self.send("CONNECT", client_version="raw", protocol_version=21, **fields)
-        self.expect("CONNECTED")
+        try:
+            self.send("CONNECT", client_version="raw", protocol_version=21, **fields)
+            self.expect("CONNECTED")
+        except BaseException:
+            self.socket.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from broker.probe import sent
 from broker.raw import RawClient
 from cli.proxied import MAIN, PATIENCE, Heard, environment, run
 from forked import Fork
@@ -241,6 +242,24 @@ def test_the_traffic_is_shown_and_recorded(tmp_path: Path) -> None:
     assert shown == [*commands, "SEND", "SEND_RECEIPT"]
     decoded = run("decode", record, "-o", "json", home=tmp_path)
     assert [json.loads(line)["command"] for line in decoded.stdout.splitlines()] == shown
+
+
+def test_faults_of_the_command_line_and_of_ctl() -> None:
+    with Started("--memory", "--fault", "drop command=SEND_RECEIPT topic=t", "--seed", "1") as broker:
+        with RawClient(broker.url) as client:
+            client.produce("other", b"a")
+            client.lookup("t")
+            client.request("PRODUCER", "PRODUCER_SUCCESS", topic="t", producer_id=2)
+            client.socket.sendall(sent(0, producer_id=2))
+            client.send("PING")
+            assert client.expect("PONG") is not None
+        assert broker.ctl("list").stdout.endswith("1 matched, 1 hit\n")
+        assert broker.ctl("add", "drop", "command=PONG").stdout == "2\n"
+        assert broker.ctl("remove", "1").returncode == broker.ctl("clear").returncode == 0
+        assert not broker.ctl("list").stdout
+        assert broker.stop() == 0
+        said = [line for line in broker.err.lines if "fault #" in line or "seed" in line]
+        assert said[:2] == ["pwire: fault #1: drop command=SEND_RECEIPT topic=t", "pwire: seed 1"]
 
 
 def test_ctl_looks_into_it_and_does_things_to_it() -> None:

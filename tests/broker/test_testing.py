@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from broker.probe import sent
 from broker.raw import RawClient
 
 from pulsarctl_wire.errors import InUse, SettingsError
@@ -120,6 +121,90 @@ def test_topics_and_connections() -> None:
             broker.unload("none")
         with pytest.raises(SettingsError, match="nonsense: not one of state, advance, "):
             broker.ask("nonsense")
+
+
+def test_a_bundle_moves_and_a_broker_dies() -> None:
+    with Broker(brokers=2) as broker:
+        first, second = broker.service_urls
+        broker.move("t", 0)
+        with RawClient(first) as client:
+            client.produce("t", b"a")
+            broker.move("t", 1)
+            assert client.expect("CLOSE_PRODUCER").assignedBrokerServiceUrl == second
+            assert client.lookup("t") == second
+        with RawClient(second) as client:
+            client.subscribe("t", 10)
+            assert client.message() == b"a"
+            broker.kill(1)
+            assert client.ended()
+        with pytest.raises((OSError, AssertionError)), RawClient(second):
+            pass
+        with RawClient(first) as client:
+            client.subscribe("t", 10)
+            assert client.message() == b"a"
+        assert [each["alive"] for each in broker.state()["brokers"]] == [True, False]
+        for wrong in (1, 2):
+            with pytest.raises(SettingsError, match=f"broker {wrong}"):
+                broker.move("t", wrong)
+        with pytest.raises(SettingsError, match="the last broker cannot be killed"):
+            broker.kill(0)
+
+
+def test_faults_act_on_what_the_broker_sends() -> None:
+    with Broker() as broker:
+        number = broker.add_fault("drop command=SEND_RECEIPT nth=1")
+        with RawClient(broker.service_url) as client:
+            client.lookup("t")
+            client.request("PRODUCER", "PRODUCER_SUCCESS", topic="t", producer_id=1)
+            for sequence in range(2):
+                client.socket.sendall(sent(sequence))
+            assert client.expect("SEND_RECEIPT").sequence_id == 1
+            (fault,) = broker.faults()
+            assert (fault["number"], fault["matched"], fault["hits"]) == (number, 2, 1)
+            broker.remove_fault(number)
+            client.socket.sendall(sent(2))
+            assert client.expect("SEND_RECEIPT").sequence_id == 2
+            assert broker.faults() == []
+
+
+def test_faults_act_on_what_clients_send() -> None:
+    with Broker() as broker, RawClient(broker.service_url) as client:
+        client.lookup("t")
+        client.request("PRODUCER", "PRODUCER_SUCCESS", topic="t", producer_id=1)
+        broker.add_fault("flip command=SEND")
+        client.socket.sendall(sent(0))
+        assert client.expect("SEND_ERROR").sequence_id == 0
+
+
+@pytest.mark.parametrize("fault", ["disconnect", "reset"])
+def test_faults_end_connections(fault: str) -> None:
+    with Broker() as broker, RawClient(broker.service_url) as client:
+        client.produce("t", b"a")
+        broker.add_fault(f"{fault} command=LOOKUP")
+        client.send("LOOKUP", topic="t", request_id=5)
+        assert client.ended()
+        assert broker.cut() == 0
+
+
+def test_a_frame_that_is_delayed_is_not_lost_when_its_client_leaves() -> None:
+    with Broker() as broker:
+        with RawClient(broker.service_url) as client:
+            client.produce("t", b"a")
+            broker.add_fault("delay time=60m command=SEND")
+            client.socket.sendall(sent(1, b"late"))
+        with RawClient(broker.service_url) as client:
+            client.subscribe("t", 10)
+            assert [client.message(), client.message()] == [b"a", b"late"]
+
+
+def test_faults_that_are_wrong() -> None:
+    with Broker() as broker:
+        with pytest.raises(SettingsError, match="unknown fault"):
+            broker.add_fault("nonsense")
+        with pytest.raises(SettingsError, match="topic and filter are not available here"):
+            broker.add_fault("drop topic=t")
+        with pytest.raises(SettingsError, match="there is no fault 7"):
+            broker.remove_fault(7)
 
 
 def test_the_same_with_async() -> None:

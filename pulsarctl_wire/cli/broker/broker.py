@@ -8,16 +8,17 @@ import sys
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.broker import ctl
-from pulsarctl_wire.cli.broker.options import DataOptions, PlaceOptions
+from pulsarctl_wire.cli.broker.options import DataOptions, InjectOptions, PlaceOptions
 from pulsarctl_wire.cli.command import Group
 from pulsarctl_wire.cli.options import LOOPBACK
-from pulsarctl_wire.cli.proxy.options import ENDING, WatchOptions, check
+from pulsarctl_wire.cli.proxy.injecting import faults_of
+from pulsarctl_wire.cli.proxy.options import ENDING, FaultOptions, WatchOptions, check
 from pulsarctl_wire.cli.signature import takes
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.broker.running import Plan, Running, Sockets
     from pulsarctl_wire.broker.settings import Settings
     from pulsarctl_wire.cli.broker.watched import Watched
+    from pulsarctl_wire.faults.lanes import Faults
 
 _LOOK: Final = 0.5  # seconds between two looks at the parent, where it cannot be waited for
 
@@ -34,22 +36,29 @@ app = typer.Typer(name="broker", cls=Group, help="Run an embedded Pulsar broker:
 app.add_typer(ctl.app, name="ctl")
 
 
-def broker(context: typer.Context, place: PlaceOptions, data: DataOptions, watching: WatchOptions) -> None:
+def broker(
+    context: typer.Context,
+    place: PlaceOptions,
+    data: DataOptions,
+    watching: WatchOptions,
+    injecting: InjectOptions,
+) -> None:
     """Run an embedded Pulsar broker: up in a blink, for tests."""
     if context.invoked_subcommand is None:
         with console.errors_reported():
-            raise SystemExit(_run(place, data, watching))
+            raise SystemExit(_run(place, data, watching, injecting.faults))
 
 
 app.callback(invoke_without_command=True)(takes(broker))
 
 
-def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions) -> int:
+def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions, injecting: FaultOptions) -> int:
     """Check everything, and serve until a signal comes; returns the exit code."""
     parent = os.getppid()
     check(watching)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_serve` handles them
     settings = _settings(data)
+    faults = faults_of(injecting) if injecting.fault or injecting.scenario else None
     with ExitStack() as stack:
         plan = _plan(place, data, settings, stack)
         from pulsarctl_wire.broker.running import bind
@@ -62,7 +71,8 @@ def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions) -> int:
             watched = stack.enter_context(Watched(watching, sockets))
         import asyncio
 
-        asyncio.run(_serve(plan, sockets, place, parent, watched))
+        run = _Run(plan, sockets, place, injecting, parent)
+        asyncio.run(_serve(run, faults, watched))
     return watched.code if watched is not None else 0
 
 
@@ -139,28 +149,39 @@ def _partitions(texts: list[str]) -> dict[str, int]:
 # -- running
 
 
-async def _serve(
-    plan: Plan, sockets: list[Sockets], place: PlaceOptions, parent: int, watched: Watched | None
-) -> None:
+class _Run(NamedTuple):
+    """What is to be run: a plan with its sockets, the options, and the process that started this one."""
+
+    plan: Plan
+    sockets: list[Sockets]
+    place: PlaceOptions
+    injecting: FaultOptions
+    parent: int
+
+
+async def _serve(run: _Run, faults: Faults | None, watched: Watched | None) -> None:
     """Serve until a signal comes, or the parent ends."""
     import asyncio
 
     from pulsarctl_wire.broker.running import Running, tls_context
 
+    plan, place = run.plan, run.place
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     for number in ENDING:
         loop.add_signal_handler(number, over.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     if place.exit_with_parent:
-        _end_with(parent, over)
+        _end_with(run.parent, over)
     tap, note = (None, console.warn) if watched is None else (watched.tap, watched.note)
     if watched is not None:
         watched.follow()
-    running = Running(plan, sockets, tls=tls_context(plan), tap=tap, note=note)
+    running = Running(plan, run.sockets, tls=tls_context(plan), tap=tap, note=note)
+    running.server.faults = faults
+    running.server.new_faults = partial(faults_of, run.injecting)
     listening = None
     try:
         await running.open()
-        listening = await _control(running, place)
+        listening = await _control(running, run.injecting.control)
         with suppress(OSError):  # stdout or stderr may be closed
             _announce(running, place)
         await over.wait()
@@ -172,9 +193,9 @@ async def _serve(
         await running.close()
 
 
-async def _control(running: Running, place: PlaceOptions) -> Any:
+async def _control(running: Running, given: str | None) -> Any:
     """The socket for `ctl`, which listens; None if there is to be none. Raises SettingsError."""
-    if place.control == "":
+    if given == "":
         return None
     from urllib.parse import urlsplit
 
@@ -182,7 +203,7 @@ async def _control(running: Running, place: PlaceOptions) -> Any:
     from pulsarctl_wire.net.control import Control, own_directory
 
     port = urlsplit(running.brokers[0].service_url).port
-    path = place.control or str(own_directory(os.environ) / f"broker-{port}.sock")
+    path = given or str(own_directory(os.environ) / f"broker-{port}.sock")
     listening = Control(Path(path), partial(answer, running.server), "broker")
     await listening.open()
     return listening
@@ -206,6 +227,13 @@ def _announce(running: Running, place: PlaceOptions) -> None:
         from pulsarctl_wire.net.certificates import default_ca_directory, own_ca
 
         console.warn(f"clients have to trust {own_ca(default_ca_directory(os.environ))[0]}")
+    faults = running.server.faults
+    if faults is not None:
+        from pulsarctl_wire.faults.text import fault_text
+
+        for rule in faults.listing():
+            console.warn(f"fault #{rule.number}: {fault_text(rule.fault)}")
+        console.warn(f"seed {faults.seed}")
     console.warn("ready; Ctrl-C ends it")
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.command import Command, Group
 from pulsarctl_wire.cli.signature import argument, group, option, takes
+from pulsarctl_wire.render.text import clean
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,8 +115,78 @@ def cut(options: CutOptions) -> None:
     _write(f"{options.running.ask(do='cut', connection=options.connection).get('connections')}\n")
 
 
-for _command in (state, advance, unload, terminate, cut):
-    app.command(_command.__name__, cls=Command)(takes(_command))
+@dataclass(frozen=True, kw_only=True)
+class MoveOptions:
+    """The options of `broker ctl move`."""
+
+    topic: str = argument("TOPIC", "A topic, short or full.")
+    to: int = argument("BROKER", "The number of a broker, from 0.")
+    running: BrokerSelector = group(BrokerSelector)
+
+
+def move(options: MoveOptions) -> None:
+    """Give a topic's bundle to another broker of the cluster; its clients are told."""
+    options.running.ask(do="move", topic=options.topic, to=options.to)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillOptions:
+    """The options of `broker ctl kill`."""
+
+    broker: int = argument("BROKER", "The number of a broker, from 0.")
+    running: BrokerSelector = group(BrokerSelector)
+
+
+def kill(options: KillOptions) -> None:
+    """Have a broker of the cluster die: its connections end, and others take its topics."""
+    options.running.ask(do="kill", broker=options.broker)
+
+
+def list_(running: BrokerSelector) -> None:
+    """List the active faults: number, fault, and how many frames matched and were hit."""
+    lines = [
+        f"{each['number']}  {each['fault']}  {each['matched']} matched, {each['hits']} hit"
+        for each in running.ask(do="list").get("faults", ())
+    ]
+    _write("".join(f"{clean(line)}\n" for line in lines))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddOptions:
+    """The options of `broker ctl add`."""
+
+    fault: list[str] = argument(
+        "FAULT", "A fault, as for --fault: drop command=PONG.", autocompletion=completion.faults
+    )
+    running: BrokerSelector = group(BrokerSelector)
+
+
+def add(options: AddOptions) -> None:
+    """Add a fault, and print its number."""
+    fault = options.fault[0] if len(options.fault) == 1 else shlex.join(options.fault)
+    _write(f"{options.running.ask(do='add', fault=fault).get('number')}\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveOptions:
+    """The options of `broker ctl remove`."""
+
+    number: int = argument("NUMBER", "The fault's number, as shown by list.")
+    running: BrokerSelector = group(BrokerSelector)
+
+
+def remove(options: RemoveOptions) -> None:
+    """Remove a fault."""
+    options.running.ask(do="remove", number=options.number)
+
+
+def clear(running: BrokerSelector) -> None:
+    """Remove all faults."""
+    running.ask(do="clear")
+
+
+for _command in (state, advance, unload, terminate, cut, move, kill, list_, add, remove, clear):
+    app.command(_command.__name__.rstrip("_"), cls=Command)(takes(_command))
 
 
 def _write(text: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pulsarctl_wire.cli.options import LOOPBACK
-from pulsarctl_wire.cli.signature import flag, option, several
+from pulsarctl_wire.cli.proxy.options import FaultOptions
+from pulsarctl_wire.cli.signature import flag, group, option, several
 
 WHERE, DATA, SETTINGS = "Where", "Topics and data", "Settings"
 
@@ -39,9 +40,6 @@ class PlaceOptions:
     )
     json: bool = flag("--json", "Print a line of JSON on stdout when ready: URLs and process id.", WHERE)
     exit_with_parent: bool = flag("--exit-with-parent", "End when the process that started it ends.", WHERE)
-    control: str | None = option(
-        "--control PATH", "Unix socket for pwire broker ctl; '' for no socket.", WHERE, show_default=False
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,3 +63,10 @@ class DataOptions:
     set_: list[str] = several(
         "--set KEY=VALUE", "A line of standalone.conf: brokerDeduplicationEnabled=true.", SETTINGS
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InjectOptions:
+    """Which faults to inject."""
+
+    faults: FaultOptions = group(FaultOptions, control="Unix socket for pwire broker ctl; '' for no socket.")

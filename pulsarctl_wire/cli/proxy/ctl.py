@@ -119,37 +119,9 @@ def faults() -> None:
 
 def answer(proxy: Proxy, asked: dict[str, Any]) -> dict[str, Any]:
     """Execute a request to a proxy (see net/control.py); returns the answer. Raises WireError."""
-    from pulsarctl_wire.errors import SettingsError
-    from pulsarctl_wire.faults.text import fault_text, parse_fault
+    from pulsarctl_wire.net.fault_control import answer_faults
 
-    do, faults = asked.get("do"), proxy.faults
-    if do == "list":
-        listed = [
-            {"number": it.number, "fault": fault_text(it.fault), "matched": it.matched, "hits": it.hits}
-            for it in faults.listing()
-        ]
-        return {"faults": listed}
-    added = {}
-    if do == "add":
-        fault = parse_fault(str(asked.get("fault", "")))
-        seed = "" if faults else f"; seed {faults.seed}"
-        added = {"number": faults.add(fault)}
-        proxy.note(f"fault #{added['number']}: {fault_text(fault)}{seed}")
-    elif do == "remove":
-        try:
-            faults.remove(int(asked.get("number", 0)))
-        except (KeyError, TypeError, ValueError, OverflowError):
-            raise SettingsError(
-                f"there is no fault {asked.get('number')}; see pwire proxy ctl list"
-            ) from None
-        proxy.note(f"fault #{asked['number']} was removed")
-    elif do == "clear":
-        faults.clear()
-        proxy.note("all faults were removed")
-    else:
-        raise SettingsError(f"{do}: not one of list, add, remove, clear")
-    proxy.renew_faults()
-    return added
+    return answer_faults(proxy, proxy.faults, asked)
 
 
 def _write(text: str) -> None:

@@ -20,7 +20,7 @@ import typer
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.command import Command, Group
-from pulsarctl_wire.cli.options import SelectOptions, host_port
+from pulsarctl_wire.cli.options import host_port
 from pulsarctl_wire.cli.proxy import ctl
 from pulsarctl_wire.cli.proxy.options import ENDING, FaultOptions, ForwardOptions, WatchOptions, check
 from pulsarctl_wire.cli.signature import takes
@@ -28,11 +28,7 @@ from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.render.text import count_of, human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pulsarctl_wire.cli.proxy.keeping import Watcher
-    from pulsarctl_wire.faults.base import Fault
-    from pulsarctl_wire.faults.lanes import Faults
     from pulsarctl_wire.net.proxy import Plan, Proxy
     from pulsarctl_wire.net.settings import Address
     from pulsarctl_wire.net.sockets import Socket
@@ -62,7 +58,9 @@ app.callback(invoke_without_command=True)(takes(proxy))
 def _run(forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOptions) -> int:
     """Check everything, fork the watcher, forward until a signal comes; returns the exit code."""
     _allow_connections()
-    faults = _faults(injecting)
+    from pulsarctl_wire.cli.proxy.injecting import faults_of
+
+    faults = faults_of(injecting)
     plan = _plan(forwarding)
     check(watching)
     import asyncio
@@ -186,45 +184,6 @@ def _ports(text: str | None) -> range:
     if not match or not 0 < int(match[1]) <= int(match[2]) < 65_536:
         console.fail(f"--ports {text}: use FIRST-LAST, as in 16650-16699")
     return range(int(match[1]), int(match[2]) + 1)
-
-
-def _faults(options: FaultOptions) -> Faults:
-    """The faults of `--fault` and `--scenario`. Raises SettingsError, FilterError."""
-    from random import SystemRandom
-
-    from pulsarctl_wire.faults.lanes import Faults
-    from pulsarctl_wire.faults.text import parse_fault, parse_scenario
-
-    seed = options.seed
-    wanted: list[Fault] = []
-    if options.scenario:
-        path = options.scenario
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            console.fail(f"--scenario {path}: {why}", console.EXIT_SOURCE)
-        found = parse_scenario(text)
-        seed = found.seed if seed is None else seed
-        wanted += found.faults
-    wanted += map(parse_fault, options.fault)
-    faults = Faults(SystemRandom().randrange(2**32) if seed is None else seed, _tester)
-    for fault in wanted:
-        faults.add(fault)
-    return faults
-
-
-def _tester(fault: Fault) -> Callable[[Any], bool] | None:
-    """The test for a fault's topics and filter, which work as in decode. Raises FilterError."""
-    from pulsarctl_wire.cli.capture import select
-
-    tests = select.tests(SelectOptions(topics=list(fault.topic)))
-    if fault.filter:
-        from pulsarctl_wire.record import Recorder
-
-        recorder = Recorder(show_secrets=True)
-        tests.append(select.Expression(fault.filter, recorder, f"{fault.name}: filter"))
-    return (lambda frame: all(test(frame) for test in tests)) if tests else None
 
 
 # -- the two processes
