@@ -1,0 +1,113 @@
+"""The control requests of a broker over HTTP: whose they may be, and what is answered to wrong ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from pulsarctl_wire.broker.control import answer_http
+from pulsarctl_wire.broker.running import Plan, Running, bind
+from pulsarctl_wire.broker.settings import parse_settings
+
+HOST = {"host": "127.0.0.1:8080"}
+
+
+def asked(
+    method: str, path: str, body: object = None, headers: dict[str, str] | None = None, **settings: object
+) -> tuple[int, dict[str, Any]]:
+    """The answer of a fresh broker."""
+
+    async def check() -> tuple[int, dict[str, Any]]:
+        plan = Plan(settings=parse_settings(settings))
+        running = Running(plan, bind(plan))
+        await running.open()
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        try:
+            return await answer_http(running.server, method, path, HOST if headers is None else headers, data)
+        finally:
+            await running.close()
+
+    return asyncio.run(check())
+
+
+def test_requests_and_answers() -> None:
+    status, state = asked("GET", "/pwire/state")
+    assert (status, state["brokers"][0]["topics"]) == (200, {})
+    assert asked("POST", "/pwire/advance", {"seconds": 1.5})[0] == 200
+    assert asked("POST", "/pwire/cut") == (200, {"connections": 0})
+    assert asked("POST", "/pwire/add", {"fault": "drop command=PONG"}) == (200, {"number": 1})
+    assert asked("POST", "/pwire/list") == (200, {"faults": []})
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "localhost:8080"}, 200),
+        ({"host": "[::1]:8080"}, 200),
+        ({"host": "192.0.2.7"}, 200),
+        ({"host": "broker.example:1"}, 200),
+        ({"host": "broker.example:1", "origin": "http://broker.example:1"}, 200),
+        ({}, 403),
+        ({"host": ""}, 403),
+        ({"host": "evil.example"}, 403),
+        ({"host": "localhost.evil.example:8080"}, 403),
+        ({"host": "[::1"}, 403),
+        ({"host": "127.0.0.1:8080", "origin": "http://evil.example"}, 403),
+        ({"host": "127.0.0.1:8080", "origin": "http://127.0.0.1:8081"}, 403),
+        ({"host": "127.0.0.1:8080", "origin": "null"}, 403),
+    ],
+)
+def test_other_hosts_and_origins_are_refused(headers: dict[str, str], status: int) -> None:
+    found, answer = asked("POST", "/pwire/cut", headers=headers, advertisedAddress="broker.example")
+    assert found == status
+    assert ("error" in answer) == (status == 403)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "text"),
+    [
+        ("GET", "/pwire/cut", None, 405, "GET cannot be used here"),
+        ("POST", "/pwire/state", None, 405, "POST cannot be used here"),
+        ("POST", "/pwire/nonsense", None, 404, "nonsense: not one of state, advance"),
+        ("POST", "/pwire/advance", b"{", 400, "the body is not JSON"),
+        ("POST", "/pwire/advance", b"[" * 100_000, 400, "the body is not JSON"),
+        ("POST", "/pwire/advance", [], 400, "the body must be a JSON object"),
+        ("POST", "/pwire/advance", {}, 400, "seconds=None: it must be a number"),
+        ("POST", "/pwire/advance", {"seconds": -1}, 400, "seconds=-1: it must be a number"),
+        ("POST", "/pwire/advance", b'{"seconds": NaN}', 400, "seconds=nan: it must be a number"),
+        ("POST", "/pwire/advance", {"seconds": True}, 400, "seconds=True: it must be a number"),
+        ("POST", "/pwire/cut", {"connection": "1"}, 400, "connection=1: it must be a number"),
+        ("POST", "/pwire/unload", {}, 400, "Invalid topic name"),
+        ("POST", "/pwire/unload", {"topic": "none"}, 400, "Topic not found"),
+        ("POST", "/pwire/move", {"topic": "t", "to": 1}, 400, "there is no broker 1"),
+        ("POST", "/pwire/add", {"fault": "nonsense"}, 400, "fault nonsense: unknown fault"),
+    ],
+)
+def test_wrong_requests(method: str, path: str, body: object, status: int, text: str) -> None:
+    found, answer = asked(method, path, body)
+    assert (found, answer["error"][: len(text)]) == (status, text)
+
+
+def test_who_connects_to_the_admin_api_that_is_not_there_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pulsarctl_wire.broker.running._ADMIN", "pulsarctl_wire.broker.none")
+    notes: list[str] = []
+
+    async def check() -> None:
+        plan = Plan()
+        running = Running(plan, bind(plan), note=notes.append)
+        await running.open()
+        port = int(running.brokers[0].http_url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setblocking(False)
+            with pytest.raises(ConnectionResetError):
+                await asyncio.get_running_loop().sock_recv(client, 1)
+        await running.close()
+
+    asyncio.run(check())
+    assert notes == ["the admin API cannot be served: No module named 'pulsarctl_wire.broker.none'"]
