@@ -167,6 +167,13 @@ class Broker:
         return self._url("service_url")
 
     @property
+    def port(self) -> int:
+        """The port of the binary protocol."""
+        if self._running is None:
+            raise RuntimeError("the broker does not run")
+        return self._running.port
+
+    @property
     def http_url(self) -> str:
         """The URL of the admin API: http://…"""
         return self._url("http_url")

@@ -29,6 +29,8 @@ class Broker:
         self.journal = cluster.journal
         self.cache = Cache(_CACHE_BYTES)
         self.service_url = self.service_url_tls = self.http_url = self.https_url = ""
+        self.listeners: dict[str, tuple[str, str]] = {}
+        """Name of a listener -> its service URLs without and with TLS (advertisedListeners)."""
         self.topics: dict[str, AnyTopic] = {}
         self.connections: dict[int, Connection] = {}
         self._opening: dict[str, Completion[AnyTopic]] = {}

@@ -122,6 +122,25 @@ def tls_context(plan: Plan) -> TlsContext | None:
     )
 
 
+def listeners_of(settings: Settings) -> dict[str, tuple[str, str]]:
+    """The listeners in advertisedListeners, the internal one first: name -> URLs without and with TLS.
+
+    Raises SettingsError.
+    """
+    found: dict[str, list[str]] = {}
+    for text in filter(None, map(str.strip, settings.advertisedListeners.split(","))):
+        name, _, url = text.partition(":")
+        split = urlsplit(url)
+        if not name or split.scheme not in ("pulsar", "pulsar+ssl") or not split.netloc:
+            raise SettingsError(f"advertisedListeners={text[:200]}: use NAME:pulsar://HOST:PORT")
+        found.setdefault(name, ["", ""])[split.scheme == "pulsar+ssl"] = url
+    first = settings.internalListenerName
+    if first and first not in found:
+        raise SettingsError(f"internalListenerName={first}: it must be in advertisedListeners")
+    names = sorted(found, key=lambda name: name != first)  # stable
+    return {name: (found[name][0], found[name][1]) for name in names}
+
+
 def keys_of(settings: Settings) -> Keys:
     """What credentials are checked with, read from the files that the settings name. Raises SettingsError.
 
@@ -175,6 +194,9 @@ class Running:
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.plan = plan
+        self.listeners = listeners_of(plan.settings)
+        if self.listeners and plan.brokers > 1:
+            raise SettingsError("advertisedListeners needs a single broker: each has addresses of its own")
         self._sockets = sockets
         self._tls = tls
         self._note = note
@@ -189,6 +211,12 @@ class Running:
         """The brokers, which know their URLs."""
         return self.server.cluster.brokers
 
+    @property
+    def port(self) -> int:
+        """The port of the first broker's binary protocol."""
+        port: int = self._sockets[0].plain.getsockname()[1]
+        return port
+
     async def open(self) -> None:
         """Start serving. Raises SettingsError if a partitioned topic cannot be made."""
         for topic, partitions in self.plan.partitions.items():
@@ -201,6 +229,10 @@ class Running:
                 self.server.listen(broker, sockets.tls, self._tls, host)
             if sockets.https is not None:
                 broker.https_url = f"https://{Address(host, sockets.https.getsockname()[1])}"
+        if self.listeners:
+            (broker,) = self.brokers
+            broker.listeners = self.listeners
+            broker.service_url, broker.service_url_tls = next(iter(self.listeners.values()))
         loop = asyncio.get_running_loop()
         for broker, sockets in zip(self.brokers, self._sockets, strict=True):
             loop.add_reader(sockets.http, self._first, broker, sockets.http, None)

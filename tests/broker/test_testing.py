@@ -67,6 +67,8 @@ def test_settings_partitions_and_brokers() -> None:
         ({"settings": {"maxMessageSize": "big"}}, "maxMessageSize=big: it must be a whole number"),
         ({"settings": {"maxMesageSize": 1}}, "Pulsar has no such setting; did you mean maxMessageSize"),
         ({"partitions": {"a/b": 2}}, "a/b=2: Invalid short topic name"),
+        ({"settings": {"advertisedListeners": "a:http://b"}}, "advertisedListeners=a:http://b: use NAME:"),
+        ({"settings": {"internalListenerName": "a"}}, "internalListenerName=a: it must be in"),
         ({"port": 70_000}, "--port: there is no port 70000"),
         ({"settings": {"tokenSecretKey": "?"}}, "tokenSecretKey=.*: neither a file nor base64"),
     ],
@@ -148,6 +150,25 @@ def test_a_bundle_moves_and_a_broker_dies() -> None:
                 broker.move("t", wrong)
         with pytest.raises(SettingsError, match="the last broker cannot be killed"):
             broker.kill(0)
+
+
+def test_clients_choose_a_listener() -> None:
+    listeners = "in:pulsar://in.example:6650,out:pulsar://out.example:1,out:pulsar+ssl://out.example:2"
+    settings = {"advertisedListeners": listeners, "internalListenerName": "out"}
+    with Broker(settings=settings) as broker:
+        assert broker.service_url == "pulsar://out.example:1"
+        with RawClient(f"pulsar://127.0.0.1:{broker.port}") as client:
+            assert client.lookup("t") == "pulsar://out.example:1"
+            for name, plain, secure in (
+                ("in", "pulsar://in.example:6650", ""),
+                ("out", "pulsar://out.example:1", "pulsar+ssl://out.example:2"),
+            ):
+                fields = {"topic": "t", "advertised_listener_name": name}
+                found = client.request("LOOKUP", "LOOKUP_RESPONSE", **fields)
+                assert (found.brokerServiceUrl, found.brokerServiceUrlTls) == (plain, secure)
+            fields = {"topic": "t", "advertised_listener_name": "none"}
+            found = client.request("LOOKUP", "LOOKUP_RESPONSE", **fields)
+            assert found.message == "the broker do not have none listener"
 
 
 def test_faults_act_on_what_the_broker_sends() -> None:

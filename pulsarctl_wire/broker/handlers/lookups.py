@@ -33,10 +33,13 @@ def lookup(connection: Connection, body: Any, frame: Frame) -> None:
         connection.authorize("Lookup", name, "produce", "consume")
         if not connection.cluster.namespaces.exists(name.namespace):
             raise Refused("TopicNotFound", "Namespace not found")
+        owner, response, authoritative = _find_owner(connection, name, body.authoritative)
+        plain, secure = owner.service_url, owner.service_url_tls
         if body.HasField("advertised_listener_name") and body.advertised_listener_name:
             listener = connection.text(body.advertised_listener_name)
-            raise Refused("ServiceNotReady", f"the broker do not have {listener} listener")
-        owner, response, authoritative = _find_owner(connection, name, body.authoritative)
+            if listener not in owner.listeners:
+                raise Refused("ServiceNotReady", f"the broker do not have {listener} listener")
+            plain, secure = owner.listeners[listener]
     except Refused as refused:
         answer = {
             "response": CommandLookupTopicResponse.Failed,
@@ -45,8 +48,8 @@ def lookup(connection: Connection, body: Any, frame: Frame) -> None:
         }
     else:
         answer = {
-            "brokerServiceUrl": owner.service_url,
-            "brokerServiceUrlTls": owner.service_url_tls or None,
+            "brokerServiceUrl": plain or None,
+            "brokerServiceUrlTls": secure or None,
             "response": response,
             "authoritative": authoritative,
             "proxy_through_service_url": len(connection.cluster.brokers) == 1,

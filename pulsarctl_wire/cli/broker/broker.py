@@ -197,13 +197,10 @@ async def _control(running: Running, given: str | None) -> Any:
     """The socket for `ctl`, which listens; None if there is to be none. Raises SettingsError."""
     if given == "":
         return None
-    from urllib.parse import urlsplit
-
     from pulsarctl_wire.broker.control import answer
     from pulsarctl_wire.net.control import Control, own_directory
 
-    port = urlsplit(running.brokers[0].service_url).port
-    path = given or str(own_directory(os.environ) / f"broker-{port}.sock")
+    path = given or str(own_directory(os.environ) / f"broker-{running.port}.sock")
     listening = Control(Path(path), partial(answer, running.server), "broker")
     await listening.open()
     return listening
