@@ -22,7 +22,7 @@ from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.stream import FrameStream
 
 MOST_DELAYED: Final = 4 * 1024 * 1024
-"""Bytes that faults may delay before no more is read from the client."""
+"""Bytes that faults may delay in a direction before no more is taken from its source."""
 
 _PRIMING: Final = 1 << 63
 """Request ids of commands that the client sent before there were faults."""
@@ -102,9 +102,10 @@ class FaultyConnection:
             self.ends.deliver(event)
 
     @property
-    def is_full(self) -> bool:
-        """Whether so much is delayed that the client should not be read from."""
-        return any(lane.size > MOST_DELAYED for lane in self.lanes)
+    def holds_much(self) -> tuple[bool, bool]:
+        """Whether so much is delayed, on its way to the client and to the core, that no more should come."""
+        to_client, to_core = self.lanes
+        return to_client.size > MOST_DELAYED, to_core.size > MOST_DELAYED
 
     def renew(self) -> None:
         """The faults were changed."""

@@ -277,11 +277,10 @@ class Running:
     async def _serve_admin(self, broker: Broker, sock: socket.socket, tls: TlsContext | None) -> None:
         try:
             serve = import_module(_ADMIN).serve_http
-        except ImportError as error:
+            self._admin_sites.append(await serve(self.server, broker, sock, ssl_context=tls))
+        except Exception as error:  # nobody awaits this task
             self._note(f"the admin API cannot be served: {error}")
             sock.close()
-            return
-        self._admin_sites.append(await serve(self.server, broker, sock, ssl_context=tls))
 
     # -- the end
 

@@ -95,7 +95,7 @@ class Peer(FrameSocket):
     def handle(self, event: Any) -> None:
         """A frame was received."""
         if isinstance(event, Frame) and not event.partial and self.state is not None:
-            faulty = self._through_faults()
+            faulty = self._through_faults() if self._server.faults is not None else None
             if faulty is None:
                 self._server.cluster.receive(self.state, event)
             else:
@@ -148,12 +148,14 @@ class Peer(FrameSocket):
             elif not self.faulty.blackholed:
                 self.faulty.when_sent(self.break_off)
             return
-        if state.throttled or (self.faulty is not None and self.faulty.is_full):
+        full, waiting = (False, False) if self.faulty is None else self.faulty.holds_much
+        if state.throttled or waiting:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
-        if state.paused and not self.protocol.paused:
-            self._server.cluster.set_writable(state, True)
+        writable = not (self.protocol.paused or full)
+        if state.paused if writable else full and not state.paused:
+            self._server.cluster.set_writable(state, writable)
 
     # -- faults
 
@@ -203,6 +205,7 @@ class Peer(FrameSocket):
         """Call `do`, when time has passed."""
         self._server.set_time()
         do()
+        self.flush()  # there may be room again
         self._server.flush()
 
 
@@ -280,6 +283,7 @@ class Server:
         for peer in list(self.peers.values()):
             if peer.faulty is not None:
                 peer.faulty.renew()
+                peer.flush()  # there may be room again
         self.flush()
 
     async def close(self) -> None:

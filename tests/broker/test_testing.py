@@ -218,6 +218,19 @@ def test_a_frame_that_is_delayed_is_not_lost_when_its_client_leaves() -> None:
             assert [client.message(), client.message()] == [b"a", b"late"]
 
 
+def test_what_is_delayed_is_bounded_and_goes_on() -> None:
+    """Messages of a MiB wait for long: the core does not send all of them meanwhile."""
+    with Broker() as broker, RawClient(broker.service_url) as client:
+        payload = bytes(1 << 20)
+        number = broker.add_fault("delay time=30m command=MESSAGE")
+        client.produce("t", *[payload] * 20)
+        client.subscribe("t", 100)
+        (consumer,) = broker.state()["brokers"][0]["topics"][T]["subscriptions"]["s"]["consumers"]
+        assert 4 <= consumer["messages_out"] < 20
+        broker.remove_fault(number)
+        assert [client.message() == payload for _ in range(20)] == [True] * 20
+
+
 def test_faults_that_are_wrong() -> None:
     with Broker() as broker:
         with pytest.raises(SettingsError, match="unknown fault"):
