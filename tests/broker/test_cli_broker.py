@@ -251,8 +251,8 @@ def test_faults_of_the_command_line_and_of_ctl() -> None:
             client.lookup("t")
             client.request("PRODUCER", "PRODUCER_SUCCESS", topic="t", producer_id=2)
             client.socket.sendall(sent(0, producer_id=2))
-            client.send("PING")
-            assert client.expect("PONG") is not None
+            client.socket.sendall(sent(1))
+            assert client.expect("SEND_RECEIPT").producer_id == 1
         assert broker.ctl("list").stdout.endswith("1 matched, 1 hit\n")
         assert broker.ctl("add", "drop", "command=PONG").stdout == "2\n"
         assert broker.ctl("remove", "1").returncode == broker.ctl("clear").returncode == 0
