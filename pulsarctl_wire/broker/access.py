@@ -2,7 +2,7 @@
 
 Authentication: tokens (JWT), user and password, client certificates; each gives a role. Authorization:
 superusers may do everything; others what their role was granted for a namespace or topic, by its policy
-`auth_policies: {namespaceAuth: {role: [actions]}, topicAuth: {topic: {role: [actions]}}}`.
+`auth_policies: {namespace_auth: {role: [actions]}, destination_auth: {topic: {role: [actions]}}}`.
 """
 
 from collections.abc import Mapping
@@ -118,15 +118,15 @@ class Access:
         if self.is_super(role) or self._rules_tenant(role, name.namespace):
             return True
         policies = self._namespaces.policies(name.namespace).get("auth_policies", {})
-        of_topic = policies.get("topicAuth", {}).get(name.parent.full, {})
-        granted = {*_granted(policies.get("namespaceAuth", {}), role), *_granted(of_topic, role)}
-        granted |= set(_granted(policies.get("topicAuth", {}).get(name.full, {}), role))
+        of_topic = policies.get("destination_auth", {}).get(name.parent.full, {})
+        granted = {*_granted(policies.get("namespace_auth", {}), role), *_granted(of_topic, role)}
+        granted |= set(_granted(policies.get("destination_auth", {}).get(name.full, {}), role))
         return not granted.isdisjoint(actions)
 
     def may_list(self, role: str, namespace: str) -> bool:
         """Whether a role may list the topics of a namespace."""
         policies = self._namespaces.policies(namespace).get("auth_policies", {})
-        granted = _granted(policies.get("namespaceAuth", {}), role)
+        granted = _granted(policies.get("namespace_auth", {}), role)
         return self.is_super(role) or self._rules_tenant(role, namespace) or bool(granted)
 
     def _rules_tenant(self, role: str, namespace: str) -> bool:

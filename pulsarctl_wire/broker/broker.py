@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from pulsarctl_wire.broker.connection import Connection
+from pulsarctl_wire.broker.counters import Rates
 from pulsarctl_wire.broker.log import Cache
 from pulsarctl_wire.broker.names import TopicName
 from pulsarctl_wire.broker.persistent import PersistentTopic, new_row
@@ -35,6 +36,7 @@ class Broker:
         self.connections: dict[int, Connection] = {}
         self._opening: dict[str, Completion[AnyTopic]] = {}
         self._names = 0
+        self.rates = Rates(self)
         self.alive = True
         interceptors = ",".join(self.settings.brokerEntryMetadataInterceptors)
         self.adds_timestamp = "AppendBrokerTimestamp" in interceptors
@@ -91,6 +93,7 @@ class Broker:
             await self.journal.synced()  # what another broker may have had to store last
             topic = PersistentTopic(self, name)
         self.topics[name.full] = topic
+        self.rates.start()
         return topic
 
     def kill(self) -> None:
@@ -115,7 +118,8 @@ class Broker:
         self.topics.pop(topic.name.full, None)
         if isinstance(topic, PersistentTopic):
             topic.forget()
-            self.cluster.schemas.delete(topic.name)
+            if not self.cluster.namespaces.partitions(topic.name.parent):
+                self.cluster.schemas.delete(topic.name)
             self.cluster.watchers.changed(topic.name, created=False)
         await self.journal.synced()
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from pulsarctl_wire.broker import housekeeping
 from pulsarctl_wire.broker.access import Access, Keys
-from pulsarctl_wire.broker.broker import Broker
+from pulsarctl_wire.broker.broker import AnyTopic, Broker
 from pulsarctl_wire.broker.connection import Connection
 from pulsarctl_wire.broker.handlers import HANDLERS
 from pulsarctl_wire.broker.journal import Journal
-from pulsarctl_wire.broker.names import TopicName, bundle_of, parse_topic
+from pulsarctl_wire.broker.names import TopicName, bundle_of, bundle_range, parse_topic
 from pulsarctl_wire.broker.namespaces import Namespaces
 from pulsarctl_wire.broker.persistent import PersistentTopic, new_row
 from pulsarctl_wire.broker.scheduler import Scheduler
@@ -124,10 +124,7 @@ class Cluster:
     # -- who owns what
 
     def _bundle(self, name: TopicName) -> tuple[str, int]:
-        bundles = self.namespaces.policies(name.namespace).get(
-            "bundles", self.settings.defaultNumberOfNamespaceBundles
-        )
-        return name.namespace, bundle_of(name, bundles)
+        return name.namespace, bundle_of(name, self.bundles(name.namespace))
 
     def is_owner(self, broker: Broker, name: TopicName) -> bool:
         """Whether a broker owns the bundle of a topic."""
@@ -178,7 +175,85 @@ class Cluster:
             self._owners = {bundle: owner for bundle, owner in self._owners.items() if owner is not broker}
         self.scheduler.run()
 
+    async def unload(self, namespace: str, bundle: str = "") -> None:
+        """Close the topics of a namespace, or of one of its bundles; nobody owns them then."""
+        for owned in [each for each in self._owners if each[0] == namespace]:
+            if bundle not in ("", self.bundle_name(*owned)):
+                continue
+            for broker in self.brokers:
+                for topic in [each for each in broker.topics.values() if self._bundle(each.name) == owned]:
+                    await broker.unload(topic)
+            self._owners.pop(owned, None)
+
+    def bundles(self, namespace: str) -> int:
+        """The number of bundles of a namespace."""
+        default = self.settings.defaultNumberOfNamespaceBundles
+        number: int = self.namespaces.policies(namespace).get("bundles", default)
+        return number
+
+    def bundle_name(self, namespace: str, number: int) -> str:
+        """The name of a bundle: 0x40000000_0x80000000."""
+        return bundle_range(number, self.bundles(namespace))
+
+    def bundle_of(self, name: TopicName) -> str:
+        """The name of the bundle that a topic is in."""
+        return self.bundle_name(*self._bundle(name))
+
+    def owned(self, broker: Broker) -> list[str]:
+        """The bundles that a broker owns: tenant/namespace/range."""
+        mine = [each for each, owner in self._owners.items() if owner is broker]
+        return [f"{each[0]}/{self.bundle_name(*each)}" for each in mine]
+
     # -- topics
+
+    def exists(self, name: TopicName) -> bool:
+        """Whether there is such a topic, not counting partitioned ones."""
+        if name.full in self.namespaces.topics:
+            return True
+        if not name.is_persistent and 0 <= name.partition < self.namespaces.partitions(name.parent):
+            return True
+        return any(name.full in broker.topics for broker in self.brokers)
+
+    def parts(self, name: TopicName) -> list[TopicName]:
+        """The partitions of a topic; only itself if it is not partitioned."""
+        number = self.namespaces.partitions(name)
+        return [name._replace(local=f"{name.local}-partition-{each}") for each in range(number)] or [name]
+
+    async def load(self, name: TopicName, near: Broker | None = None) -> AnyTopic:
+        """A topic that exists, loaded by its owner: `near` if nobody owns it. Raises Refused."""
+        owner = self.acquire(near or self.brokers[0], name)
+        return await owner.topic(name, create=self.exists(name))
+
+    async def delete_topic(self, name: TopicName) -> None:
+        """Delete a topic with everything in it, though it may have clients."""
+        topic = await self.load(name)
+        await topic.broker.delete(topic)
+
+    async def delete_partitioned(self, name: TopicName) -> None:
+        """Delete a partitioned topic with its partitions."""
+        for partition in self.parts(name):
+            if self.exists(partition):
+                await self.delete_topic(partition)
+        self.namespaces.delete_partitioned(name)
+        self.schemas.delete(name)
+        await self.journal.synced()
+
+    async def add_partitions(self, name: TopicName, partitions: int) -> None:
+        """Give a partitioned topic more partitions, with the subscriptions that the others have."""
+        old = self.parts(name)
+        properties = self.namespaces.partitioned[name.full]["properties"]
+        await self.create_partitioned(name, partitions, properties)
+        if not name.is_persistent:
+            return
+        first = await self.load(old[0])
+        durable = [each.name for each in first.subscriptions.values() if each.cursor.durable]
+        for partition in self.parts(name)[len(old) :]:
+            topic = await self.load(partition)
+            assert isinstance(topic, PersistentTopic)
+            for subscription in durable:
+                if subscription not in topic.subscriptions:
+                    topic.create_subscription(subscription, topic.log.first)
+        await self.journal.synced()
 
     async def loaded(self, topic: str) -> PersistentTopic | None:
         """A persistent topic, loaded by its owner; None if there is none."""
@@ -205,8 +280,8 @@ class Cluster:
     def default_partitions(self, name: TopicName) -> int:
         """The number of partitions of topics made because a client uses them; 0: not partitioned."""
         override = self.namespaces.policies(name.namespace).get("autoTopicCreationOverride") or {}
-        kind = override.get("topicType", self.settings.allowAutoTopicCreationType)
-        partitions: int = override.get("defaultNumPartitions", self.settings.defaultNumPartitions)
+        kind = override.get("topicType") or self.settings.allowAutoTopicCreationType
+        partitions: int = override.get("defaultNumPartitions") or self.settings.defaultNumPartitions
         return partitions if kind == "partitioned" else 0
 
     async def create_partitioned(self, name: TopicName, partitions: int, properties: Any = None) -> None:

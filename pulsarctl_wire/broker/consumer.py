@@ -55,6 +55,7 @@ class Consumer:
         self.bytes_out = 0
         self.acked_messages = 0
         self.redelivered = 0
+        self.last_flow_ms = self.last_sent_ms = self.last_acked_ms = 0
         self._most_unacked = subscription.most_unacked if self.kind in INDIVIDUAL else 0
 
     @property
@@ -82,6 +83,7 @@ class Consumer:
         self.messages_out += count
         self.bytes_out += len(entry.data)
         self.subscription.delivered(count, len(entry.data))
+        self.last_sent_ms = self.connection.scheduler.time_ms
         if redelivered:
             self.redelivered += count
         ack_set = words_of(mask) if mask is not None else ()

@@ -70,6 +70,21 @@ class Cursor:
         """Entries before `end` that are not acknowledged."""
         return max(end - self.mark - self.count, 0)
 
+    def ranges(self, end: int) -> list[tuple[int, int]]:
+        """The acknowledged entries behind the mark, as ranges (start, stop)."""
+        found: list[tuple[int, int]] = []
+        start = stop = self.mark
+        left = self.count
+        while left > 0 and stop < end:
+            start = stop + 1
+            while start < end and not self.is_acked(start):
+                start += 1
+            stop = min(self.next_open(start), end)
+            if stop > start:
+                found.append((start, stop))
+                left -= stop - start
+        return found
+
     # -- acknowledgements
 
     def ack(self, index: int) -> bool:

@@ -2,14 +2,16 @@
 
 tenants       name             -> {adminRoles, allowedClusters}
 namespaces    tenant/namespace -> its policies, by their names in the admin API
-partitioned   full topic name  -> {partitions, properties}
+partitioned   full topic name  -> {partitions, properties, policies, globalPolicies}
 topics        full topic name  -> see persistent.py
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from pulsarctl_wire.broker.journal import Journal, Row
 from pulsarctl_wire.broker.names import TopicName, check_namespace, parse_topic
+from pulsarctl_wire.broker.policy_names import effective, set_of_topic
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.settings import Settings
 
@@ -59,6 +61,47 @@ class Namespaces:
             row[name] = value
         self._journal.put("namespaces", namespace, row)
 
+    def delete(self, namespace: str) -> None:
+        """Delete a namespace that has no topics."""
+        self._journal.delete("namespaces", namespace)
+
+    def policy(self, name: TopicName, policy: str) -> Any:
+        """The policy that counts for a topic, by its name in namespaces; None if it is not set."""
+        own = self.topic_policies(name)
+        return effective(self.policies(name.namespace), own, policy, self._settings.clusterName)
+
+    # -- policies of topics
+
+    def _row_of(self, name: TopicName) -> tuple[str, str, Row] | None:
+        """The table, key and row with the policies of a topic."""
+        for table, key in (("partitioned", name.parent.full), ("topics", name.full)):
+            row = self._journal.table(table).get(key)
+            if row is not None:
+                return table, key, row
+        return None
+
+    def topic_policies(self, name: TopicName, *, everywhere: bool | None = None) -> Row:
+        """The policies of a topic; `everywhere` are those of all clusters, if False only the others."""
+        found = self._row_of(name)
+        if found is None:
+            return {}
+        row = found[2]
+        own: Row = row.get("policies", {})
+        of_all: Row = row.get("globalPolicies", {})
+        if everywhere is None:
+            return {**of_all, **own} if of_all else own
+        return of_all if everywhere else own
+
+    def set_topic_policy(
+        self, name: TopicName, policy: str, value: object, *, everywhere: bool = False
+    ) -> None:
+        """Set a policy of a topic, by its name in namespaces; None removes it."""
+        found = self._row_of(name)
+        if found is not None:
+            table, key, row = found
+            set_of_topic(row.setdefault("globalPolicies" if everywhere else "policies", {}), policy, value)
+            self._journal.put(table, key, row)
+
     # -- topics
 
     def partitions(self, name: TopicName) -> int:
@@ -74,7 +117,19 @@ class Namespaces:
 
     def create_partitioned(self, name: TopicName, partitions: int, properties: Row) -> None:
         """Create a partitioned topic, or give it more partitions."""
-        self._journal.put("partitioned", name.full, {"partitions": partitions, "properties": properties})
+        old = self.partitioned.get(name.full, {})
+        self._journal.put(
+            "partitioned", name.full, {**old, "partitions": partitions, "properties": properties}
+        )
+
+    def delete_partitioned(self, name: TopicName) -> None:
+        """A topic is partitioned no more."""
+        self._journal.delete("partitioned", name.full)
+
+    def partitioned_topics(self, namespace: str) -> list[TopicName]:
+        """The partitioned topics of a namespace, in the order of their names."""
+        names = (parse_topic(each) for each in self.partitioned)
+        return sorted(name for name in names if name.namespace == namespace)
 
     def stored_topics(self, namespace: str) -> Iterable[TopicName]:
         """The persistent topics of a namespace, in the order of their names."""

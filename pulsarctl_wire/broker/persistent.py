@@ -44,7 +44,7 @@ class PersistentTopic(Topic):
         self.properties: dict[str, str] = row["properties"]
         self.terminated = row["terminated"]
         self.epoch = row["epoch"]
-        self.policies: dict[str, Any] = row["policies"]
+        self.policies_changed()
         ledgers = [Ledger(*ledger) for ledger in row["ledgers"]]
         ends = broker.cluster.ends
         self.log: Log = Log(row["log"], self.journal, broker.cache, ends, ledgers, row["first"])
@@ -64,7 +64,8 @@ class PersistentTopic(Topic):
         self.save()
 
     def save(self) -> None:
-        """Put its row."""
+        """Put its row. Its policies are not changed here."""
+        old = self.journal.table("topics").get(self.name.full, {})
         row = {
             "log": self.log.number,
             "ledgers": self.log.ledgers,
@@ -72,7 +73,8 @@ class PersistentTopic(Topic):
             "properties": self.properties,
             "terminated": self.terminated,
             "epoch": self.epoch,
-            "policies": self.policies,
+            "policies": old.get("policies", {}),
+            "globalPolicies": old.get("globalPolicies", {}),
         }
         self.journal.put("topics", self.name.full, row)
 
@@ -304,6 +306,8 @@ class PersistentTopic(Topic):
         """A consumer of a subscription left: one that is not durable goes with its last consumer."""
         if not subscription.cursor.durable and not subscription.consumers:
             self.subscriptions.pop(subscription.name, None)
+            self.gone_messages_out += subscription.gone_messages_out
+            self.gone_bytes_out += subscription.gone_bytes_out
         self.last_active_ms = self.scheduler.time_ms
         self.broker.topic_idle(self)
 
@@ -387,4 +391,5 @@ def new_row(log: int) -> Row:
         "terminated": False,
         "epoch": None,
         "policies": {},
+        "globalPolicies": {},
     }

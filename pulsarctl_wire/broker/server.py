@@ -334,11 +334,27 @@ class Server:
 
     # -- the admin API
 
-    async def admin(self, method: str, path: str, body: Any = None, broker: Broker | None = None) -> Answer:
-        """The answer to a request of the admin API, by path with query."""
+    async def admin(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        broker: Broker | None = None,
+        *,
+        role: str | None = None,
+        follow: bool = True,
+    ) -> Answer:
+        """The answer to a request of the admin API, by path with query.
+
+        `role` is who asks, None who may do everything. If another broker must be asked, it is, if `follow`.
+        """
         url = urlsplit(path)
         query = dict(parse_qsl(url.query, keep_blank_values=True))
-        return await self.run(answer(broker or self.cluster.brokers[0], method, url.path, query, body))
+        broker = broker or self.cluster.brokers[0]
+        told = await self.run(answer(broker, method, url.path, query, body, role))
+        if told.owner is not None and follow:
+            told = await self.run(answer(told.owner, method, url.path, query, body, role))
+        return told
 
     async def run(self, coroutine: Coroutine[Any, None, T]) -> T:
         """Run a coroutine of the core."""
@@ -347,6 +363,8 @@ class Server:
         outcome = self.cluster.scheduler.spawn(coroutine)
 
         def done() -> None:
+            if future.done():
+                return
             if outcome.error is not None:
                 future.set_exception(outcome.error)
             else:

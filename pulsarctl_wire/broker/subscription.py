@@ -29,6 +29,12 @@ class Subscription:
         self.dispatcher: Dispatcher | None = None
         self.transactions = PendingAcks(self)
         self.expired_messages = 0
+        self.last_expired_ms = self.last_moved_ms = 0
+        self.gone_messages_out = 0
+        """What was sent to consumers that have left."""
+        self.gone_bytes_out = 0
+        self.last_ms: dict[str, int] = {}
+        """When consumers that have left last got a message, asked or acknowledged (`Consumer.last_…`)."""
         self._soon = False
         self._limiter = Limiter(topic.scheduler)
         self._rates: list[tuple[Limiter, Rate]] = []
@@ -112,9 +118,17 @@ class Subscription:
         dispatcher = self.dispatcher
         if dispatcher is not None and consumer in dispatcher.consumers:
             consumer.closed = True
+            self._remember(consumer)
             dispatcher.remove(consumer)
             self.cursor.last_active_ms = self.topic.scheduler.time_ms
             self.topic.consumer_left(self)
+
+    def _remember(self, consumer: Consumer) -> None:
+        """Keep the counters of a consumer that leaves."""
+        self.gone_messages_out += consumer.messages_out
+        self.gone_bytes_out += consumer.bytes_out
+        for name in ("last_flow_ms", "last_sent_ms", "last_acked_ms"):
+            self.last_ms[name] = max(self.last_ms.get(name, 0), getattr(consumer, name))
 
     def disconnect(self, *, but: Consumer | None = None, **told: Any) -> None:
         """Close all consumers; CLOSE_CONSUMER says so to all of them `but` one."""
@@ -194,6 +208,7 @@ class Subscription:
 
     def ack(self, consumer: Consumer, ids: Iterable[MessageIdData]) -> None:
         """Acknowledge messages one by one; ids that are unknown are ignored."""
+        mark = self.cursor.mark
         for message_id in ids:
             index, there = self._locate(message_id)
             if not there or index >= self.topic.log.stored:
@@ -202,7 +217,14 @@ class Subscription:
                 self._ack_entry(index)
             elif self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled:
                 self._ack_some(index, message_id)
+        self._was_acked(consumer, mark)
         self.check_end()
+
+    def _was_acked(self, consumer: Consumer, mark: int) -> None:
+        """A consumer has acknowledged something; the mark was at `mark`."""
+        consumer.last_acked_ms = now = self.topic.scheduler.time_ms
+        if self.cursor.mark != mark:
+            self.last_moved_ms = now
 
     def _ack_entry(self, index: int) -> None:
         if not self.cursor.ack(index):
@@ -261,12 +283,14 @@ class Subscription:
         index, there = self._locate(ids[0])
         if not there or index >= self.topic.log.stored:
             return
+        mark = self.cursor.mark
         if not ids[0].ack_set:
             self.cursor.ack_before(index + 1)
         else:
             self.cursor.ack_before(index)
             if self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled and not self.cursor.is_acked(index):
                 self.cursor.set_open(index, mask_of(ids[0].ack_set))
+        self._was_acked(consumer, mark)
         self.check_end()
 
     def skip(self, index: int) -> None:
@@ -277,13 +301,9 @@ class Subscription:
     def expire(self, index: int) -> None:
         """Acknowledge everything before an entry, as it is too old."""
         backlog = self.backlog
-        if self.cursor.ack_before(index):
-            self.expired_messages += backlog - self.backlog
-            for consumer in self.consumers:
-                for each in [each for each in consumer.pending if each < index]:
-                    self._settle(consumer, each)
-            self.check_end()
-            self.dispatch_soon()
+        self.last_expired_ms = self.topic.scheduler.time_ms
+        self.skip_before(index)
+        self.expired_messages += backlog - self.backlog
 
     def check_end(self) -> None:
         """Once everything is acknowledged, tell the consumers that the topic is terminated, or has moved."""
@@ -296,6 +316,45 @@ class Subscription:
                 consumer.connection.close_consumer(consumer)
             elif self.topic.terminated:
                 consumer.tell_end()
+
+    # -- what the admin API does
+
+    def skip_entries(self, number: int) -> None:
+        """Acknowledge the next entries that are open."""
+        index = self.cursor.mark
+        for _ in range(min(number, self.backlog)):
+            index = self.cursor.next_open(index) + 1
+        self.skip_before(index)
+
+    def skip_before(self, index: int) -> None:
+        """Acknowledge every entry before an index, whoever has it."""
+        index = min(index, self.topic.log.stored)
+        if self.cursor.ack_before(index):
+            self.last_moved_ms = self.topic.scheduler.time_ms
+            for consumer in self.consumers:
+                for each in [each for each in consumer.pending if each < index]:
+                    self._settle(consumer, each)
+            self.check_end()
+            self.dispatch_soon()
+
+    def nth_open(self, number: int) -> int | None:
+        """The index of the entry that is the nth one, from 1, of those not acknowledged."""
+        if not 0 < number <= self.backlog:
+            return None
+        index = self.cursor.next_open(self.cursor.mark)
+        for _ in range(number - 1):
+            index = self.cursor.next_open(index + 1)
+        return index
+
+    @property
+    def backlog_size(self) -> int:
+        """About the bytes of the entries from the first one on that is not acknowledged."""
+        return self.topic.log.size_from(self.cursor.mark) if self.backlog else 0
+
+    def set_properties(self, properties: dict[str, str]) -> None:
+        """Set its properties."""
+        self.cursor.properties = properties
+        self.cursor.save()
 
     # -- resetting and deleting
 
@@ -316,6 +375,8 @@ class Subscription:
         self.disconnect(but=asked_by)
         self.close()
         self.topic.subscriptions.pop(self.name, None)
+        self.topic.gone_messages_out += self.gone_messages_out
+        self.topic.gone_bytes_out += self.gone_bytes_out
         self.forget()
         await self.topic.journal.synced()
 

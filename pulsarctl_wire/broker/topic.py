@@ -55,6 +55,9 @@ class Topic:
         self.since_ms = self.scheduler.time_ms
         self.messages_in = 0
         self.bytes_in = 0
+        self.gone_messages_out = 0
+        """What was sent to consumers of subscriptions that do not exist any more."""
+        self.gone_bytes_out = 0
 
     # -- producers
 
@@ -81,6 +84,10 @@ class Topic:
     def needs_encryption(self) -> bool:
         """Whether every message must be encrypted."""
         return bool(policy(self, "encryption"))
+
+    def policies_changed(self) -> None:
+        """A policy of the topic or of its namespace was changed."""
+        self.policies = self.broker.cluster.namespaces.topic_policies(self.name)
 
     def limit_rate(self, producer: Producer, messages: int, size: int) -> None:
         """Messages were published: if that is too fast, the producer's connection is not read for a while."""

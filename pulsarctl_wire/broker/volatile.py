@@ -29,6 +29,8 @@ class VolatileSubscription:
         self.consumers: list[Consumer] = []
         self.most_unacked = 0
         self.dropped = 0
+        self.gone_messages_out = 0
+        self.gone_bytes_out = 0
         self.is_held = False
         self._turn = 0
         self._selector: Selector | None = None
@@ -57,6 +59,8 @@ class VolatileSubscription:
         if consumer in self.consumers:
             consumer.closed = True
             self.consumers.remove(consumer)
+            self.gone_messages_out += consumer.messages_out
+            self.gone_bytes_out += consumer.bytes_out
             if self._selector is not None:
                 self._selector.remove(consumer)
             self._tell()
@@ -80,6 +84,7 @@ class VolatileSubscription:
         consumer.permits = int32(consumer.permits - entry.count)
         consumer.messages_out += entry.count
         consumer.bytes_out += len(entry.data)
+        consumer.last_sent_ms = self.topic.scheduler.time_ms
         consumer.connection.send_message(consumer, entry, ID, 0, ())
 
     def _choose(self, entry: Entry) -> Consumer | None:
@@ -151,8 +156,9 @@ class VolatileTopic(Topic):
 
     def consumer_left(self, subscription: Any) -> None:
         """A consumer of a subscription left: it goes with its last one."""
-        if not subscription.consumers:
-            self.subscriptions.pop(subscription.name, None)
+        if not subscription.consumers and self.subscriptions.pop(subscription.name, None) is not None:
+            self.gone_messages_out += subscription.gone_messages_out
+            self.gone_bytes_out += subscription.gone_bytes_out
         self.broker.topic_idle(self)
 
     async def create_initial(self, name: str) -> None:

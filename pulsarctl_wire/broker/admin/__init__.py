@@ -7,10 +7,24 @@ this broker lacks is answered by 501.
 import re
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
-from pulsarctl_wire.broker.admin import namespaces, topics
-from pulsarctl_wire.broker.admin.base import Answer, Handler, Problem, Request
+from pulsarctl_wire.broker.admin import (
+    brokers,
+    messages,
+    namespaces,
+    policies,
+    quotas,
+    schemas,
+    statistics,
+    subscriptions,
+    tenants,
+    topics,
+    transactions,
+    unsupported,
+)
+from pulsarctl_wire.broker.admin.base import Answer, Handler, Moved, Problem, Request
+from pulsarctl_wire.broker.admin.rights import is_allowed
 from pulsarctl_wire.broker.broker import Broker
 from pulsarctl_wire.broker.names import InvalidName
 from pulsarctl_wire.broker.refusal import Refused
@@ -19,38 +33,86 @@ __all__ = ["Answer", "answer"]
 
 _STATUS: Final = {
     **dict.fromkeys(("TopicNotFound", "SubscriptionNotFound"), 404),
-    **dict.fromkeys(("InvalidTopicName", "ConsumerBusy"), 412),
+    **dict.fromkeys(("InvalidTopicName", "ConsumerBusy", "MetadataError"), 412),
+    **dict.fromkeys(("IncompatibleSchema", "TransactionConflict"), 409),
+    "ServiceNotReady": 503,
 }
+_FAMILIES: Final = (
+    brokers,
+    tenants,
+    namespaces,
+    policies,
+    quotas,
+    topics,
+    subscriptions,
+    messages,
+    statistics,
+    schemas,
+    transactions,
+)
+
+_DOMAIN: Final = "(?P<domain>persistent|non-persistent)"
 
 
 def _compiled(template: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", template))
+    parts = template.replace("{domain}", _DOMAIN)
+    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", parts))
 
 
-_ROUTES: Final[list[tuple[str, re.Pattern[str], Handler]]] = [
-    (method, _compiled(template), handler)
-    for family in (namespaces, topics)
-    for method, template, handler in family.ROUTES
-]
+def _rank(template: str) -> tuple[bool, ...]:
+    """Sorts fixed words before names, from the left."""
+    return tuple(part.startswith("{") for part in template.split("/"))
 
 
-async def answer(broker: Broker, method: str, path: str, query: Mapping[str, str], body: Any) -> Answer:
-    """The answer to a request; `path` may be percent-encoded, `body` is JSON that was read, or None."""
-    found = False
-    for known, pattern, handler in _ROUTES:
+def _table() -> dict[int, list[tuple[str, re.Pattern[str], Handler]]]:
+    """The routes by the number of slashes in their paths."""
+    table: dict[int, list[tuple[str, re.Pattern[str], Handler]]] = {}
+    routes = [route for family in _FAMILIES for route in family.ROUTES]
+    for method, template, handler in sorted(routes, key=lambda route: _rank(route[1])):
+        table.setdefault(template.count("/"), []).append((method, _compiled(template), handler))
+    return table
+
+
+_ROUTES: Final = _table()
+
+
+async def answer(
+    broker: Broker, method: str, path: str, query: Mapping[str, str], body: Any, role: str | None = None
+) -> Answer:
+    """The answer to a request; `path` may be percent-encoded, `body` is JSON that was read, or None.
+
+    `role` is who asks; None may do everything.
+    """
+    others = False
+    for known, pattern, handler in _ROUTES.get(path.count("/"), ()):
         match = pattern.fullmatch(path)
         if match is None:
             continue
-        found = True
         if known != method:
+            others = True
             continue
         named = {name: unquote(value) for name, value in match.groupdict().items()}
+        request = Request(broker, named, query, body)
+        if role is not None and not is_allowed(request, method, path, role):
+            return Answer(401, {"reason": f"{role or 'Who is nobody'} may not {method} {path}"})
         try:
-            return await handler(Request(broker, named, query, body))
+            return await handler(request)
+        except Moved as moved:
+            return _redirect(moved.owner, path, query)
         except Problem as problem:
             return Answer(problem.status, {"reason": str(problem)})
         except Refused as refused:
             return Answer(_STATUS.get(refused.code, 500), {"reason": str(refused)})
         except InvalidName as error:
             return Answer(412, {"reason": str(error)})
-    return Answer(405 if found else 404, {"reason": f"HTTP {405 if found else 404} {method} {path}"})
+    missing = unsupported.name_of(path)
+    if missing:
+        return Answer(501, {"reason": f"This broker has no {missing}"})
+    if others:
+        return Answer(405, {"reason": "HTTP 405 Method Not Allowed"})
+    return Answer(404, {"reason": "HTTP 404 Not Found"})
+
+
+def _redirect(owner: Broker, path: str, query: Mapping[str, str]) -> Answer:
+    url = f"{owner.http_url}{path}?{urlencode({**query, 'authoritative': 'false'})}"
+    return Answer(307, None, {"Location": url}, owner)

@@ -2,12 +2,18 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pulsarctl_wire.broker.broker import AnyTopic, Broker
+from pulsarctl_wire.broker.cluster import Cluster
 from pulsarctl_wire.broker.names import TopicName, parse_topic
+from pulsarctl_wire.broker.namespaces import Namespaces
 from pulsarctl_wire.broker.persistent import PersistentTopic
+from pulsarctl_wire.broker.subscription import Subscription
 from pulsarctl_wire.errors import WireError
+
+MOST_INT: Final = (1 << 31) - 1
+MOST_LONG: Final = (1 << 63) - 1
 
 
 class Problem(WireError):
@@ -18,13 +24,27 @@ class Problem(WireError):
         self.status = status
 
 
+class Moved(WireError):
+    """Another broker must be asked."""
+
+    def __init__(self, owner: Broker) -> None:
+        super().__init__(owner.http_url)
+        self.owner = owner
+
+
 @dataclass
 class Answer:
-    """An answer: `value` is sent as JSON, bytes as they are; None is no body."""
+    """An answer: `value` is sent as JSON, bytes as they are, None is no body. `owner`: who to ask instead."""
 
     status: int = 204
     value: Any = None
     headers: dict[str, str] = field(default_factory=dict)
+    owner: Broker | None = None
+
+
+def plain(text: str, status: int = 200) -> Answer:
+    """A text that is no JSON."""
+    return Answer(status, text.encode())
 
 
 @dataclass
@@ -37,37 +57,131 @@ class Request:
     body: Any
 
     @property
-    def namespace(self) -> str:
-        """The namespace in the path. Raises Problem if there is none."""
+    def cluster(self) -> Cluster:
+        """The cluster."""
+        return self.broker.cluster
+
+    @property
+    def namespaces(self) -> Namespaces:
+        """What there is."""
+        return self.broker.cluster.namespaces
+
+    # -- what the path names
+
+    def namespace_or(self, reason: str) -> str:
+        """The namespace in the path. Raises Problem with this reason if there is none."""
         name = f"{self.named['tenant']}/{self.named['namespace']}"
-        if not self.broker.cluster.namespaces.exists(name):
-            raise Problem(404, "Namespace not found")
+        if not self.namespaces.exists(name):
+            raise Problem(404, reason)
         return name
 
     @property
+    def namespace(self) -> str:
+        """The namespace in the path. Raises Problem if there is none."""
+        return self.namespace_or("Namespace not found")
+
+    @property
     def topic_name(self) -> TopicName:
-        """The topic in the path."""
+        """The topic in the path. Raises InvalidName."""
         named = self.named
         domain = named.get("domain", "persistent")
         return parse_topic(f"{domain}://{named['tenant']}/{named['namespace']}/{named['topic']}")
 
-    async def topic(self) -> AnyTopic:
-        """The topic in the path, loaded. Raises Refused if there is none."""
+    def known_topic(self) -> TopicName:
+        """The topic in the path, which exists, partitioned or not. Raises Problem."""
+        _ = self.namespace
         name = self.topic_name
-        owner = self.broker.cluster.acquire(self.broker, name)
-        return await owner.topic(name, create=False)
+        if not self.cluster.exists(name) and not self.namespaces.partitions(name):
+            raise Problem(404, f"Topic {name.full} not found")
+        return name
 
-    async def persistent_topic(self) -> PersistentTopic:
+    def refuse_partitioned(self, reason: str, status: int = 405) -> None:
+        """Raises Problem if the topic in the path is partitioned."""
+        if self.namespaces.partitions(self.topic_name):
+            raise Problem(status, reason)
+
+    async def topic(self) -> AnyTopic:
+        """The topic in the path, loaded. Raises Problem, Refused, and Moved if another broker has it."""
+        _ = self.namespace
+        name = self.topic_name
+        if not self.cluster.exists(name):
+            raise Problem(404, f"Topic {name.full} not found")
+        self.own(name)
+        return await self.cluster.load(name, self.broker)
+
+    def own(self, name: TopicName) -> None:
+        """Be the owner of a topic. Raises Moved if another broker is."""
+        owner = self.cluster.acquire(self.broker, name)
+        if owner is not self.broker:
+            raise Moved(owner)
+
+    async def persistent_topic(self, what: str = "This") -> PersistentTopic:
         """The persistent topic in the path, loaded. Raises Refused, Problem."""
         topic = await self.topic()
         if not isinstance(topic, PersistentTopic):
-            raise Problem(405, "It is a non-persistent topic")
+            raise Problem(405, f"{what} on a non-persistent topic is not allowed")
         return topic
 
-    def flag(self, name: str) -> bool:
-        """A boolean of the query; False if it is absent."""
-        return self.query.get(name, "false").lower() == "true"
+    async def all_parts(self, what: str = "This") -> list[PersistentTopic]:
+        """The persistent topic in the path, or all its partitions, loaded."""
+        name = self.topic_name
+        if not self.namespaces.partitions(name):
+            return [await self.persistent_topic(what)]
+        if not name.is_persistent:
+            raise Problem(405, f"{what} on a non-persistent topic is not allowed")
+        topics = [await self.cluster.load(part, self.broker) for part in self.cluster.parts(name)]
+        return [topic for topic in topics if isinstance(topic, PersistentTopic)]
+
+    def subscription(self, topic: PersistentTopic) -> Subscription:
+        """The subscription in the path. Raises Problem."""
+        name = self.named["subscription"]
+        found: Subscription | None = topic.subscriptions.get(name)
+        if found is None:
+            raise Problem(404, f"Subscription {name} not found for topic {topic.name.full}")
+        return found
+
+    # -- values
+
+    def flag(self, name: str, default: str = "false") -> bool:
+        """A boolean of the query."""
+        return self.query.get(name, default).lower() == "true"
+
+    def number(self, name: str) -> int:
+        """A number in the path. Raises Problem."""
+        return integer(self.named[name], MOST_LONG)
+
+    def fields(self) -> dict[str, Any]:
+        """The body, which must be an object. Raises Problem."""
+        if not isinstance(self.body, dict):
+            raise Problem(400, "An object is expected")
+        return self.body
+
+    def strings(self) -> dict[str, str]:
+        """The body, which must be an object of strings. Raises Problem."""
+        if not all(isinstance(value, str) for value in self.fields().values()):
+            raise Problem(400, "An object of strings is expected")
+        return self.fields()
+
+    async def done(self, status: int = 204) -> Answer:
+        """An answer without a body, once everything is stored."""
+        await self.broker.journal.synced()
+        return Answer(status)
+
+
+def integer(text: str, most: int = MOST_LONG) -> int:
+    """A number in a path or query. Raises Problem."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise Problem(404, "HTTP 404 Not Found") from None
+    if not -most - 1 <= number <= most:
+        raise Problem(404, "HTTP 404 Not Found")
+    return number
 
 
 Handler = Callable[[Request], Awaitable[Answer]]
 Route = tuple[str, str, Handler]
+"""Method, path with {names}, handler."""
+
+TOPIC: Final = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"

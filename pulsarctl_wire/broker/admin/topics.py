@@ -1,59 +1,279 @@
-"""Topics in the admin API."""
+"""Topics in the admin API: what there is, and what is done to a whole topic."""
 
-from typing import Final
+from typing import Any, Final
 
-from pulsarctl_wire.broker.admin.base import Answer, Problem, Request, Route
+from pulsarctl_wire.broker.admin.base import TOPIC, Answer, Problem, Request, Route
+from pulsarctl_wire.broker.log import Position
+from pulsarctl_wire.broker.names import TopicName
+from pulsarctl_wire.broker.persistent import PersistentTopic
+
+_EXISTS: Final = "This topic already exists"
+_MOST_PARTITIONS: Final = 10_000
+_TOO_FEW: Final = "Number of partitions should be more than 0"
+
+
+def told_id(position: Position, partition: int = -1) -> dict[str, int]:
+    """A message id, as JSON."""
+    ids = {"ledgerId": position.ledger, "entryId": position.entry, "partitionIndex": partition}
+    return {**ids, "batchIndex": -1, "batchSize": 0}
+
+
+# -- creating and deleting
+
+
+def _check_new(request: Request, name: TopicName) -> None:
+    """Raises Problem if there is such a topic, or must not be."""
+    _ = request.namespace
+    parent = name.parent
+    if name.partition >= 0 and not request.namespaces.partitions(parent):
+        raise Problem(
+            412,
+            f'Can\'t create topic {name.local} with "-partition-" followed by numeric value '
+            f"if there isn't a partitioned topic {parent.local} created.",
+        )
+    if request.cluster.exists(name) or request.namespaces.partitions(name):
+        raise Problem(409, _EXISTS)
 
 
 async def create(request: Request) -> Answer:
     """Create a topic that is not partitioned."""
-    cluster, name = request.broker.cluster, request.topic_name
-    _ = request.namespace
-    if name.full in cluster.namespaces.topics or cluster.namespaces.partitions(name):
-        raise Problem(409, "This topic already exists")
-    properties = request.body if isinstance(request.body, dict) else {}
-    await cluster.create_topic(name, properties)
+    name = request.topic_name
+    _check_new(request, name)
+    properties = request.strings() if isinstance(request.body, dict) else {}
+    if name.is_persistent:
+        request.namespaces.check_partition(name)
+        await request.cluster.create_topic(name, properties)
+    else:
+        await request.cluster.acquire(request.broker, name).topic(name, create=True)
     return Answer()
 
 
 async def create_partitioned(request: Request) -> Answer:
     """Create a partitioned topic."""
-    cluster, name = request.broker.cluster, request.topic_name
-    _ = request.namespace
-    if cluster.namespaces.partitions(name) or name.full in cluster.namespaces.topics:
-        raise Problem(409, "This topic already exists")
+    name = request.topic_name
     partitions, properties = _partitions(request)
-    await cluster.create_partitioned(name, partitions, properties)
+    _ = request.namespace
+    if request.namespaces.partitions(name) or request.cluster.exists(name):
+        raise Problem(409, _EXISTS)
+    await request.cluster.create_partitioned(name, partitions, properties)
     return Answer()
 
 
 def _partitions(request: Request) -> tuple[int, dict[str, str]]:
     fields = request.body if isinstance(request.body, dict) else {"partitions": request.body}
-    partitions = fields.get("partitions")
-    if not isinstance(partitions, int) or partitions <= 0:
-        raise Problem(406, "Number of partitions should be more than 0")
-    return partitions, fields.get("properties") or {}
+    partitions, properties = fields.get("partitions"), fields.get("properties") or {}
+    if partitions is None:
+        raise Problem(400, "The request entity cannot be empty.")
+    if isinstance(partitions, bool) or not isinstance(partitions, int) or not isinstance(properties, dict):
+        raise Problem(400, "A number of partitions is expected")
+    if partitions <= 0:
+        raise Problem(406, _TOO_FEW)
+    if partitions > _MOST_PARTITIONS:
+        raise Problem(406, f"Number of partitions should be less than or equal to {_MOST_PARTITIONS}")
+    return partitions, properties
+
+
+async def add_partitions(request: Request) -> Answer:
+    """Give a partitioned topic more partitions."""
+    name = request.topic_name
+    partitions, _ = _partitions(request)
+    now = request.namespaces.partitions(name)
+    if not now:
+        raise Problem(409, f"Topic {name.full} is not the partitioned topic.")
+    if partitions < now:
+        text = f"Desired partitions {partitions} can't be less than the current partitions {now}."
+        raise Problem(422, text)
+    await request.cluster.add_partitions(name, partitions)
+    return Answer()
+
+
+async def partitioned_metadata(request: Request) -> Answer:
+    """The number of partitions; HTTP lookup's partition metadata."""
+    _ = request.namespace
+    name, namespaces = request.topic_name, request.namespaces
+    row = namespaces.partitioned.get(name.full)
+    if row is None and not request.cluster.exists(name):
+        if not request.flag("checkAllowAutoCreation") or not request.cluster.may_create(name):
+            raise Problem(404, f"Topic {name.full} not found")
+        namespaces.check_partition(name)
+        partitions = request.cluster.default_partitions(name) if name.partition < 0 else 0
+        if partitions:
+            await request.cluster.create_partitioned(name, partitions)
+        row = namespaces.partitioned.get(name.full)
+    told: dict[str, Any] = {"partitions": row["partitions"] if row else 0, "deleted": False}
+    return Answer(200, told | ({"properties": row["properties"]} if row and row["properties"] else {}))
+
+
+async def delete(request: Request) -> Answer:
+    """Delete a topic; with force=true, though it has clients."""
+    name = request.topic_name
+    if request.namespaces.partitions(name):
+        raise Problem(
+            409,
+            f"{name.full} is a partitioned topic, instead of calling delete topic, "
+            "please call delete-partitioned-topic.",
+        )
+    await request.topic()
+    await _check_idle(request, [name])
+    await request.cluster.delete_topic(name)
+    return Answer()
+
+
+async def delete_partitioned(request: Request) -> Answer:
+    """Delete a partitioned topic with its partitions; with force=true, though they have clients."""
+    name = request.topic_name
+    if not request.namespaces.partitions(name):
+        if request.cluster.exists(name):
+            raise Problem(
+                409,
+                f"{name.full} is a non-partitioned topic. "
+                "Instead of calling delete-partitioned-topic please call delete.",
+            )
+        raise Problem(404, f"Topic {name.full} not found.")
+    await _check_idle(request, request.cluster.parts(name))
+    await request.cluster.delete_partitioned(name)
+    return Answer()
+
+
+async def _check_idle(request: Request, names: list[TopicName]) -> None:
+    """Raises Problem if a topic has clients, unless force=true."""
+    for name in names if not request.flag("force") else ():
+        if request.cluster.exists(name):
+            topic = await request.cluster.load(name, request.broker)
+            consumers = sum(len(each.consumers) for each in topic.subscriptions.values())
+            if clients := len(topic.producers) + consumers:
+                raise Problem(412, f"Topic has {clients} connected producers/consumers")
+
+
+# -- closing and ending
 
 
 async def unload(request: Request) -> Answer:
-    """Close a topic; clients connect again."""
-    topic = await request.topic()
-    await topic.broker.unload(topic)
+    """Close a topic, or all partitions of one; clients connect again."""
+    name = request.topic_name
+    if not request.namespaces.partitions(name):
+        topic = await request.topic()
+        await topic.broker.unload(topic)
+        return Answer()
+    for part in request.cluster.parts(name):
+        for broker in request.cluster.brokers:
+            if part.full in broker.topics:
+                await broker.unload(broker.topics[part.full])
     return Answer()
 
 
 async def terminate(request: Request) -> Answer:
     """Let a topic take no more messages."""
-    topic = await request.persistent_topic()
-    ledger, entry = await topic.terminate()
-    return Answer(200, {"ledgerId": ledger, "entryId": entry, "partitionIndex": topic.partition})
+    request.refuse_partitioned("Termination of a partitioned topic is not allowed")
+    topic = await request.persistent_topic("Termination")
+    return Answer(200, told_id(await topic.terminate()))
 
 
-_TOPIC: Final = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+async def terminate_partitions(request: Request) -> Answer:
+    """Let a partitioned topic take no more messages."""
+    if not request.namespaces.partitions(request.known_topic()):
+        raise Problem(
+            405,
+            "Termination of a non-partitioned topic is not allowed using partitioned-terminate, "
+            "please use terminate commands",
+        )
+    topics = await request.all_parts("Termination")
+    return Answer(200, {str(topic.partition): told_id(await topic.terminate()) for topic in topics})
+
+
+async def truncate(request: Request) -> Answer:
+    """Delete all messages."""
+    for topic in await request.all_parts("Truncate"):
+        for subscription in topic.subscriptions.values():
+            subscription.skip_before(topic.log.stored)
+        topic.log.open_ledger(topic.scheduler.time_ms)
+        topic.trim()
+        topic.save()
+    return await request.done()
+
+
+async def trim(request: Request) -> Answer:
+    """Delete what no subscription needs, and retention does not keep."""
+    for topic in await request.all_parts("Trim"):
+        topic.trim()
+        topic.save()
+    return await request.done(200)
+
+
+# -- compaction
+
+
+async def compact(request: Request) -> Answer:
+    """Start compaction."""
+    for topic in await request.all_parts("Compaction"):
+        if topic.compaction.status == "RUNNING":
+            raise Problem(409, "Compaction already in progress")
+        topic.scheduler.start(topic.compaction.run())
+    return Answer()
+
+
+async def compaction_status(request: Request) -> Answer:
+    """How compaction is going."""
+    compaction = (await request.persistent_topic("Compaction")).compaction
+    return Answer(200, {"status": compaction.status, "lastError": compaction.error})
+
+
+# -- properties
+
+
+async def _owner_of_properties(request: Request) -> tuple[dict[str, str], PersistentTopic | None]:
+    """The properties of a topic, and the topic, if it is not a partitioned one."""
+    name = request.known_topic()
+    row = request.namespaces.partitioned.get(name.full)
+    if row is not None:
+        return row["properties"], None
+    topic = await request.persistent_topic("Properties")
+    return topic.properties, topic
+
+
+async def _keep(request: Request, topic: PersistentTopic | None, properties: dict[str, str]) -> Answer:
+    name = request.topic_name
+    if topic is None:
+        request.namespaces.create_partitioned(name, request.namespaces.partitions(name), properties)
+    else:
+        topic.properties = properties
+        topic.save()
+    return await request.done()
+
+
+async def properties(request: Request) -> Answer:
+    """The properties of a topic."""
+    return Answer(200, (await _owner_of_properties(request))[0])
+
+
+async def set_properties(request: Request) -> Answer:
+    """Set some properties of a topic."""
+    old, topic = await _owner_of_properties(request)
+    return await _keep(request, topic, {**old, **request.strings()})
+
+
+async def remove_property(request: Request) -> Answer:
+    """Remove a property of a topic."""
+    old, topic = await _owner_of_properties(request)
+    key = request.query.get("key")
+    return await _keep(request, topic, {name: value for name, value in old.items() if name != key})
+
 
 ROUTES: Final[tuple[Route, ...]] = (
-    ("PUT", _TOPIC, create),
-    ("PUT", f"{_TOPIC}/partitions", create_partitioned),
-    ("PUT", f"{_TOPIC}/unload", unload),
-    ("POST", f"{_TOPIC}/terminate", terminate),
+    ("PUT", TOPIC, create),
+    ("DELETE", TOPIC, delete),
+    ("GET", f"{TOPIC}/partitions", partitioned_metadata),
+    ("PUT", f"{TOPIC}/partitions", create_partitioned),
+    ("POST", f"{TOPIC}/partitions", add_partitions),
+    ("DELETE", f"{TOPIC}/partitions", delete_partitioned),
+    ("PUT", f"{TOPIC}/unload", unload),
+    ("POST", f"{TOPIC}/terminate", terminate),
+    ("POST", f"{TOPIC}/terminate/partitions", terminate_partitions),
+    ("DELETE", f"{TOPIC}/truncate", truncate),
+    ("POST", f"{TOPIC}/trim", trim),
+    ("PUT", f"{TOPIC}/compaction", compact),
+    ("GET", f"{TOPIC}/compaction", compaction_status),
+    ("GET", f"{TOPIC}/properties", properties),
+    ("PUT", f"{TOPIC}/properties", set_properties),
+    ("DELETE", f"{TOPIC}/properties", remove_property),
 )

@@ -73,6 +73,7 @@ def flow(connection: Connection, body: Any, frame: Frame) -> None:
     if not 0 < body.messagePermits < 1 << 31:
         raise Violation("FLOW without permits")
     it.permits = int32(it.permits + body.messagePermits)
+    it.last_flow_ms = connection.scheduler.time_ms
     it.subscription.flow(it)
 
 

@@ -1,0 +1,180 @@
+"""Brokers in the admin API, and the lookup of topics over HTTP."""
+
+from dataclasses import asdict
+from typing import Any, Final
+
+from pulsarctl_wire.broker import counters
+from pulsarctl_wire.broker.admin.base import Answer, Problem, Request, Route, plain
+from pulsarctl_wire.broker.admin.metrics import metrics
+from pulsarctl_wire.broker.broker import AnyTopic, Broker
+from pulsarctl_wire.broker.connection import PULSAR_VERSION
+from pulsarctl_wire.broker.housekeeping import check_quotas
+from pulsarctl_wire.broker.persistent import PersistentTopic
+
+_SECRET: Final = ("password", "secret", "token", "params")
+"""Settings with such words in their names are not told."""
+
+
+def broker_id(broker: Broker) -> str:
+    """How the admin API names a broker: by its host and HTTP port."""
+    return broker.http_url.partition("://")[2]
+
+
+async def active(request: Request) -> Answer:
+    """The brokers that are alive, whatever the cluster."""
+    return Answer(200, [broker_id(broker) for broker in request.cluster.brokers if broker.alive])
+
+
+async def leader(request: Request) -> Answer:
+    """The broker that gives bundles away."""
+    first = request.cluster.leader
+    return Answer(200, {"serviceUrl": first.http_url, "brokerId": broker_id(first)})
+
+
+async def healthy(request: Request) -> Answer:
+    """Whether the broker works: it does, as it answers."""
+    await request.broker.journal.synced()
+    return plain("ok")
+
+
+async def version(request: Request) -> Answer:
+    """The version of Pulsar whose behaviour this is."""
+    return plain(PULSAR_VERSION)
+
+
+async def configuration(request: Request) -> Answer:
+    """The settings; what they do not have is as in Pulsar."""
+    lines = {}
+    for name, value in asdict(request.cluster.settings).items():
+        if not any(word in name.lower() for word in _SECRET):
+            lines[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return Answer(200, lines)
+
+
+async def nothing_dynamic(request: Request) -> Answer:
+    """The settings that were changed while the broker runs: none."""
+    return Answer(200, {})
+
+
+async def no_names(request: Request) -> Answer:
+    """The settings that can be changed while the broker runs: none."""
+    return Answer(200, [])
+
+
+async def refuse_change(request: Request) -> Answer:
+    """No setting can be changed while the broker runs."""
+    raise Problem(412, "Can't update non-dynamic configuration")
+
+
+async def internal_configuration(request: Request) -> Answer:
+    """Where brokers keep their data: nowhere that others could use."""
+    store = "memory:local"
+    names = "zookeeperServers configurationStoreServers metadataStoreUrl configurationMetadataStoreUrl"
+    return Answer(200, {**dict.fromkeys(names.split(), store), "ledgersRootPath": "/ledgers"})
+
+
+async def owned(request: Request) -> Answer:
+    """The bundles that a broker owns."""
+    for broker in request.cluster.brokers:
+        if broker_id(broker) == request.named["broker"]:
+            told = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+            return Answer(200, {name: dict(told) for name in request.cluster.owned(broker)})
+    raise Problem(404, f"Broker id '{request.named['broker']}' not found in available brokers.")
+
+
+async def quotas_checked(request: Request) -> Answer:
+    """Check backlog quotas now."""
+    await check_quotas(request.broker)
+    return Answer()
+
+
+# -- statistics
+
+
+def _short(topic: AnyTopic) -> dict[str, Any]:
+    counts, rates = counters.of_topic(topic), topic.broker.rates.of(topic)
+    consumers = sum(len(each.consumers) for each in topic.subscriptions.values())
+    return {
+        "producerCount": len(topic.producers),
+        "consumerCount": consumers,
+        "subscriptionCount": len(topic.subscriptions),
+        "msgRateIn": rates.messages_in,
+        "msgRateOut": rates.messages_out,
+        "msgThroughputIn": rates.bytes_in,
+        "msgThroughputOut": rates.bytes_out,
+        "msgInCount": counts.messages_in,
+        "bytesInCount": counts.bytes_in,
+        "msgOutCount": counts.messages_out,
+        "bytesOutCount": counts.bytes_out,
+        "storageSize": topic.log.size if isinstance(topic, PersistentTopic) else 0,
+    }
+
+
+async def topics(request: Request) -> Answer:
+    """Short statistics of all topics of this broker, by namespace, bundle and kind."""
+    told: dict[str, Any] = {}
+    for name, topic in sorted(request.broker.topics.items()):
+        of_namespace = told.setdefault(topic.name.namespace, {})
+        of_bundle = of_namespace.setdefault(request.cluster.bundle_of(topic.name), {})
+        of_bundle.setdefault(topic.name.domain, {})[name] = _short(topic)
+    return Answer(200, told)
+
+
+async def prometheus(request: Request) -> Answer:
+    """Metrics in the text format of Prometheus."""
+    text = metrics(request.broker).encode()
+    return Answer(200, text, {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+# -- lookup
+
+
+async def lookup(request: Request) -> Answer:
+    """Who owns a topic; somebody does from then on."""
+    _ = request.namespace
+    name, cluster = request.topic_name, request.cluster
+    owner = cluster.owner(name)
+    if owner is None or not owner.alive:
+        owner = cluster.acquire(cluster.candidate(name), name)
+    return Answer(
+        200,
+        {
+            "brokerUrl": owner.service_url,
+            "httpUrl": owner.http_url,
+            "nativeUrl": owner.service_url,
+            "brokerUrlSsl": owner.service_url_tls,
+            **({"httpUrlTls": owner.https_url} if owner.https_url else {}),
+        },
+    )
+
+
+async def bundle(request: Request) -> Answer:
+    """The bundle that a topic is in."""
+    _ = request.namespace
+    return plain(request.cluster.bundle_of(request.topic_name))
+
+
+_BROKERS: Final = "/admin/v2/brokers"
+_LOOKUP: Final = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
+
+ROUTES: Final[tuple[Route, ...]] = (
+    ("GET", _BROKERS, active),
+    ("GET", f"{_BROKERS}/{{cluster}}", active),
+    ("GET", f"{_BROKERS}/leaderBroker", leader),
+    ("GET", f"{_BROKERS}/health", healthy),
+    ("GET", f"{_BROKERS}/ready", healthy),
+    ("GET", f"{_BROKERS}/version", version),
+    ("GET", f"{_BROKERS}/configuration", no_names),
+    ("GET", f"{_BROKERS}/configuration/values", nothing_dynamic),
+    ("GET", f"{_BROKERS}/configuration/runtime", configuration),
+    ("POST", f"{_BROKERS}/configuration/{{name}}/{{value}}", refuse_change),
+    ("DELETE", f"{_BROKERS}/configuration/{{name}}", refuse_change),
+    ("GET", f"{_BROKERS}/internal-configuration", internal_configuration),
+    ("GET", f"{_BROKERS}/backlog-quota-check", quotas_checked),
+    ("GET", f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", owned),
+    ("GET", "/admin/v2/broker-stats/topics", topics),
+    ("GET", "/metrics", prometheus),
+    ("GET", "/metrics/", prometheus),
+    ("GET", _LOOKUP, lookup),
+    ("GET", f"{_LOOKUP}/bundle", bundle),
+)

@@ -1,0 +1,215 @@
+"""Single messages in the admin API: the payload is the body, headers tell the rest."""
+
+import json
+from base64 import b64encode
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from pulsarctl_wire.broker.admin.base import MOST_LONG, TOPIC, Answer, Problem, Request, Route, integer
+from pulsarctl_wire.broker.admin.topics import told_id
+from pulsarctl_wire.broker.log import Entry
+from pulsarctl_wire.broker.persistent import PersistentTopic
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, MessageMetadata
+
+_TIMES: Final = {
+    "publish_time": "publish-time",
+    "event_time": "event-time",
+    "deliver_at_time": "deliver-at-time",
+}
+_VALUES: Final = {
+    "null_value": "null-value",
+    "producer_name": "producer-name",
+    "sequence_id": "sequence-id",
+    "replicated_from": "replicated-from",
+    "partition_key": "partition-key",
+    "uncompressed_size": "uncompressed-size",
+    "encryption_algo": "encryption-algo",
+    "partition_key_b64_encoded": "partition-key-b64-encoded",
+    "marker_type": "marker-type",
+    "txnid_least_bits": "txnid-least-bits",
+    "txnid_most_bits": "txnid-most-bits",
+    "highest_sequence_id": "highest-sequence-id",
+    "uuid": "uuid",
+    "num_chunks_from_msg": "num-chunks-from-msg",
+    "total_chunk_msg_size": "total-chunk-msg-size",
+    "chunk_id": "chunk-id",
+    "null_partition_key": "null-partition-key",
+}
+_BYTES: Final = {
+    "encryption_param": "Base64-encryption-param",
+    "schema_version": "Base64-schema-version",
+    "ordering_key": "Base64-ordering-key",
+}
+
+
+def when(time_ms: int) -> str:
+    """A time as Pulsar writes it: 2026-01-02T03:04:05.006Z, without zeros at the end."""
+    try:
+        time = datetime.fromtimestamp(time_ms / 1000, timezone.utc).replace(microsecond=time_ms % 1000 * 1000)
+    except (ValueError, OverflowError, OSError):
+        return str(time_ms)
+    text = time.strftime("%Y-%m-%dT%H:%M:%S")
+    part = f".{time_ms % 1000:03}".rstrip("0").rstrip(".")
+    return f"{text}{part}Z"
+
+
+def _text(value: Any) -> str:
+    """A header's value."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = as_text(value) if isinstance(value, (str, bytes)) else str(value)
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def _headers(topic: PersistentTopic, entry: Entry, metadata: MessageMetadata) -> dict[str, str]:
+    pairs = {as_text(pair.key): as_text(pair.value) for pair in metadata.properties}
+    headers = {
+        "Message-ID": ":".join(map(str, topic.log.position(entry.index))),
+        "PROPERTY": json.dumps(pairs, separators=(",", ":")),
+        "Is-Encrypted": _text(bool(metadata.encryption_keys)),
+    }
+    added = entry.broker_metadata
+    if added is not None and added.HasField("broker_timestamp"):
+        headers["Broker-Entry-METADATA-timestamp"] = when(added.broker_timestamp)
+    if added is not None and added.HasField("index"):
+        headers["Broker-Entry-METADATA-index"] = str(added.index)
+    if metadata.HasField("num_messages_in_batch"):
+        headers["num-batch-message"] = str(metadata.num_messages_in_batch)
+        headers["batch-size"] = str(len(entry.payload))
+    if metadata.HasField("num_chunks_from_msg"):
+        headers["PROPERTY-TOTAL-CHUNKS"] = str(metadata.num_chunks_from_msg)
+        headers["PROPERTY-CHUNK-ID"] = str(metadata.chunk_id)
+    if metadata.HasField("compression"):
+        headers["compression"] = CompressionType.Name(metadata.compression)
+    for fields, show in ((_TIMES, when), (_VALUES, _text), (_BYTES, _base64)):
+        for field, name in fields.items():
+            if metadata.HasField(field):  # type: ignore[arg-type]
+                headers[name] = show(getattr(metadata, field))
+    for key in metadata.encryption_keys:
+        headers["Base64-encryption-keys"] = _base64(key.SerializeToString())
+    if metadata.HasField("txnid_most_bits"):
+        headers["txn-aborted"] = _text(topic.is_aborted(metadata))
+    headers["txn-uncommitted"] = _text(entry.index >= topic.readable)
+    return {f"X-Pulsar-{name}": value for name, value in headers.items()}
+
+
+def _base64(value: bytes) -> str:
+    return b64encode(value).decode()
+
+
+def _payload(entry: Entry, metadata: MessageMetadata) -> bytes:
+    """The payload, decompressed unless it is encrypted. Raises Problem."""
+    if not metadata.compression or metadata.encryption_keys:
+        return entry.payload
+    from pulsarctl_wire.wire.payload import PayloadError, PayloadTooLarge, decompress
+
+    try:
+        return decompress(metadata.compression, entry.payload, metadata.uncompressed_size)
+    except (PayloadError, PayloadTooLarge, MemoryError) as error:
+        raise Problem(500, str(error)) from None
+
+
+def _told(topic: PersistentTopic, entry: Entry | None) -> Answer:
+    if entry is None:
+        raise Problem(404, "Message not found")
+    metadata = entry.metadata
+    if metadata is None:
+        raise Problem(500, "The metadata of the message is not readable")
+    return Answer(200, _payload(entry, metadata), _headers(topic, entry, metadata))
+
+
+# -- which message
+
+
+async def peek(request: Request) -> Answer:
+    """The nth message, from 1, of a backlog. A subscription that does not exist is made, as Pulsar does."""
+    request.refuse_partitioned("Peek messages on a partitioned topic is not allowed")
+    topic = await request.persistent_topic("Peek messages")
+    number = request.number("number")
+    if number < 1:
+        raise Problem(400, "Messages are numbered from 1")
+    name = request.named["subscription"]
+    found = topic.subscriptions.get(name)
+    if found is None:
+        found = topic.create_subscription(name, topic.log.first)
+        await topic.journal.synced()
+    index = found.nth_open(number)
+    return _told(topic, None if index is None else await topic.log.entry(index, topic.scheduler))
+
+
+async def by_id(request: Request) -> Answer:
+    """A message by its ledger and entry."""
+    request.refuse_partitioned("GetMessageById is not allowed on partitioned-topic")
+    topic = await request.persistent_topic("GetMessageById")
+    ledger, number = request.number("ledger"), request.number("entry")
+    index, there = topic.log.locate(ledger, number)
+    if not any(each.id == ledger for each in topic.log.ledgers):
+        raise Problem(404, "Message id not found")
+    if not there or index >= topic.log.stored:
+        last = ":".join(map(str, topic.log.before(topic.log.stored)))
+        raise Problem(500, f"LastConfirmedEntry is {last} when reading entry {number}")
+    return _told(topic, await topic.log.entry(index, topic.scheduler))
+
+
+async def examine(request: Request) -> Answer:
+    """A message by its number, from 1, from the start or the end of a topic."""
+    request.refuse_partitioned(
+        "Examine messages on a partitioned topic is not allowed, "
+        "please try examine message on specific topic partition"
+    )
+    topic = await request.persistent_topic("Examine messages")
+    number = max(integer(request.query.get("messagePosition", "1"), MOST_LONG), 1)
+    first, stop = topic.log.first, topic.log.stored
+    if stop <= first:
+        raise Problem(412, "Could not examine messages due to the total message is zero")
+    earliest = request.query.get("initialPosition") == "earliest"
+    index = min(first + number - 1, stop - 1) if earliest else max(stop - number, first)
+    return _told(topic, await topic.log.entry(index, topic.scheduler))
+
+
+async def at_time(request: Request) -> Answer:
+    """The id of the first message that is not older than a time, or else of the next one to be sent."""
+    request.refuse_partitioned(
+        "Get message ID by timestamp on a partitioned topic is not allowed, "
+        "please try do it on specific topic partition"
+    )
+    topic = await request.persistent_topic("Get message ID by timestamp")
+    index = await topic.index_at(request.number("timestamp"))
+    return Answer(200, told_id(topic.log.position(index), topic.partition))
+
+
+async def last_id(request: Request) -> Answer:
+    """The id of the last message."""
+    topic = await request.persistent_topic("Get last message ID")
+    entry = await topic.last_entry()
+    if entry is None:
+        return Answer(200, told_id(topic.log.before(topic.log.first), topic.partition))
+    told = told_id(topic.log.position(entry.index), topic.partition)
+    metadata = entry.metadata
+    if metadata is not None and metadata.HasField("num_messages_in_batch"):
+        told |= {"batchIndex": metadata.num_messages_in_batch - 1}
+        told |= {"outstandingAcksInSameBatch": 0, "originalBatchSize": 0}
+    return Answer(200, told)
+
+
+async def size_from(request: Request) -> Answer:
+    """About the bytes of the messages behind one."""
+    request.refuse_partitioned("Get backlog size on a partitioned topic is not allowed")
+    topic = await request.persistent_topic("Get backlog size")
+    fields = request.fields()
+    ids = [fields.get(key) for key in ("ledgerId", "entryId")]
+    if not all(isinstance(each, int) and -1 <= each <= MOST_LONG for each in ids):
+        raise Problem(400, "A message id is expected")
+    index, there = topic.log.locate(int(ids[0] or 0), int(ids[1] or 0))
+    return Answer(200, topic.log.size_from(index + there))
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    ("GET", f"{TOPIC}/subscription/{{subscription}}/position/{{number}}", peek),
+    ("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", by_id),
+    ("GET", f"{TOPIC}/examinemessage", examine),
+    ("GET", f"{TOPIC}/messageid/{{timestamp}}", at_time),
+    ("GET", f"{TOPIC}/lastMessageId", last_id),
+    ("PUT", f"{TOPIC}/backlogSize", size_from),
+)

@@ -1,0 +1,364 @@
+"""Policies of namespaces and of topics in the admin API: a row each.
+
+A row says where a policy is found in paths, its name in a namespace's policies, what its body must be, and
+what is answered while it is not set.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from pulsarctl_wire.broker.admin.base import (
+    MOST_LONG,
+    NAMESPACE,
+    TOPIC,
+    Answer,
+    Problem,
+    Request,
+    Route,
+)
+from pulsarctl_wire.broker.admin.shapes import (
+    AUTO_SUBSCRIPTION,
+    AUTO_TOPIC,
+    DELAYED,
+    INACTIVE,
+    INTERVAL,
+    NO_RATE,
+    NO_SUBSCRIBE,
+    OLD_STRATEGY,
+    PERSISTENCE,
+    PUBLISH,
+    RATE,
+    RETENTION,
+    STRATEGY,
+    SUBSCRIBE,
+    TTL,
+    TYPES,
+    Number,
+    OneOf,
+    Truth,
+)
+from pulsarctl_wire.broker.names import TopicName
+from pulsarctl_wire.broker.policy_names import PER_CLUSTER, of_namespace, of_topic
+from pulsarctl_wire.broker.settings import Settings
+
+# -- answers while a policy is not set
+
+EMPTY: Final = Answer(200)
+NOTHING: Final = Answer(204)
+
+
+class Policy(NamedTuple):
+    """A policy: its path below the namespace or topic, its name in namespaces, what its body must be.
+
+    `unset` is the answer while it is not set; `effective` what counts if it is not set anywhere. `methods` are
+    those that set and remove it.
+    """
+
+    path: str
+    name: str
+    body: Any
+    unset: Answer = EMPTY
+    methods: str = "POST DELETE"
+    effective: Callable[[Settings], Any] | None = None
+
+
+def _is(value: Any) -> Answer:
+    return Answer(200, value)
+
+
+def _count(path: str, name: str, unset: Answer = EMPTY) -> Policy:
+    return Policy(path, name, Number(f"{path} must be 0 or more"), unset)
+
+
+OF_NAMESPACE: Final = (
+    Policy("retention", "retention_policies", RETENTION),
+    Policy("messageTTL", "message_ttl_in_seconds", TTL),
+    Policy("deduplication", "deduplicationEnabled", Truth()),
+    Policy("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", INTERVAL, EMPTY, "POST"),
+    Policy("encryptionRequired", "encryption_required", Truth(), _is(False), "POST"),
+    Policy("publishRate", "publishMaxMessageRate", PUBLISH),
+    Policy("dispatchRate", "topicDispatchRate", RATE),
+    Policy("subscriptionDispatchRate", "subscriptionDispatchRate", RATE),
+    Policy("replicatorDispatchRate", "replicatorDispatchRate", RATE),
+    Policy("subscribeRate", "clusterSubscribeRate", SUBSCRIBE),
+    _count("maxProducersPerTopic", "max_producers_per_topic"),
+    _count("maxConsumersPerTopic", "max_consumers_per_topic"),
+    _count("maxConsumersPerSubscription", "max_consumers_per_subscription"),
+    _count("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
+    _count("maxTopicsPerNamespace", "max_topics_per_namespace", _is(0)),
+    _count("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer"),
+    _count("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription"),
+    _count("subscriptionExpirationTime", "subscription_expiration_time_minutes"),
+    Policy("autoTopicCreation", "autoTopicCreationOverride", AUTO_TOPIC),
+    Policy("autoSubscriptionCreation", "autoSubscriptionCreationOverride", AUTO_SUBSCRIPTION),
+    Policy("inactiveTopicPolicies", "inactive_topic_policies", INACTIVE),
+    Policy("delayedDelivery", "delayed_delivery_policies", DELAYED),
+    Policy(
+        "compactionThreshold",
+        "compaction_threshold",
+        Number("compactionThreshold must be 0 or more", MOST_LONG),
+        methods="PUT DELETE",
+    ),
+    Policy("persistence", "persistence", PERSISTENCE),
+    Policy("subscriptionTypesEnabled", "subscription_types_enabled", TYPES, _is([])),
+    Policy("subscriptionAuthMode", "subscription_auth_mode", OneOf(("None", "Prefix")), _is("None"), "POST"),
+    Policy("schemaCompatibilityStrategy", "schema_compatibility_strategy", STRATEGY, _is("UNDEFINED"), "PUT"),
+    Policy(
+        "schemaAutoUpdateCompatibilityStrategy",
+        "schema_auto_update_compatibility_strategy",
+        OLD_STRATEGY,
+        NOTHING,
+        "PUT",
+    ),
+    Policy("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", Truth(), _is(True), "POST"),
+    Policy("schemaValidationEnforced", "schema_validation_enforced", Truth(), _is(False), "POST"),
+    Policy(
+        "dispatcherPauseOnAckStatePersistent",
+        "dispatcherPauseOnAckStatePersistentEnabled",
+        Truth(True),
+        _is(False),
+    ),
+)
+
+OF_TOPIC: Final = (
+    Policy(
+        "retention",
+        "retention_policies",
+        RETENTION,
+        effective=lambda _: {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
+    ),
+    Policy("messageTTL", "message_ttl_in_seconds", TTL, effective=lambda _: 0),
+    Policy(
+        "deduplicationEnabled",
+        "deduplicationEnabled",
+        Truth(),
+        effective=lambda settings: settings.brokerDeduplicationEnabled,
+    ),
+    Policy("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", INTERVAL),
+    Policy("publishRate", "publishMaxMessageRate", PUBLISH, NOTHING),
+    Policy("dispatchRate", "topicDispatchRate", RATE, effective=lambda _: NO_RATE),
+    Policy("subscriptionDispatchRate", "subscriptionDispatchRate", RATE, effective=lambda _: NO_RATE),
+    Policy("replicatorDispatchRate", "replicatorDispatchRate", RATE, effective=lambda _: NO_RATE),
+    Policy("subscribeRate", "clusterSubscribeRate", SUBSCRIBE, effective=lambda _: NO_SUBSCRIBE),
+    _count("maxProducers", "max_producers_per_topic")._replace(
+        effective=lambda settings: settings.maxProducersPerTopic
+    ),
+    _count("maxConsumers", "max_consumers_per_topic")._replace(
+        effective=lambda settings: settings.maxConsumersPerTopic
+    ),
+    _count("maxConsumersPerSubscription", "max_consumers_per_subscription", NOTHING),
+    _count("maxSubscriptionsPerTopic", "max_subscriptions_per_topic", NOTHING),
+    _count("maxMessageSize", "maxMessageSize", NOTHING),
+    _count("maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer")._replace(
+        effective=lambda settings: settings.maxUnackedMessagesPerConsumer
+    ),
+    _count("maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription")._replace(
+        effective=lambda settings: getattr(settings, "maxUnackedMessagesPerSubscription", 200_000)
+    ),
+    Policy(
+        "compactionThreshold",
+        "compaction_threshold",
+        Number("Invalid value for compactionThreshold", MOST_LONG),
+        effective=lambda _: 0,
+    ),
+    Policy(
+        "autoSubscriptionCreation",
+        "autoSubscriptionCreationOverride",
+        AUTO_SUBSCRIPTION,
+        effective=lambda settings: {"allowAutoSubscriptionCreation": settings.allowAutoSubscriptionCreation},
+    ),
+    Policy(
+        "inactiveTopicPolicies",
+        "inactive_topic_policies",
+        INACTIVE,
+        effective=lambda settings: {
+            "inactiveTopicDeleteMode": getattr(
+                settings, "brokerDeleteInactiveTopicsMode", "delete_when_no_subscriptions"
+            ),
+            "maxInactiveDurationSeconds": getattr(
+                settings, "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds", None
+            )
+            or getattr(settings, "brokerDeleteInactiveTopicsFrequencySeconds", 60),
+            "deleteWhileInactive": getattr(settings, "brokerDeleteInactiveTopicsEnabled", True),
+        },
+    ),
+    Policy(
+        "delayedDelivery",
+        "delayed_delivery_policies",
+        DELAYED,
+        effective=lambda settings: {
+            "tickTime": settings.delayedDeliveryTickTimeMillis,
+            "active": settings.delayedDeliveryEnabled,
+            "maxDeliveryDelayInMillis": 0,
+        },
+    ),
+    Policy(
+        "persistence",
+        "persistence",
+        PERSISTENCE,
+        effective=lambda _: {
+            "bookkeeperEnsemble": 1,
+            "bookkeeperWriteQuorum": 1,
+            "bookkeeperAckQuorum": 1,
+            "managedLedgerMaxMarkDeleteRate": 0.1,
+        },
+    ),
+    Policy("subscriptionTypesEnabled", "subscription_types_enabled", TYPES, _is([])),
+    Policy(
+        "schemaCompatibilityStrategy",
+        "schema_compatibility_strategy",
+        STRATEGY,
+        methods="PUT DELETE",
+        effective=lambda settings: getattr(settings, "schemaCompatibilityStrategy", "FULL"),
+    ),
+    Policy("schemaValidationEnforced", "schema_validation_enforced", Truth(), _is(False), "POST"),
+    Policy(
+        "dispatcherPauseOnAckStatePersistent",
+        "dispatcherPauseOnAckStatePersistentEnabled",
+        Truth(True),
+        _is(False),
+    ),
+)
+
+# -- backlog quotas
+
+DEFAULT_QUOTA: Final = {
+    "limit": 10 << 30,
+    "limitSize": 10 << 30,
+    "limitTime": -1,
+    "policy": "producer_request_hold",
+}
+
+
+def check_retention(retention: dict[str, Any], quotas: list[dict[str, Any]], of: str) -> None:
+    """Raises Problem if less is retained than backlogs may have."""
+    size, minutes = retention["retentionSizeInMB"], retention["retentionTimeInMinutes"]
+    if all(within(quota, size << 20 if size > 0 else size, minutes * 60) for quota in quotas):
+        return
+    raise Problem(
+        412,
+        f"Retention Quota must exceed configured backlog quota for {of}. "
+        "Please increase retention quota and retry",
+    )
+
+
+def within(quota: dict[str, Any], size: int, seconds: int) -> bool:
+    """Whether a backlog quota is smaller than what retention keeps (0 and less: no limit)."""
+    if size <= 0 and seconds <= 0:
+        return True
+    too_large = 0 < size <= quota["limitSize"]
+    return not (too_large or 0 < seconds <= quota["limitTime"])
+
+
+# -- namespaces
+
+
+def changed(request: Request, namespace: str, name: TopicName | None = None) -> None:
+    """A policy of a namespace, or of one topic, was changed: tell the topics."""
+    for broker in request.cluster.brokers:
+        for topic in list(broker.topics.values()):
+            own = name is None or name.parent == topic.name.parent
+            if topic.name.namespace == namespace and own:
+                topic.policies_changed()
+
+
+def set_of_namespace(request: Request, name: str, value: Any) -> None:
+    """Set a policy of the namespace in the path; None removes it."""
+    namespace, cluster = request.namespace_or("Namespace does not exist"), request.cluster
+    request.namespaces.namespaces.setdefault(namespace, {"bundles": cluster.bundles(namespace)})
+    if name in PER_CLUSTER:
+        value = None if value is None else {cluster.settings.clusterName: value}
+        if name == "topicDispatchRate":  # its old name has it too
+            request.namespaces.set_policy(namespace, "clusterDispatchRate", value)
+    request.namespaces.set_policy(namespace, name, value)
+    changed(request, namespace)
+
+
+def _namespace_routes(policy: Policy) -> list[Route]:
+    path = f"{NAMESPACE}/{policy.path}"
+
+    async def get(request: Request) -> Answer:
+        """A policy of a namespace."""
+        namespace = request.namespace_or("Namespace does not exist")
+        cluster = request.cluster.settings.clusterName
+        value = of_namespace(request.namespaces.policies(namespace), policy.name, cluster)
+        return policy.unset if value is None else Answer(200, value)
+
+    async def put(request: Request) -> Answer:
+        """Set a policy of a namespace."""
+        namespace = request.namespace_or("Namespace does not exist")
+        value = policy.body.read(request.body)
+        if policy.name == "retention_policies":
+            quotas = request.namespaces.policies(namespace).get("backlog_quota_map", {})
+            check_retention(value, list(quotas.values()), "namespace")
+        set_of_namespace(request, policy.name, value)
+        return await request.done()
+
+    async def remove(request: Request) -> Answer:
+        """Remove a policy of a namespace."""
+        set_of_namespace(request, policy.name, None)
+        return await request.done()
+
+    return [("GET", path, get), *_changing(policy, path, put, remove)]
+
+
+def _changing(policy: Policy, path: str, put: Any, remove: Any) -> list[Route]:
+    return [(method, path, remove if method == "DELETE" else put) for method in policy.methods.split()]
+
+
+# -- topics
+
+
+def everywhere(request: Request) -> bool:
+    """Whether a policy of all clusters is meant."""
+    return request.flag("isGlobal")
+
+
+def set_of_topic(request: Request, name: TopicName, policy: str, value: Any) -> None:
+    """Set a policy of a topic; None removes it."""
+    request.namespaces.set_topic_policy(name, policy, value, everywhere=everywhere(request))
+    changed(request, name.namespace, name)
+
+
+def own_policies(request: Request, name: TopicName) -> dict[str, Any]:
+    """The policies that a topic has itself."""
+    return request.namespaces.topic_policies(name, everywhere=everywhere(request))
+
+
+def _topic_routes(policy: Policy) -> list[Route]:
+    path = f"{TOPIC}/{policy.path}"
+
+    async def get(request: Request) -> Answer:
+        """A policy of a topic; with applied=true, what counts for it."""
+        name = request.known_topic()
+        value = of_topic(own_policies(request, name), policy.name)
+        if value is None and request.flag("applied"):
+            value = request.namespaces.policy(name, policy.name)
+            if value is None and policy.effective is not None:
+                value = policy.effective(request.cluster.settings)
+        return policy.unset if value is None else Answer(200, value)
+
+    async def put(request: Request) -> Answer:
+        """Set a policy of a topic."""
+        name = request.known_topic()
+        value = policy.body.read(request.query.get("messageTTL", request.body))
+        if policy.name == "retention_policies":
+            quotas = request.namespaces.policy(name, "backlog_quota_map") or {}
+            check_retention(
+                value, [{**DEFAULT_QUOTA, **each} for each in quotas.values()] or [DEFAULT_QUOTA], "topic"
+            )
+        set_of_topic(request, name, policy.name, value)
+        return await request.done()
+
+    async def remove(request: Request) -> Answer:
+        """Remove a policy of a topic."""
+        set_of_topic(request, request.known_topic(), policy.name, None)
+        return await request.done()
+
+    return [("GET", path, get), *_changing(policy, path, put, remove)]
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *(route for policy in OF_NAMESPACE for route in _namespace_routes(policy)),
+    *(route for policy in OF_TOPIC for route in _topic_routes(policy)),
+)

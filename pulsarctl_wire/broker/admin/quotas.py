@@ -1,0 +1,178 @@
+"""Policies in the admin API that are more than a value: backlog quotas, rates of subscriptions, clusters."""
+
+from typing import Any, Final
+
+from pulsarctl_wire.broker.admin.base import NAMESPACE, TOPIC, Answer, Problem, Request, Route
+from pulsarctl_wire.broker.admin.policies import (
+    DEFAULT_QUOTA,
+    changed,
+    own_policies,
+    set_of_namespace,
+    set_of_topic,
+    within,
+)
+from pulsarctl_wire.broker.admin.shapes import NO_RATE, RATE
+from pulsarctl_wire.broker.policy_names import of_topic
+
+_QUOTAS: Final = ("destination_storage", "message_age")
+_POLICIES: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
+
+
+def _quota(request: Request) -> tuple[str, dict[str, Any]]:
+    kind = request.query.get("backlogQuotaType", _QUOTAS[0])
+    if kind not in _QUOTAS:
+        raise Problem(404, "HTTP 404 Not Found")
+    if request.body is None:
+        return kind, {}
+    body = request.fields()
+    size = body.get("limitSize", body.get("limit", -1))
+    seconds, policy = body.get("limitTime", -1), body.get("policy")
+    if not isinstance(size, int) or not isinstance(seconds, int) or policy not in _POLICIES:
+        raise Problem(400, "The quota is not valid")
+    if kind == "destination_storage" and "limitSize" not in body and "limit" in body:
+        size = body["limit"]
+    return kind, {"limit": size, "limitSize": size, "limitTime": seconds, "policy": policy}
+
+
+def _merged(quotas: dict[str, Any] | None, kind: str, quota: dict[str, Any] | None) -> dict[str, Any] | None:
+    merged = {**(quotas or {}), kind: quota}
+    return {key: each for key, each in merged.items() if each} or None
+
+
+def _check_quota(quota: dict[str, Any], retention: Any, of: str) -> None:
+    if retention and quota:
+        size, minutes = retention["retentionSizeInMB"], retention["retentionTimeInMinutes"]
+        if not within(quota, size << 20 if size > 0 else size, minutes * 60):
+            raise Problem(
+                412,
+                f"Backlog Quota exceeds configured retention quota for {of}. "
+                "Please increase retention quota and retry",
+            )
+
+
+async def namespace_quotas(request: Request) -> Answer:
+    """The backlog quotas of a namespace."""
+    namespace = request.namespace_or("Namespace does not exist")
+    return Answer(200, request.namespaces.policies(namespace).get("backlog_quota_map", {}))
+
+
+async def change_namespace_quota(request: Request) -> Answer:
+    """Set a backlog quota of a namespace, or (without a body) remove it."""
+    row = request.namespaces.policies(request.namespace_or("Namespace does not exist"))
+    kind, quota = _quota(request)
+    _check_quota(quota, row.get("retention_policies"), "namespace")
+    set_of_namespace(request, "backlog_quota_map", _merged(row.get("backlog_quota_map"), kind, quota))
+    return await request.done()
+
+
+async def topic_quotas(request: Request) -> Answer:
+    """The backlog quotas of a topic."""
+    name = request.known_topic()
+    if not request.flag("applied"):
+        return Answer(200, of_topic(own_policies(request, name), "backlog_quota_map") or {})
+    quotas = request.namespaces.policy(name, "backlog_quota_map") or {}
+    return Answer(200, {kind: quotas.get(kind, DEFAULT_QUOTA) for kind in _QUOTAS})
+
+
+async def change_topic_quota(request: Request) -> Answer:
+    """Set a backlog quota of a topic, or (without a body) remove it."""
+    name = request.known_topic()
+    kind, quota = _quota(request)
+    _check_quota(quota, request.namespaces.policy(name, "retention_policies"), "topic")
+    quotas = of_topic(own_policies(request, name), "backlog_quota_map")
+    set_of_topic(request, name, "backlog_quota_map", _merged(quotas, kind, quota))
+    return await request.done()
+
+
+# -- dispatch rates of subscriptions
+
+
+async def subscription_rate(request: Request) -> Answer:
+    """The dispatch rate of one subscription."""
+    name = request.known_topic()
+    own = own_policies(request, name).get("subscriptionPolicies", {}).get(request.named["subscription"])
+    value = own["dispatchRate"] if own else None
+    if value is None and request.flag("applied"):
+        value = request.namespaces.policy(name, "subscriptionDispatchRate") or NO_RATE
+    return Answer(200, value)
+
+
+async def change_subscription_rate(request: Request) -> Answer:
+    """Set the dispatch rate of one subscription, or (without a body) remove it."""
+    name = request.known_topic()
+    policies = dict(own_policies(request, name).get("subscriptionPolicies", {}))
+    policies.pop(request.named["subscription"], None)
+    if request.body is not None:
+        policies[request.named["subscription"]] = {"dispatchRate": RATE.read(request.body)}
+    set_of_topic(request, name, "subscriptionPolicies", policies or None)
+    return await request.done()
+
+
+# -- clusters that topics are replicated to: only this one
+
+
+def _only_this(request: Request) -> list[str]:
+    this = request.cluster.settings.clusterName
+    others = [each for each in request.body or () if each != this] if isinstance(request.body, list) else []
+    if not isinstance(request.body, list) or not request.body:
+        raise Problem(412, "ClusterIds should not be null or empty")
+    if others:
+        raise Problem(403, f"Invalid cluster id: {others[0]}")
+    return [this]
+
+
+async def replication(request: Request) -> Answer:
+    """The clusters that a topic is replicated to."""
+    name = request.known_topic()
+    value = own_policies(request, name).get("replicationClusters")
+    if value is None and request.flag("applied"):
+        value = [request.cluster.settings.clusterName]
+    return Answer(200, value)
+
+
+async def set_replication(request: Request) -> Answer:
+    """Set the clusters that a topic is replicated to."""
+    set_of_topic(request, request.known_topic(), "replication_clusters", _only_this(request))
+    return await request.done()
+
+
+async def remove_replication(request: Request) -> Answer:
+    """Replicate a topic as its namespace says."""
+    set_of_topic(request, request.known_topic(), "replication_clusters", None)
+    return await request.done()
+
+
+async def set_namespace_clusters(request: Request) -> Answer:
+    """Set the clusters that a namespace is replicated to, or allowed in."""
+    _ = request.namespace_or("Namespace does not exist")
+    _only_this(request)
+    return Answer(200)
+
+
+async def remove_all(request: Request) -> Answer:
+    """Remove all policies of a topic."""
+    name = request.known_topic()
+    for of_all in (False, True):
+        for policy in list(request.namespaces.topic_policies(name, everywhere=of_all)):
+            request.namespaces.set_topic_policy(name, policy, None, everywhere=of_all)
+    changed(request, name.namespace, name)
+    return await request.done()
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    ("GET", f"{NAMESPACE}/backlogQuotaMap", namespace_quotas),
+    ("POST", f"{NAMESPACE}/backlogQuota", change_namespace_quota),
+    ("DELETE", f"{NAMESPACE}/backlogQuota", change_namespace_quota),
+    ("POST", f"{NAMESPACE}/replication", set_namespace_clusters),
+    ("POST", f"{NAMESPACE}/allowedClusters", set_namespace_clusters),
+    ("GET", f"{TOPIC}/backlogQuotaMap", topic_quotas),
+    ("POST", f"{TOPIC}/backlogQuota", change_topic_quota),
+    ("DELETE", f"{TOPIC}/backlogQuota", change_topic_quota),
+    ("GET", f"{TOPIC}/{{subscription}}/dispatchRate", subscription_rate),
+    ("POST", f"{TOPIC}/{{subscription}}/dispatchRate", change_subscription_rate),
+    ("DELETE", f"{TOPIC}/{{subscription}}/dispatchRate", change_subscription_rate),
+    ("GET", f"{TOPIC}/replication", replication),
+    ("POST", f"{TOPIC}/replication", set_replication),
+    ("DELETE", f"{TOPIC}/replication", remove_replication),
+    ("DELETE", f"{TOPIC}/policies", remove_all),
+)

@@ -1,0 +1,28 @@
+"""Who may do what with the admin API, if the broker asks for rights.
+
+Superusers may do everything; those who rule a tenant, everything in it. Others may look up and look at topics
+that they may produce to or consume from.
+"""
+
+from typing import Final
+
+from pulsarctl_wire.broker.admin.base import Request
+
+_FREE: Final = ("/metrics", "/metrics/", "/admin/v2/brokers/version", "/admin/v2/brokers/ready")
+_ONLY_SUPERUSERS: Final = ("/admin/v2/tenants/", "/admin/v2/clusters/", "/admin/v2/brokers")
+
+
+def is_allowed(request: Request, method: str, path: str, role: str) -> bool:
+    """Whether a role may make a request. Raises InvalidName."""
+    access, named = request.cluster.access, request.named
+    if access.is_super(role) or path in _FREE:
+        return True
+    if path.startswith(_ONLY_SUPERUSERS) or "tenant" not in named:
+        return False
+    if role in request.namespaces.tenants.get(named["tenant"], {}).get("adminRoles", ()):
+        return True
+    if method != "GET" or "namespace" not in named:
+        return False
+    if "topic" in named:
+        return access.may(role, request.topic_name, "produce", "consume")
+    return path.endswith("/topics") and access.may_list(role, f"{named['tenant']}/{named['namespace']}")

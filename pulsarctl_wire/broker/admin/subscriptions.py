@@ -1,0 +1,239 @@
+"""Subscriptions in the admin API."""
+
+from typing import Any, Final
+
+from pulsarctl_wire.broker.admin.base import MOST_LONG, TOPIC, Answer, Problem, Request, Route
+from pulsarctl_wire.broker.persistent import PersistentTopic
+from pulsarctl_wire.broker.subscription import Subscription
+
+_FEW: Final = 1000
+"""Messages of a backlog that are left alone when consumers are about to get them."""
+
+_START: Final = {"ledgerId": -1, "entryId": -1}
+_END: Final = {"ledgerId": MOST_LONG, "entryId": MOST_LONG}
+
+
+def _message_id(request: Request) -> dict[str, Any]:
+    """The message id in the body: an object, "earliest", "latest" or nothing, which means the latter."""
+    body = request.body
+    if body in ("earliest", "latest", None):
+        return _START if body == "earliest" else _END
+    told = {"ledgerId": MOST_LONG, "entryId": MOST_LONG, "isExcluded": False, **request.fields()}
+    if any(isinstance(told[key], bool) or not isinstance(told[key], int) for key in ("ledgerId", "entryId")):
+        raise Problem(400, "A message id is expected")
+    return told
+
+
+def _index(topic: PersistentTopic, told: dict[str, Any]) -> int:
+    """The index that a message id means."""
+    if told["ledgerId"] == _END["ledgerId"]:
+        return topic.log.end
+    index, there = topic.log.locate(told["ledgerId"], told["entryId"])
+    return max(index + 1 if there and told.get("isExcluded") else index, topic.log.first)
+
+
+# -- creating and deleting
+
+
+async def names(request: Request) -> Answer:
+    """The subscriptions of a topic, or of all its partitions."""
+    name = request.known_topic()
+    found: dict[str, None] = {}
+    if request.namespaces.partitions(name):
+        topics: list[Any] = [
+            await request.cluster.load(part, request.broker) for part in request.cluster.parts(name)
+        ]
+    else:
+        topics = [await request.topic()]
+    for topic in topics:
+        found.update(dict.fromkeys(topic.subscriptions))
+    return Answer(200, list(found))
+
+
+async def create(request: Request) -> Answer:
+    """Create a subscription; the topic is made if there is none and that is allowed."""
+    _ = request.namespace
+    name, subscription, told = request.topic_name, request.named["subscription"], _message_id(request)
+    cluster = request.cluster
+    properties = told.get("properties") or {}
+    if not cluster.exists(name) and not request.namespaces.partitions(name):
+        if not name.is_persistent or not cluster.may_create(name):
+            raise Problem(412, "Topic does not exist and cannot be auto-created")
+        request.namespaces.check_partition(name)
+        await cluster.create_topic(name)
+    topics = await request.all_parts("Create subscription")
+    new = [topic for topic in topics if subscription not in topic.subscriptions]
+    if not new:
+        raise Problem(409, "Subscription already exists for topic")
+    for topic in new:
+        made = topic.create_subscription(subscription, _index(topic, told))
+        made.set_properties({key: str(value) for key, value in properties.items()})
+    return await request.done()
+
+
+async def delete(request: Request) -> Answer:
+    """Delete a subscription; with force=true, though it has consumers."""
+    topics = await request.all_parts("Unsubscribe")
+    found = [topic for topic in topics if request.named["subscription"] in topic.subscriptions]
+    if not found:
+        request.subscription(topics[0])
+    for subscription in map(request.subscription, found):
+        if subscription.consumers and not request.flag("force"):
+            raise Problem(412, "Subscription has active connected consumers")
+        await subscription.delete(asked_by=None, force=True)
+    return await request.done()
+
+
+# -- skipping
+
+
+async def skip(request: Request) -> Answer:
+    """Skip the next messages."""
+    request.refuse_partitioned("Skip messages on a partitioned topic is not allowed")
+    subscription = request.subscription(await request.persistent_topic("Skip messages"))
+    subscription.skip_entries(max(request.number("number"), 0))
+    return await request.done()
+
+
+async def skip_all(request: Request) -> Answer:
+    """Skip all messages."""
+    for topic in await request.all_parts("Skip all messages"):
+        request.subscription(topic).skip_before(topic.log.stored)
+    return await request.done()
+
+
+async def _expire(request: Request, topic: PersistentTopic, subscription: Subscription) -> Problem | None:
+    """Expire messages that are older than the path says. Returns why not."""
+    before = topic.scheduler.time_ms - request.number("seconds") * 1000
+    index = await topic.index_at(before)
+    quiet = subscription.consumers and subscription.backlog < _FEW and index <= subscription.cursor.mark
+    if not subscription.backlog or quiet:
+        return Problem(
+            409,
+            f"Expire message by timestamp not issued on topic {topic.name.full} for subscription "
+            f"{subscription.name} due to ongoing message expiration not finished or subscription almost "
+            "catch  up. If it's performed on a partitioned topic operation might succeeded on other "
+            "partitions, please check stats of individual partition.",
+        )
+    subscription.expire(index)
+    return None
+
+
+async def expire(request: Request) -> Answer:
+    """Skip messages that are older than some seconds."""
+    for topic in await request.all_parts("Expire messages"):
+        _raise_one([await _expire(request, topic, request.subscription(topic))])
+    return await request.done()
+
+
+async def expire_all(request: Request) -> Answer:
+    """Skip messages that are older than some seconds, in all subscriptions."""
+    topics = await request.all_parts("Expire messages")
+    all_of_them = [each for topic in topics for each in topic.subscriptions.values()]
+    _raise_one([await _expire(request, each.topic, each) for each in all_of_them])
+    return await request.done()
+
+
+def _raise_one(problems: list[Problem | None]) -> None:
+    for problem in filter(None, problems):
+        raise problem
+
+
+async def expire_at(request: Request) -> Answer:
+    """Skip messages up to one."""
+    request.refuse_partitioned("Expire message at position is not supported for partitioned-topic")
+    topic = await request.persistent_topic("Expire messages")
+    subscription, told = request.subscription(topic), _message_id(request)
+    index, there = topic.log.locate(told["ledgerId"], told["entryId"])
+    if not subscription.backlog:
+        raise Problem(
+            409,
+            f"Expire message by position not issued on topic {topic.name.full} for subscription "
+            f"{subscription.name} due to ongoing message expiration not finished or invalid message "
+            "position provided.",
+        )
+    subscription.expire(index + 1 if there and not told["isExcluded"] else index)
+    return await request.done()
+
+
+# -- going to another place
+
+
+async def reset_to_time(request: Request) -> Answer:
+    """Go to the first message that is not older than a time."""
+    for topic in await request.all_parts("Reset cursor"):
+        subscription = request.subscription(topic)
+        await subscription.reset(await topic.index_at(request.number("timestamp")))
+    return await request.done()
+
+
+async def reset_to_message(request: Request) -> Answer:
+    """Go to a message."""
+    request.refuse_partitioned("Reset-cursor at position is not allowed for partitioned-topic")
+    topic = await request.persistent_topic("Reset cursor")
+    await request.subscription(topic).reset(_index(topic, _message_id(request)))
+    return await request.done()
+
+
+# -- looking at it
+
+
+async def properties(request: Request) -> Answer:
+    """The properties of a subscription."""
+    return Answer(200, request.subscription((await request.all_parts())[0]).cursor.properties)
+
+
+async def set_properties(request: Request) -> Answer:
+    """Set the properties of a subscription."""
+    for topic in await request.all_parts():
+        request.subscription(topic).set_properties(request.strings())
+    return await request.done()
+
+
+async def analyze(request: Request) -> Answer:
+    """Count the messages of a backlog."""
+    request.refuse_partitioned("Analyze backlog on a partitioned topic is not allowed")
+    topic = await request.persistent_topic("Analyze backlog")
+    cursor = request.subscription(topic).cursor
+    entries = messages = 0
+    first = last = cursor.next_open(cursor.mark)
+    index = first
+    while index < topic.log.stored:
+        entry = await topic.log.entry(index, topic.scheduler)
+        entries, last = entries + 1, index
+        messages += 1 if entry is None else entry.count
+        index = cursor.next_open(index + 1)
+    counted: dict[str, Any] = {"entries": entries, "messages": messages, "aborted": False}
+    for kind in ("Rejected", "Accepted", "Rescheduled"):
+        counted[f"filter{kind}Entries"] = entries if kind == "Accepted" else 0
+        counted[f"filter{kind}Messages"] = messages if kind == "Accepted" else 0
+    if entries:
+        for key, index in (("firstMessageId", first), ("lastMessageId", last)):
+            counted[key] = ":".join(map(str, topic.log.position(index)))
+    return Answer(200, counted)
+
+
+async def not_replicated(request: Request) -> Answer:
+    """Whether a subscription is replicated: never."""
+    topics = await request.all_parts()
+    return Answer(200, {topic.name.full: False for topic in topics if request.subscription(topic)})
+
+
+_ONE: Final = f"{TOPIC}/subscription/{{subscription}}"
+
+ROUTES: Final[tuple[Route, ...]] = (
+    ("GET", f"{TOPIC}/subscriptions", names),
+    ("PUT", _ONE, create),
+    ("DELETE", _ONE, delete),
+    ("POST", f"{_ONE}/skip/{{number}}", skip),
+    ("POST", f"{_ONE}/skip_all", skip_all),
+    ("POST", f"{_ONE}/expireMessages/{{seconds}}", expire),
+    ("POST", f"{_ONE}/expireMessages", expire_at),
+    ("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", expire_all),
+    ("POST", f"{_ONE}/resetcursor/{{timestamp}}", reset_to_time),
+    ("POST", f"{_ONE}/resetcursor", reset_to_message),
+    ("GET", f"{_ONE}/properties", properties),
+    ("PUT", f"{_ONE}/properties", set_properties),
+    ("POST", f"{_ONE}/analyzeBacklog", analyze),
+    ("GET", f"{_ONE}/replicatedSubscriptionStatus", not_replicated),
+)

@@ -1,0 +1,106 @@
+"""Transactions in the admin API (v3)."""
+
+from typing import Any, Final
+
+from pulsarctl_wire.broker.admin.base import MOST_LONG, Answer, Problem, Request, Route
+from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.transactions import COORDINATORS, Id, key_of
+
+
+def _id(request: Request) -> Id:
+    """The id of the transaction in the path."""
+    most, least = (request.number(name) % (2 * (MOST_LONG + 1)) for name in ("most", "least"))
+    return most, least
+
+
+def _check(request: Request) -> None:
+    if not request.cluster.settings.transactionCoordinatorEnabled:
+        raise Problem(503, "This Broker is not configured with transactionCoordinatorEnabled=true.")
+
+
+async def metadata(request: Request) -> Answer:
+    """An open transaction: what it touched, and when it ends by itself."""
+    _check(request)
+    txn = _id(request)
+    try:
+        row = request.cluster.transactions.get(txn)
+    except Refused as refused:
+        raise Problem(404, str(refused)) from None
+    acked: dict[str, dict[str, Any]] = {}
+    for topic, subscription in row["subscriptions"]:
+        acked.setdefault(topic, {})[subscription] = {"cumulativeAckPosition": None}
+    return Answer(
+        200,
+        {
+            "txnId": f"({txn[0]},{txn[1]})",
+            "status": "OPEN",
+            "openTimestamp": row["opened"],
+            "timeoutAt": row["ttl"],
+            "producedPartitions": {
+                topic: {"startPosition": None, "aborted": False} for topic in row["topics"]
+            },
+            "ackedPartitions": acked,
+        },
+    )
+
+
+async def coordinators(request: Request) -> Answer:
+    """The coordinators."""
+    _check(request)
+    url = request.broker.service_url
+    return Answer(200, [{"id": number, "brokerServiceUrl": url} for number in range(COORDINATORS)])
+
+
+async def abort(request: Request) -> Answer:
+    """Abort a transaction."""
+    _check(request)
+    try:
+        await request.cluster.transactions.end(_id(request), commit=False)
+    except Refused as refused:
+        raise Problem(404, str(refused)) from None
+    return Answer()
+
+
+async def buffer(request: Request) -> Answer:
+    """The transactions that have messages in a topic."""
+    _check(request)
+    topic = await request.persistent_topic("Transaction buffer")
+    ledger, entry = topic.log.before(topic.readable)
+    table = topic.journal.table(f"txn-open/{topic.log.number}")
+    return Answer(
+        200,
+        {
+            "state": "Ready",
+            "maxReadPosition": f"{ledger}:{entry}",
+            "ongoingTxnSize": len(table),
+            "totalAbortedTransactions": len(topic.journal.table(f"txn-aborted/{topic.log.number}")),
+        },
+    )
+
+
+async def slow(request: Request) -> Answer:
+    """The transactions that are open for longer than a time (ms)."""
+    _check(request)
+    now, told = request.broker.scheduler.time_ms, {}
+    for key, row in request.broker.journal.table("transactions").items():
+        most, _, least = key.partition("/")
+        if now - row["opened"] >= request.number("timeout"):
+            txn = int(most), int(least)
+            told[key_of(txn)] = {
+                "txnId": f"({most},{least})",
+                "status": "OPEN",
+                "openTimestamp": row["opened"],
+                "timeoutAt": row["ttl"],
+            }
+    return Answer(200, told)
+
+
+_V3: Final = "/admin/v3/transactions"
+
+ROUTES: Final[tuple[Route, ...]] = (
+    ("GET", f"{_V3}/coordinators", coordinators),
+    ("GET", f"{_V3}/transactionMetadata/{{most}}/{{least}}", metadata),
+    ("GET", f"{_V3}/slowTransactions/{{timeout}}", slow),
+    ("POST", f"{_V3}/abortTransaction/{{most}}/{{least}}", abort),
+    ("GET", f"{_V3}/transactionBufferStats/{{tenant}}/{{namespace}}/{{topic}}", buffer),
+)

@@ -1,0 +1,164 @@
+"""The admin API over HTTP: what `admin` answers, for browsers and clients that are on this machine.
+
+Requests must name this machine as their host, and come from no page of another site: otherwise any web page
+could use the broker of whoever looks at it (CSRF, DNS rebinding).
+"""
+
+import asyncio
+import json
+import socket
+import ssl
+import traceback
+from base64 import b64decode
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from pulsarctl_wire.broker.access import Refusal
+from pulsarctl_wire.broker.admin import Answer
+from pulsarctl_wire.broker.broker import Broker
+from pulsarctl_wire.broker.server import common_name, report
+from pulsarctl_wire.net.settings import Address
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.server import Server
+
+MOST_BODY: Final = 1024 * 1024
+"""Bytes that a request's body may have: aiohttp's default."""
+
+_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def _host_of(netloc: str) -> str:
+    """The host in HOST:PORT; empty if it is malformed."""
+    try:
+        return (urlsplit(f"//{netloc}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _failed(status: int, reason: str) -> web.Response:
+    return web.Response(
+        status=status, body=json.dumps({"reason": reason}).encode(), content_type="application/json"
+    )
+
+
+class Api:
+    """The HTTP port of a broker. `hosts` are names that requests may use for it, besides loopback's."""
+
+    def __init__(self, server: "Server", broker: Broker, hosts: frozenset[str]) -> None:
+        self._server = server
+        self._broker = broker
+        self._hosts = _LOCAL | {host.lower() for host in hosts}
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request."""
+        refusal = self._refusal(request)
+        if refusal:
+            return _failed(403, refusal)
+        try:
+            role = self._role(request)
+        except Refusal:
+            return _failed(401, "Authentication required")
+        try:
+            body = self._read(await request.read())
+        except web.HTTPRequestEntityTooLarge:
+            return _failed(413, f"The body is larger than {MOST_BODY} bytes")
+        except (ValueError, RecursionError):
+            return _failed(400, "The body is no JSON")
+        try:
+            answer = await self._server.admin(
+                request.method, request.rel_url.raw_path_qs, body, self._broker, role=role, follow=False
+            )
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            report("".join(traceback.format_exception(error)))
+            return _failed(500, "An unexpected error occurred in the server")
+        return _response(answer)
+
+    def _refusal(self, request: web.BaseRequest) -> str:
+        """Why a request is not served; "" if it is."""
+        host = _host_of(request.headers.get("Host", ""))
+        if host not in self._hosts:
+            return "The host of the request is not this broker"
+        for origin in request.headers.getall("Origin", ()):
+            if _host_of(origin.partition("://")[2]) not in self._hosts:
+                return "The request comes from a page of another site"
+        if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return "The request comes from a page of another site"
+        return ""
+
+    def _role(self, request: web.BaseRequest) -> str | None:
+        """Who asks; None if nobody has to say who he is. Raises Refusal."""
+        access = self._broker.cluster.access
+        if not access.authenticates or request.path.rstrip("/") == "/metrics":
+            return None
+        method, _, data = request.headers.get("Authorization", "").partition(" ")
+        credentials = data.strip().encode()
+        if method == "Basic":
+            try:
+                credentials = b64decode(credentials, validate=True)
+            except ValueError:
+                raise Refusal("malformed credentials") from None
+        kind = {"Bearer": "token", "Basic": "basic"}.get(method, "tls")
+        now = self._broker.scheduler.time_ms
+        return access.authenticate(
+            kind, credentials, common_name(request.get_extra_info("peercert")), now
+        ).name
+
+    @staticmethod
+    def _read(data: bytes) -> Any:
+        """The JSON of a body; None if it is empty. Raises ValueError."""
+        return json.loads(data, parse_constant=_no_constant) if data.strip() else None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _response(answer: Answer) -> web.Response:
+    headers = dict(answer.headers)
+    if answer.value is None:
+        return web.Response(status=answer.status, headers=headers)
+    headers.setdefault("Content-Type", "application/json")
+    if isinstance(answer.value, bytes):
+        return web.Response(status=answer.status, headers=headers, body=answer.value)
+    text = json.dumps(answer.value, separators=(",", ":"))
+    return web.Response(status=answer.status, headers=headers, body=text.encode("utf-8", "replace"))
+
+
+class Port:
+    """A socket that the API is served at."""
+
+    def __init__(self, runner: web.ServerRunner, address: Address) -> None:
+        self._runner = runner
+        self.address = address
+
+    async def close(self) -> None:
+        """Stop serving."""
+        await self._runner.cleanup()
+
+
+async def serve(
+    server: "Server",
+    broker: Broker,
+    sock: socket.socket,
+    *,
+    hosts: frozenset[str] = frozenset(),
+    tls: ssl.SSLContext | None = None,
+) -> Port:
+    """Serve the API of a broker at a bound socket; `hosts` are further names that requests may use for it."""
+    address = Address(*sock.getsockname()[:2])
+    advertised = {_host_of(url.partition("://")[2]) for url in (broker.service_url, broker.http_url)}
+    api = Api(server, broker, hosts | {address.host} | (advertised - {""}))
+    low_level = web.Server(api.handle, access_log=None)
+    runner = web.ServerRunner(low_level, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.SockSite(runner, sock, ssl_context=tls).start()
+    if tls is None:
+        broker.http_url = broker.http_url or f"http://{address}"
+    else:
+        broker.https_url = broker.https_url or f"https://{address}"
+    return Port(runner, address)
