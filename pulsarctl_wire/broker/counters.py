@@ -24,7 +24,7 @@ class Counts(NamedTuple):
     expired: float = 0
 
 
-ZERO: Final = Counts()
+ZERO: Final = Counts(*[0.0] * len(Counts._fields))
 
 
 def of_producer(producer: Any) -> Counts:

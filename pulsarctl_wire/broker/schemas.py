@@ -1,6 +1,7 @@
 """The schemas of topics, by version. Source: schema/SchemaRegistryServiceImpl, BookkeeperSchemaStorage (4.0).
 
-Stored as rows of "schemas": tenant/namespace/topic -> {"versions": [{type, data, properties, time}]}.
+Stored as rows of "schemas": tenant/namespace/topic -> {"versions": [{type, data, properties, time}]};
+a version that deleted all before it is null.
 """
 
 from base64 import b64decode, b64encode
@@ -50,8 +51,9 @@ class Schemas:
 
     def versions(self, name: TopicName) -> list[Stored]:
         """The versions of a topic's schema, the oldest first."""
-        row = self._rows.get(name.schema_key, {"versions": []})
-        return [_stored(number, each) for number, each in enumerate(row["versions"]) if each is not None]
+        rows = list(enumerate(self._rows.get(name.schema_key, {"versions": []})["versions"]))
+        deleted = max((number for number, row in rows if row is None), default=-1)
+        return [_stored(number, row) for number, row in rows[deleted + 1 :]]
 
     def get(self, name: TopicName, version: bytes = b"") -> Stored | None:
         """A version of a topic's schema, or the latest one."""
@@ -88,6 +90,12 @@ class Schemas:
         why = incompatible(versions, schema, strategy, consumer=True)
         if why:
             raise Refused("IncompatibleSchema", why)
+
+    def retract(self, name: TopicName) -> int:
+        """Delete all versions, which is a version itself; returns its number."""
+        rows = self._rows.get(name.schema_key, {"versions": []})["versions"]
+        self._journal.put("schemas", name.schema_key, {"versions": [*rows, None]})
+        return len(rows)
 
     def delete(self, name: TopicName) -> None:
         """Delete all versions."""

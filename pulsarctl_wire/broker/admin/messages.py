@@ -76,7 +76,7 @@ def _headers(topic: PersistentTopic, entry: Entry, metadata: MessageMetadata) ->
         headers["Broker-Entry-METADATA-index"] = str(added.index)
     if metadata.HasField("num_messages_in_batch"):
         headers["num-batch-message"] = str(metadata.num_messages_in_batch)
-        headers["batch-size"] = str(len(entry.payload))
+        headers["batch-size"] = str(len(entry.data) - metadata.ByteSize())
     if metadata.HasField("num_chunks_from_msg"):
         headers["PROPERTY-TOTAL-CHUNKS"] = str(metadata.num_chunks_from_msg)
         headers["PROPERTY-CHUNK-ID"] = str(metadata.chunk_id)

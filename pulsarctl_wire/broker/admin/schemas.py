@@ -150,9 +150,11 @@ async def post(request: Request) -> Answer:
 async def delete(request: Request) -> Answer:
     """Delete all versions; answers the number of the deletion."""
     _ = request.namespace
-    row = request.broker.journal.table("schemas").get(request.topic_name.schema_key, {"versions": []})
-    number = -1 if request.flag("force") else len(row["versions"])
-    request.cluster.schemas.delete(request.topic_name)
+    number = -1
+    if request.flag("force"):
+        request.cluster.schemas.delete(request.topic_name)
+    else:
+        number = request.cluster.schemas.retract(request.topic_name)
     await request.done()
     return Answer(200, {"version": number})
 

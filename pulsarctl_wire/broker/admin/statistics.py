@@ -6,6 +6,7 @@ from typing import Any, Final
 from pulsarctl_wire.broker import counters
 from pulsarctl_wire.broker.admin.base import TOPIC, Answer, Problem, Request, Route
 from pulsarctl_wire.broker.admin.messages import when
+from pulsarctl_wire.broker.admin.topics import confirmed
 from pulsarctl_wire.broker.broker import AnyTopic
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer
 from pulsarctl_wire.broker.counters import Counts, Rates
@@ -414,21 +415,13 @@ def internal(topic: AnyTopic) -> dict[str, Any]:
         "lastLedgerCreatedTimestamp": when(last.opened_ms),
         "waitingCursorsCount": sum(each["waitingReadOp"] for each in cursors.values()),
         "pendingAddEntriesCount": log.end - log.stored,
-        "lastConfirmedEntry": _last_of(topic),
+        "lastConfirmedEntry": ":".join(map(str, confirmed(topic))),
         "state": "Terminated" if topic.terminated else "LedgerOpened",
         "ledgers": ledgers,
         "cursors": cursors,
         "schemaLedgers": [],
         "compactedLedger": dict(_NO_LEDGER),
     }
-
-
-def _last_of(topic: PersistentTopic) -> str:
-    """The id of the last entry; entry -1 of the last ledger if there is none at all."""
-    log = topic.log
-    if log.stored > log.first:
-        return ":".join(map(str, log.position(log.stored - 1)))
-    return f"{log.ledgers[-1].id}:-1"
 
 
 async def internal_stats(request: Request) -> Answer:

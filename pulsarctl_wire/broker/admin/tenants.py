@@ -43,7 +43,9 @@ async def cluster(request: Request) -> Answer:
         "tlsAllowInsecureConnection": False,
         "brokerClientTlsEnabledWithKeyStore": False,
     }
-    return Answer(200, {**_cluster(request), **flags})
+    stores = {"brokerClientTlsTrustStoreType": "JKS", "brokerClientTlsKeyStoreType": "JKS"}
+    own = request.named["cluster"] == request.cluster.settings.clusterName
+    return Answer(200, {**_cluster(request), **flags, **(stores if own else {})})
 
 
 async def create_cluster(request: Request) -> Answer:

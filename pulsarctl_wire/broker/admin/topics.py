@@ -18,6 +18,12 @@ def told_id(position: Position, partition: int = -1) -> dict[str, int]:
     return {**ids, "batchIndex": -1, "batchSize": 0}
 
 
+def confirmed(topic: PersistentTopic) -> Position:
+    """The id of the last entry in the last ledger; entry -1 if it has none."""
+    ledger = topic.log.ledgers[-1]
+    return Position(ledger.id, topic.log.stored - ledger.first - 1)
+
+
 # -- creating and deleting
 
 
@@ -166,7 +172,8 @@ async def terminate(request: Request) -> Answer:
     """Let a topic take no more messages."""
     request.refuse_partitioned("Termination of a partitioned topic is not allowed")
     topic = await request.persistent_topic("Termination")
-    return Answer(200, told_id(await topic.terminate()))
+    await topic.terminate()
+    return Answer(200, told_id(confirmed(topic)))
 
 
 async def terminate_partitions(request: Request) -> Answer:
@@ -178,7 +185,9 @@ async def terminate_partitions(request: Request) -> Answer:
             "please use terminate commands",
         )
     topics = await request.all_parts("Termination")
-    return Answer(200, {str(topic.partition): told_id(await topic.terminate()) for topic in topics})
+    for topic in topics:
+        await topic.terminate()
+    return Answer(200, {str(topic.partition): told_id(confirmed(topic)) for topic in topics})
 
 
 async def truncate(request: Request) -> Answer:
