@@ -4,12 +4,12 @@ Requests must name this machine as their host, and come from no page of another 
 could use the broker of whoever looks at it (CSRF, DNS rebinding).
 """
 
-import asyncio
 import json
 import socket
 import ssl
 import traceback
 from base64 import b64decode
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -18,8 +18,10 @@ from aiohttp import web
 from pulsarctl_wire.broker.access import Refusal
 from pulsarctl_wire.broker.admin import Answer
 from pulsarctl_wire.broker.broker import Broker
+from pulsarctl_wire.broker.control import PREFIX, answer_http
 from pulsarctl_wire.broker.server import common_name, report
 from pulsarctl_wire.net.settings import Address
+from pulsarctl_wire.net.sockets import ANY_HOST
 
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.server import Server
@@ -38,6 +40,14 @@ def _host_of(netloc: str) -> str:
         return ""
 
 
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def _failed(status: int, reason: str) -> web.Response:
     return web.Response(
         status=status, body=json.dumps({"reason": reason}).encode(), content_type="application/json"
@@ -45,12 +55,20 @@ def _failed(status: int, reason: str) -> web.Response:
 
 
 class Api:
-    """The HTTP port of a broker. `hosts` are names that requests may use for it, besides loopback's."""
+    """The HTTP port of a broker, bound to the address `host`."""
 
-    def __init__(self, server: "Server", broker: Broker, hosts: frozenset[str]) -> None:
+    def __init__(self, server: "Server", broker: Broker, host: str) -> None:
         self._server = server
         self._broker = broker
-        self._hosts = _LOCAL | {host.lower() for host in hosts}
+        self._any_address = host in ANY_HOST
+        self._hosts = {*_LOCAL, host}
+
+    def _is_own(self, netloc: str) -> bool:
+        """Whether HOST:PORT is this broker; addresses cannot be rebound, unlike names."""
+        host = _host_of(netloc)
+        urls = (self._broker.service_url, self._broker.http_url, self._broker.https_url)
+        own = self._hosts | {_host_of(url.partition("://")[2]) for url in urls}
+        return bool(host) and (host in own or (self._any_address and _is_address(host)))
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
@@ -62,29 +80,37 @@ class Api:
         except Refusal:
             return _failed(401, "Authentication required")
         try:
-            body = self._read(await request.read())
+            data = await request.read()
         except web.HTTPRequestEntityTooLarge:
             return _failed(413, f"The body is larger than {MOST_BODY} bytes")
-        except (ValueError, RecursionError):
-            return _failed(400, "The body is no JSON")
         try:
+            if request.path.startswith(PREFIX):
+                return await self._control(request, data, role)
+            body = self._read(data)
             answer = await self._server.admin(
                 request.method, request.rel_url.raw_path_qs, body, self._broker, role=role, follow=False
             )
-        except asyncio.CancelledError:
-            raise
+        except _NoJson:
+            return _failed(400, "The body is no JSON")
         except Exception as error:
             report("".join(traceback.format_exception(error)))
             return _failed(500, "An unexpected error occurred in the server")
         return _response(answer)
 
+    async def _control(self, request: web.BaseRequest, data: bytes, role: str | None) -> web.Response:
+        """Answer a request that controls the broker (control.py)."""
+        if role is not None and not self._broker.cluster.access.is_super(role):
+            return _failed(401, f"{role} may not control the broker")
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        status, told = await answer_http(self._server, request.method, request.path, headers, data)
+        return _response(Answer(status, told))
+
     def _refusal(self, request: web.BaseRequest) -> str:
         """Why a request is not served; "" if it is."""
-        host = _host_of(request.headers.get("Host", ""))
-        if host not in self._hosts:
+        if not self._is_own(request.headers.get("Host", "")):
             return "The host of the request is not this broker"
         for origin in request.headers.getall("Origin", ()):
-            if _host_of(origin.partition("://")[2]) not in self._hosts:
+            if not self._is_own(origin.partition("://")[2]):
                 return "The request comes from a page of another site"
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return "The request comes from a page of another site"
@@ -110,8 +136,15 @@ class Api:
 
     @staticmethod
     def _read(data: bytes) -> Any:
-        """The JSON of a body; None if it is empty. Raises ValueError."""
-        return json.loads(data, parse_constant=_no_constant) if data.strip() else None
+        """The JSON of a body; None if it is empty. Raises _NoJson."""
+        try:
+            return json.loads(data, parse_constant=_no_constant) if data.strip() else None
+        except (ValueError, RecursionError):
+            raise _NoJson from None
+
+
+class _NoJson(Exception):
+    """A body is no JSON."""
 
 
 def _no_constant(name: str) -> None:
@@ -129,36 +162,17 @@ def _response(answer: Answer) -> web.Response:
     return web.Response(status=answer.status, headers=headers, body=text.encode("utf-8", "replace"))
 
 
-class Port:
-    """A socket that the API is served at."""
-
-    def __init__(self, runner: web.ServerRunner, address: Address) -> None:
-        self._runner = runner
-        self.address = address
-
-    async def close(self) -> None:
-        """Stop serving."""
-        await self._runner.cleanup()
-
-
-async def serve(
-    server: "Server",
-    broker: Broker,
-    sock: socket.socket,
-    *,
-    hosts: frozenset[str] = frozenset(),
-    tls: ssl.SSLContext | None = None,
-) -> Port:
-    """Serve the API of a broker at a bound socket; `hosts` are further names that requests may use for it."""
+async def serve_http(
+    server: "Server", broker: Broker, sock: socket.socket, *, ssl_context: ssl.SSLContext | None = None
+) -> web.ServerRunner:
+    """Serve the API of a broker at a bound socket, until `cleanup` of what is returned."""
     address = Address(*sock.getsockname()[:2])
-    advertised = {_host_of(url.partition("://")[2]) for url in (broker.service_url, broker.http_url)}
-    api = Api(server, broker, hosts | {address.host} | (advertised - {""}))
-    low_level = web.Server(api.handle, access_log=None)
-    runner = web.ServerRunner(low_level, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.SockSite(runner, sock, ssl_context=tls).start()
-    if tls is None:
+    if ssl_context is None:
         broker.http_url = broker.http_url or f"http://{address}"
     else:
         broker.https_url = broker.https_url or f"https://{address}"
-    return Port(runner, address)
+    low_level = web.Server(Api(server, broker, address.host).handle, access_log=None)
+    runner = web.ServerRunner(low_level, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.SockSite(runner, sock, ssl_context=ssl_context).start()
+    return runner

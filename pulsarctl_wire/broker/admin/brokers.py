@@ -1,6 +1,5 @@
 """Brokers in the admin API, and the lookup of topics over HTTP."""
 
-from dataclasses import asdict
 from typing import Any, Final
 
 from pulsarctl_wire.broker import counters
@@ -45,10 +44,17 @@ async def version(request: Request) -> Answer:
 async def configuration(request: Request) -> Answer:
     """The settings; what they do not have is as in Pulsar."""
     lines = {}
-    for name, value in asdict(request.cluster.settings).items():
+    for name, value in request.cluster.settings.values().items():
         if not any(word in name.lower() for word in _SECRET):
-            lines[name] = str(value).lower() if isinstance(value, bool) else str(value)
+            lines[name] = _line(value)
     return Answer(200, lines)
+
+
+def _line(value: object) -> str:
+    """A setting as in a file."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
 
 
 async def nothing_dynamic(request: Request) -> Answer:

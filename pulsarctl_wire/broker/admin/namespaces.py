@@ -93,6 +93,9 @@ async def create(request: Request) -> Answer:
             raise Problem(403, text)
     if name in namespaces.namespaces:
         raise Problem(409, "Namespace already exists")
+    most = request.cluster.settings.maxNamespacesPerTenant
+    if most > 0 and sum(each.startswith(f"{tenant}/") for each in namespaces.namespaces) >= most:
+        raise Problem(412, f"Exceed the maximum number of namespace in tenant :{tenant}")
     policies = {key: value for key, value in told.items() if value is not None and value != _UNSET.get(key)}
     namespaces.create(name, policies | ({"bundles": bundles} if bundles else {}))
     return await request.done()
@@ -115,7 +118,7 @@ async def delete(request: Request) -> Answer:
     if not request.namespaces.exists(name):
         raise Problem(404, f"Namespace {name} does not exist.")
     forced = request.flag("force")
-    if forced and not getattr(request.cluster.settings, "forceDeleteNamespaceAllowed", False):
+    if forced and not request.cluster.settings.forceDeleteNamespaceAllowed:
         raise Problem(405, "Broker doesn't allow forced deletion of namespaces")
     topics = topics_of(request.cluster, name)
     parents = request.namespaces.partitioned_topics(name)

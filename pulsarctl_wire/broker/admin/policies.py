@@ -48,9 +48,9 @@ NOTHING: Final = Answer(204)
 
 
 class Policy(NamedTuple):
-    """A policy: its path below the namespace or topic, its name in namespaces, what its body must be.
+    """A policy: its path below the namespace or topic, its name in namespaces, what it must be.
 
-    `unset` is the answer while it is not set; `effective` what counts if it is not set anywhere. `methods` are
+    `unset` is the answer while it is not set; `effective` what counts if nothing is set. `methods` are
     those that set and remove it.
     """
 
@@ -153,7 +153,7 @@ OF_TOPIC: Final = (
         effective=lambda settings: settings.maxUnackedMessagesPerConsumer
     ),
     _count("maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription")._replace(
-        effective=lambda settings: getattr(settings, "maxUnackedMessagesPerSubscription", 200_000)
+        effective=lambda settings: settings.maxUnackedMessagesPerSubscription
     ),
     Policy(
         "compactionThreshold",
@@ -172,14 +172,12 @@ OF_TOPIC: Final = (
         "inactive_topic_policies",
         INACTIVE,
         effective=lambda settings: {
-            "inactiveTopicDeleteMode": getattr(
-                settings, "brokerDeleteInactiveTopicsMode", "delete_when_no_subscriptions"
+            "inactiveTopicDeleteMode": settings.brokerDeleteInactiveTopicsMode,
+            "maxInactiveDurationSeconds": (
+                settings.brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
+                or settings.brokerDeleteInactiveTopicsFrequencySeconds
             ),
-            "maxInactiveDurationSeconds": getattr(
-                settings, "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds", None
-            )
-            or getattr(settings, "brokerDeleteInactiveTopicsFrequencySeconds", 60),
-            "deleteWhileInactive": getattr(settings, "brokerDeleteInactiveTopicsEnabled", True),
+            "deleteWhileInactive": settings.brokerDeleteInactiveTopicsEnabled,
         },
     ),
     Policy(
@@ -209,7 +207,7 @@ OF_TOPIC: Final = (
         "schema_compatibility_strategy",
         STRATEGY,
         methods="PUT DELETE",
-        effective=lambda settings: getattr(settings, "schemaCompatibilityStrategy", "FULL"),
+        effective=lambda settings: settings.schemaCompatibilityStrategy,
     ),
     Policy("schemaValidationEnforced", "schema_validation_enforced", Truth(), _is(False), "POST"),
     Policy(

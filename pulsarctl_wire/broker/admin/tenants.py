@@ -128,6 +128,9 @@ async def create_tenant(request: Request) -> Answer:
         raise Problem(412, "Tenant name is not valid")
     if request.named["tenant"] in request.namespaces.tenants:
         raise Problem(409, "Tenant already exist")
+    most = request.cluster.settings.maxTenants
+    if most > 0 and len(request.namespaces.tenants) >= most:
+        raise Problem(412, "Exceed the maximum number of tenants")
     request.namespaces.create_tenant(request.named["tenant"], told)
     return await request.done()
 

@@ -39,6 +39,17 @@ def _check_new(request: Request, name: TopicName) -> None:
         )
     if request.cluster.exists(name) or request.namespaces.partitions(name):
         raise Problem(409, _EXISTS)
+    _check_room(request, name, 1)
+
+
+def _check_room(request: Request, name: TopicName, number: int) -> None:
+    """Raises Problem if the namespace may not have so many topics more."""
+    own = request.namespaces.policies(name.namespace).get("max_topics_per_namespace")
+    most = request.cluster.settings.maxTopicsPerNamespace if own is None else own
+    if most > 0 and not name.is_system:
+        there = [each for each in request.namespaces.stored_topics(name.namespace) if not each.is_system]
+        if len(there) + number > most:
+            raise Problem(412, "Exceed maximum number of topics in namespace.")
 
 
 async def create(request: Request) -> Answer:
@@ -61,6 +72,7 @@ async def create_partitioned(request: Request) -> Answer:
     _ = request.namespace
     if request.namespaces.partitions(name) or request.cluster.exists(name):
         raise Problem(409, _EXISTS)
+    _check_room(request, name, partitions)
     await request.cluster.create_partitioned(name, partitions, properties)
     return Answer()
 
@@ -74,8 +86,9 @@ def _partitions(request: Request) -> tuple[int, dict[str, str]]:
         raise Problem(400, "A number of partitions is expected")
     if partitions <= 0:
         raise Problem(406, _TOO_FEW)
-    if partitions > _MOST_PARTITIONS:
-        raise Problem(406, f"Number of partitions should be less than or equal to {_MOST_PARTITIONS}")
+    most = request.cluster.settings.maxNumPartitionsPerPartitionedTopic or _MOST_PARTITIONS
+    if partitions > most:
+        raise Problem(406, f"Number of partitions should be less than or equal to {most}")
     return partitions, properties
 
 
