@@ -123,7 +123,13 @@ class EmbeddedTarget(Target):
         answer = await self.server.admin(method, path, body)
         if answer.status >= 300:
             raise RestError(answer.status, json.dumps(answer.value))
-        return answer.value
+        if answer.value is None or isinstance(answer.value, bytes):  # as it comes over HTTP
+            text = (answer.value or b"").decode()
+            try:
+                return json.loads(text)
+            except ValueError:
+                return text.strip()
+        return json.loads(json.dumps(answer.value))
 
 
 def real_broker(setting: str, directory: Path) -> Standalone:
@@ -132,12 +138,16 @@ def real_broker(setting: str, directory: Path) -> Standalone:
 
 
 def main() -> None:
-    """Run cases against a real broker: python tests/broker/targets.py SETTING [PATTERN…]."""
+    """Run cases against a real broker: python tests/broker/targets.py SETTING [PATTERN…].
+
+    Cases are the ids of rows in reactions.tsv, and names of calls of the admin API (tests/broker/admin): admin/….
+    """
     import argparse
     import fnmatch
     import sys
     import traceback
 
+    from broker.admin.cases import CALLS
     from broker.cases import CASES
     from broker.probe import ROWS, setting_of
 
@@ -145,18 +155,20 @@ def main() -> None:
     parser.add_argument("setting", choices=SETTINGS)
     parser.add_argument("id", nargs="*", default=["*"])
     options = parser.parse_args()
+    settings = {name: setting_of(ROWS[name]) for name in CASES}
+    settings |= {name: call.setting for name, call in CALLS.items()}
+    cases = {**CASES, **{name: call.run for name, call in CALLS.items()}}
     wanted = [
         name
-        for name in CASES
-        if setting_of(ROWS[name]) == options.setting
-        and any(fnmatch.fnmatch(name, pattern) for pattern in options.id)
+        for name, setting in settings.items()
+        if setting == options.setting and any(fnmatch.fnmatch(name, pattern) for pattern in options.id)
     ]
     failed = 0
     with tempfile.TemporaryDirectory() as place, real_broker(options.setting, Path(place)) as broker:
 
         async def run(name: str) -> None:
             async with RealTarget(broker, options.setting) as target:
-                await asyncio.wait_for(CASES[name](target), 60)
+                await asyncio.wait_for(cases[name](target), 60)
 
         for name in wanted:
             began = time.monotonic()
