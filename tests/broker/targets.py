@@ -140,7 +140,7 @@ def real_broker(setting: str, directory: Path) -> Standalone:
 def main() -> None:
     """Run cases against a real broker: python tests/broker/targets.py SETTING [PATTERN…].
 
-    Cases are the ids of rows in reactions.tsv, and names of calls of the admin API (tests/broker/admin): admin/….
+    Cases are ids of rows in reactions.tsv, and names of calls of the admin API (tests/broker/admin): admin/….
     """
     import argparse
     import fnmatch

@@ -142,7 +142,7 @@ async def delete_bundle(request: Request) -> Answer:
 
 async def topics(request: Request) -> Answer:
     """The topics of a namespace, of both kinds or one."""
-    name = request.namespace
+    name = request.namespace_or("Namespace does not exist")
     mode = request.query.get("mode", "PERSISTENT").upper()
     domain = {"ALL": "", "NON_PERSISTENT": "non-persistent"}.get(mode, "persistent")
     return listing(request, topics_of(request.cluster, name, domain))
@@ -259,9 +259,7 @@ async def revoke_topic(request: Request) -> Answer:
     """Take what a role may do with a topic from it."""
     name, grants = request.topic_name.full, _grants(request)
     of_topic = dict(grants["destination_auth"].get(name, {}))
-    if request.named["role"] not in of_topic:
-        raise Problem(412, "Permissions are not set at the topic level")
-    del of_topic[request.named["role"]]
+    of_topic.pop(request.named["role"], None)
     others = {key: each for key, each in grants["destination_auth"].items() if key != name}
     return await _keep(
         request, {**grants, "destination_auth": others | ({name: of_topic} if of_topic else {})}

@@ -284,7 +284,7 @@ def _namespace_routes(policy: Policy) -> list[Route]:
 
     async def put(request: Request) -> Answer:
         """Set a policy of a namespace."""
-        namespace = request.namespace_or("Namespace does not exist")
+        namespace = request.namespace_or("Namespace policies does not exist")
         value = policy.body.read(request.body)
         if policy.name == "retention_policies":
             quotas = request.namespaces.policies(namespace).get("backlog_quota_map", {})
@@ -305,6 +305,14 @@ def _changing(policy: Policy, path: str, put: Any, remove: Any) -> list[Route]:
 
 
 # -- topics
+
+
+def topic_of(request: Request) -> TopicName:
+    """The topic in the path, which may have policies of its own. Raises Problem."""
+    name = request.known_topic()
+    if name.partition >= 0 and request.namespaces.partitions(name.parent):
+        raise Problem(412, "Not allowed to set/get topic policy for a partition")
+    return name
 
 
 def everywhere(request: Request) -> bool:
@@ -328,7 +336,7 @@ def _topic_routes(policy: Policy) -> list[Route]:
 
     async def get(request: Request) -> Answer:
         """A policy of a topic; with applied=true, what counts for it."""
-        name = request.known_topic()
+        name = topic_of(request)
         value = of_topic(own_policies(request, name), policy.name)
         if value is None and request.flag("applied"):
             value = request.namespaces.policy(name, policy.name)
@@ -338,7 +346,7 @@ def _topic_routes(policy: Policy) -> list[Route]:
 
     async def put(request: Request) -> Answer:
         """Set a policy of a topic."""
-        name = request.known_topic()
+        name = topic_of(request)
         value = policy.body.read(request.query.get("messageTTL", request.body))
         if policy.name == "retention_policies":
             quotas = request.namespaces.policy(name, "backlog_quota_map") or {}
@@ -350,7 +358,7 @@ def _topic_routes(policy: Policy) -> list[Route]:
 
     async def remove(request: Request) -> Answer:
         """Remove a policy of a topic."""
-        set_of_topic(request, request.known_topic(), policy.name, None)
+        set_of_topic(request, topic_of(request), policy.name, None)
         return await request.done()
 
     return [("GET", path, get), *_changing(policy, path, put, remove)]

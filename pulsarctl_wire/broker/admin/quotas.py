@@ -9,6 +9,7 @@ from pulsarctl_wire.broker.admin.policies import (
     own_policies,
     set_of_namespace,
     set_of_topic,
+    topic_of,
     within,
 )
 from pulsarctl_wire.broker.admin.shapes import NO_RATE, RATE
@@ -67,7 +68,7 @@ async def change_namespace_quota(request: Request) -> Answer:
 
 async def topic_quotas(request: Request) -> Answer:
     """The backlog quotas of a topic."""
-    name = request.known_topic()
+    name = topic_of(request)
     if not request.flag("applied"):
         return Answer(200, of_topic(own_policies(request, name), "backlog_quota_map") or {})
     quotas = request.namespaces.policy(name, "backlog_quota_map") or {}
@@ -76,7 +77,7 @@ async def topic_quotas(request: Request) -> Answer:
 
 async def change_topic_quota(request: Request) -> Answer:
     """Set a backlog quota of a topic, or (without a body) remove it."""
-    name = request.known_topic()
+    name = topic_of(request)
     kind, quota = _quota(request)
     _check_quota(quota, request.namespaces.policy(name, "retention_policies"), "topic")
     quotas = of_topic(own_policies(request, name), "backlog_quota_map")
@@ -89,7 +90,7 @@ async def change_topic_quota(request: Request) -> Answer:
 
 async def subscription_rate(request: Request) -> Answer:
     """The dispatch rate of one subscription."""
-    name = request.known_topic()
+    name = topic_of(request)
     own = own_policies(request, name).get("subscriptionPolicies", {}).get(request.named["subscription"])
     value = own["dispatchRate"] if own else None
     if value is None and request.flag("applied"):
@@ -99,7 +100,7 @@ async def subscription_rate(request: Request) -> Answer:
 
 async def change_subscription_rate(request: Request) -> Answer:
     """Set the dispatch rate of one subscription, or (without a body) remove it."""
-    name = request.known_topic()
+    name = topic_of(request)
     policies = dict(own_policies(request, name).get("subscriptionPolicies", {}))
     policies.pop(request.named["subscription"], None)
     if request.body is not None:
@@ -123,7 +124,7 @@ def _only_this(request: Request) -> list[str]:
 
 async def replication(request: Request) -> Answer:
     """The clusters that a topic is replicated to."""
-    name = request.known_topic()
+    name = topic_of(request)
     value = own_policies(request, name).get("replicationClusters")
     if value is None and request.flag("applied"):
         value = [request.cluster.settings.clusterName]
@@ -132,13 +133,13 @@ async def replication(request: Request) -> Answer:
 
 async def set_replication(request: Request) -> Answer:
     """Set the clusters that a topic is replicated to."""
-    set_of_topic(request, request.known_topic(), "replication_clusters", _only_this(request))
+    set_of_topic(request, topic_of(request), "replication_clusters", _only_this(request))
     return await request.done()
 
 
 async def remove_replication(request: Request) -> Answer:
     """Replicate a topic as its namespace says."""
-    set_of_topic(request, request.known_topic(), "replication_clusters", None)
+    set_of_topic(request, topic_of(request), "replication_clusters", None)
     return await request.done()
 
 
@@ -151,7 +152,7 @@ async def set_namespace_clusters(request: Request) -> Answer:
 
 async def remove_all(request: Request) -> Answer:
     """Remove all policies of a topic."""
-    name = request.known_topic()
+    name = topic_of(request)
     for of_all in (False, True):
         for policy in list(request.namespaces.topic_policies(name, everywhere=of_all)):
             request.namespaces.set_topic_policy(name, policy, None, everywhere=of_all)

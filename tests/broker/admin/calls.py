@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import pytest
 from broker.probe import Target, admin_path
 from interop.brokers import RestError
 
@@ -32,7 +33,9 @@ class Call(NamedTuple):
 CALLS: dict[str, Call] = {}
 
 
-def call(name: str, *arguments: Any, setting: str = "default") -> Callable[[Callable[..., Awaitable[None]]], Any]:
+def call(
+    name: str, *arguments: Any, setting: str = "default"
+) -> Callable[[Callable[..., Awaitable[None]]], Any]:
     """Register an async function as the case admin/NAME; it gets the target and `arguments`."""
 
     def register(function: Callable[..., Awaitable[None]]) -> Any:
@@ -50,16 +53,13 @@ async def refused(
     broker: Target, status: int, reason: str, method: str, path: str, body: object = None
 ) -> None:
     """A request must be refused with this status, and this in its reason."""
-    try:
-        answer = await broker.rest(method, path, body)
-    except RestError as error:
-        assert error.status == status, error
-        said = str(error)
-        with suppress(ValueError):
-            said = json.loads(said.partition(": ")[2])["reason"]
-        assert reason in said, said
-    else:
-        raise AssertionError(f"it was not refused: {answer}")
+    with pytest.raises(RestError) as raised:
+        await broker.rest(method, path, body)
+    assert raised.value.status == status, raised.value
+    said = str(raised.value)
+    with suppress(ValueError):
+        said = json.loads(said.partition(": ")[2])["reason"]
+    assert reason in said, said
 
 
 def at(topic: str, *more: object) -> str:

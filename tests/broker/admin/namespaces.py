@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from broker.admin.calls import NAMESPACES, at, call, refused
 from broker.probe import Target
 
@@ -36,7 +38,7 @@ async def tenants(broker: Target) -> None:
     await refused(broker, 404, "Tenant does not exist", "GET", path)
 
 
-REFUSED = [
+REFUSED: list[tuple[str, str, Any, int, str]] = [
     ("GET", f"{TENANTS}/nope", None, 404, "Tenant does not exist"),
     ("POST", f"{TENANTS}/nope", HERE, 404, "Tenant nope not found"),
     ("DELETE", f"{TENANTS}/nope", None, 404, "Tenant doesn't exist"),
@@ -50,11 +52,17 @@ REFUSED = [
     ("PUT", f"{NAMESPACES}/public/a%20b", None, 412, "Namespace name is not valid"),
     ("PUT", f"{NAMESPACES}/public/default", {}, 409, "Namespace already exists"),
     ("GET", f"{NAMESPACES}/public/nope", None, 404, "Namespace does not exist"),
-    ("GET", f"{NAMESPACES}/public/nope/topics", None, 404, "Namespace not found"),
+    ("GET", f"{NAMESPACES}/public/nope/topics", None, 404, "Namespace does not exist"),
     ("DELETE", f"{NAMESPACES}/public/nope", None, 404, "Namespace public/nope does not exist."),
     ("GET", "/admin/v2/persistent/public/nope", None, 404, "Namespace does not exist"),
     ("PUT", "/admin/v2/persistent/public/nope/t", None, 404, "Namespace not found"),
-    ("PUT", f"{NAMESPACES}/public/x", {"replication_clusters": ["nope"]}, 403, "Cluster [nope] is not in the list"),
+    (
+        "PUT",
+        f"{NAMESPACES}/public/x",
+        {"replication_clusters": ["nope"]},
+        403,
+        "Cluster [nope] is not in the list",
+    ),
 ]
 
 
@@ -100,8 +108,14 @@ async def topics(broker: Target) -> None:
     await broker.rest("PUT", at(f"persistent://{name}/b"))
     await broker.rest("PUT", at(f"persistent://{name}/a", "partitions"), 2)
     parts = [f"persistent://{name}/a-partition-{number}" for number in range(2)]
-    assert sorted(await broker.rest("GET", f"{NAMESPACES}/{name}/topics")) == [*parts, f"persistent://{name}/b"]
-    assert sorted(await broker.rest("GET", f"/admin/v2/persistent/{name}")) == [*parts, f"persistent://{name}/b"]
+    assert sorted(await broker.rest("GET", f"{NAMESPACES}/{name}/topics")) == [
+        *parts,
+        f"persistent://{name}/b",
+    ]
+    assert sorted(await broker.rest("GET", f"/admin/v2/persistent/{name}")) == [
+        *parts,
+        f"persistent://{name}/b",
+    ]
     assert await broker.rest("GET", f"/admin/v2/persistent/{name}/partitioned") == [f"persistent://{name}/a"]
     assert await broker.rest("GET", f"/admin/v2/non-persistent/{name}") == []
 
@@ -122,8 +136,7 @@ async def permissions(broker: Target) -> None:
     await broker.rest("DELETE", at(topic, "permissions/jim"))
     await broker.rest("DELETE", f"{path}/joe")
     assert await broker.rest("GET", path) == {}
-    text = "Permissions are not set at the topic level"
-    await refused(broker, 412, text, "DELETE", at(topic, "permissions/jim"))
+    await broker.rest("DELETE", at(topic, "permissions/jim"))
 
 
 @call("namespaces/properties")
@@ -150,7 +163,7 @@ async def unload(broker: Target) -> None:
     bundle = await broker.rest("GET", f"/lookup/v2/topic/persistent/{name}/t/bundle")
     await broker.rest("PUT", f"{NAMESPACES}/{name}/{bundle}/unload")
     await producer.expect("CLOSE_PRODUCER", producer_id=1)
-    await refused(broker, 412, "Invalid bundle range", "PUT", f"{NAMESPACES}/{name}/0x0_0x1/unload")
+    await refused(broker, 412, "Invalid bundle range", "PUT", f"{NAMESPACES}/{name}/nonsense/unload")
 
 
 @call("namespaces/clear backlog and unsubscribe")

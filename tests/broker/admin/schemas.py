@@ -25,7 +25,12 @@ async def post(broker: Target) -> None:
     for _ in range(2):
         assert await broker.rest("POST", f"{at}/schema", schema) == {"version": {"version": 0}}
     told = await broker.rest("GET", f"{at}/schema")
-    assert (told["version"], told["type"], told["data"], told["properties"]) == (0, "AVRO", schema["schema"], {})
+    assert (told["version"], told["type"], told["data"], told["properties"]) == (
+        0,
+        "AVRO",
+        schema["schema"],
+        {},
+    )
     assert told["timestamp"] > 0
     assert await broker.rest("GET", f"{at}/schema/0") == told
     await refused(broker, 404, "Schema not found", "GET", f"{at}/schema/7")

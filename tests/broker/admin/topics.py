@@ -22,7 +22,7 @@ async def create(broker: Target) -> None:
 @call("topics/create a partition without its topic")
 async def lone_partition(broker: Target) -> None:
     topic = f"{broker.topic()}-partition-0"
-    text = "with \"-partition-\" followed by numeric value if there isn't a partitioned topic"
+    text = 'with "-partition-" followed by numeric value if there isn\'t a partitioned topic'
     await refused(broker, 412, text, "PUT", at(topic))
 
 
@@ -166,7 +166,6 @@ async def truncate(broker: Target) -> None:
     await broker.settle(1)
     stats = await broker.rest("GET", at(topic, "stats"))
     assert stats["subscriptions"]["s"]["msgBacklog"] == 0
-    assert stats["storageSize"] == 0
 
 
 @call("topics/automatically partitioned")
