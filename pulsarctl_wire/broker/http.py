@@ -6,7 +6,7 @@ could use the broker of whoever looks at it (CSRF, DNS rebinding).
 
 import json
 import socket
-import ssl
+
 import traceback
 from base64 import b64decode
 from ipaddress import ip_address
@@ -21,7 +21,7 @@ from pulsarctl_wire.broker.broker import Broker
 from pulsarctl_wire.broker.control import PREFIX, answer_http
 from pulsarctl_wire.broker.server import common_name, report
 from pulsarctl_wire.net.settings import Address
-from pulsarctl_wire.net.sockets import ANY_HOST
+from pulsarctl_wire.net.sockets import ANY_HOST, TlsContext
 
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.server import Server
@@ -163,7 +163,7 @@ def _response(answer: Answer) -> web.Response:
 
 
 async def serve_http(
-    server: "Server", broker: Broker, sock: socket.socket, *, ssl_context: ssl.SSLContext | None = None
+    server: "Server", broker: Broker, sock: socket.socket, *, ssl_context: TlsContext | None = None
 ) -> web.ServerRunner:
     """Serve the API of a broker at a bound socket, until `cleanup` of what is returned."""
     address = Address(*sock.getsockname()[:2])
