@@ -6,7 +6,6 @@ could use the broker of whoever looks at it (CSRF, DNS rebinding).
 
 import json
 import socket
-
 import traceback
 from base64 import b64decode
 from ipaddress import ip_address
