@@ -111,7 +111,7 @@ class Api:
         for origin in request.headers.getall("Origin", ()):
             if not self._is_own(origin.partition("://")[2]):
                 return "The request comes from a page of another site"
-        if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin", "same-site"):
             return "The request comes from a page of another site"
         return ""
 

@@ -28,6 +28,10 @@ def _quota(request: Request) -> tuple[str, dict[str, Any]]:
     body = request.fields()
     size = body.get("limitSize", body.get("limit", -1))
     seconds, policy = body.get("limitTime", -1), body.get("policy")
+    if policy is None:
+        of = f"namespace[{request.named['tenant']}/{request.named['namespace']}]"
+        text = "backlog quota failed because the data validation failed. the attribute policy cannot be null"
+        raise Problem(400, f"Set {of} {text}")
     if not isinstance(size, int) or not isinstance(seconds, int) or policy not in _POLICIES:
         raise Problem(400, "The quota is not valid")
     if kind == "destination_storage" and "limitSize" not in body and "limit" in body:

@@ -1,5 +1,6 @@
 """What the bodies of requests for policies must be."""
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.broker.admin.base import MOST_INT, Problem, integer
@@ -9,6 +10,8 @@ class Shape(NamedTuple):
     """An object with these fields and defaults."""
 
     fields: dict[str, Any]
+    check: Callable[[dict[str, Any]], Problem | None] | None = None
+    """Why a value is refused, if it is."""
 
     def read(self, body: Any) -> Any:
         """The value; fields that are unknown are ignored. Raises Problem."""
@@ -21,6 +24,10 @@ class Shape(NamedTuple):
             strict = isinstance(value[name], bool) == isinstance(default, bool)
             if not fits and not (strict and isinstance(value[name], wanted)):
                 raise Problem(400, f"{name} is not valid")
+        value = {name: each for name, each in value.items() if each is not None}
+        problem = self.check(value) if self.check is not None else None
+        if problem is not None:
+            raise problem
         return value
 
 
@@ -33,7 +40,10 @@ class Number(NamedTuple):
     def read(self, body: Any) -> Any:
         """The value. Raises Problem."""
         if isinstance(body, str):
-            body = integer(body, self.most)
+            try:
+                body = integer(body, self.most)
+            except Problem:
+                raise Problem(400, "A number is expected") from None
         if isinstance(body, bool) or not isinstance(body, int) or abs(body) > self.most:
             raise Problem(400, "A number is expected")
         if body < 0:
@@ -71,18 +81,60 @@ class OneOf(NamedTuple):
 
 RATE: Final = Shape(
     {
-        "dispatchThrottlingRateInMsg": -1,
-        "dispatchThrottlingRateInByte": -1,
+        "dispatchThrottlingRateInMsg": 0,
+        "dispatchThrottlingRateInByte": 0,
         "relativeToPublishRate": False,
-        "ratePeriodInSecond": 1,
+        "ratePeriodInSecond": 0,
     }
 )
-NO_RATE: Final = {**RATE.fields, "dispatchThrottlingRateInMsg": 0, "dispatchThrottlingRateInByte": 0}
+NO_RATE: Final = {**RATE.fields, "ratePeriodInSecond": 1}
 PUBLISH: Final = Shape({"publishThrottlingRateInMsg": -1, "publishThrottlingRateInByte": -1})
 SUBSCRIBE: Final = Shape({"subscribeThrottlingRatePerConsumer": -1, "ratePeriodInSecond": 30})
 NO_SUBSCRIBE: Final = {**SUBSCRIBE.fields, "subscribeThrottlingRatePerConsumer": 0}
-RETENTION: Final = Shape({"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
-AUTO_TOPIC: Final = Shape({"allowAutoTopicCreation": False, "topicType": "", "defaultNumPartitions": None})
+
+
+def _check_retention(value: dict[str, Any]) -> Problem | None:
+    time, size = value["retentionTimeInMinutes"], value["retentionSizeInMB"]
+    if time < -1 or size < -1:
+        return Problem(
+            400, f"Invalid retention policy: {'time' if time < -1 else 'size'} limit must be >= -1"
+        )
+    if (time == 0) != (size == 0):
+        return Problem(
+            400,
+            "Invalid retention policy: Setting a single time or size limit to 0 is invalid when one of the "
+            "limits has a non-zero value. Use the value of -1 instead of 0 to ignore a specific limit. "
+            "To disable retention both limits must be set to 0.",
+        )
+    return None
+
+
+def _check_creation(value: dict[str, Any]) -> Problem | None:
+    kind, partitions = value.get("topicType"), value.get("defaultNumPartitions") or 0
+    why = ""
+    if not value["allowAutoTopicCreation"]:
+        return None
+    if kind not in ("partitioned", "non-partitioned"):
+        why = f"Unknown topic type [{kind or 'null'}]"
+    elif kind == "partitioned" and (not isinstance(partitions, int) or partitions < 1):
+        why = "[defaultNumPartitions] cannot be less than 1 for partition type."
+    elif kind == "non-partitioned" and partitions:
+        why = "[defaultNumPartitions] is not allowed to be set when the type is non-partition."
+    text = "Invalid configuration for autoTopicCreationOverride. the detail is "
+    return Problem(412, text + why) if why else None
+
+
+def _check_persistence(value: dict[str, Any]) -> Problem | None:
+    ensemble, write, ack = (value[f"bookkeeper{name}"] for name in ("Ensemble", "WriteQuorum", "AckQuorum"))
+    if ensemble >= write >= ack >= 0:
+        return None
+    return Problem(400, f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) >= AckQuorum ({ack})")
+
+
+RETENTION: Final = Shape({"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}, _check_retention)
+AUTO_TOPIC: Final = Shape(
+    {"allowAutoTopicCreation": False, "topicType": "", "defaultNumPartitions": None}, _check_creation
+)
 AUTO_SUBSCRIPTION: Final = Shape({"allowAutoSubscriptionCreation": False})
 INACTIVE: Final = Shape(
     {"inactiveTopicDeleteMode": "", "maxInactiveDurationSeconds": 0, "deleteWhileInactive": False}
@@ -94,7 +146,8 @@ PERSISTENCE: Final = Shape(
         "bookkeeperWriteQuorum": 0,
         "bookkeeperAckQuorum": 0,
         "managedLedgerMaxMarkDeleteRate": 0.0,
-    }
+    },
+    _check_persistence,
 )
 TYPES: Final = OneOf(("Exclusive", "Shared", "Failover", "Key_Shared"), many=True)
 STRATEGY: Final = OneOf(

@@ -372,7 +372,7 @@ def _internal_cursor(subscription: Any) -> dict[str, Any]:
         "lastLedgerSwitchTimestamp": when(topic.since_ms),
         "state": "Open" if cursor.durable else "NoLedger",
         "active": bool(subscription.consumers),
-        "numberOfEntriesSinceFirstNotAckedMessage": read_at - mark + (not ahead),
+        "numberOfEntriesSinceFirstNotAckedMessage": read_at - mark + 1,
         "totalNonContiguousDeletedMessagesRange": len(ranges),
         "subscriptionHavePendingRead": bool(subscription.consumers) and ahead,
         "subscriptionHavePendingReplayRead": False,

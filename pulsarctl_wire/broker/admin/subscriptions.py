@@ -9,8 +9,8 @@ from pulsarctl_wire.broker.subscription import Subscription
 _FEW: Final = 1000
 """Messages of a backlog that are left alone when consumers are about to get them."""
 
-_START: Final = {"ledgerId": -1, "entryId": -1}
-_END: Final = {"ledgerId": MOST_LONG, "entryId": MOST_LONG}
+_START: Final = {"ledgerId": -1, "entryId": -1, "excluded": False}
+_END: Final = {"ledgerId": MOST_LONG, "entryId": MOST_LONG, "excluded": False}
 
 
 def _message_id(request: Request) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def _message_id(request: Request) -> dict[str, Any]:
     body = request.body
     if body in ("earliest", "latest", None):
         return _START if body == "earliest" else _END
-    told = {"ledgerId": MOST_LONG, "entryId": MOST_LONG, "isExcluded": False, **request.fields()}
+    told = {**_END, **request.fields()}
     if any(isinstance(told[key], bool) or not isinstance(told[key], int) for key in ("ledgerId", "entryId")):
         raise Problem(400, "A message id is expected")
     return told
@@ -29,7 +29,7 @@ def _index(topic: PersistentTopic, told: dict[str, Any]) -> int:
     if told["ledgerId"] == _END["ledgerId"]:
         return topic.log.end
     index, there = topic.log.locate(told["ledgerId"], told["entryId"])
-    return max(index + 1 if there and told.get("isExcluded") else index, topic.log.first)
+    return max(index + 1 if there and told.get("excluded") else index, topic.log.first)
 
 
 # -- creating and deleting
@@ -152,7 +152,7 @@ async def expire_at(request: Request) -> Answer:
             f"{subscription.name} due to ongoing message expiration not finished or invalid message "
             "position provided.",
         )
-    subscription.expire(index + 1 if there and not told["isExcluded"] else index)
+    subscription.expire(index + 1 if there and not told["excluded"] else index)
     return await request.done()
 
 

@@ -100,7 +100,6 @@ OF_TOPIC: list[tuple[str, str, Any, Any, Any]] = [
     ("inactiveTopicPolicies", "POST", INACTIVE, "", {**INACTIVE, "maxInactiveDurationSeconds": 60}),
     ("delayedDelivery", "POST", DELAYED, "", {**DELAYED, "tickTime": 1000}),
     ("persistence", "POST", PERSISTENCE, "", {**PERSISTENCE, "managedLedgerMaxMarkDeleteRate": 0.1}),
-    ("subscriptionTypesEnabled", "POST", ["Shared"], [], []),
     ("schemaCompatibilityStrategy", "PUT", "FORWARD", "", "FULL"),
     ("replication", "POST", ["standalone"], "", ["standalone"]),
 ]
@@ -149,6 +148,16 @@ async def ttl_is_in_the_query(broker: Target) -> None:
     assert await broker.rest("GET", at(topic, "messageTTL")) == 100
     await broker.rest("DELETE", at(topic, "messageTTL"))
     assert await broker.rest("GET", at(topic, "messageTTL")) == ""
+
+
+@call("topic/policy/subscriptionTypesEnabled")
+async def types(broker: Target) -> None:
+    topic = broker.topic()
+    await broker.rest("PUT", at(topic))
+    await broker.rest("POST", at(topic, "subscriptionTypesEnabled"), ["Shared"])
+    assert await broker.rest("GET", at(topic, "subscriptionTypesEnabled")) == ["Shared"]
+    await broker.rest("DELETE", at(topic, "subscriptionTypesEnabled"))
+    assert await broker.rest("GET", at(topic, "subscriptionTypesEnabled")) == []
 
 
 @call("topic/policy/inherited")
@@ -230,13 +239,51 @@ async def retention_below_quota(broker: Target) -> None:
     await refused(broker, 412, text, "POST", at(topic, "retention"), small)
 
 
-@call("namespace/policy/negative")
-async def negative(broker: Target) -> None:
+REFUSED: list[tuple[str, str, Any, int, str]] = [
+    ("POST", "maxProducersPerTopic", -1, 412, "maxProducersPerTopic must be 0 or more"),
+    ("POST", "maxProducersPerTopic", "x", 400, ""),
+    ("POST", "messageTTL", -1, 412, "Invalid value for message TTL"),
+    ("PUT", "compactionThreshold", -1, 412, "compactionThreshold must be 0 or more"),
+    ("POST", "deduplicationSnapshotInterval", -1, 412, "interval must be greater than or equal to 0"),
+    ("POST", "retention", [], 400, ""),
+    (
+        "POST",
+        "retention",
+        {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5},
+        400,
+        "Setting a single time or size limit to 0 is invalid",
+    ),
+    (
+        "POST",
+        "retention",
+        {"retentionTimeInMinutes": -2, "retentionSizeInMB": 5},
+        400,
+        "time limit must be >= -1",
+    ),
+    ("POST", "autoTopicCreation", {"allowAutoTopicCreation": True}, 412, "Unknown topic type [null]"),
+    (
+        "POST",
+        "autoTopicCreation",
+        {"allowAutoTopicCreation": True, "topicType": "x"},
+        412,
+        "Unknown topic type [x]",
+    ),
+    ("POST", "backlogQuota", {"limitSize": 5}, 400, "the attribute policy cannot be null"),
+    (
+        "POST",
+        "persistence",
+        {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 1},
+        400,
+        "Bookkeeper Ensemble (1) >= WriteQuorum (2)",
+    ),
+]
+
+
+@call("namespace/policy/refused")
+async def refusals(broker: Target) -> None:
     namespace = f"{NAMESPACES}/{await broker.namespace()}"
-    await refused(
-        broker, 412, "maxProducersPerTopic must be 0 or more", "POST", f"{namespace}/maxProducersPerTopic", -1
-    )
-    await refused(broker, 412, "Invalid value for message TTL", "POST", f"{namespace}/messageTTL", -1)
+    for method, path, body, status, reason in REFUSED:
+        await refused(broker, status, reason, method, f"{namespace}/{path}", body)
 
 
 @call("namespace/policy/missing")

@@ -144,7 +144,7 @@ async def reset(broker: Target) -> None:
     await broker.rest("POST", at(topic, "subscription/s/resetcursor"), place(ids[0]))
     await consumer.expect("CLOSE_CONSUMER", consumer_id=1)
     assert await backlog(broker, topic) == 3
-    await broker.rest("POST", at(topic, "subscription/s/resetcursor"), {**place(ids[0]), "isExcluded": True})
+    await broker.rest("POST", at(topic, "subscription/s/resetcursor"), {**place(ids[0]), "excluded": True})
     assert await backlog(broker, topic) == 2
 
 
