@@ -6,6 +6,7 @@ from typing import Any, Final
 from pulsarctl_wire.broker.admin.base import MOST_LONG, Answer, Problem, Request, Route, integer
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.schema_rules import Schema, incompatible
+from pulsarctl_wire.broker.schema_rules import version_of as version_with
 from pulsarctl_wire.broker.schemas import Stored
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
 
@@ -171,9 +172,9 @@ async def compatibility(request: Request) -> Answer:
 
 async def version_of(request: Request) -> Answer:
     """The version that has a schema; -1 if none has."""
-    schema = _posted(request)
-    same = [it.number for it in _versions(request) if (it.schema.type, it.schema.data) == schema[:2]]
-    return Answer(200, {"version": same[0] if same else -1})
+    versions = _versions(request)
+    found = version_with([each.schema for each in versions], _posted(request))
+    return Answer(200, {"version": -1 if found is None else versions[found].number})
 
 
 _SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"

@@ -106,6 +106,15 @@ async def add_partitions(request: Request) -> Answer:
     return Answer()
 
 
+async def create_missing(request: Request) -> Answer:
+    """Create the partitions that a partitioned topic lacks."""
+    name = request.known_topic()
+    row = request.namespaces.partitioned.get(name.full)
+    if row is not None:
+        await request.cluster.create_partitioned(name, row["partitions"], row["properties"])
+    return Answer()
+
+
 async def partitioned_metadata(request: Request) -> Answer:
     """The number of partitions; HTTP lookup's partition metadata."""
     _ = request.namespace
@@ -288,6 +297,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ("PUT", f"{TOPIC}/partitions", create_partitioned),
     ("POST", f"{TOPIC}/partitions", add_partitions),
     ("DELETE", f"{TOPIC}/partitions", delete_partitioned),
+    ("POST", f"{TOPIC}/createMissedPartitions", create_missing),
     ("PUT", f"{TOPIC}/unload", unload),
     ("POST", f"{TOPIC}/terminate", terminate),
     ("POST", f"{TOPIC}/terminate/partitions", terminate_partitions),

@@ -32,6 +32,9 @@ _ROWS: Final = (
         "entry filters and shadow topics",
     ),
     (rf"{_V}/(non-)?persistent/.*/replicatedSubscriptionStatus", "replicated subscriptions"),
+    (rf"{_V}/(non-)?persistent/[^/]+/[^/]+/[^/]+/backlog", "estimates of unloaded topics"),
+    (rf"{_V}/namespaces/[^/]+/antiAffinity/[^/]+", "placement of namespaces"),
+    (rf"{_V}/namespaces/(grant|revoke)PermissionsOnTopics", "permissions of several topics at once"),
     (r"/ws(/.*)?", "websocket service"),
     (r"/topics(/.*)?", "REST producers and consumers"),
 )

@@ -58,6 +58,14 @@ async def partitions(broker: Target) -> None:
     await refused(broker, 404, "not found", "GET", at(f"{topic}-partition-0", "stats"))
 
 
+@call("topics/create missing partitions")
+async def missing_partitions(broker: Target) -> None:
+    topic = await broker.partitioned(2)
+    await broker.rest("DELETE", at(f"{topic}-partition-1"))
+    await broker.rest("POST", at(topic, "createMissedPartitions"))
+    assert await broker.rest("GET", at(f"{topic}-partition-1", "subscriptions")) == []
+
+
 @call("topics/partitions refused")
 async def partitions_refused(broker: Target) -> None:
     topic = broker.topic()
