@@ -130,10 +130,14 @@ def dispatch_rate(topic: "Topic", what: str, settings: Settings) -> Rate:
             found.get("dispatchThrottlingRateInMsg", -1) / period,
             found.get("dispatchThrottlingRateInByte", -1) / period,
         )
-    of = "Topic" if what == "dispatch rate" else "Subscription"
-    messages: int = getattr(settings, f"dispatchThrottlingRatePer{of}InMsg")
-    size: int = getattr(settings, f"dispatchThrottlingRatePer{of}InByte")
-    return Rate(messages, size)
+    if what == "dispatch rate":
+        return Rate(
+            settings.dispatchThrottlingRatePerTopicInMsg, settings.dispatchThrottlingRatePerTopicInByte
+        )
+    return Rate(
+        settings.dispatchThrottlingRatePerSubscriptionInMsg,
+        settings.dispatchThrottlingRatePerSubscriptionInByte,
+    )
 
 
 class Limiter:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from broker.probe import sent
 from broker.raw import RawClient
-from cli.proxied import MAIN, PATIENCE, Heard, environment, run
 from forked import Fork
+from proxied import MAIN, PATIENCE, Heard, environment, run
 
 from pulsarctl_wire.cli.console import EXIT_IN_USE, EXIT_USAGE
 
