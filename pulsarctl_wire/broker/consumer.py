@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.broker.cursor import words_of
 from pulsarctl_wire.broker.log import Entry, Position
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, Schema
 
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.connection import Connection
@@ -42,6 +42,7 @@ class Consumer:
         self.durable: bool = command.durable
         self.epoch: int = command.consumer_epoch if command.HasField("consumer_epoch") else -1
         self.metadata = {connection.text(pair.key): connection.text(pair.value) for pair in command.metadata}
+        self.takes_any_schema = command.schema.type == Schema.AutoConsume
         self.key_shared = command.keySharedMeta
         self.read_compacted: bool = command.read_compacted
         self.since_ms = connection.scheduler.time_ms

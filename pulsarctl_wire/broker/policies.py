@@ -28,6 +28,7 @@ _NAMES: Final[dict[str, tuple[str, str]]] = {
     "publish rate": ("publishRate", "publishMaxMessageRate"),
     "retention": ("retentionPolicies", "retention_policies"),
     "schema compatibility": ("schemaCompatibilityStrategy", "schema_compatibility_strategy"),
+    "schema updates": ("", "is_allow_auto_update_schema"),
     "schema validation": ("schemaValidationEnforced", "schema_validation_enforced"),
     "subscription dispatch rate": ("subscriptionDispatchRate", "subscriptionDispatchRate"),
     "subscription expiration": ("", "subscription_expiration_time_minutes"),

@@ -5,17 +5,14 @@ a version that deleted all before it is null.
 """
 
 from base64 import b64decode, b64encode
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from pulsarctl_wire.broker.journal import Journal, Row
 from pulsarctl_wire.broker.names import TopicName
 from pulsarctl_wire.broker.refusal import Refused
-from pulsarctl_wire.broker.schema_rules import Schema, incompatible
+from pulsarctl_wire.broker.schema_rules import Refusal, Schema, refusal, version_of
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
-
-NO_SCHEMA: Final = frozenset({WireSchema.AutoConsume, WireSchema.Type.Value("None")})
-"""Types in PRODUCER and SUBSCRIBE that are no schema."""
 
 
 class Stored(NamedTuple):
@@ -66,12 +63,11 @@ class Schemas:
     def add(self, name: TopicName, schema: Schema, strategy: str, time_ms: int) -> Stored:
         """The version with this schema; a new one if it is compatible with those before. Raises Refused."""
         versions = self.versions(name)
-        for each in versions:
-            if (each.schema.type, each.schema.data) == (schema.type, schema.data):
-                return each
-        why = incompatible([each.schema for each in versions], schema, strategy)
-        if why:
-            raise Refused("IncompatibleSchema", why)
+        schemas = [each.schema for each in versions]
+        _check(refusal(schemas, schema, strategy))
+        known = version_of(schemas, schema)
+        if known is not None:
+            return versions[known]
         row = {
             "type": schema.type,
             "data": b64encode(schema.data).decode(),
@@ -85,11 +81,13 @@ class Schemas:
     def check(self, name: TopicName, schema: Schema, strategy: str) -> None:
         """Raises Refused if a consumer with this schema cannot read what is there."""
         versions = [each.schema for each in self.versions(name)]
-        if any((each.type, each.data) == (schema.type, schema.data) for each in versions):
-            return
-        why = incompatible(versions, schema, strategy, consumer=True)
-        if why:
-            raise Refused("IncompatibleSchema", why)
+        _check(refusal(versions, schema, strategy, consumer=True))
+
+    def known(self, name: TopicName, schema: Schema) -> Stored | None:
+        """The version with this schema, if there is one."""
+        versions = self.versions(name)
+        found = version_of([each.schema for each in versions], schema)
+        return None if found is None else versions[found]
 
     def retract(self, name: TopicName) -> int:
         """Delete all versions, which is a version itself; returns its number."""
@@ -100,6 +98,12 @@ class Schemas:
     def delete(self, name: TopicName) -> None:
         """Delete all versions."""
         self._journal.delete("schemas", name.schema_key)
+
+
+def _check(found: Refusal | None) -> None:
+    if found is not None:
+        wrong = found.kind in ("incompatible", "invalid")
+        raise Refused("IncompatibleSchema" if wrong else "UnknownError", found.text)
 
 
 def _stored(number: int, row: Row) -> Stored:

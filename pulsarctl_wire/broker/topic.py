@@ -13,7 +13,7 @@ from pulsarctl_wire.broker.policies import Limiter, limit, policy, publish_rate
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.scheduler import Completion, Scheduler
-from pulsarctl_wire.broker.schemas import NO_SCHEMA, from_wire
+from pulsarctl_wire.broker.schemas import from_wire
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandSend,
@@ -99,11 +99,15 @@ class Topic:
 
     async def register_schema(self, schema: WireSchema) -> bytes:
         """The version of a schema, which is registered if it is new. Raises Refused."""
-        if schema.type in NO_SCHEMA:
-            return b""
-        stored = self.broker.cluster.schemas.add(
-            self.name, from_wire(schema), self.strategy, self.scheduler.time_ms
-        )
+        schemas, it = self.broker.cluster.schemas, from_wire(schema)
+        updates = policy(self, "schema updates")
+        if self.settings.isAllowAutoUpdateSchemaEnabled if updates is None else updates:
+            stored = schemas.add(self.name, it, self.strategy, self.scheduler.time_ms)
+        elif (known := schemas.known(self.name, it)) is not None:
+            stored = known
+        else:
+            text = "Schema not found and schema auto updating is disabled."
+            raise Refused("IncompatibleSchema", text)
         await self.journal.synced()
         return stored.version
 
@@ -111,19 +115,18 @@ class Topic:
         """Raises Refused if producers must have a schema."""
         enforced = policy(self, "schema validation") or self.settings.isSchemaValidationEnforced
         if enforced and self.broker.cluster.schemas.get(self.name) is not None:
-            text = "Producers cannot connect without a schema to topics with a schema"
+            text = "Producers cannot connect or send message without a schema to topics with a schema"
             raise Refused("IncompatibleSchema", text)
 
     async def check_consumer_schema(self, schema: WireSchema) -> None:
         """Raises Refused if consumers with this schema cannot read the topic; an unused topic gets it."""
-        if schema.type in NO_SCHEMA:
+        if schema.type == WireSchema.AutoConsume:
             return
         schemas = self.broker.cluster.schemas
-        used = self.producers or any(each.consumers for each in self.subscriptions.values())
-        if schemas.get(self.name) is not None:
+        consumers = [each for subscription in self.subscriptions.values() for each in subscription.consumers]
+        used = self.producers or self.has_messages or any(not each.takes_any_schema for each in consumers)
+        if used or schemas.get(self.name) is not None:
             schemas.check(self.name, from_wire(schema), self.strategy)
-        elif used or self.has_messages:
-            raise Refused("IncompatibleSchema", "Topic does not have schema to check")
         else:
             await self.register_schema(schema)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ASSIGN: Final = "persistent://pulsar/system/transaction_coordinator_assign"
 """The partitioned topic whose owners run the coordinators, one a partition."""
 
-COORDINATORS: Final = 16
+COORDINATORS: Final = 1
 
 Id = tuple[int, int]
 """A transaction's id: most and least significant bits; the former is the coordinator's number."""
