@@ -78,6 +78,10 @@ class Broker:
         del self._opening[name.full]
 
     async def _open(self, name: TopicName, create: bool) -> AnyTopic:
+        kind = "persistent" if name.is_persistent else "non-persistent"
+        enabled = self.settings.enablePersistentTopics, self.settings.enableNonPersistentTopics
+        if not enabled[not name.is_persistent]:
+            raise Refused("NotAllowedError", f"Broker is not unable to load {kind} topic {name.full}")
         stored = name.full in self.cluster.namespaces.topics
         if not stored:
             self.cluster.namespaces.check_partition(name)

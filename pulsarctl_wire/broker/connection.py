@@ -110,8 +110,13 @@ class Connection:
         most, per_ip = self.settings.brokerMaxConnections, self.settings.brokerMaxConnectionsPerIp
         if most and len(others) >= most:
             self._refuse("NotAllowedError", "Reached the maximum number of connections")
-        elif per_ip and sum(_host(each.client) == _host(self.client) for each in others) >= per_ip:
+        elif per_ip and sum(each.host == self.host for each in others) >= per_ip:
             self._refuse("NotAllowedError", "Reached the maximum number of connections on address")
+
+    @property
+    def host(self) -> str:
+        """The client's host."""
+        return self.client.rpartition(":")[0]
 
     # -- keep-alive
 
@@ -475,7 +480,3 @@ class Connection:
             else:
                 consumer.subscription.remove(consumer)
         self.cluster.watchers.remove_all(self)
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0]

@@ -4,21 +4,16 @@ When a key moves to another consumer, its slot is *draining* until the old one h
 entries (PIP-379). Entries that cannot be delivered yet wait by slot, and later ones of the slot behind them.
 """
 
-from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pulsarctl_wire.broker.consumer import Consumer
 from pulsarctl_wire.broker.dispatch import ManyActive
 from pulsarctl_wire.broker.log import Entry
-from pulsarctl_wire.broker.selectors import AutoSplit, ConsistentHashing, Selector, Sticky, sticky_key
-from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY
+from pulsarctl_wire.broker.selectors import selector_for, sticky_key
 
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.subscription import Subscription
-
-_MOST_WAITING: Final = 20_000
-"""Entries that may wait while later ones are delivered."""
 
 
 class KeyShared(ManyActive):
@@ -28,12 +23,7 @@ class KeyShared(ManyActive):
         super().__init__(subscription)
         self.mode = first.key_shared.keySharedMode
         self.out_of_order = first.key_shared.allowOutOfOrderDelivery
-        make: Callable[[], Selector] = AutoSplit
-        if self.mode == STICKY:
-            make = Sticky
-        elif self.topic.settings.subscriptionKeySharedUseConsistentHashing:
-            make = ConsistentHashing
-        self.selector = make()
+        self.selector = selector_for(first)
         self._waiting: dict[int, list[int]] = {}  # by slot, each a heap
         self._waiting_count = 0
         self._draining: dict[int, list[Consumer]] = {}  # the old owner, once for each pending entry
@@ -75,6 +65,14 @@ class KeyShared(ManyActive):
                 self._retry = True
                 self.subscription.dispatch_soon()
 
+    @property
+    def _most_waiting(self) -> int:
+        """How many entries may wait while later ones are delivered."""
+        settings = self.topic.settings
+        each = settings.keySharedLookAheadMsgInReplayThresholdPerConsumer * len(self.consumers)
+        most = settings.keySharedLookAheadMsgInReplayThresholdPerSubscription
+        return min((limit for limit in (each, most) if limit > 0), default=1 << 31)
+
     def _ready(self, slot: int) -> Consumer | None:
         """The owner of a slot, if it can get a message of it now."""
         owner = self.selector.owner(slot)
@@ -109,7 +107,7 @@ class KeyShared(ManyActive):
                     return  # something is being read
                 self._retry = False
                 continue
-            if self._waiting_count >= _MOST_WAITING:
+            if self._waiting_count >= self._most_waiting:
                 return
             entry = self.next_entry()
             if entry is None:

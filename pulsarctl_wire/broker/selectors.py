@@ -13,10 +13,9 @@ import mmh3
 
 from pulsarctl_wire.broker.consumer import Consumer
 from pulsarctl_wire.broker.refusal import Refused
-from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
+from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, MessageMetadata
 
 _SLOTS: Final = 65_536
-_POINTS: Final = 100  # of each consumer on the ring
 
 
 def murmur(data: bytes) -> int:
@@ -62,16 +61,17 @@ class Selector(Protocol):
 
 
 class ConsistentHashing:
-    """Each consumer has some points on a ring; a slot belongs to the next point."""
+    """Each consumer has `points` on a ring; a slot belongs to the next point."""
 
-    def __init__(self) -> None:
+    def __init__(self, points: int = 100) -> None:
+        self._count = points
         self._ring: list[int] = []
         self._owners: dict[int, list[Consumer]] = {}
         self._numbers: dict[Consumer, int] = {}  # consumers of one name have different numbers
 
     def _points(self, consumer: Consumer) -> list[int]:
         name, number = consumer.name, self._numbers[consumer]
-        return [self.slot(f"{name}\0{number}\0{each}".encode()) for each in range(_POINTS)]
+        return [self.slot(f"{name}\0{number}\0{each}".encode()) for each in range(self._count)]
 
     def add(self, consumer: Consumer) -> None:
         """A consumer joins."""
@@ -178,3 +178,13 @@ class Sticky(_Ranges):
     def owner(self, slot: int) -> Consumer | None:
         """Whose slot it is; None if nobody wants it."""
         return next((it for start, end, it in self._ranges if start <= slot <= end), None)
+
+
+def selector_for(consumer: Consumer) -> Selector:
+    """The selector of a subscription whose first consumer this is."""
+    settings = consumer.connection.settings
+    if consumer.key_shared.keySharedMode == STICKY:
+        return Sticky()
+    if settings.subscriptionKeySharedUseConsistentHashing:
+        return ConsistentHashing(settings.subscriptionKeySharedConsistentHashingReplicaPoints)
+    return AutoSplit()

@@ -83,7 +83,7 @@ class Topic:
     @property
     def needs_encryption(self) -> bool:
         """Whether every message must be encrypted."""
-        return bool(policy(self, "encryption"))
+        return bool(policy(self, "encryption")) or self.settings.encryptionRequireOnProducer
 
     def policies_changed(self) -> None:
         """A policy of the topic or of its namespace was changed."""
@@ -193,6 +193,11 @@ class Topic:
         most = limit(self, "max producers", self.settings.maxProducersPerTopic)
         if most and len(self.producers) >= most:
             raise Refused("ProducerBusy", f"Topic '{self.name.full}' reached max producers limit")
+        most = self.settings.maxSameAddressProducersPerTopic
+        same = [each for each in self.producers.values() if each.connection.host == producer.connection.host]
+        if most and len(same) >= most:
+            text = f"Topic '{self.name.full}' reached max same address producers limit"
+            raise Refused("ProducerBusy", text)
         busy = Refused("ProducerBusy", f"Producer with name '{producer.name}' is already connected to topic")
         while (other := self.producers.get(producer.name)) is not None:
             if producer.succeeds(other):

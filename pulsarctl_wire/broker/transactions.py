@@ -86,6 +86,9 @@ class Coordinators:
         if number not in self._loaded:
             text = f"Transaction coordinator with id {number} not found!"
             raise Refused("TransactionCoordinatorNotFound", text)
+        most = self._cluster.settings.maxActiveTransactionsPerCoordinator
+        if most and sum(key.startswith(f"{number}/") for key in self._rows) >= most:
+            await self._cluster.scheduler.completion()  # as Pulsar: without an answer
         txn = number, self._cluster.journal.next_number(f"transactions {number}")
         opened = self._cluster.scheduler.time_ms
         row: Row = {"ttl": ttl_ms, "opened": opened, "topics": [], "subscriptions": []}

@@ -6,11 +6,11 @@ from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Cons
 from pulsarctl_wire.broker.log import Entry, Position
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
-from pulsarctl_wire.broker.selectors import AutoSplit, ConsistentHashing, Selector, Sticky, sticky_key
+from pulsarctl_wire.broker.selectors import Selector, selector_for, sticky_key
 from pulsarctl_wire.broker.subscription import DIFFERENT
 from pulsarctl_wire.broker.topic import Topic
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, CommandSend, CommandSubscribe, MessageIdData
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSend, CommandSubscribe, MessageIdData
 
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.connection import Connection
@@ -46,9 +46,7 @@ class VolatileSubscription:
         self.kind = consumer.kind
         if self.kind == KEY_SHARED:
             if not self.consumers:
-                consistent = self.topic.settings.subscriptionKeySharedUseConsistentHashing
-                by_hash = ConsistentHashing if consistent else AutoSplit
-                self._selector = Sticky() if consumer.key_shared.keySharedMode == STICKY else by_hash()
+                self._selector = selector_for(consumer)
             assert self._selector is not None
             self._selector.add(consumer)
         self.consumers.append(consumer)

@@ -14,7 +14,6 @@ from pulsarctl_wire.broker.refusal import Refused, Violation
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe, ServerError
 
-_MOST_METADATA: Final = 1024  # characters of a consumer's metadata
 _UNSIGNED: Final = 1 << 64
 
 
@@ -23,9 +22,9 @@ def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> W
     name = topic_of(connection, body.topic)
     connection.authorize("subscribe", name, "consume")
     size = sum(len(pair.key) + len(pair.value) for pair in body.metadata)
-    if size > _MOST_METADATA:
-        text = f"Consumer metadata size exceeds the limit of {_MOST_METADATA} bytes"
-        raise Refused("MetadataError", text)
+    most = connection.settings.maxConsumerMetadataSize
+    if size > most:
+        raise Refused("MetadataError", f"metadata has a max size of {most} bytes")
     known = connection.consumers.get(body.consumer_id)
     if isinstance(known, Opening):
         raise Refused("ServiceNotReady", "Consumer is already present on the connection")
