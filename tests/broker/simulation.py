@@ -1,0 +1,446 @@
+"""A deterministic simulation of the embedded broker's core, with crashes, slow disks and lost connections.
+
+A seed decides everything. `python tests/broker/simulation.py SEED` replays one and shows its steps;
+`--minutes N` tries random seeds; both need tests/ on PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from random import Random
+from typing import Any
+
+from broker.sim_clients import Client, Consumer, Transaction
+from broker.sim_steps import TOPICS, Steps
+from broker.sim_truth import Broken, Subscription, Txn
+
+from pulsarctl_wire.broker.settings import Settings
+from pulsarctl_wire.wire.frame import Frame
+
+STEPS = 60
+_TTL_MS = 20_000
+_WEIGHTS: dict[str, int] = {
+    "send": 24,
+    "create_producer": 6,
+    "subscribe": 8,
+    "flow": 8,
+    "ack": 14,
+    "redeliver": 3,
+    "seek": 2,
+    "unsubscribe": 1,
+    "close_consumer": 3,
+    "close_producer": 2,
+    "reopen": 5,
+    "connect_one": 6,
+    "drop_one": 3,
+    "unload": 2,
+    "terminate": 0,
+    "crash_now": 2,
+    "wait": 6,
+    "store": 12,
+    "read_one": 8,
+    "listen": 14,
+    "freeze": 1,
+    "hinder": 2,
+    "usurp": 1,
+    "rest": 3,
+    "begin": 3,
+    "join": 6,
+    "send_in": 6,
+    "ack_in": 6,
+    "end": 4,
+}
+_OF_TXNS = ("begin", "join", "send_in", "ack_in", "end")
+
+
+def settings_of(random: Random) -> Settings:
+    """Settings that a seed chooses."""
+    settings = Settings()
+    settings.brokerDeduplicationEnabled = random.random() < 0.5
+    settings.transactionCoordinatorEnabled = random.random() < 0.4
+    settings.acknowledgmentAtBatchIndexLevelEnabled = random.random() < 0.5
+    settings.subscriptionKeySharedUseConsistentHashing = random.random() < 0.7
+    if random.random() < 0.3:
+        settings.managedLedgerMaxEntriesPerLedger = random.choice((1, 3, 5))
+        settings.managedLedgerMinLedgerRolloverTimeMinutes = 0
+    if random.random() < 0.2:
+        settings.maxUnackedMessagesPerConsumer = random.choice((4, 10))
+    if random.random() < 0.1:
+        settings.maxPendingPublishRequestsPerConnection = 3
+    settings.dispatcherMaxRoundRobinBatchSize = random.choice((1, 3, 20))
+    return settings
+
+
+class Simulation(Steps):
+    """One simulation; `run` raises what goes wrong."""
+
+    def __init__(self, seed: int) -> None:
+        random = Random(seed)
+        self.sequences = {}
+        self.kinds = {}
+        self.modes = {}
+        settings = settings_of(random)
+        cache = random.choice((0, 3000, 1 << 24, 1 << 24))
+        super().__init__(settings, random, random.choice((2, 3, 4)), cache, random.choice((1, 100, 1 << 20)))
+        self.most_commits = random.choice((1, 1, 2, 3))
+        self.weights = dict(_WEIGHTS)
+        if not settings.transactionCoordinatorEnabled:
+            self.weights |= dict.fromkeys(_OF_TXNS, 0)
+        if random.random() < 0.15:
+            self.weights["terminate"] = 1
+        for name in random.sample(sorted(_WEIGHTS), 4):
+            self.weights[name] *= random.choice((0, 3))
+        self.note(f"seed {seed}: {settings}, cache {cache}, {self.most_commits} commits at a time")
+
+    def run(self, steps: int = STEPS) -> None:
+        """Do the steps, and judge what is left."""
+        for client in self.clients:
+            self.connect(client)
+        names, weights = list(self.weights), list(self.weights.values())
+        for name in self.random.choices(names, weights, k=steps):
+            self.set_time(self.ticks + self.random.randrange(20_000_000))
+            getattr(self, name)()
+            if self.chance(0.7):
+                self.exchange()
+            self.flush()
+        self.finish()
+
+    # -- faults, time and storage
+
+    def connect_one(self) -> None:
+        client = self.pick(each for each in self.clients if each.connection is None)
+        if client is not None:
+            self.note(f"connect c{client.number}")
+            self.connect(client)
+            self.reopen()
+
+    def drop_one(self) -> None:
+        client = self.a_client()
+        if client is not None:
+            self.note(f"drop c{client.number}")
+            self.drop(client)
+
+    def unload(self) -> None:
+        topic = self.pick(TOPICS)
+        self.note(f"unload {topic[-1]}")
+        self.admin("PUT", f"/admin/v2/{topic.replace('://', '/')}/unload")
+
+    def terminate(self) -> None:
+        topic = self.pick(self.topics)
+        if topic is not None:
+            self.note(f"terminate {topic[-1]}")
+            self.topics[topic].ending = True
+            self.admin("POST", f"/admin/v2/{topic.replace('://', '/')}/terminate")
+
+    def crash_now(self) -> None:
+        self.note(f"crash with {len(self.disk.commits)} commits, {self.disk.durable} of them durable")
+        self.crash()
+
+    def wait(self) -> None:
+        seconds = self.random.choice((0.01, 0.1, 0.1, 1.0, 1.0, 3.0, 12.0))
+        self.note(f"wait {seconds}")
+        self.advance(seconds)
+
+    def store(self) -> None:
+        for _ in range(self.random.choice((1, 1, 2))):
+            if len(self.disk.commits) > self.disk.durable and self.chance(0.3):
+                self.note("sync")
+                self.disk.sync()
+            elif self.disk.commits:
+                self.note("report")
+                self.report()
+
+    def read_one(self) -> None:
+        if self.disk.reads:
+            self.note("read")
+            self.finish_read()
+
+    def listen(self) -> None:
+        client = self.a_client()
+        if client is not None and not client.frozen:
+            self.read(client)
+            self.pump(client, self.random.choice((1, 3, 100)))
+
+    def freeze(self) -> None:
+        client = self.a_client()
+        if client is not None:
+            client.frozen = not client.frozen
+            self.note(f"frozen c{client.number}: {client.frozen}")
+
+    def hinder(self) -> None:
+        client = self.a_client()
+        if client is not None and client.connection is not None:
+            client.slow = not client.slow
+            self.note(f"slow c{client.number}: {client.slow}")
+            self.cluster.set_writable(client.connection, not client.slow)
+
+    def usurp(self) -> None:
+        names = [each.name for client in self.clients for each in client.producers if each.name]
+        if names:
+            self.create_producer(self.pick(names), 0)
+
+    def rest(self) -> None:
+        self.note("rest")
+        self.settle()
+        self.check_starving()
+
+    # -- transactions
+
+    def begin(self) -> None:
+        client = self.a_client()
+        if client is None or len(client.transactions) >= 2:
+            return
+        self.note(f"begin at c{client.number}")
+        begun: list[Txn] = []
+
+        def answered(frame: Frame) -> None:
+            if not frame.body.HasField("error"):
+                id_ = frame.body.txnid_most_bits, frame.body.txnid_least_bits
+                assert id_ not in self.txns, f"transaction {id_} comes twice"
+                begun.append(Txn(id_))
+                self.txns[id_] = begun[0]
+
+        def reaction(frame: Frame) -> None:
+            client.transactions += map(Transaction, begun)
+
+        client.ask("NEW_TXN", None, answered, reaction, tc_id=0, txn_ttl_millis=_TTL_MS)
+
+    def _a_txn(self) -> tuple[Client, Transaction] | None:
+        found: tuple[Client, Transaction] | None = self.pick(
+            (client, txn) for client in self.clients for txn in client.transactions if not txn.ending
+        )
+        return found
+
+    def join(self) -> None:
+        found = self._a_txn()
+        if found is None:
+            return
+        client, txn = found
+        ids = {"txnid_most_bits": txn.truth.id[0], "txnid_least_bits": txn.truth.id[1]}
+        topic = self.pick(TOPICS)
+        name = self.pick(("", "early", "late"))
+        self.note(f"add {topic[-1]}/{name} to {txn.truth.id}")
+        txn.busy += 1
+
+        def reaction(frame: Frame) -> None:
+            txn.busy -= 1
+            if frame.body.HasField("error"):
+                return
+            if name:
+                txn.subscriptions.add((topic, name))
+            else:
+                txn.topics.add(topic)
+
+        if name:
+            pair = [{"topic": topic, "subscription": name}]
+            client.ask("ADD_SUBSCRIPTION_TO_TXN", None, None, reaction, subscription=pair, **ids)
+        else:
+            client.ask("ADD_PARTITION_TO_TXN", None, None, reaction, partitions=[topic], **ids)
+
+    def send_in(self) -> None:
+        found = self._a_txn()
+        if found is not None:
+            client, txn = found
+            it = self.pick(each for each in client.producers if self._may(each) and each.topic in txn.topics)
+            if it is not None:
+                self.send(txn, it)
+
+    def ack_in(self) -> None:
+        found = self._a_txn()
+        if found is None:
+            return
+        client, txn = found
+
+        def fits(it: Consumer) -> bool:
+            at = it.fields["topic"], it.fields["subscription"]
+            return it.state == "open" and at in txn.subscriptions
+
+        it = self.pick(each for each in client.consumers if fits(each))
+        if it is not None:
+            self.ack(txn, it)
+
+    def end(self) -> None:
+        found = self._a_txn()
+        if found is None or found[1].busy:
+            return
+        client, txn = found
+        commit = self.chance(0.6)
+        self.note(f"end {txn.truth.id} commit {commit}")
+        txn.ending = True
+
+        def effect() -> None:
+            txn.truth.commit_sent = commit
+
+        def answered(frame: Frame) -> None:
+            if not frame.body.HasField("error"):
+                txn.truth.ended(commit=commit)
+
+        def reaction(frame: Frame) -> None:
+            client.transactions.remove(txn)
+
+        ids: dict[str, Any] = {"txnid_most_bits": txn.truth.id[0], "txnid_least_bits": txn.truth.id[1]}
+        client.ask("END_TXN", effect, answered, reaction, txn_action=int(commit is False) ^ 1, **ids)
+
+    # -- the end
+
+    def subscriptions(self) -> list[Subscription]:
+        return [each for topic in self.topics.values() for each in topic.subscriptions.values()]
+
+    def check_starving(self) -> None:
+        """Nobody waits for what he could get."""
+        for subscription in self.subscriptions():
+            found = subscription.starving(self.now_ms, self.settings.maxUnackedMessagesPerConsumer)
+            if found:
+                raise Broken(found)
+
+    def finish(self) -> None:
+        """Faults stop: everything that is owed must come."""
+        self.note("finish")
+        for client in self.clients:
+            client.frozen = False
+            if client.slow and client.connection is not None:
+                client.slow = False
+                self.cluster.set_writable(client.connection, True)
+        self.settle()
+        self.settle(_TTL_MS / 1000 + 1)
+        for txn in self.txns.values():
+            txn.finished = True
+            if not txn.over and not txn.commit_sent:
+                txn.ended(commit=False)
+        for client in self.clients:
+            if client.connection is None:
+                self.connect(client)
+        self.reopen()
+        self.settle(6)
+        for client in self.clients:
+            for it in client.consumers:
+                if it.state == "open":
+                    self.flow(it, 1000)
+            for producer in client.producers:
+                if producer.state == "open" and producer.unanswered:
+                    raise Broken(f"{producer.name} gets no receipts of {list(producer.unanswered)}")
+        self.settle()
+        self.check_starving()
+        self.leave()
+        self.check_empty()
+        if self.chance(0.5):
+            self.note("last crash")
+            self.crash()
+        self.check_delivery()
+
+    def leave(self) -> None:
+        """All clients leave."""
+        self.note("leave")
+        for client in self.clients:
+            self.drop(client)
+            client.producers.clear()
+            client.consumers.clear()
+        self.settle(61)
+
+    def check_empty(self) -> None:
+        """Nothing is left of the clients."""
+        cluster = self.cluster
+        broker = cluster.brokers[0]
+        assert not broker.connections and not broker._opening, (broker.connections, broker._opening)
+        for topic in broker.topics.values():
+            assert not topic.producers, topic.producers
+            assert not topic.waiting and topic.exclusive is None, (topic.waiting, topic.exclusive)
+            for subscription in topic.subscriptions.values():
+                assert not subscription.consumers, subscription.consumers
+                assert subscription.cursor.durable, f"{subscription.name} should be gone"
+        assert cluster.wake_at is None, f"a timer is left: {cluster.wake_at - self.ticks}"
+        assert not cluster.journal._readers and not cluster.journal._storing
+        assert not cluster.transactions._rows and not cluster.transactions._timers
+
+    def check_delivery(self) -> None:
+        """Each subscription gets what it is owed, and a reader gets everything."""
+        client = self.clients[0]
+        self.connect(client)
+        for number, subscription in enumerate(self.subscriptions()):
+            if subscription.exists == "yes":
+                self._drain_one(client, number, subscription)
+        for number, topic in enumerate(self.topics.values(), 20):
+            self._read_all(client, number, topic.name)
+
+    def _drain_one(self, client: Client, number: int, subscription: Subscription) -> None:
+        fields = {"topic": subscription.topic.name, "subscription": subscription.name, "subType": 0}
+        it = Consumer(client, number, {**fields, "initialPosition": 1}, {})
+        client.consumers.append(it)
+        self.open_consumer(it, 100_000)
+        self.settle()
+        for position, bits in subscription.open.items():
+            if bits & ~it.received.get(position, (0, 0))[1]:
+                raise Broken(f"{subscription} does not get {subscription.topic.at[position]} at {position}")
+        if it.received:
+            self.ack(None, it, cumulative=True)
+        self.settle()
+
+    def _read_all(self, client: Client, number: int, name: str) -> None:
+        """What a reader finds in a topic from its beginning."""
+        topic = self.topics[name]
+        fields = {"topic": name, "subscription": "reader", "subType": 0, "durable": False}
+        it = Consumer(client, number, {**fields, "initialPosition": 1}, {})
+        client.consumers.append(it)
+        self.open_consumer(it, 100_000)
+        self.settle()
+        if topic.trims:
+            return
+        for message in topic.messages:
+            seen = message.txn is None or message.txn.state == "committed"
+            if seen and message.stored and not any(each in it.received for each in message.positions):
+                raise Broken(f"{message} is lost")
+            if seen and any(each not in it.received for each in message.positions):
+                raise Broken(f"{message} is lost at one of {message.positions}")
+        last: dict[str, int] = {}
+        met = set()
+        for position in sorted(it.received):
+            message = topic.at[position]
+            if message.txn is None and message.number not in met:
+                met.add(message.number)
+                if message.sequence <= last.get(message.producer, -1):
+                    raise Broken(f"{message} comes after {last[message.producer]}")
+                last[message.producer] = message.sequence
+
+
+def try_seed(seed: int, steps: int = STEPS) -> str:
+    """What goes wrong with a seed, with its steps; "" if nothing."""
+    simulation = Simulation(seed)
+    try:
+        simulation.run(steps)
+    except Exception as error:
+        lines = [*simulation.trace, "".join(traceback.format_exception(error))]
+        return "\n".join(lines) + f"python tests/broker/simulation.py {seed} replays it\n"
+    return ""
+
+
+def main() -> None:
+    """Replay a seed, or try random ones."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seed", nargs="?", type=int)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    options = parser.parse_args()
+    if options.seed is not None:
+        simulation = Simulation(options.seed)
+        try:
+            simulation.run(options.steps)
+        finally:
+            sys.stdout.write("\n".join(simulation.trace) + "\n")
+        return
+    seeds, count = Random(), 0
+    began = time.monotonic()
+    while time.monotonic() - began < options.minutes * 60:
+        seed = seeds.randrange(1 << 32)
+        found = try_seed(seed, options.steps)
+        count += 1
+        if found:
+            sys.stdout.write(f"{found}failed: {seed}\n")
+            raise SystemExit(1)
+    sys.stdout.write(f"{count} schedules of {options.steps} steps, none failed\n")
+
+
+if __name__ == "__main__":
+    main()
