@@ -200,8 +200,8 @@ class Topic:
             raise Refused("ProducerBusy", text)
         busy = Refused("ProducerBusy", f"Producer with name '{producer.name}' is already connected to topic")
         while (other := self.producers.get(producer.name)) is not None:
-            if producer.succeeds(other):
-                other.closed = True
+            if producer.succeeds(other) or other.connection.closed:
+                other.closed = True  # though it may still be storing what was sent
                 break
             if other.connection is producer.connection or await other.connection.is_alive():
                 raise busy
