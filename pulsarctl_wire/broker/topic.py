@@ -273,5 +273,5 @@ class Topic:
     def disconnect(self, **told: Any) -> None:
         """Tell all clients to reconnect. `told` are fields of CLOSE_PRODUCER and CLOSE_CONSUMER."""
         self.disconnect_producers(**told)
-        for subscription in self.subscriptions.values():
+        for subscription in list(self.subscriptions.values()):
             subscription.disconnect(**told)
