@@ -121,7 +121,8 @@ class PersistentTopic(Topic):
         producer.bytes_in += len(data)
         self.messages_in += count
         self.bytes_in += len(data)
-        self.journal.when_synced(self._stored, producer, sequence, highest, index)
+        position = self.log.position(index)
+        self.journal.when_synced(self._stored, producer, sequence, highest, index, position)
         self.limit_rate(producer, count, len(data))
         most = self.settings.managedLedgerMaxEntriesPerLedger
         if index - self.log.ledgers[-1].first + 1 >= most:
@@ -133,9 +134,10 @@ class PersistentTopic(Topic):
         self.journal.when_synced(self._durable, index)
         return index
 
-    def _stored(self, producer: Producer, sequence: int, highest: int, index: int) -> None:
-        ledger, entry = self.log.position(index)
-        producer.receipt(sequence, highest, ledger, entry)
+    def _stored(
+        self, producer: Producer, sequence: int, highest: int, index: int, position: Position
+    ) -> None:
+        producer.receipt(sequence, highest, *position)
         self._durable(index)
 
     def _durable(self, index: int) -> None:
