@@ -36,6 +36,7 @@ class Broker:
         self.connections: dict[int, Connection] = {}
         self._opening: dict[str, Completion[AnyTopic]] = {}
         self._names = 0
+        self._run = self.journal.next_number("run")
         self.rates = Rates(self)
         self.alive = True
         interceptors = ",".join(self.settings.brokerEntryMetadataInterceptors)
@@ -44,9 +45,9 @@ class Broker:
         self.adds_metadata = self.adds_timestamp or self.adds_index
 
     def producer_name(self) -> str:
-        """A new name for a producer that has none."""
+        """A name that no producer has had, once what the journal has now is durable."""
         self._names += 1
-        return f"{self.settings.clusterName}-{self.number}-{self._names - 1}"
+        return f"{self.settings.clusterName}-{self._run}-{self._names - 1}"
 
     # -- topics
 

@@ -51,6 +51,8 @@ async def _join(connection: Connection, body: CommandProducer, topic: AnyTopic, 
         await topic.create_initial(connection.text(body.initial_subscription_name))
     own = body.HasField("producer_name")
     name = connection.text(body.producer_name) if own else connection.broker.producer_name()
+    if not own:
+        await topic.journal.synced()
     it = Producer(connection, body, topic, name)
     it.schema_version = version
 
