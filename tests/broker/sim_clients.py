@@ -124,3 +124,8 @@ class Client:
     def consumer(self, id_: int) -> Consumer | None:
         """Its consumer of an id."""
         return next((each for each in self.consumers if each.id == id_), None)
+
+    def forget(self, it: Consumer) -> None:
+        """It has this consumer no more."""
+        if it in self.consumers:
+            self.consumers.remove(it)

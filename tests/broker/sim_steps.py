@@ -273,7 +273,7 @@ class Steps(World):
             if frame.command != "SUCCESS":
                 it.state = "closed"
                 if self.chance(0.5):
-                    client.consumers.remove(it)
+                    client.forget(it)
             elif it.state == "opening":
                 it.state = "open"
                 self.flow(it, permits or self.random.choice((1, 3, 10, 1000)))
@@ -339,7 +339,7 @@ class Steps(World):
                 session.subscription.leave(session, self.no)
 
         def reaction(frame: Frame) -> None:
-            client.consumers.remove(it)
+            client.forget(it)
 
         client.ask("CLOSE_CONSUMER", effect, None, reaction, consumer_id=it.id)
 
@@ -370,7 +370,7 @@ class Steps(World):
 
         def reaction(frame: Frame) -> None:
             if frame.command == "SUCCESS":
-                client.consumers.remove(it)
+                client.forget(it)
 
         client.ask("UNSUBSCRIBE", effect, answered, reaction, consumer_id=it.id, force=force)
 
@@ -413,8 +413,13 @@ class Steps(World):
     # -- acknowledgements
 
     def ack(self, txn: Transaction | None = None, it: Consumer | None = None, cumulative: bool = False) -> None:
-        it = it or self.a_consumer()
-        if it is None or not it.received:
+        it = it or self.pick(
+            each
+            for client in self.clients
+            for each in client.consumers
+            if each.state == "open" and each.received
+        )
+        if it is None:
             return
         client, number = it.client, it.id
         cumulative = cumulative or self.chance(0.3 if it.fields["subType"] not in INDIVIDUAL else 0.03)

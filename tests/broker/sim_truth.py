@@ -460,7 +460,7 @@ class Publisher:
     def error(self, sequence: int) -> None:
         """A SEND is answered by SEND_ERROR."""
         for each in self.waiting:
-            if each[0] == sequence:
+            if sequence in (each[0], each[0] + each[1].count - 1):
                 self.waiting.remove(each)
                 return
         raise Broken(f"{self.label}: SEND_ERROR of {sequence}, which was not sent")

@@ -20,7 +20,7 @@ from broker.sim_truth import Broken, Subscription, Txn
 from pulsarctl_wire.broker.settings import Settings
 from pulsarctl_wire.wire.frame import Frame
 
-STEPS = 60
+STEPS = 120
 _TTL_MS = 20_000
 _WEIGHTS: dict[str, int] = {
     "send": 24,
@@ -47,11 +47,11 @@ _WEIGHTS: dict[str, int] = {
     "hinder": 2,
     "usurp": 1,
     "rest": 3,
-    "begin": 3,
-    "join": 6,
-    "send_in": 6,
-    "ack_in": 6,
-    "end": 4,
+    "begin": 5,
+    "join": 8,
+    "send_in": 10,
+    "ack_in": 12,
+    "end": 5,
 }
 _OF_TXNS = ("begin", "join", "send_in", "ack_in", "end")
 
@@ -99,6 +99,10 @@ class Simulation(Steps):
         """Do the steps, and judge what is left."""
         for client in self.clients:
             self.connect(client)
+        for _ in range(self.random.randrange(3, 8)):
+            self.create_producer()
+            self.subscribe()
+        self.exchange()
         names, weights = list(self.weights), list(self.weights.values())
         for name in self.random.choices(names, weights, k=steps):
             self.set_time(self.ticks + self.random.randrange(20_000_000))
@@ -220,8 +224,12 @@ class Simulation(Steps):
             return
         client, txn = found
         ids = {"txnid_most_bits": txn.truth.id[0], "txnid_least_bits": txn.truth.id[1]}
-        topic = self.pick(TOPICS)
-        name = self.pick(("", "early", "late"))
+        known = [(each.fields["topic"], each.fields["subscription"]) for each in client.consumers]
+        known = [each for each in known if each[1] != "reader" and each not in txn.subscriptions]
+        known += [(each.topic, "") for each in client.producers if each.topic not in txn.topics]
+        if not known:
+            return
+        topic, name = self.pick(known)
         self.note(f"add {topic[-1]}/{name} to {txn.truth.id}")
         txn.busy += 1
 
@@ -256,7 +264,7 @@ class Simulation(Steps):
 
         def fits(it: Consumer) -> bool:
             at = it.fields["topic"], it.fields["subscription"]
-            return it.state == "open" and at in txn.subscriptions
+            return it.state == "open" and at in txn.subscriptions and bool(it.received)
 
         it = self.pick(each for each in client.consumers if fits(each))
         if it is not None:
@@ -351,7 +359,8 @@ class Simulation(Steps):
             for subscription in topic.subscriptions.values():
                 assert not subscription.consumers, subscription.consumers
                 assert subscription.cursor.durable, f"{subscription.name} should be gone"
-        assert cluster.wake_at is None, f"a timer is left: {cluster.wake_at - self.ticks}"
+        timers = [each.call for each in cluster.scheduler._timers if each.call is not None]
+        assert cluster.wake_at is None, f"timers are left: {timers}"
         assert not cluster.journal._readers and not cluster.journal._storing
         assert not cluster.transactions._rows and not cluster.transactions._timers
 
