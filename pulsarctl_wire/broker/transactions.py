@@ -14,6 +14,7 @@ the coordinator's row. Stored as rows:
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.broker.cursor import mask_of
@@ -73,9 +74,13 @@ class Coordinators:
         self._timers: dict[Id, Timer] = {}
         if cluster.settings.transactionCoordinatorEnabled:
             cluster.namespaces.create_partitioned(parse_topic(ASSIGN), COORDINATORS, {})
-            for key, row in self._rows.items():
-                most, _, least = key.partition("/")
-                self._expire_later((int(most), int(least)), row)
+            cluster.scheduler.ready.append(self._restore)
+
+    def _restore(self) -> None:
+        """Go on with the transactions that are stored, once the time is known."""
+        for key, row in self._rows.items():
+            most, _, least = key.partition("/")
+            self._expire_later((int(most), int(least)), row)
 
     def load(self, number: int) -> None:
         """A client wants to use a coordinator."""
@@ -103,7 +108,8 @@ class Coordinators:
         self._timers[txn] = scheduler.later(seconds, lambda: scheduler.start(self._expire(txn)))
 
     async def _expire(self, txn: Id) -> None:
-        if key_of(txn) in self._rows:
+        self.load(txn[0])
+        with suppress(Refused):  # it has ended meanwhile
             await self.end(txn, commit=False)
 
     def get(self, txn: Id) -> Row:
