@@ -134,16 +134,19 @@ class Coordinators:
     async def end(self, txn: Id, *, commit: bool) -> None:
         """Commit or abort a transaction. Raises Refused."""
         row = self.get(txn)
-        topics = [await self._cluster.loaded(name) for name in row["topics"]]
-        acked = [(await self._cluster.loaded(topic), name) for topic, name in row["subscriptions"]]
-        self.get(txn)  # it may have ended meanwhile
-        for topic in topics:
-            if topic is not None:
+        topics: dict[str, PersistentTopic | None] = {}
+        while names := [name for name in _touched(row) if _is_missing(topics, name)]:
+            for name in names:
+                topics[name] = await self._cluster.loaded(name)
+            row = self.get(txn)  # it may have ended meanwhile
+        for name in row["topics"]:
+            if (topic := topics[name]) is not None:
                 topic.transactions.end(txn, commit=commit)
-        for topic, name in acked:
-            subscription = None if topic is None else topic.subscriptions.get(name)
-            if subscription is not None:
-                subscription.transactions.end(txn, commit=commit)
+        for name, subscription in row["subscriptions"]:
+            topic = topics[name]
+            found = None if topic is None else topic.subscriptions.get(subscription)
+            if found is not None:
+                found.transactions.end(txn, commit=commit)
         self._cluster.journal.delete("transactions", key_of(txn))
         self._timers.pop(txn).cancel()
         await self._cluster.journal.synced()
@@ -278,6 +281,17 @@ class PendingAcks:
         """Delete all rows."""
         self._journal.delete_table(self._table)
         self.hidden.clear()
+
+
+def _touched(row: Row) -> list[str]:
+    """The topics that a transaction has touched."""
+    return [*row["topics"], *(topic for topic, _ in row["subscriptions"])]
+
+
+def _is_missing(topics: "dict[str, PersistentTopic | None]", name: str) -> bool:
+    """Whether a topic must be loaded, maybe again as it was unloaded meanwhile."""
+    topic = topics.get(name)
+    return name not in topics or (topic is not None and topic.closed)
 
 
 def _overlap(one: int, other: int) -> bool:
