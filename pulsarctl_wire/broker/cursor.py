@@ -49,7 +49,7 @@ class Cursor:
         self._blocks: dict[int, int] = {}
         self._journal = journal
         self._changed: dict[int, None] = {}
-        self._deleted = not durable
+        self._ended = not durable
 
     # -- questions
 
@@ -166,7 +166,7 @@ class Cursor:
 
     def save(self) -> None:
         """Put its rows (`journal.Dirty`)."""
-        if self._deleted:
+        if self._ended:
             return
         row: Row = {"mark": self.mark, "properties": self.properties, "active": self.last_active_ms}
         self._journal.put("cursors", self.key, row)
@@ -182,12 +182,16 @@ class Cursor:
                 self._journal.delete(f"acked/{self.key}", str(block))
         self._changed.clear()
 
+    def close(self) -> None:
+        """Put its rows for the last time: from now on, they belong to another `Cursor`."""
+        self.save()
+        self._ended = True
+
     def delete(self) -> None:
         """Delete its rows."""
-        if not self._deleted:
-            self._deleted = True
-            self._journal.delete("cursors", self.key)
-            self._journal.delete_table(f"acked/{self.key}")
+        self._ended = True
+        self._journal.delete("cursors", self.key)
+        self._journal.delete_table(f"acked/{self.key}")
 
 
 def load_cursor(journal: Journal, key: str) -> Cursor:

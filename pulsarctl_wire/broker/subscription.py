@@ -373,7 +373,7 @@ class Subscription:
         if not force and any(each is not asked_by for each in self.consumers):
             raise Refused("MetadataError", "Unconnected or shared consumer attempting to unsubscribe")
         self.disconnect(but=asked_by)
-        self.close()
+        self.stop()
         self.topic.subscriptions.pop(self.name, None)
         self.topic.gone_messages_out += self.gone_messages_out
         self.topic.gone_bytes_out += self.gone_bytes_out
@@ -386,6 +386,11 @@ class Subscription:
         self.transactions.delete()
 
     def close(self) -> None:
+        """The topic is unloaded."""
+        self.stop()
+        self.cursor.close()
+
+    def stop(self) -> None:
         """Stop timers."""
         if self.dispatcher is not None:
             self.dispatcher.close()
