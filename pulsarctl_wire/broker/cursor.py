@@ -111,17 +111,18 @@ class Cursor:
     def ack_some(self, index: int, size: int, still_open: int) -> int:
         """Acknowledge messages of a batch of `size`: all but those in `still_open`.
 
-        Returns the number of messages that this acknowledged; the last one acknowledges the entry.
+        Returns the number of messages that this acknowledged; the last one acknowledges the entry. Clients
+        need not say how large the batch is: only this number depends on it.
         """
         if self.is_acked(index):
             return 0
-        before = self.masks.get(index, (1 << size) - 1)
-        after = before & still_open
+        before = self.masks.get(index)
+        after = still_open if before is None else before & still_open
         if not after:
             self.ack(index)
         elif after != before:
             self._mask(index, after)
-        return before.bit_count() - after.bit_count()
+        return max((size if before is None else before.bit_count()) - after.bit_count(), 0)
 
     def _mask(self, index: int, mask: int) -> None:
         self.masks[index] = mask

@@ -258,8 +258,8 @@ class Subscription:
 
     def _ack_some(self, index: int, message_id: MessageIdData) -> None:
         mask = mask_of(message_id.ack_set)
-        size = message_id.batch_size or max(mask.bit_length(), 1)
         holder = next((each for each in self.consumers if index in each.pending), None)
+        size = message_id.batch_size or (holder.pending[index][0] if holder is not None else 0)
         gone = self.cursor.ack_some(index, size, mask)
         if self.cursor.is_acked(index):
             if holder is not None:
