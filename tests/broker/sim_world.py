@@ -51,6 +51,8 @@ class World:
         self.ticks = 0
         self.no = 0
         self.trace: list[str] = []
+        self.verbose = False
+        """Whether frames are noted too."""
         self.clients = [Client(number) for number in range(clients)]
         self.owners: dict[Connection, Client] = {}
         self.topics: dict[str, Topic] = {}
@@ -210,6 +212,8 @@ class World:
                 effect()
             for event in client.to_broker.feed(data):
                 assert isinstance(event, Frame)
+                if self.verbose:
+                    self.note(f"    {self.no} c{client.number} -> {event.command} {_short(event.body)}")
                 self.cluster.receive(connection, event)
             self.drain()
             sent += 1
@@ -260,6 +264,9 @@ class World:
         self.no += 1
         body = frame.body
         kind = frame.type
+        if self.verbose:
+            what = self.messages.get(frame.metadata.event_time) if frame.metadata is not None else ""
+            self.note(f"    {self.no} c{client.number} <- {frame.command} {_short(body)} {what}")
         if kind == MESSAGE:
             self._message(client, frame)
         elif kind == RECEIPT:
@@ -376,3 +383,8 @@ class World:
         self.cluster.scheduler.start(call())
         self.flush()
         return status
+
+
+def _short(body: Any) -> str:
+    """A command in a line."""
+    return " ".join(str(body).split())

@@ -434,6 +434,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.seed is not None:
         simulation = Simulation(options.seed)
+        simulation.verbose = True
         try:
             simulation.run(options.steps)
         finally:
