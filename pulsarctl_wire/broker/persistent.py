@@ -260,7 +260,11 @@ class PersistentTopic(Topic):
         if most and sum(len(each.consumers) for each in self.subscriptions.values()) >= most:
             raise Refused("ConsumerBusy", "Topic reached max consumers limit")
         consumer = Consumer(connection, command, subscription)
-        await subscription.add(consumer)
+        try:
+            await subscription.add(consumer)
+        except Refused:
+            self.consumer_left(subscription)
+            raise
         return consumer
 
     def _create(self, command: CommandSubscribe, name: str) -> Subscription:
@@ -306,8 +310,9 @@ class PersistentTopic(Topic):
 
     def consumer_left(self, subscription: Subscription) -> None:
         """A consumer of a subscription left: one that is not durable goes with its last consumer."""
-        if not subscription.cursor.durable and not subscription.consumers:
-            self.subscriptions.pop(subscription.name, None)
+        known = self.subscriptions.get(subscription.name) is subscription
+        if known and not subscription.cursor.durable and not subscription.consumers:
+            del self.subscriptions[subscription.name]
             self.gone_messages_out += subscription.gone_messages_out
             self.gone_bytes_out += subscription.gone_bytes_out
         self.last_active_ms = self.scheduler.time_ms

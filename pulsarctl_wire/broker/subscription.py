@@ -69,12 +69,13 @@ class Subscription:
 
     async def add(self, consumer: Consumer) -> None:
         """A consumer joins. Raises Refused."""
-        if not self.consumers:
-            self._begin(consumer)
-        elif consumer.kind != self.kind or self._differs(consumer):
+        if self.consumers and (consumer.kind != self.kind or self._differs(consumer)):
             raise Refused("ConsumerBusy", DIFFERENT)
-        elif self.kind == EXCLUSIVE:
+        if self.consumers and self.kind == EXCLUSIVE:
             await self._take_over()
+        if self.topic.closed or self.topic.subscriptions.get(self.name) is not self:
+            raise Refused("ServiceNotReady", "Subscription is fenced")  # it went while the consumer waited
+        if not self.consumers:
             self._begin(consumer)
         default = self.topic.settings.maxConsumersPerSubscription
         most = limit(self.topic, "max consumers of subscription", default)
