@@ -205,6 +205,7 @@ class Topic:
                 break
             if other.connection is producer.connection or await other.connection.is_alive():
                 raise busy
+        self.check_open()  # it may have been closed meanwhile
         self.producers[producer.name] = producer
 
     def remove_producer(self, producer: Producer) -> None:
