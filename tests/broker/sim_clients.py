@@ -27,6 +27,8 @@ class Producer:
         self.topic = topic
         self.name = name
         self.mode = mode
+        self.guest = False
+        """Whether it only wants to have another one's name."""
         self.epoch = 0
         self.state = "closed"
         self.sequence = 0

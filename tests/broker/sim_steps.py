@@ -15,7 +15,7 @@ from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_
 from pulsarctl_wire.broker.cursor import words_of
 from pulsarctl_wire.broker.selectors import AutoSplit, ConsistentHashing, sticky_key
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
+from pulsarctl_wire.wire.PulsarApi_pb2 import ExclusiveWithFencing, ServerError
 
 TOPICS = ("persistent://public/default/a", "persistent://public/default/b-partition-1")
 NAMES = ("p0", "p1")
@@ -89,6 +89,7 @@ class Steps(World):
                     del client.publishers[it.id]
             elif frame.body.producer_ready:
                 publisher.opened = True
+                publisher.topic.fenced |= it.mode == ExclusiveWithFencing
                 if not named:
                     assert frame.body.producer_name not in self.names, "a generated name comes twice"
                     self.names.add(frame.body.producer_name)
@@ -130,7 +131,7 @@ class Steps(World):
             self._send_new(it, txn)
 
     def _may(self, it: Producer) -> bool:
-        return it.state == "open" and len(it.unanswered) < 20
+        return it.state == "open" and len(it.unanswered) < 20 and not it.guest
 
     def _send_new(self, it: Producer, txn: Transaction | None) -> None:
         count = self.random.choice((1, 1, 1, 2, 3, 5))

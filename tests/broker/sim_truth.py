@@ -93,6 +93,8 @@ class Topic:
         self.name = name
         self.deduplicates = deduplicates
         self.trims = trims
+        self.fenced = False
+        """Whether producers may have been shut out without a word."""
         self.ending = False
         """Whether it was asked to terminate."""
         self.order: list[Position] = []

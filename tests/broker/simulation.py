@@ -13,7 +13,7 @@ import traceback
 from random import Random
 from typing import Any
 
-from broker.sim_clients import Client, Consumer, Transaction
+from broker.sim_clients import Client, Consumer, Producer, Transaction
 from broker.sim_steps import TOPICS, Steps
 from broker.sim_truth import Broken, Subscription, Txn
 
@@ -182,9 +182,14 @@ class Simulation(Steps):
             self.cluster.set_writable(client.connection, not client.slow)
 
     def usurp(self) -> None:
-        names = [each.name for client in self.clients for each in client.producers if each.name]
-        if names:
-            self.create_producer(self.pick(names), 0)
+        it = self.pick(each for client in self.clients for each in client.producers if each.name)
+        client = self.a_client()
+        if it is not None and client is not None and client is not it.client:
+            number = next(each for each in range(9) if client.producer(each) is None)
+            guest = Producer(client, number, it.topic, it.name, 0)
+            guest.guest = True
+            client.producers.append(guest)
+            self.open_producer(guest)
 
     def rest(self) -> None:
         self.note("rest")
@@ -328,7 +333,8 @@ class Simulation(Steps):
                 if it.state == "open":
                     self.flow(it, 1000)
             for producer in client.producers:
-                if producer.state == "open" and producer.unanswered:
+                fenced = self.topics[producer.topic].fenced
+                if producer.state == "open" and producer.unanswered and not fenced:
                     raise Broken(f"{producer.name} gets no receipts of {list(producer.unanswered)}")
         self.settle()
         self.check_starving()
