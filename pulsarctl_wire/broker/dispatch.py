@@ -92,7 +92,7 @@ class Dispatcher:
                 return entry
 
     def deliver_again(self, indexes: list[int]) -> None:
-        """Deliver entries again that are not pending at any consumer."""
+        """Deliver entries again that were hidden for a while."""
         raise NotImplementedError
 
     def is_hidden(self, entry: Entry) -> bool:
@@ -342,8 +342,10 @@ class ManyActive(Dispatcher):
             consumer.give_back()
 
     def deliver_again(self, indexes: list[int]) -> None:
-        """Deliver entries again that are not pending at any consumer."""
+        """Deliver those entries again that were passed over, and are not pending at any consumer."""
         for index in indexes:
+            if index >= self.read_at or any(index in each.pending for each in self.consumers):
+                continue
             self.redelivered[index] = self.redelivered.get(index, 0) + 1
             self.put_back(index)
 
