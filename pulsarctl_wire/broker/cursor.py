@@ -91,7 +91,8 @@ class Cursor:
         """Acknowledge an entry. False if it was already."""
         if self.is_acked(index):
             return False
-        self.masks.pop(index, None)
+        if self.masks.pop(index, None) is not None:
+            self._changed[index // BLOCK] = None
         if index == self.mark:
             self._move(index + 1)
         else:
