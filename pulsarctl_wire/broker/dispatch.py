@@ -98,10 +98,11 @@ class Dispatcher:
     def is_hidden(self, entry: Entry) -> bool:
         """Whether consumers must not see it now; if they never will, it is acknowledged at once."""
         metadata = entry.metadata
-        if metadata is None or metadata.HasField("marker_type") or self.topic.is_aborted(metadata):
-            self.subscription.skip(entry.index)
+        index = entry.index
+        if metadata is None or metadata.HasField("marker_type") or self.topic.is_aborted(index, metadata):
+            self.subscription.skip(index)
             return True
-        return self.subscription.transactions.hides(entry.index)
+        return self.subscription.transactions.hides(index)
 
     def deliver(self, consumer: Consumer, entry: Entry, slot: int = 0) -> None:
         """Send it an entry."""

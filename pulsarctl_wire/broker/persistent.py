@@ -84,9 +84,9 @@ class PersistentTopic(Topic):
         first = self.transactions.first_open
         return self.log.stored if first is None else min(first, self.log.stored)
 
-    def is_aborted(self, metadata: MessageMetadata) -> bool:
+    def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
         """Whether an entry was sent in a transaction that was aborted."""
-        return self.transactions.is_aborted(metadata)
+        return self.transactions.is_aborted(index, metadata)
 
     @property
     def has_messages(self) -> bool:
@@ -347,7 +347,7 @@ class PersistentTopic(Topic):
             index -= 1
             entry = await self.log.entry(index, self.scheduler)
             metadata = None if entry is None else entry.metadata
-            if metadata is None or not (metadata.HasField("marker_type") or self.is_aborted(metadata)):
+            if metadata is None or not (metadata.HasField("marker_type") or self.is_aborted(index, metadata)):
                 return entry
         return None
 

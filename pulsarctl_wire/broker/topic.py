@@ -252,7 +252,7 @@ class Topic:
     def consumer_left(self, subscription: "Subscription") -> None:
         """A consumer of a subscription left."""
 
-    def is_aborted(self, metadata: MessageMetadata) -> bool:
+    def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
         """Whether an entry was sent in a transaction that was aborted."""
         return False
 

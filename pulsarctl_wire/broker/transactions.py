@@ -9,7 +9,7 @@ the coordinator's row. Stored as rows:
 
     transactions             most/least -> {ttl, opened, topics, subscriptions}
     txn-open/LOG             most/least -> {first}: the index of its first message
-    txn-aborted/LOG          most/least -> {last}: the index of its marker
+    txn-aborted/LOG          most/least -> {first, last}: the indexes of its first message and its marker
     txn-acks/LOG/NAME        most/least -> {entries: [[index, open messages of the batch or null]], until}
 """
 
@@ -157,6 +157,7 @@ class Buffer:
 
     def __init__(self, topic: "PersistentTopic") -> None:
         self._topic = topic
+        self._begun = topic.journal.table("transactions")
         self._open = topic.journal.table(f"txn-open/{topic.log.number}")
         self._aborted = topic.journal.table(f"txn-aborted/{topic.log.number}")
 
@@ -166,24 +167,33 @@ class Buffer:
         return min((row["first"] for row in self._open.values()), default=None)
 
     def sent(self, txn: Id, index: int) -> None:
-        """A message was sent in a transaction."""
-        if key_of(txn) not in self._open:
-            self._topic.journal.put(f"txn-open/{self._topic.log.number}", key_of(txn), {"first": index})
+        """A message was sent in a transaction. If that is over, or never was, nobody will see it."""
+        key = key_of(txn)
+        if key not in self._begun:
+            self._abort(key, index, index)
+        elif key not in self._open:
+            self._topic.journal.put(f"txn-open/{self._topic.log.number}", key, {"first": index})
+
+    def _abort(self, key: str, first: int, last: int) -> None:
+        row = self._aborted.get(key, {"first": first})
+        aborted = {"first": row["first"], "last": last}
+        self._topic.journal.put(f"txn-aborted/{self._topic.log.number}", key, aborted)
 
     def end(self, txn: Id, *, commit: bool) -> None:
         """A transaction ends; a marker says how."""
         topic, key = self._topic, key_of(txn)
         data, metadata = marker(txn, commit=commit, time_ms=topic.scheduler.time_ms)
         index = topic.append_own(data, metadata)
-        if not commit:
-            topic.journal.put(f"txn-aborted/{topic.log.number}", key, {"last": index})
+        if not commit and key in self._open:
+            self._abort(key, self._open[key]["first"], index)
         topic.journal.delete(f"txn-open/{topic.log.number}", key)
 
-    def is_aborted(self, metadata: MessageMetadata) -> bool:
-        """Whether an entry was sent in a transaction that was aborted."""
+    def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
+        """Whether an entry was sent in a transaction that was aborted, or over."""
         if not self._aborted or not metadata.HasField("txnid_most_bits"):
             return False
-        return key_of((metadata.txnid_most_bits, metadata.txnid_least_bits)) in self._aborted
+        row = self._aborted.get(key_of((metadata.txnid_most_bits, metadata.txnid_least_bits)))
+        return row is not None and index >= row["first"]
 
     def trim(self) -> None:
         """Forget aborted transactions whose messages are deleted."""
