@@ -295,7 +295,7 @@ class Simulation(Steps):
             client.transactions.remove(txn)
 
         ids: dict[str, Any] = {"txnid_most_bits": txn.truth.id[0], "txnid_least_bits": txn.truth.id[1]}
-        client.ask("END_TXN", effect, answered, reaction, txn_action=int(commit is False) ^ 1, **ids)
+        client.ask("END_TXN", effect, answered, reaction, txn_action=int(not commit), **ids)
 
     # -- the end
 
