@@ -254,8 +254,9 @@ class PersistentTopic(Topic):
             if command.start_message_rollback_duration_sec:
                 time_ms = self.scheduler.time_ms - command.start_message_rollback_duration_sec * 1000
                 subscription.cursor.reset(await self.index_at(time_ms))
-            if command.durable:
-                await self.journal.synced()
+        if command.durable and not subscription.stored:
+            await self.journal.synced()
+            subscription.stored = True
         most = limit(self, "max consumers", self.settings.maxConsumersPerTopic)
         if most and sum(len(each.consumers) for each in self.subscriptions.values()) >= most:
             raise Refused("ConsumerBusy", "Topic reached max consumers limit")

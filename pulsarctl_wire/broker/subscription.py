@@ -28,6 +28,8 @@ class Subscription:
         self.kind: int | None = None
         self.dispatcher: Dispatcher | None = None
         self.transactions = PendingAcks(self)
+        self.stored = False
+        """Whether it is known to be durable; until then, nobody may be told that it exists."""
         self.expired_messages = 0
         self.last_expired_ms = self.last_moved_ms = 0
         self.gone_messages_out = 0
