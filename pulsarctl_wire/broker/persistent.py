@@ -57,10 +57,9 @@ class PersistentTopic(Topic):
         self.dispatch_limiter = Limiter(self.scheduler)
         prefix = f"{self.log.number}/"
         for key in [key for key in self.journal.table("cursors") if key.startswith(prefix)]:
-            cursor = load_cursor(self.journal, key)
-            self.subscriptions[key.removeprefix(prefix)] = Subscription(
-                self, key.removeprefix(prefix), cursor
-            )
+            subscription = Subscription(self, key.removeprefix(prefix), load_cursor(self.journal, key))
+            subscription.stored = True
+            self.subscriptions[subscription.name] = subscription
         self.save()
 
     def save(self) -> None:
