@@ -80,6 +80,8 @@ class Txn:
                 subscription.committed(ack)
             elif not ack.refused:
                 subscription.undo(ack)
+                for session in subscription.sessions:
+                    session.may_rewind = True
         for message in self.messages if commit else ():
             for position in message.positions:
                 for subscription in message.topic.subscriptions.values():
@@ -140,6 +142,8 @@ class Session:
         self.seen: set[Position] = set()
         """What was delivered since it began from the mark."""
         self.last: Position | None = None
+        self.may_rewind = False
+        """Whether the end of a transaction may make it begin from the mark again."""
 
     @property
     def permits(self) -> int:
@@ -379,8 +383,9 @@ class Subscription:
         if not session.active:
             raise Broken(f"{what}, which is not active")
         if session.last is not None and position <= session.last:
-            if all(txn.over for txn in self.txns) and self.durable:
+            if all(txn.over for txn in self.txns) and self.durable and not session.may_rewind:
                 raise Broken(f"{what} again")
+            session.may_rewind = False
             session.rewound()
         order = self.topic.order
         for each in order[: bisect_left(order, position)]:
