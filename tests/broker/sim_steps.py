@@ -401,12 +401,13 @@ class Steps(World):
             if session is not None and session.opened:
                 before = {each for each, bits in subscription.open.items() if bits}
                 subscription.forget(self.no)
+                subscription.wild += by_time
                 state.extend((self.no, target, list(topic.order), before))
 
         def answered(frame: Frame) -> None:
-            if frame.command == "SUCCESS" and state and subscription.durable:
-                if by_time:
-                    state[2] = []
+            if state and by_time:
+                subscription.sought_time(self.no)
+            elif frame.command == "SUCCESS" and state and subscription.durable:
                 subscription.sought(*state)
 
         client.ask("SEEK", effect, answered, consumer_id=it.id, **fields)

@@ -185,6 +185,8 @@ class Subscription:
         self.low: Position = (-1, -1)
         """Up to here, all may be acknowledged."""
         self.reset_no = -1
+        self.wild = 0
+        """SEEKs to a time that may take effect at any moment."""
         self.tried = -1
         self.open: dict[Position, int] = {}
         self.gone: dict[Position, int] = {}
@@ -248,7 +250,7 @@ class Subscription:
 
     def sought(self, no: int, target: Position | None, known: list[Position], before: set[Position]) -> None:
         """The SEEK of `no` was answered; `known` were the positions then, `before` those that were open."""
-        if self.reset_no != no:
+        if self.reset_no != no or self.wild:
             return
         self.sure = self.tried_or(no)
         hidden = {each for txn in self.txns if not txn.over for _, ack in txn.acks for each in ack.bits}
@@ -261,6 +263,13 @@ class Subscription:
             elif message.txn is None or message.txn.state == "committed":
                 if not self.topic.trims or position in before:
                     self.open[position] = full(message.count)
+
+    def sought_time(self, no: int) -> None:
+        """A SEEK to a time was answered."""
+        self.wild -= 1
+        self.forget(no)
+        if self.exists == "yes" and not self.wild:
+            self.sure = no
 
     def tried_or(self, no: int) -> int:
         return max(self.tried, no)
@@ -298,7 +307,7 @@ class Subscription:
 
     def ack_answered(self, ack: Ack) -> None:
         """It is durable."""
-        if self.reset_no > ack.no:
+        if self.reset_no > ack.no or self.wild:
             return
         for position, bits in ack.bits.items():
             if self.reopened.get(position, -1) <= ack.no:

@@ -84,6 +84,9 @@ class World:
                 self.closed(client)
                 client.gone()
         self.owners.clear()
+        for topic in self.topics.values():
+            for subscription in topic.subscriptions.values():
+                subscription.wild = 0
         before = self.disk
         self.disk = SlowDisk(before.crash(), self.random)
         self.disk.most = before.most
