@@ -273,6 +273,8 @@ class PendingAcks:
             self._journal.put(self._table, key_of(txn), row)
 
     def _row(self, txn: Id) -> Row:
+        if key_of(txn) not in self._journal.table("transactions"):
+            raise Refused("TransactionNotFound", f"The transaction {txn} is over, or never was")
         return self._rows.get(key_of(txn)) or {"entries": [], "until": 0}
 
     def end(self, txn: Id, *, commit: bool) -> None:
