@@ -10,7 +10,7 @@ import fcntl
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -124,7 +124,7 @@ class Sqlite:
             raise InUse(text) from None
         except OSError as error:
             raise StorageError(f"{directory}: {error.strerror or error}") from None
-        path = directory / "broker.db"
+        self._path = path = directory / "broker.db"
         try:
             self._writer = self._open(path)
             found = self._writer.execute("PRAGMA user_version").fetchone()[0]
@@ -148,20 +148,30 @@ class Sqlite:
         return database
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """All rows."""
-        return list(self._reader.execute("SELECT name, key, value FROM state"))
+        """All rows. Raises StorageError."""
+        with self._reading():
+            return list(self._reader.execute("SELECT name, key, value FROM state"))
 
     def ends(self) -> dict[int, int]:
-        """Of each log, the index behind its last entry."""
+        """Of each log, the index behind its last entry. Raises StorageError."""
         ends = {}
         find = "SELECT max(key) FROM entries WHERE key >= ? AND key < ?"
-        for (value,) in self._reader.execute("SELECT value FROM state WHERE name = 'topics'"):
-            log = json.loads(value)["log"]
-            bounds = log << LOG_BITS, (log + 1) << LOG_BITS
-            last = self._reader.execute(find, bounds).fetchone()[0]
-            if last is not None:
-                ends[log] = last - bounds[0] + 1
+        with self._reading():
+            for (value,) in self._reader.execute("SELECT value FROM state WHERE name = 'topics'"):
+                log = json.loads(value)["log"]
+                bounds = log << LOG_BITS, (log + 1) << LOG_BITS
+                last = self._reader.execute(find, bounds).fetchone()[0]
+                if last is not None:
+                    ends[log] = last - bounds[0] + 1
         return ends
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """The database may be damaged."""
+        try:
+            yield
+        except (sqlite3.Error, ValueError, KeyError) as error:
+            raise StorageError(f"{self._path}: {error}") from None
 
     def commit(self, commit: Commit) -> None:
         """Make a commit durable."""

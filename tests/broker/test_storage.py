@@ -171,9 +171,10 @@ def test_something_else_in_the_file(tmp_path: Path, data: bytes) -> None:
     Sqlite(tmp_path).close()
 
 
+@pytest.mark.parametrize("where", [0, 4096, 8192])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_damaged_file(tmp_path: Path, seed: int) -> None:
-    """Either it is refused in one line, or what is there is read without another error."""
+def test_a_damaged_file(tmp_path: Path, seed: int, where: int) -> None:
+    """It is refused in one line, when it is opened or at the latest when its rows are read."""
     random, ends = Random(seed), [0] * LOGS
     sqlite = Sqlite(tmp_path)
     for _ in range(20):
@@ -182,9 +183,17 @@ def test_a_damaged_file(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "broker.db"
     data = bytearray(path.read_bytes())
     for _ in range(40):
-        data[random.randrange(100)] = random.randrange(256)
+        data[where + random.randrange(100)] = random.randrange(256)
     path.write_bytes(data)
-    refused(tmp_path)
+    with pytest.raises(StorageError, match=r"\A[^\n]+\Z"):
+        storage = Sqlite(tmp_path)
+        try:
+            storage.rows()
+            storage.ends()
+        finally:
+            storage.close()
+    path.unlink()
+    Sqlite(tmp_path).close()
 
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
