@@ -98,9 +98,11 @@ class Client:
         self.answers.clear()
         self.transactions.clear()
         self.frozen = self.slow = False
-        for it in (*self.producers, *self.consumers):
-            if it.state != "dead":
-                it.state = "closed"
+        for producer in self.producers:
+            if producer.state != "dead":
+                producer.state = "closed"
+        for consumer in self.consumers:
+            consumer.state = "closed"
 
     def tell(self, name: str, effect: Effect = None, **fields: Any) -> None:
         """Send a command; `effect` is called when the broker gets it."""
@@ -114,7 +116,7 @@ class Client:
         reaction: OnAnswer = None,
         **fields: Any,
     ) -> None:
-        """Send a request; `answered` is called when the broker answers, `reaction` when the client reads it."""
+        """Send a request; `answered` is called when the answer is sent, `reaction` when it is read."""
         self._ids += 1
         self.answers[self._ids] = answered, reaction
         self.tell(name, effect, request_id=self._ids, **fields)

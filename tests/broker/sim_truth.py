@@ -52,6 +52,11 @@ class Message:
         """Whether a receipt said so."""
         self.positions: list[Position] = []
 
+    @property
+    def is_visible(self) -> bool:
+        """Whether nobody can say that consumers must not see it."""
+        return self.txn is None or self.txn.state == "committed"
+
     def __repr__(self) -> str:
         return f"m{self.number}({self.producer}/{self.sequence} x{self.count} key={self.key})"
 
@@ -243,10 +248,10 @@ class Subscription:
 
     def learn(self, position: Position, message: Message) -> None:
         """There is a message."""
-        visible = message.txn is None or message.txn.state == "committed"
-        if self.exists == "yes" and message.no > self.sure and position > self.low and visible:
-            if position not in self.touched or self.touched[position] < self.reset_no:
-                self.open[position] = full(message.count)
+        visible = message.is_visible
+        untouched = self.touched.get(position, -1) < max(self.reset_no, 0)
+        if self.exists == "yes" and message.no > self.sure and position > self.low and visible and untouched:
+            self.open[position] = full(message.count)
 
     def sought(self, no: int, target: Position | None, known: list[Position], before: set[Position]) -> None:
         """The SEEK of `no` was answered; `known` were the positions then, `before` those that were open."""
@@ -260,9 +265,8 @@ class Subscription:
                 continue
             if target is None or position < target:
                 self.gone[position] = full(message.count)
-            elif message.txn is None or message.txn.state == "committed":
-                if not self.topic.trims or position in before:
-                    self.open[position] = full(message.count)
+            elif message.is_visible and (not self.topic.trims or position in before):
+                self.open[position] = full(message.count)
 
     def sought_time(self, no: int) -> None:
         """A SEEK to a time was answered."""
@@ -294,7 +298,7 @@ class Subscription:
         self.take(ack, position, bits, settles=done == full(count))
 
     def ack_until(self, ack: Ack, position: Position, left: int, *, whole: bool) -> None:
-        """A cumulative one; of the last entry, the messages in `left` stay open. `whole`: it has no ack_set."""
+        """A cumulative one; messages of the last entry in `left` stay open. `whole`: it has no ack_set."""
         self.low = max(self.low, position)
         order = self.topic.order
         for each in order[: bisect_left(order, position)]:
@@ -412,7 +416,11 @@ class Subscription:
                     raise Broken(f"{what}, while {other} of its key is pending at {holder}")
             order = self.topic.order
             for each in order[: bisect_left(order, position)]:
-                if self.topic.at[each].key == message.key and self.open.get(each) and each not in self.holders:
+                if (
+                    self.topic.at[each].key == message.key
+                    and self.open.get(each)
+                    and each not in self.holders
+                ):
                     raise Broken(f"{what} before {each} of its key")
         self.holders[position] = session
 
@@ -434,7 +442,7 @@ class Subscription:
                 if session.active and missing:
                     return f"{missing[0]} of {self} does not come to {session}"
             return ""
-        unacked = {each: 0 for each in self.sessions}
+        unacked = dict.fromkeys(self.sessions, 0)
         for position, holder in self.holders.items():
             unacked[holder] += self.topic.at[position].count
         able = [each for each in able if not limit or unacked[each] <= limit // 2]

@@ -144,7 +144,7 @@ class World:
             raise self.cluster.scheduler.failures[0]
 
     def settle(self, seconds: float = 1.5) -> None:
-        """Let everything happen that can: storage is done, all clients but frozen ones have read everything."""
+        """Let everything happen that can: storage is done, and all clients that are not frozen have read all."""
         for wait in (0.0, seconds):
             self.advance(wait)
             for _ in range(2000):

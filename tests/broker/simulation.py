@@ -14,7 +14,8 @@ from random import Random
 from typing import Any
 
 from broker.sim_clients import Client, Consumer, Producer, Transaction
-from broker.sim_steps import TOPICS, Steps
+from broker.sim_producing import TOPICS
+from broker.sim_steps import Steps
 from broker.sim_truth import Broken, Subscription, Txn
 
 from pulsarctl_wire.broker.settings import Settings
@@ -358,17 +359,21 @@ class Simulation(Steps):
         """Nothing is left of the clients."""
         cluster = self.cluster
         broker = cluster.brokers[0]
-        assert not broker.connections and not broker._opening, (broker.connections, broker._opening)
+        assert not broker.connections
+        assert not broker._opening
         for topic in broker.topics.values():
             assert not topic.producers, topic.producers
-            assert not topic.waiting and topic.exclusive is None, (topic.waiting, topic.exclusive)
+            assert not topic.waiting
+            assert topic.exclusive is None
             for subscription in topic.subscriptions.values():
                 assert not subscription.consumers, subscription.consumers
                 assert subscription.cursor.durable, f"{subscription.name} should be gone"
         timers = [each.call for each in cluster.scheduler._timers if each.call is not None]
         assert cluster.wake_at is None, f"timers are left: {timers}"
-        assert not cluster.journal._readers and not cluster.journal._storing
-        assert not cluster.transactions._rows and not cluster.transactions._timers
+        assert not cluster.journal._readers
+        assert not cluster.journal._storing
+        assert not cluster.transactions._rows
+        assert not cluster.transactions._timers
 
     def check_delivery(self) -> None:
         """Each subscription gets what it is owed, and a reader gets everything."""

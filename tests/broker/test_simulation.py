@@ -1,4 +1,4 @@
-"""A thousand schedules that must keep the rules; more with `python tests/broker/simulation.py --minutes N`."""
+"""A thousand schedules that must keep the rules; `simulation.py --minutes N` tries others."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_what_was_synced_outlives_a_crash(tmp_path: Path, seed: int) -> None:
 
 
 def test_a_crash_while_the_log_is_written_again(tmp_path: Path) -> None:
-    """After a checkpoint, the log begins anew over its old bytes; old bytes behind the new ones do not count."""
+    """After a checkpoint, the log begins anew over its old bytes; what is left of them does not count."""
     random, ends = Random(1), [0] * LOGS
     source, target = tmp_path / "source", tmp_path / "copy"
     sqlite, model = Sqlite(source), Disk()
@@ -171,6 +171,16 @@ def test_something_else_in_the_file(tmp_path: Path, data: bytes) -> None:
     Sqlite(tmp_path).close()
 
 
+def start(directory: Path) -> None:
+    """Do what a broker does that starts."""
+    storage = Sqlite(directory)
+    try:
+        storage.rows()
+        storage.ends()
+    finally:
+        storage.close()
+
+
 @pytest.mark.parametrize("where", [0, 4096, 8192])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_damaged_file(tmp_path: Path, seed: int, where: int) -> None:
@@ -186,12 +196,7 @@ def test_a_damaged_file(tmp_path: Path, seed: int, where: int) -> None:
         data[where + random.randrange(100)] = random.randrange(256)
     path.write_bytes(data)
     with pytest.raises(StorageError, match=r"\A[^\n]+\Z"):
-        storage = Sqlite(tmp_path)
-        try:
-            storage.rows()
-            storage.ends()
-        finally:
-            storage.close()
+        start(tmp_path)
     path.unlink()
     Sqlite(tmp_path).close()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.broker.cursor import BLOCK, Cursor, load_cursor, mask_of, words_of
@@ -59,7 +60,7 @@ class Model:
                 self.ack(index)
 
     def reset(self, index: int) -> None:
-        self.open = {each: (1 << SIZE) - 1 for each in range(index, MOST)}
+        self.open = dict.fromkeys(range(index, MOST), (1 << SIZE) - 1)
 
 
 def change(cursor: Cursor, name: str, *arguments: int) -> None:
@@ -86,6 +87,7 @@ def agree(cursor: Cursor, model: Model) -> None:
     assert cursor.masks.keys() <= model.open.keys()
 
 
+@example([("ack_some", 0, 1, 5), ("save",), ("ack", 0), ("reset", 0), ("load",)])
 @given(st.lists(steps, max_size=15))
 def test_cursor(done: list[tuple[Any, ...]]) -> None:
     """Saving and loading at any time changes nothing; what is stored is what was saved."""
@@ -194,7 +196,9 @@ def test_selectors(make: type[Selector], done: list[tuple[bool, int]]) -> None:
         found = owners(selector)
         assert all(each in members for each in found) if members else set(found) == {None}
         if make is ConsistentHashing:
-            changed = {new if joins else old for old, new in zip(before, found, strict=True) if old is not new}
+            changed = {
+                new if joins else old for old, new in zip(before, found, strict=True) if old is not new
+            }
             assert changed <= {it}
 
 
@@ -223,7 +227,7 @@ def test_sticky(wanted: list[list[tuple[int, int]]]) -> None:
         it = consumer(f"c{number}", *each)
         fine = all(start <= end for start, end in each)
         spans = sorted(each)
-        fine = fine and all(one[1] < other[0] for one, other in zip(spans, spans[1:], strict=False))
+        fine = fine and all(one[1] < other[0] for one, other in pairwise(spans))
         fine = fine and not any(start <= high and low <= end for start, end in each for low, high, _ in taken)
         if fine:
             selector.add(it)
