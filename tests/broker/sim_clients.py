@@ -62,8 +62,9 @@ class Transaction:
 class Client:
     """A client with at most one connection. What it sends waits in `outbox`, what it is sent in `inbox`."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, now_ms: Callable[[], int]) -> None:
         self.number = number
+        self.now_ms = now_ms
         self.connection: Connection | None = None
         self.outbox: deque[tuple[bytes, Effect]] = deque()
         self.inbox: deque[Frame] = deque()

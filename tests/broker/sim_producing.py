@@ -80,6 +80,7 @@ class Producing(World):
 
         def effect() -> None:
             client.publishers[it.id] = publisher
+            publisher.topic.fenced |= it.mode == ExclusiveWithFencing
 
         def answered(frame: Frame) -> None:
             if frame.type != READY:
@@ -87,7 +88,6 @@ class Producing(World):
                     del client.publishers[it.id]
             elif frame.body.producer_ready:
                 publisher.opened = True
-                publisher.topic.fenced |= it.mode == ExclusiveWithFencing
                 if not named:
                     assert frame.body.producer_name not in self.names, "a generated name comes twice"
                     self.names.add(frame.body.producer_name)

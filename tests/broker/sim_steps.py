@@ -271,6 +271,8 @@ class Steps(Producing):
                         subscription.holders.setdefault(position, holder)
             elif txn is None:
                 subscription.ack_answered(ack)
+            elif not cumulative and subscription.reset_no < ack.no:
+                ack.hides = [position for position, open_ in left.items() if not open_]
 
         def reaction(frame: Frame) -> None:
             if txn is not None:

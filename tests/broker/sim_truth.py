@@ -68,6 +68,9 @@ class Txn:
         self.id = id_
         self.state = "open"
         self.commit_sent = False
+        self.until_ms = 0
+        """When it is aborted, unless it was ended."""
+        self.ending = False
         self.finished = False
         """Whether it must have ended by now, either way."""
         self.messages: list[Message] = []
@@ -171,6 +174,8 @@ class Ack:
         self.bits: dict[Position, int] = {}
         self.undone: dict[Position, int] = {}
         self.held: dict[Position, Session] = {}
+        self.hides: list[Position] = []
+        """Entries that nobody gets while its transaction is open; known once it was answered."""
         self.refused = False
 
 
@@ -243,6 +248,9 @@ class Subscription:
         self.gone.clear()
         self.holders.clear()
         self.done.clear()
+        for txn in self.txns:
+            for _, ack in txn.acks:
+                ack.hides.clear()
         self.low = (-1, -1)
         self.sure, self.reset_no = NEVER, no
 
@@ -374,6 +382,10 @@ class Subscription:
             raise Broken(f"{what}: its transaction is {message.txn.state}")
         if mask & ~full(message.count):
             raise Broken(f"{what}: mask {mask:b}")
+        for txn in self.txns:
+            hides = not txn.ending and session.client.now_ms() < txn.until_ms
+            if hides and any(position in ack.hides for it, ack in txn.acks if it is self):
+                raise Broken(f"{what}, where {txn.id} has acknowledged it")
         if mask & self.gone.get(position, 0):
             raise Broken(f"{what}, where it is acknowledged: {mask:b} & {self.gone[position]:b}")
         self.done[position] = full(message.count) & ~mask

@@ -53,7 +53,7 @@ class World:
         self.trace: list[str] = []
         self.verbose = False
         """Whether frames are noted too."""
-        self.clients = [Client(number) for number in range(clients)]
+        self.clients = [Client(number, lambda: self.now_ms) for number in range(clients)]
         self.owners: dict[Connection, Client] = {}
         self.topics: dict[str, Topic] = {}
         self.messages: dict[int, Message] = {}
@@ -144,7 +144,7 @@ class World:
             raise self.cluster.scheduler.failures[0]
 
     def settle(self, seconds: float = 1.5) -> None:
-        """Let everything happen that can: storage is done, and all clients that are not frozen have read all."""
+        """Let everything happen that can: storage is done, all clients but frozen ones have read all."""
         for wait in (0.0, seconds):
             self.advance(wait)
             for _ in range(2000):

@@ -90,6 +90,8 @@ class Simulation(Steps):
         self.weights = dict(_WEIGHTS)
         if not settings.transactionCoordinatorEnabled:
             self.weights |= dict.fromkeys(_OF_TXNS, 0)
+        elif random.random() < 0.5:
+            self.weights |= {name: 3 * self.weights[name] for name in _OF_TXNS}
         if random.random() < 0.15:
             self.weights["terminate"] = 1
         for name in random.sample(sorted(_WEIGHTS), 4):
@@ -205,18 +207,25 @@ class Simulation(Steps):
             return
         self.note(f"begin at c{client.number}")
         begun: list[Txn] = []
+        began: list[int] = []
+
+        def effect() -> None:
+            began.append(self.now_ms)
 
         def answered(frame: Frame) -> None:
             if not frame.body.HasField("error"):
                 id_ = frame.body.txnid_most_bits, frame.body.txnid_least_bits
                 assert id_ not in self.txns, f"transaction {id_} comes twice"
                 begun.append(Txn(id_))
+                begun[0].until_ms = began[0] + _TTL_MS
                 self.txns[id_] = begun[0]
 
         def reaction(frame: Frame) -> None:
             client.transactions += map(Transaction, begun)
+            for _ in range(3):
+                self.join()
 
-        client.ask("NEW_TXN", None, answered, reaction, tc_id=0, txn_ttl_millis=_TTL_MS)
+        client.ask("NEW_TXN", effect, answered, reaction, tc_id=0, txn_ttl_millis=_TTL_MS)
 
     def _a_txn(self) -> tuple[Client, Transaction] | None:
         found: tuple[Client, Transaction] | None = self.pick(
@@ -286,7 +295,7 @@ class Simulation(Steps):
         txn.ending = True
 
         def effect() -> None:
-            txn.truth.commit_sent = commit
+            txn.truth.ending, txn.truth.commit_sent = True, commit
 
         def answered(frame: Frame) -> None:
             if not frame.body.HasField("error"):
