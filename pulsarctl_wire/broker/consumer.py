@@ -107,7 +107,7 @@ class Consumer:
             del self.pending[index]
         if self.blocked and self.unacked <= self._most_unacked // 2:
             self.blocked = False
-            self.subscription.dispatch_soon()
+            self.subscription.flow(self)
         return slot if gone == count else None
 
     def give_back(self) -> None:
