@@ -89,7 +89,7 @@ def _headers(topic: PersistentTopic, entry: Entry, metadata: MessageMetadata) ->
     for key in metadata.encryption_keys:
         headers["Base64-encryption-keys"] = _base64(key.SerializeToString())
     if metadata.HasField("txnid_most_bits"):
-        headers["txn-aborted"] = _text(topic.is_aborted(metadata))
+        headers["txn-aborted"] = _text(topic.is_aborted(entry.index, metadata))
     headers["txn-uncommitted"] = _text(entry.index >= topic.readable)
     return {f"X-Pulsar-{name}": value for name, value in headers.items()}
 

@@ -53,8 +53,8 @@ async def _join(connection: Connection, body: CommandProducer, topic: AnyTopic, 
     name = connection.text(body.producer_name) if own else connection.broker.producer_name()
     if not own:
         await topic.journal.synced()
-    if opening.cancelled:
-        return
+    if connection.producers.get(body.producer_id) is not opening:
+        return  # it was closed meanwhile
     it = Producer(connection, body, topic, name)
     it.schema_version = version
 
