@@ -39,7 +39,7 @@ class Producing(World):
         """What is known of a topic."""
         found = self.topics.get(name)
         if found is None:
-            trims = self.settings.managedLedgerMaxEntriesPerLedger < 1000
+            trims = self.settings.defaultRetentionSizeInMB == 0
             dedup = self.settings.brokerDeduplicationEnabled
             found = self.topics[name] = Topic(name, deduplicates=dedup, trims=trims)
         return found

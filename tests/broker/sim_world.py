@@ -63,6 +63,12 @@ class World:
         self.disk = SlowDisk(Disk(), random)
         self.disk.most = read_bytes
         self.boot()
+        self.usual_timers = len(self.timers())
+        """Timers of an idle broker."""
+
+    def timers(self) -> list[Any]:
+        """What is due later."""
+        return [each.call for each in self.cluster.scheduler._timers if each.call is not None]
 
     def note(self, text: str) -> None:
         """Note a step, for whoever looks at a failure."""

@@ -15,6 +15,7 @@ from broker.sim_storage import Disk
 
 from pulsarctl_wire.broker.journal import Commit, Read, entry_key
 from pulsarctl_wire.broker.storage import Memory, Sqlite, StorageError
+from pulsarctl_wire.errors import InUse
 
 LOGS = 3
 
@@ -123,7 +124,7 @@ def test_a_crash_while_the_log_is_written_again(tmp_path: Path) -> None:
 
 def test_only_one_owner(tmp_path: Path) -> None:
     first = Sqlite(tmp_path)
-    with pytest.raises(StorageError, match="another broker uses this directory"):
+    with pytest.raises(InUse, match="another broker uses this directory"):
         Sqlite(tmp_path)
     first.close()
     Sqlite(tmp_path).close()
@@ -138,7 +139,7 @@ def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
-        with pytest.raises(StorageError):
+        with pytest.raises(InUse):
             Sqlite(tmp_path)
         process.kill()
     Sqlite(tmp_path).close()
