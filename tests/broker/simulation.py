@@ -99,8 +99,7 @@ class Simulation(Steps):
             self.weights["terminate"] = 1
         for name in random.sample(sorted(_WEIGHTS), 4):
             self.weights[name] *= random.choice((0, 3))
-        usual = vars(Settings())
-        changed = {name: value for name, value in vars(settings).items() if value != usual[name]}
+        changed = {name: value for name, value in vars(settings).items() if value != getattr(Settings, name)}
         self.note(f"seed {seed}: {changed}, cache {cache}, {self.most_commits} commits at a time")
 
     def run(self, steps: int = STEPS) -> None:
