@@ -123,9 +123,7 @@ class PersistentTopic(Topic):
         position = self.log.position(index)
         self.journal.when_synced(self._stored, producer, sequence, highest, index, position)
         self.limit_rate(producer, count, len(data))
-        most = self.settings.managedLedgerMaxEntriesPerLedger
-        if index - self.log.ledgers[-1].first + 1 >= most:
-            self._roll()
+        self._roll_if_full()
 
     def append_own(self, data: bytes, metadata: MessageMetadata) -> int:
         """Add an entry of the broker's own, such as a marker. Returns its index."""
@@ -161,10 +159,17 @@ class PersistentTopic(Topic):
         data = added.SerializeToString()
         return MAGIC_BROKER_ENTRY + struct.pack(">I", len(data)) + data
 
-    def _roll(self) -> None:
-        """Begin a new ledger, unless the last one is very young."""
-        age = self.scheduler.time_ms - self.log.ledgers[-1].opened_ms
-        if age >= self.settings.managedLedgerMinLedgerRolloverTimeMinutes * 60_000:
+    def _roll_if_full(self) -> None:
+        """Begin a new ledger if the last one is old, or if it is large and not very young."""
+        last, settings = self.log.ledgers[-1], self.settings
+        minutes = (self.scheduler.time_ms - last.opened_ms) / 60_000
+        large = (
+            self.log.end - last.first >= settings.managedLedgerMaxEntriesPerLedger
+            or self.log.bytes - last.offset >= settings.managedLedgerMaxSizePerLedgerMbytes << 20
+        )
+        if minutes >= settings.managedLedgerMaxLedgerRolloverTimeMinutes or (
+            large and minutes >= settings.managedLedgerMinLedgerRolloverTimeMinutes
+        ):
             self.log.open_ledger(self.scheduler.time_ms)
             self.trim()
             self.save()

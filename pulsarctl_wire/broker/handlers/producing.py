@@ -114,8 +114,18 @@ def send(connection: Connection, body: CommandSend, frame: Frame) -> None:
         it.error(body.sequence_id, highest, "NotAllowedError", "Transaction buffer disable!")
     elif it.topic.needs_encryption and not _is_encrypted(frame):
         it.error(body.sequence_id, highest, "MetadataError", "Messages must be encrypted")
+    elif (longest := connection.settings.delayedDeliveryMaxDelayInMillis) and _delay(
+        connection, frame
+    ) > longest:
+        text = f"Exceeds max allowed delivery delay of {longest} milliseconds"
+        it.error(body.sequence_id, highest, "NotAllowedError", text)
     else:
         it.topic.publish(it, body, frame, tail_at)
+
+
+def _delay(connection: Connection, frame: Frame) -> int:
+    """For how many ms a message is not to be delivered."""
+    return 0 if frame.metadata is None else frame.metadata.deliver_at_time - connection.scheduler.time_ms
 
 
 def _is_encrypted(frame: Frame) -> bool:
