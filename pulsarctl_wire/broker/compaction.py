@@ -91,15 +91,17 @@ class Compaction:
     async def _run(self) -> None:
         topic, journal = self._topic, self._topic.journal
         cursor = topic.compaction_cursor()
-        stop = topic.readable
         latest: dict[bytes, tuple[int, int]] = {}
+        stop = self.horizon
 
         def note(entry: Entry) -> None:
-            for at, (key, _) in enumerate(_keys(entry)):
+            nonlocal stop
+            for at, (key, empty) in enumerate(_keys(entry)):
                 if key:
                     latest[key] = entry.index, at
+                    stop = stop if empty else max(stop, entry.index + 1)  # what only deletes stays to be read
 
-        await self._entries(stop, note)
+        await self._entries(topic.readable, note)
         number = journal.next_number("log") + 1
 
         def keep(entry: Entry) -> None:

@@ -46,7 +46,7 @@ LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
 
 
 class Row(NamedTuple):
-    """A row of reactions.tsv."""
+    """A row of reactions.tsv or further.tsv."""
 
     id: str
     setting: str
@@ -57,11 +57,13 @@ class Row(NamedTuple):
 
 
 def _rows() -> dict[str, Row]:
-    with Path(__file__).with_name("reactions.tsv").open(encoding="utf-8") as file:
-        lines = [line for line in file if not line.startswith("#")]
-    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-    next(reader)
-    return {row[0]: Row(*row) for row in reader}
+    rows = {}
+    for name in ("reactions.tsv", "further.tsv"):
+        text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        for row in csv.reader(lines[1:], delimiter="\t", quoting=csv.QUOTE_NONE):
+            rows[row[0]] = Row(*row)
+    return rows
 
 
 ROWS = _rows()
