@@ -287,7 +287,7 @@ class PendingAcks:
         if commit:
             self._subscription.apply(row["entries"], row["until"])
         else:
-            self._subscription.deliver_again([index for index, _ in row["entries"]])
+            self._subscription.deliver_again(sorted({index for index, _ in row["entries"]}))
 
     def delete(self) -> None:
         """Delete all rows."""
