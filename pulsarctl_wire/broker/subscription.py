@@ -364,7 +364,7 @@ class Subscription:
     async def reset(self, index: int, still_open: int = 0) -> None:
         """Go to an entry: all consumers are disconnected, and told so."""
         self.disconnect()
-        self.cursor.reset(index)
+        self.cursor.reset(index if self.reads_compacted else max(index, self.topic.log.first))
         if still_open:
             self.cursor.set_open(index, still_open)
         if self.dispatcher is not None:
