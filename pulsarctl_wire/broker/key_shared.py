@@ -145,7 +145,9 @@ class KeyShared(ManyActive):
             waiting = self._waiting[slot]
             while waiting and (owner := self._ready(slot)) is not None:
                 index = waiting[0]
-                if not self.cursor.is_acked(index):
+                # it may have been put back twice, as some of its messages were in a transaction
+                pending = any(index in each.pending for each in self.consumers)
+                if not pending and not self.cursor.is_acked(index):
                     entry = self.entry(index, index + 1)
                     if entry is None:
                         return False
