@@ -287,7 +287,8 @@ class PendingAcks:
         if commit:
             self._subscription.apply(row["entries"], row["until"])
         else:
-            self._subscription.deliver_again(sorted({index for index, _ in row["entries"]}))
+            before = range(self._subscription.cursor.mark, row["until"])
+            self._subscription.deliver_again(sorted({*before, *(index for index, _ in row["entries"])}))
 
     def delete(self) -> None:
         """Delete all rows."""
