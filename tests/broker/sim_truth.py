@@ -265,7 +265,7 @@ class Subscription:
         """The SEEK of `no` was answered; `known` were the positions then, `before` those that were open."""
         if self.reset_no != no or self.wild:
             return
-        self.sure = self.tried_or(no)
+        self.sure = max(self.tried, no)
         hidden = {each for txn in self.txns if not txn.over for _, ack in txn.acks for each in ack.bits}
         for position in known:
             message = self.topic.at[position]
@@ -282,9 +282,6 @@ class Subscription:
         self.forget(no)
         if self.exists == "yes" and not self.wild:
             self.sure = no
-
-    def tried_or(self, no: int) -> int:
-        return max(self.tried, no)
 
     # -- acknowledgements
 
