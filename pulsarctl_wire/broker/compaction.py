@@ -1,8 +1,8 @@
 """Compaction: a copy of a topic's messages that has only the last one of each key.
 
 The copies are entries of a log of their own, under the indexes of the originals, so it has holes. A later
-compaction reads the former copy, and what the topic has got since. Messages without a key are left out; an
-empty payload deletes its key. Messages of a batch that are left out stay as empty ones, marked
+compaction reads the former copy, and what the topic has got since. Messages without a key are left out, and
+in batches those with an empty payload. Messages of a batch that are left out stay as empty ones, marked
 `compacted_out`.
 Source: compaction/TwoPhaseCompactor, RawBatchConverter (4.0).
 
@@ -91,17 +91,15 @@ class Compaction:
     async def _run(self) -> None:
         topic, journal = self._topic, self._topic.journal
         cursor = topic.compaction_cursor()
+        stop = topic.readable
         latest: dict[bytes, tuple[int, int]] = {}
-        stop = self.horizon
 
         def note(entry: Entry) -> None:
-            nonlocal stop
-            for at, (key, empty) in enumerate(_keys(entry)):
+            for at, (key, _) in enumerate(_keys(entry)):
                 if key:
                     latest[key] = entry.index, at
-                    stop = stop if empty else max(stop, entry.index + 1)  # what only deletes stays to be read
 
-        await self._entries(topic.readable, note)
+        await self._entries(stop, note)
         number = journal.next_number("log") + 1
 
         def keep(entry: Entry) -> None:
@@ -135,7 +133,7 @@ def _text(value: str | bytes) -> bytes:
 
 
 def _keys(entry: Entry) -> Iterator[tuple[bytes, bool]]:
-    """Of each message in an entry: its key (empty: none), and whether it deletes that key."""
+    """Of each message in an entry: its key (empty: none), and whether it goes although it is the last one."""
     metadata = entry.metadata
     if metadata is None or metadata.HasField("marker_type"):
         return
@@ -143,7 +141,7 @@ def _keys(entry: Entry) -> Iterator[tuple[bytes, bool]]:
         for single, payload in _singles(entry, metadata):
             yield _text(single.partition_key), not payload
     else:
-        yield _text(metadata.partition_key), not entry.payload
+        yield _text(metadata.partition_key), False
 
 
 def _singles(entry: Entry, metadata: MessageMetadata) -> Iterator[Single]:

@@ -60,16 +60,16 @@ async def again(broker: Target) -> None:
     await consumer.nothing()
 
 
-@case("compaction/empty_deletes", [("a", b"1"), ("a", b""), ("b", b"1")], [b"1"])
-@case("compaction/empty_at_the_end", [("a", b"1"), ("b", b"1"), ("a", b"")], [b"1", b""])
-@case("compaction/no_key", [(None, b"x"), ("a", b"1")], [b"1"])
+@case("compaction/empty_payload", [("a", b"1"), ("a", b""), ("b", b"1")], [b"", b"1"])
+@case("compaction/no_key", [(None, b"x"), ("a", b"1"), (None, b"y")], [b"1"])
 async def left_out(broker: Target, sent: list[tuple[str | None, bytes]], left: list[bytes]) -> None:
     producer = await broker.producing(topic := broker.topic())
     for number, (key, payload) in enumerate(sent):
         fields = {} if key is None else {"meta_partition_key": key}
         await producer.publish_all(payload, first=number, **fields)
     consumer = await compacted(broker, topic)
-    assert payloads(await consumer.messages(len(left))) == left
+    got = payloads(await consumer.messages(len(left)))
+    assert got == left, got
     await consumer.nothing()
 
 
@@ -82,18 +82,19 @@ async def others_see_all(broker: Target) -> None:
     assert payloads(await consumer.messages(3)) == [b"1", b"2", b"3"]
 
 
-@case("compaction/batch")
-async def compacted_batch(broker: Target) -> None:
+@case("compaction/batch", b"3")
+@case("compaction/batch_empty_payload", b"")
+async def compacted_batch(broker: Target, last: bytes) -> None:
     producer = await broker.producing(topic := broker.topic())
     singles = b""
-    for key, payload in ((b"a", b"1"), (b"b", b"2"), (b"a", b"3")):
-        head = SingleMessageMetadata(partition_key=key.decode(), payload_size=1).SerializeToString()
+    for key, payload in (("a", b"1"), ("b", b"2"), ("a", last)):
+        head = SingleMessageMetadata(partition_key=key, payload_size=len(payload)).SerializeToString()
         singles += len(head).to_bytes(4, "big") + head + payload
     await producer.publish_all(singles, num_messages=3, meta_num_messages_in_batch=3)
     consumer = await compacted(broker, topic)
     (message,) = await consumer.messages(1)
     found = [(each.metadata.compacted_out, each.payload) for each in open_entry(message).messages]
-    assert found == [(True, b""), (False, b"2"), (False, b"3")]
+    assert found == [(True, b""), (False, b"2"), (not last, last)]
 
 
 @case("quota/exception", "producer_exception", "ProducerBlockedQuotaExceededException")
