@@ -42,6 +42,7 @@ class Subscription:
         self._rates: list[tuple[Limiter, Rate]] = []
         self._held_until = 0
         self.unacked = 0
+        self.seeks = 0
         self.blocked = False
         """Too many messages are not acknowledged, of all its consumers."""
 

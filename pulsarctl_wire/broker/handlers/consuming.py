@@ -133,7 +133,9 @@ def seek(connection: Connection, body: Any, frame: Frame) -> Waiting | None:
 
 
 async def _seek(connection: Connection, body: Any, it: Consumer, topic: PersistentTopic) -> None:
-    mask = 0
+    mask, subscription = 0, it.subscription
+    subscription.seeks += 1
+    number = subscription.seeks
     if body.HasField("message_id"):
         index = topic.locate(body.message_id)
         mask = mask_of(body.message_id.ack_set)
@@ -141,7 +143,8 @@ async def _seek(connection: Connection, body: Any, it: Consumer, topic: Persiste
             mask = 0
     else:
         index = await topic.index_at(body.message_publish_time)
-    await it.subscription.reset(index, mask)
+    if number == subscription.seeks:  # else a later SEEK has overtaken it, and holds
+        await subscription.reset(index, mask)
     connection.send("SUCCESS", request_id=body.request_id)
 
 
