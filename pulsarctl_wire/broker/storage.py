@@ -11,6 +11,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -27,6 +28,11 @@ CREATE TABLE entries (key INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE state (name TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (name, key))
     WITHOUT ROWID;
 """
+
+_ROWS: Final = (256, 16, 1)  # that are inserted at a time
+_INSERTS: Final = {
+    rows: f"INSERT OR REPLACE INTO entries VALUES {', '.join(['(?, ?)'] * rows)}" for rows in _ROWS
+}
 
 Stored = list[tuple[int, bytes]]
 
@@ -178,7 +184,7 @@ class Sqlite:
         database = self._writer
         database.execute("BEGIN IMMEDIATE")
         if commit.entries:
-            database.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?)", commit.entries)
+            self._insert(commit.entries)
         if commit.rows:
             kept = [(*key, value) for key, value in commit.rows.items() if value is not None]
             gone = [key for key, value in commit.rows.items() if value is None]
@@ -187,6 +193,15 @@ class Sqlite:
         if commit.trims:
             database.executemany("DELETE FROM entries WHERE key >= ? AND key < ?", commit.trims)
         database.execute("COMMIT")
+
+    def _insert(self, entries: Stored) -> None:
+        """Insert entries by few statements: between two, other threads run, which may take a while."""
+        done = 0
+        for rows in _ROWS:
+            while len(entries) - done >= rows:
+                some = entries[done : done + rows]
+                self._writer.execute(_INSERTS[rows], tuple(chain.from_iterable(some)))
+                done += rows
 
     def read(self, read: Read) -> Stored:
         """Read entries."""
