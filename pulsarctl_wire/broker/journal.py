@@ -155,6 +155,11 @@ class Journal:
     # -- for the owner
 
     @property
+    def entries(self) -> list[tuple[int, bytes]]:
+        """Those that are to be stored next."""
+        return self._commit.entries
+
+    @property
     def wake_at(self) -> int | None:
         """When a commit must be taken although nobody waits for it (ticks)."""
         return self._lazy_at

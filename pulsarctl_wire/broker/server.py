@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from pulsarctl_wire.broker.access import Keys
@@ -32,6 +32,9 @@ from pulsarctl_wire.wire.proxy_header import header_size, may_be_header, parse_h
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.faulty import FaultyConnection
     from pulsarctl_wire.faults.lanes import Faults
+
+_EARLY: Final = 100
+"""Entries whose storing begins while more are being received."""
 
 T = TypeVar("T")
 
@@ -98,6 +101,7 @@ class Peer(FrameSocket):
             faulty = self._through_faults() if self._server.faults is not None else None
             if faulty is None:
                 self._server.cluster.receive(self.state, event)
+                self._server.commit_early()
             else:
                 faulty.received(event)
 
@@ -399,6 +403,13 @@ class Server:
             report("".join(traceback.format_exception(failure)))
         cluster.scheduler.failures.clear()
         self._set_timer()
+
+    def commit_early(self) -> None:
+        """Begin to store what there is while more is being received, if it is much."""
+        if not self._committing and len(self.cluster.journal.entries) >= _EARLY:
+            commit = self.cluster.journal.take_commit()
+            if commit is not None:
+                self._commit(commit)
 
     def _commit(self, commit: Commit) -> None:
         self._committing = True
