@@ -6,6 +6,7 @@ CONNECT in any other state, and any other command before it, closes the connecti
 PONG and AUTH_RESPONSE are taken at any time. Sources: b/ServerCnx, PulsarHandler (4.0).
 """
 
+import struct
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +47,8 @@ _FEATURES: Final = {
 }
 _PING: Final = build_frame(build_command("PING"))
 _PONG: Final = build_frame(build_command("PONG"))
+_RECEIPT: Final = BaseCommand(type=BaseCommand.SEND_RECEIPT)  # reused, as there are so many
+_SIZES: Final = struct.Struct(">II").pack
 
 Waiting = Coroutine[Any, None, None]
 """A handler that has to wait."""
@@ -324,13 +327,15 @@ class Connection:
 
     def send_receipt(self, producer_id: int, sequence: int, highest: int, ledger: int, entry: int) -> None:
         """Send SEND_RECEIPT."""
-        self.send(
-            "SEND_RECEIPT",
-            producer_id=producer_id,
-            sequence_id=sequence,
-            message_id={"ledgerId": ledger, "entryId": entry},
-            highest_sequence_id=highest,
-        )
+        receipt = _RECEIPT.send_receipt
+        receipt.producer_id = producer_id
+        receipt.sequence_id = sequence
+        receipt.highest_sequence_id = highest
+        message_id = receipt.message_id
+        message_id.ledgerId, message_id.entryId = ledger, entry
+        command = _RECEIPT.SerializeToString()
+        size = len(command)
+        self.write(_SIZES(size + 4, size) + command)
 
     def send_error(self, producer_id: int, sequence: int, code: str, text: str) -> None:
         """Send SEND_ERROR."""

@@ -9,6 +9,7 @@ are deleted as a whole.
 """
 
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -101,7 +102,7 @@ class Cache:
     def __init__(self, most: int) -> None:
         self.most = most
         self.size = 0
-        self.entries: dict[int, Entry] = {}
+        self.entries: OrderedDict[int, Entry] = OrderedDict()
 
     def add(self, key: int, entry: Entry) -> None:
         """Add an entry; drops the oldest ones if there is no room."""
@@ -109,7 +110,7 @@ class Cache:
         entries[key] = entry
         self.size += len(entry.data) + _ENTRY_COST
         while self.size > self.most:
-            oldest = entries.pop(next(iter(entries)))
+            _, oldest = entries.popitem(last=False)
             self.size -= len(oldest.data) + _ENTRY_COST
 
 
@@ -219,7 +220,9 @@ class Log:
 
     def position(self, index: int) -> Position:
         """The message id of an entry."""
-        ledger = self._ledger_of(index)
+        ledger = self.ledgers[-1]
+        if index < ledger.first:
+            ledger = self._ledger_of(index)
         return Position(ledger.id, index - ledger.first)
 
     def _ledger_of(self, index: int) -> Ledger:

@@ -8,7 +8,7 @@ from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
 from pulsarctl_wire.broker.cursor import Cursor, load_cursor
 from pulsarctl_wire.broker.journal import Row
 from pulsarctl_wire.broker.log import Entry, Ledger, Log, Position, messages_in
-from pulsarctl_wire.broker.policies import Limiter, Quota, limit, policy, quotas, retention
+from pulsarctl_wire.broker.policies import Limiter, Quota, limit, policy, publish_rate, quotas, retention
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.subscription import Subscription
@@ -52,6 +52,8 @@ class PersistentTopic(Topic):
         sequences = self.journal.table(f"sequences/{self.log.number}")
         self._sequences: dict[str, int] = {name: each["last"] for name, each in sequences.items()}
         self._fresh = False
+        self._rules_at = -1
+        self._judges = self._limits_rate = False
         self.transactions = Buffer(self)
         self.compaction = Compaction(self)
         self.dispatch_limiter = Limiter(self.scheduler)
@@ -102,7 +104,9 @@ class PersistentTopic(Topic):
         highest = command.highest_sequence_id
         if not command.HasField("highest_sequence_id") or highest < sequence:
             highest = 0
-        judged = self.deduplicates and not command.marker
+        if self._rules_at != self.scheduler.ticks:
+            self._renew_rules()
+        judged = self._judges and not command.marker
         if judged and self._is_duplicate(producer, sequence, highest, frame):
             return
         data, at = frame.raw[tail_at:], 0
@@ -122,8 +126,15 @@ class PersistentTopic(Topic):
         self.bytes_in += len(data)
         position = self.log.position(index)
         self.journal.when_synced(self._stored, producer, sequence, highest, index, position)
-        self.limit_rate(producer, count, len(data))
+        if self._limits_rate:
+            self.limit_rate(producer, count, len(data))
         self._roll_if_full()
+
+    def _renew_rules(self) -> None:
+        """Look the policies up that matter for each SEND; those that come together share them."""
+        self._rules_at = self.scheduler.ticks
+        self._judges = self.deduplicates
+        self._limits_rate = max(publish_rate(self)) > 0
 
     def append_own(self, data: bytes, metadata: MessageMetadata) -> int:
         """Add an entry of the broker's own, such as a marker. Returns its index."""
