@@ -1,11 +1,14 @@
 """Lists of topics, and clients that want to be told when one changes (PIP-145)."""
 
 import re
+from collections.abc import Iterable
+from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
 from pulsarctl_wire.broker.names import TopicName
+from pulsarctl_wire.broker.patterns import Pattern, TooMuch
 from pulsarctl_wire.broker.refusal import Refused
 
 if TYPE_CHECKING:
@@ -18,18 +21,20 @@ def topics_hash(names: list[str]) -> str:
     return crc32c(",".join(sorted(names)).encode()).to_bytes(4, "little").hex() if names else "00000000"
 
 
-def compiled(pattern: str) -> re.Pattern[str]:
+def compiled(pattern: str) -> Pattern:
     """A pattern for names without their domain. Raises Refused."""
     try:
-        return re.compile(pattern.rpartition("://")[2])
-    except (re.error, RecursionError, OverflowError) as error:
+        return Pattern(pattern.rpartition("://")[2])
+    except (re.error, TooMuch) as error:
         text = f"{str(error).capitalize()}\n{pattern}"
         raise Refused("MetadataError", f"java.util.regex.PatternSyntaxException: {text}") from None
 
 
-def matches(pattern: re.Pattern[str], name: TopicName) -> bool:
-    """Whether a topic matches: without its domain, and without the number of its partition."""
-    return pattern.fullmatch(f"{name.namespace}/{name.parent.local}") is not None
+def matching(pattern: Pattern, names: Iterable[TopicName]) -> list[TopicName]:
+    """The topics that match: without their domain, and without the number of their partition."""
+    names = list(names)
+    found = pattern.select(f"{name.namespace}/{name.parent.local}" for name in names)
+    return list(compress(names, found))
 
 
 class Watcher(NamedTuple):
@@ -38,7 +43,7 @@ class Watcher(NamedTuple):
     connection: "Connection"
     number: int
     namespace: str
-    pattern: re.Pattern[str]
+    pattern: Pattern
 
 
 class Watchers:
@@ -63,12 +68,12 @@ class Watchers:
     def topics(self, watcher: Watcher) -> list[str]:
         """The topics that a watcher's list has."""
         stored = self._cluster.namespaces.stored_topics(watcher.namespace)
-        return [name.full for name in stored if matches(watcher.pattern, name)]
+        return [name.full for name in matching(watcher.pattern, stored)]
 
     def changed(self, name: TopicName, *, created: bool) -> None:
         """A topic was made or deleted."""
         for watcher in self._all.values():
-            if watcher.namespace == name.namespace and matches(watcher.pattern, name):
+            if watcher.namespace == name.namespace and matching(watcher.pattern, [name]):
                 watcher.connection.send(
                     "WATCH_TOPIC_UPDATE",
                     watcher_id=watcher.number,

@@ -7,7 +7,7 @@ from pulsarctl_wire.broker.broker import Broker
 from pulsarctl_wire.broker.connection import Connection
 from pulsarctl_wire.broker.names import InvalidName, TopicName, check_namespace, parse_topic
 from pulsarctl_wire.broker.refusal import Refused, Violation
-from pulsarctl_wire.broker.watchers import Watcher, compiled, matches, topics_hash
+from pulsarctl_wire.broker.watchers import Watcher, compiled, matching, topics_hash
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandGetTopicsOfNamespace,
@@ -122,8 +122,7 @@ def get_topics(connection: Connection, body: Any, frame: Frame) -> None:
     pattern = connection.text(body.topics_pattern)
     filtered = bool(pattern) and len(pattern) <= connection.settings.subscriptionPatternMaxLength
     if filtered:
-        wanted = compiled(pattern)
-        names = [name for name in names if matches(wanted, name)]
+        names = matching(compiled(pattern), names)
     topics = [name.full for name in names]
     known = topics_hash(topics)
     changed = connection.text(body.topics_hash) != known
