@@ -7,6 +7,7 @@
 Stored as a row of "cursors", and a row for each block, so that an acknowledgement changes little.
 """
 
+import struct
 from collections.abc import Iterable
 from typing import Final
 
@@ -15,23 +16,18 @@ from pulsarctl_wire.broker.journal import Journal, Row
 BLOCK: Final = 1024
 """Entries in a block of bits."""
 
+_WORD: Final = struct.Struct("<q").pack
+
 
 def words_of(mask: int) -> list[int]:
     """A mask as ack_set: 64 bits a word, signed, no zero words at the end (PIP-54)."""
-    words = []
-    while mask:
-        word = mask & (1 << 64) - 1
-        words.append(word - (word >> 63 << 64))
-        mask >>= 64
-    return words
+    size = -(-mask.bit_length() // 64)
+    return list(struct.unpack(f"<{size}q", mask.to_bytes(size * 8, "little")))
 
 
 def mask_of(words: Iterable[int]) -> int:
     """An ack_set as one number."""
-    mask = 0
-    for at, word in enumerate(words):
-        mask |= (word & (1 << 64) - 1) << 64 * at
-    return mask
+    return int.from_bytes(b"".join(map(_WORD, words)), "little")
 
 
 class Cursor:
