@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 _EARLY: Final = 100
 """Entries whose storing begins while more are being received."""
 
+_MOST_WAITING: Final = 8 << 20
+"""Bytes of answers that may wait for a client to read them before it is read no further."""
+
 T = TypeVar("T")
 
 
@@ -122,6 +125,7 @@ class Peer(FrameSocket):
         super().resume_writing()
         self._server.set_time()
         self._server.cluster.set_writable(self.state, True)
+        self.flush()  # it may be read again
         self._server.flush()
 
     def over(self) -> None:
@@ -153,7 +157,7 @@ class Peer(FrameSocket):
                 self.faulty.when_sent(self.break_off)
             return
         full, waiting = (False, False) if self.faulty is None else self.faulty.holds_much
-        if state.throttled or waiting:
+        if state.throttled or waiting or self.transport.get_write_buffer_size() > _MOST_WAITING:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
