@@ -29,7 +29,7 @@ _IS: Final[dict[Any, Callable[[str], bool]]] = {
     ops.CATEGORY_SPACE: str.isspace,
     ops.CATEGORY_WORD: lambda each: each.isalnum() or each == "_",
 }
-_IS |= {
+_IS_NOT: Final[dict[Any, Callable[[str], bool]]] = {
     ops.CATEGORY_NOT_DIGIT: lambda each: not each.isdecimal(),
     ops.CATEGORY_NOT_SPACE: lambda each: not each.isspace(),
     ops.CATEGORY_NOT_WORD: lambda each: not _is_word(each),
@@ -131,7 +131,8 @@ class _Builder:
         if op is ops.BRANCH:
             return self._add(tuple(self.sequence(each, after) for each in value[1]))
         if op in _REPEATS:
-            return self._repeat(*value, after)
+            least, most, repeated = value
+            return self._repeat(least, most, repeated, after)
         if op is ops.AT:
             return self._add((after,), None, _place(value))
         if op in (ops.ASSERT, ops.ASSERT_NOT):
@@ -183,7 +184,10 @@ def _test(op: Any, value: Any) -> Callable[[str], bool]:
     if op is ops.RANGE:
         low, high = value
         return lambda each: low <= ord(each) <= high
-    return _IS[value]
+    found = _IS.get(value) or _IS_NOT.get(value)
+    if found is None:
+        raise TooMuch("it has a set that is not supported")
+    return found
 
 
 def _place(value: Any) -> Callable[["_Run", int], bool]:
