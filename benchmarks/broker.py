@@ -24,14 +24,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import broker_start
-from broker_start import OPENING, PWIRE, SEND, free_port, talk
-
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.stream import FrameStream
 
 HERE: Final = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "tests"))
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
+
+from benchmarks import broker_start  # noqa: E402
+from benchmarks.broker_start import OPENING, PWIRE, SEND, free_port, talk  # noqa: E402
 
 TOPIC: Final = "persistent://public/default/"
 
