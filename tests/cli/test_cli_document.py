@@ -18,6 +18,7 @@ DOCUMENT = (DOCS / "cli.md").read_text()
 SESSIONS = (DOCS / "sessions.md").read_text()
 PROXY = (DOCS / "proxy.md").read_text()
 REPLAY = (DOCS / "replay.md").read_text()
+BROKER = (DOCS / "broker.md").read_text()
 
 
 def _section(heading: str, document: str = DOCUMENT) -> str:
@@ -51,6 +52,14 @@ def test_every_option_of_the_proxy_is_documented() -> None:
     assert _documented(_section("## Options of `pwire proxy`", PROXY)) == _options("proxy")
     for command in ("list", "add", "remove", "clear"):
         assert _documented(_section("## `pwire proxy ctl`", PROXY)) == _options(f"proxy ctl {command}")
+
+
+def test_every_option_and_request_of_the_broker_is_documented() -> None:
+    assert _documented(_section("## Options of `pwire broker`", BROKER)) == _options("broker")
+    requests = re.findall(r"^\| `([a-z]+)", _section("## Control", BROKER), re.MULTILINE)
+    assert requests == list(load("broker").commands["ctl"].commands)
+    for request in requests:
+        assert _documented(_section("### `pwire broker ctl`", BROKER)) == _options(f"broker ctl {request}")
 
 
 VERBS = [
