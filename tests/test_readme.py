@@ -1,9 +1,15 @@
 """The README says what is true: its library example runs, what it names is there, and all links work."""
 
+import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from forked import Fork
+from proxied import PATIENCE, environment
+
+from pulsarctl_wire.testing import Broker
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,3 +47,52 @@ def anchors(document: Path) -> set[str]:
     """What links to the headings of a document are called, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+SHOWN = re.search(r"\n## Run a broker, and open sessions\n(.*?)\n## ", README, re.DOTALL)
+TIMES = re.compile(r"\d\d:\d\d:\d\d\.\d{6}|[\d.,]+ (?:ns|µs|ms|s)\b|[\d.,]+/s|localhost:\d+|127\.0\.0\.1:\d+")
+"""What differs from run to run."""
+
+
+def shown_commands() -> list[tuple[str, list[str]]]:
+    """The commands of the README's sessions, each with its output."""
+    assert SHOWN is not None
+    blocks = re.findall(r"```console\n(.*?)```", SHOWN[1], re.DOTALL)
+    found = [
+        part.partition("\n") for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)
+    ]
+    return [(command, output.splitlines()) for command, _, output in found if command]
+
+
+def as_pattern(lines: list[str]) -> str:
+    """What matches the output of another run: … stands for lines, or for the rest of a line."""
+    patterns = []
+    for line in lines:
+        text, cut = (line[:-1], ".*") if line.endswith("…") else (line, "")
+        parts = map(re.escape, TIMES.sub("\0", text).split("\0"))
+        patterns.append(r"(?:.*\n)*" if line == "…" else r"\S+(?: \S?s)?".join(parts) + cut + r"\n")
+    return "".join(patterns)
+
+
+def test_the_sessions_are_real(tmp_path: Path) -> None:
+    """They run against an embedded broker, and print what the README shows."""
+    (start, (*_, ready)), *commands = shown_commands()
+    settings = dict(each.split("=") for each in shlex.split(start) if "=" in each)
+    with Broker(settings=settings) as broker:
+        for command, shown in commands:
+            text = command.replace("session.pcapng", str(tmp_path / "session.pcapng"))
+            text = text.replace("pulsar://localhost:6650", broker.service_url)
+            printed = printed_by(shlex.split(text)[1:], tmp_path, broker.service_url)
+            assert re.fullmatch(as_pattern(shown), printed), (command, printed)
+    assert ready == "pwire: ready; Ctrl-C ends it"
+    assert len(commands) > 6
+
+
+def printed_by(args: list[str], home: Path, url: str) -> str:
+    """What `pwire ARGS` prints on stdout and stderr; it must end with 0."""
+    path = home / "printed"
+    with path.open("wb") as printed, Path(os.devnull).open("rb") as nothing:
+        places = environment(home, PULSAR_URL=url)
+        process = Fork(args, places, nothing.fileno(), printed.fileno(), printed.fileno())
+        assert process.wait(PATIENCE) == 0, args
+    return path.read_text(encoding="utf-8")
