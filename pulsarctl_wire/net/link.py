@@ -9,6 +9,8 @@ The protocol itself is in `net/protocol.py`; this module has the socket and the 
 """
 
 import asyncio
+import errno
+import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -25,6 +27,9 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 _OTHER_HOST: Final = {62, 64}
 """OpenSSL's error codes for a certificate of another host name, or IP address."""
+
+_LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
+_DEFAULT_PORT: Final = 6650
 
 
 class Owner(Protocol):
@@ -119,8 +124,7 @@ class Link(FrameSocket):
             why = getattr(error, "strerror", None) or "not a valid host name"
             raise Unreachable(f"{address.host}: no such host ({why})") from None
         except OSError as error:
-            why = "refused" if isinstance(error, ConnectionRefusedError) else error.strerror or str(error)
-            raise Unreachable(f"{address}: {why}") from None
+            raise Unreachable(f"{address}: {_why(error)}") from None
 
     def connection_made(self, transport: Any) -> None:
         """asyncio: TCP (and TLS) is connected. Only now does it get a number, as captures number them."""
@@ -266,4 +270,21 @@ async def first_link(
             return await connect(address)
         except (Unreachable, RequestTimeout) as error:
             tried.append(error)
-    raise type(tried[0])(f"{'; '.join(map(str, tried))} (tried {settings.url}; another: --url)")
+    hints = f"tried {settings.url}; another: --url{'' if settings.url.tls else _starting(addresses, tried)}"
+    raise type(tried[0])(f"{'; '.join(map(str, tried))} ({hints})")
+
+
+def _why(error: OSError) -> str:
+    """Why no connection was made; for a name with several addresses asyncio joins the errors of all."""
+    numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
+    refused = errno.ECONNREFUSED in numbers and numbers <= {errno.ECONNREFUSED, errno.EADDRNOTAVAIL}
+    return "refused" if refused else error.strerror or str(error)
+
+
+def _starting(addresses: Sequence[Address], tried: Sequence[Exception]) -> str:
+    """How to start a broker, if nobody listens at the only address, and it is on this machine."""
+    address = addresses[0]
+    if len(addresses) > 1 or address.host not in _LOOPBACK or str(tried[0]) != f"{address}: refused":
+        return ""
+    port = "" if address.port == _DEFAULT_PORT else f" --port {address.port}"
+    return f"; pwire broker{port} starts one"

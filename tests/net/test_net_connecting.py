@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 from functools import partial
 from itertools import count
@@ -35,7 +36,7 @@ from pulsarctl_wire.capture.recording import SessionWriter
 from pulsarctl_wire.errors import BrokerError, LinkClosed, RequestTimeout, SettingsError, Unreachable
 from pulsarctl_wire.net.client import Broker, Client
 from pulsarctl_wire.net.link import Link, first_link
-from pulsarctl_wire.net.settings import Auth, Settings, parse_url
+from pulsarctl_wire.net.settings import DEFAULT_URL, Auth, Settings, parse_url
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import REFRESH
 from pulsarctl_wire.wire.frame import Connection, Frame
@@ -586,6 +587,45 @@ async def test_all_hosts_are_dead() -> None:
         async with ScriptedBroker() as broker, broker.client(f"pulsar://{one},{other}") as client:
             with pytest.raises(Unreachable, match=f"{one}: refused; {other}: refused .*another: --url"):
                 await client.partitions(TOPIC)
+
+
+HINTS = {
+    "pulsar://127.0.0.1:PORT": "; pwire broker --port PORT starts one",
+    "pulsar+ssl://127.0.0.1:PORT": "",
+    "pulsar://127.0.0.1:PORT,127.0.0.1:PORT": "",
+    "pulsar://127.0.0.2:PORT": "",
+}
+
+
+@pytest.mark.parametrize("url", HINTS)
+@awaited
+async def test_nobody_listens_on_this_machine(url: str) -> None:
+    """Where nobody listens on this machine, the error says how to start a broker."""
+    with nobody() as one:
+        port = one.partition(":")[2]
+        tried, hint = (text.replace("PORT", port) for text in (url, HINTS[url]))
+        async with Client(Settings(parse_url(tried))) as client:
+            with pytest.raises(Unreachable) as raised:
+                await client.partitions(TOPIC)
+    assert str(raised.value).endswith(f": refused (tried {tried}; another: --url{hint})")
+
+
+@awaited
+async def test_nobody_listens_at_the_default_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name with several addresses is refused by all of them, and the default port needs no option."""
+    texts = [
+        f"[Errno {errno.ECONNREFUSED}] Connect call failed ({each!r}, 6650)" for each in ("::1", "127.0.0.1")
+    ]
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError(f"Multiple exceptions: {', '.join(texts)}")
+
+    async with Client(Settings(parse_url(DEFAULT_URL))) as client:
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", refuse, raising=False)
+        with pytest.raises(Unreachable) as raised:
+            await client.partitions(TOPIC)
+    url = f"tried {DEFAULT_URL}; another: --url; pwire broker starts one"
+    assert str(raised.value) == f"localhost:6650: refused ({url})"
 
 
 @awaited
