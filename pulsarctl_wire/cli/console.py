@@ -74,7 +74,7 @@ def fail(text: str, code: int = EXIT_USAGE) -> NoReturn:
     raise SystemExit(code)
 
 
-def _give_up_stdout() -> None:
+def give_up_stdout() -> None:
     """Keep the interpreter from writing buffered output again at exit."""
     with suppress(io.UnsupportedOperation):  # stdout has no file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -82,7 +82,7 @@ def _give_up_stdout() -> None:
 
 def end_of_pipe() -> NoReturn:
     """Exit quietly, as the reader of our output has closed the pipe."""
-    _give_up_stdout()
+    give_up_stdout()
     raise SystemExit(EXIT_PIPE)
 
 
@@ -110,7 +110,7 @@ def errors_reported() -> Iterator[None]:
     except BrokenPipeError:
         end_of_pipe()
     except OSError as error:  # a full disk, a device that fails
-        _give_up_stdout()
+        give_up_stdout()
         fail(f"the output cannot be written: {error.strerror}", EXIT_OUTPUT)
 
 

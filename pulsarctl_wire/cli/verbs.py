@@ -45,7 +45,10 @@ _SESSIONS: Final = {
     "schema": "Show the schemas of a topic, or register one.",
 }
 _PROXY: Final = {"proxy": "Forward connections to a cluster, show the traffic, and inject faults."}
-_BROKER: Final = {"broker": "Run an embedded Pulsar broker: up in a blink, for tests."}
+_BROKER: Final = {
+    "broker": "Run an embedded Pulsar broker: up in a blink, for tests.",
+    "demo": "Show a broker, a producer, consumers of two types, and what they send each other.",
+}
 _PACKAGES: Final = {
     "capture": _CAPTURES,
     "data": _DATA,

@@ -56,6 +56,7 @@ def test_every_option_of_the_proxy_is_documented() -> None:
 
 def test_every_option_and_request_of_the_broker_is_documented() -> None:
     assert _documented(_section("## Options of `pwire broker`", BROKER)) == _options("broker")
+    assert _documented(_section("## `pwire demo`", BROKER)) == _options("demo")
     requests = re.findall(r"^\| `([a-z]+)", _section("## Control", BROKER), re.MULTILINE)
     assert requests == list(load("broker").commands["ctl"].commands)
     for request in requests:
