@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from proxied import MAIN, environment
 
-from pulsarctl_wire.broker import faulty, http, key_shared, log, sight
+from pulsarctl_wire.broker import faulty, http, log, sight
 from pulsarctl_wire.broker.connection import MOST_UNSENT
 from pulsarctl_wire.broker.setting_names import AHEAD, NAMES
 from pulsarctl_wire.broker.settings import FIELDS, Settings
@@ -66,7 +66,7 @@ def test_its_settings_have_an_effect_or_are_shown_as_without() -> None:
         ("SENDs of a connection", f"{Settings.maxPendingPublishRequestsPerConnection:,}"),
         ("a message", f"{Settings.maxMessageSize >> 20} MiB"),
         ("unacknowledged messages", f"{Settings.maxUnackedMessagesPerSubscription:,}"),
-        ("Key_Shared", f"{key_shared._MOST_WAITING:,}"),
+        ("Key_Shared", f"{Settings.keySharedLookAheadMsgInReplayThresholdPerSubscription:,}"),
         ("HTTP request", f"{http.MOST_BODY >> 20} MiB"),
         ("`state`", f"{sight.MOST_PENDING} of"),
         ("faults delay", f"{faulty.MOST_DELAYED >> 20} MiB"),
