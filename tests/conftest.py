@@ -28,6 +28,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for w
 COMPILED = not files.__file__.endswith(".py")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    about = "tests of tests/interop use real Pulsar brokers instead of the embedded one"
+    parser.addoption("--real-brokers", action="store_true", help=about)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Compiled modules (hatch_build.py) have their constants built in: leave out tests that change some."""
     if COMPILED:

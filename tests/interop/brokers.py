@@ -1,4 +1,4 @@
-"""Real Apache Pulsar brokers on loopback: standalone, or a cluster of ZooKeeper, bookie, brokers and proxy.
+"""Brokers on loopback: real Apache Pulsar, standalone or a cluster with its proxy; and the embedded one.
 
 What is started dies with the Python process that started it, however that one ends.
 
@@ -35,7 +35,7 @@ from interop.releases import CONF, QUICK, Failed, Unavailable, jvm, release, run
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none
 
-__all__ = ["Cluster", "Failed", "RestError", "Standalone", "Unavailable", "run_java"]
+__all__ = ["Broker", "Cluster", "Embedded", "Failed", "RestError", "Standalone", "Unavailable", "run_java"]
 
 HEALTHY_WITHIN = 180.0
 """Seconds a process may take to become healthy: far more than it takes, for machines that are busy."""
@@ -128,14 +128,18 @@ class Pulsar:
         self, name: str, settings: Mapping[str, object], template: str = "", ours: str = ""
     ) -> Path:
         """Write a configuration: a release's `template`, changed by a file of ours, changed by `settings`."""
-        values: dict[str, object] = {}
-        for file in (release() / "conf" / (template or name), CONF / (ours or name)):
-            lines = [line for line in file.read_text().splitlines() if "=" in line and line[0] != "#"]
-            values |= dict(line.split("=", 1) for line in lines)
+        values = self._template(template or name, ours or name)
         values |= {key: json.dumps(it) if isinstance(it, bool) else it for key, it in settings.items()}
         path = self._conf / name
         path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
         return path
+
+    def _template(self, template: str, ours: str) -> dict[str, object]:
+        values: dict[str, object] = {}
+        for file in (release() / "conf" / template, CONF / ours):
+            lines = [line for line in file.read_text().splitlines() if "=" in line and line[0] != "#"]
+            values |= dict(line.split("=", 1) for line in lines)
+        return values
 
     def _configure_broker(
         self, name: str, template: str, port: int | None = None
@@ -270,7 +274,20 @@ class Pulsar:
         return told | {"tokens": self.tokens, "pids": self.pids()}
 
 
-class Standalone(Pulsar):
+class Broker(Pulsar):
+    """A broker that is one process."""
+
+    @property
+    def pid(self) -> int:
+        """Number of its process. Raises KeyError if there is none."""
+        return self.pids()["broker"]
+
+    def wait(self) -> None:
+        """Return when its process has ended."""
+        self._roles["broker"].process.wait()
+
+
+class Standalone(Broker):
     """A broker with its own bookie and metadata, in one process, keeping them below `directory`.
 
     `tls` opens a TLS port too, which accepts client certificates; `tokens` switches authentication and
@@ -310,14 +327,32 @@ class Standalone(Pulsar):
             run_java(CONF / "Unlock.java", f"rocksdb://{self._metadata}")
         super().start(role)
 
-    @property
-    def pid(self) -> int:
-        """Number of its process. Raises KeyError if there is none."""
-        return self.pids()["broker"]
 
-    def wait(self) -> None:
-        """Return when its process has ended."""
-        self._roles["broker"].process.wait()
+class Embedded(Broker):
+    """The embedded broker, which keeps its data below `directory`; options are those of `Standalone`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tls: bool = False,
+        tokens: bool = False,
+        transactions: bool = False,
+        settings: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(directory, tls, tokens, transactions, settings)
+        conf, self.url, self.url_tls, self.http_url = self._configure_broker("embedded.conf", "")
+        options = ["--conf", conf, "--data", self.directory / "data", "--control", ""]
+        command = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()", "broker", *options]
+        self._roles["broker"] = _Role(
+            0, Process([*map(str, command)], self.directory / "broker.log"), self._check
+        )
+
+    def _check(self) -> None:
+        self.rest("GET", _HEALTH)
+
+    def _template(self, template: str, ours: str) -> dict[str, object]:
+        return {}
 
 
 class Cluster(Pulsar):

@@ -1,4 +1,8 @@
-"""Brokers for the tests of this directory, each started when the first test asks for it."""
+"""Brokers for the tests of this directory, each started when the first test asks for it.
+
+They are embedded ones, or with `--real-brokers` real ones. Marked `interop` is what needs Java, which a real
+broker does, and so do clusters and the Java client.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from forked import Forked
-from interop.brokers import Cluster, Pulsar, Standalone, Unavailable
+from interop.brokers import Broker, Cluster, Embedded, Pulsar, Standalone, Unavailable
 from interop.releases import java, release
 
 if TYPE_CHECKING:
@@ -27,20 +31,27 @@ _WITHOUT = {"NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
 _PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
 _SETTINGS = ("PULSAR_", "PWIRE_")
 _PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
+BrokerKind = type[Embedded] | type[Standalone]
 _P = TypeVar("_P", bound=Pulsar)
+_JAVA = {"obtainable", "cluster"}  # fixtures
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark them, and with `--dist=loadgroup` keep those on one worker that use the same brokers and clients.
 
     What a broker needs to start, or an official client, is no test's own time, but is limited with it.
     """
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
-            uses = [name for name in ("cluster", "secure") if name in getattr(item, "fixturenames", ())]
-            item.add_marker(pytest.mark.interop)
+            fixtures = getattr(item, "fixturenames", ())
+            real = item.get_closest_marker("real")
+            if real and not config.getoption("real_brokers"):
+                item.add_marker(pytest.mark.skip(reason=f"needs a real broker: {real.args[0]}"))
+            if real or config.getoption("real_brokers") or not _JAVA.isdisjoint(fixtures):
+                item.add_marker(pytest.mark.interop)
             item.add_marker(pytest.mark.timeout(LIMIT))
+            uses = [name for name in ("cluster", "secure") if name in fixtures]
             item.add_marker(pytest.mark.xdist_group((*uses, item.path.stem)[0]))
 
 
@@ -52,7 +63,7 @@ def running(make: Callable[[], _P]) -> Iterator[_P]:
         pytest.skip(str(reason))
     with made as running:
         yield running
-    for data in ("bookkeeper", "metadata"):  # pytest keeps the rest for a while, logs among it
+    for data in ("bookkeeper", "metadata", "data"):  # pytest keeps the rest for a while, logs among it
         shutil.rmtree(made.directory / data, ignore_errors=True)
 
 
@@ -67,15 +78,21 @@ def obtainable() -> None:
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A broker as it comes, with transactions and acknowledgements inside batches."""
-    place = tmp_path_factory.mktemp("broker")
-    settings = {"acknowledgmentAtBatchIndexLevelEnabled": True}
-    yield from running(lambda: Standalone(place, transactions=True, settings=settings))
+def broker_kind(request: pytest.FixtureRequest) -> BrokerKind:
+    """What brokers are made of."""
+    return Standalone if request.config.getoption("real_brokers") else Embedded
 
 
 @pytest.fixture(scope="session")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+def broker(tmp_path_factory: pytest.TempPathFactory, broker_kind: BrokerKind) -> Iterator[Broker]:
+    """A broker as it comes, with transactions and acknowledgements inside batches."""
+    place = tmp_path_factory.mktemp("broker")
+    settings = {"acknowledgmentAtBatchIndexLevelEnabled": True}
+    yield from running(lambda: broker_kind(place, transactions=True, settings=settings))
+
+
+@pytest.fixture(scope="session")
+def secure(tmp_path_factory: pytest.TempPathFactory, broker_kind: BrokerKind) -> Iterator[Broker]:
     """A broker that asks for a token, a password, or by TLS a certificate; again when a token expires."""
     place = tmp_path_factory.mktemp("secure")
     passwords = place / "passwords"
@@ -85,7 +102,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
         "authenticationProviders": ",".join(f"{_PROVIDER}{kind}" for kind in ("Token", "Tls", "Basic")),
         "basicAuthConf": f"file://{passwords}",
     }
-    yield from running(lambda: Standalone(place, tls=True, tokens=True, settings=settings))
+    yield from running(lambda: broker_kind(place, tls=True, tokens=True, settings=settings))
 
 
 @pytest.fixture(scope="session")
@@ -170,7 +187,7 @@ def wheel_client() -> Iterator[Wheel]:
         yield client
 
 
-@pytest.fixture(params=["wheel", "java"])
+@pytest.fixture(params=["wheel", pytest.param("java", marks=pytest.mark.interop)])
 def client(request: pytest.FixtureRequest) -> Client:
     """An official client."""
     found: Client = request.getfixturevalue(f"{request.param}_client")

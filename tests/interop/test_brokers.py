@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from interop import brokers
-from interop.brokers import Failed, Standalone, run_java
+from interop.brokers import Broker, Failed, run_java
+from interop.conftest import BrokerKind
 
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
@@ -32,9 +33,6 @@ public class Produce {
     }
 }
 """
-
-
-pytestmark = pytest.mark.usefixtures("obtainable")
 
 
 def ask(
@@ -68,8 +66,8 @@ def ask(
     return answer.base
 
 
-def test_a_broker_comes_back_on_its_port_with_its_data(tmp_path: Path) -> None:
-    with Standalone(tmp_path) as broker:
+def test_a_broker_comes_back_on_its_port_with_its_data(tmp_path: Path, broker_kind: BrokerKind) -> None:
+    with broker_kind(tmp_path) as broker:
         assert ask(broker.url).type == BaseCommand.CONNECTED
         broker.rest("PUT", "/admin/v2/persistent/public/default/kept")
         url, pid = broker.url, broker.pid
@@ -86,18 +84,20 @@ def test_a_broker_comes_back_on_its_port_with_its_data(tmp_path: Path) -> None:
         ask(url)
 
 
-def test_java_produces(broker: Standalone, topic: str) -> None:
+@pytest.mark.usefixtures("obtainable")
+def test_java_produces(broker: Broker, topic: str) -> None:
     assert ":" in run_java(PRODUCE, broker.url, topic, "hello")
     stats = broker.rest("GET", f"/admin/v2/{topic.replace('://', '/')}/stats")
     assert stats["msgInCounter"] == 1
 
 
+@pytest.mark.usefixtures("obtainable")
 def test_java_that_fails_says_why() -> None:
     with pytest.raises(Failed, match=r"code 1: .*\n?.*cannot find symbol"):
         run_java("public class Wrong { Nothing nothing; }")
 
 
-def test_who_may_connect(secure: Standalone) -> None:
+def test_who_may_connect(secure: Broker) -> None:
     tls = ssl.create_default_context(cafile=secure.tls.ca)
     tls.verify_flags |= ssl.VERIFY_X509_STRICT
     known = {"admin", "client", "stranger", "proxy"}
@@ -111,6 +111,7 @@ def test_who_may_connect(secure: Standalone) -> None:
     assert ask(secure.url_tls, auth=("tls", ""), tls=tls).type == BaseCommand.CONNECTED
 
 
+@pytest.mark.usefixtures("obtainable")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 def test_nothing_outlives_who_started_it(how: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, brokers.__file__, "run", "--set", "brokerDeduplicationEnabled=true"]

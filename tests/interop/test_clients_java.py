@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interop.brokers import Standalone, run_java
+from interop.brokers import Broker, run_java
 from interop.conftest import Pwire
 from interop.test_clients_wheel import (
     CODECS,
@@ -22,6 +22,8 @@ from interop.test_clients_wheel import (
     source_context_schema,
 )
 from interop.test_produce import RECORD, Recorded, done, records
+
+pytestmark = pytest.mark.usefixtures("obtainable")
 
 CLIENTS = Path(__file__).with_name("java") / "Clients.java"
 ORDER = {"what": "tea", "count": 2}
@@ -51,7 +53,7 @@ REFUSED = ["dead-s-DLQ", "retried-s-RETRY", "retried-s-DLQ"]
 """Topics of refused messages."""
 
 
-def java(broker: Standalone, base: str, verb: str, *topics: str) -> Messages:
+def java(broker: Broker, base: str, verb: str, *topics: str) -> Messages:
     """Run the Java program; give the messages that it read, of topics that begin with `base`."""
     found: Messages = {}
     for each in records(run_java(CLIENTS, verb, broker.url, *topics)):
@@ -81,7 +83,7 @@ def run(request: pytest.FixtureRequest) -> Pwire:
 
 
 @pytest.fixture(scope="module")
-def produced(broker: Standalone, base: str, run: Pwire) -> tuple[Messages, Messages]:
+def produced(broker: Broker, base: str, run: Pwire) -> tuple[Messages, Messages]:
     """What Java produced, as Java reads it and as pwire does."""
     theirs = java(broker, f"{base}-java", "produce", f"{base}-java")
     options = ["-s", "s", "-p", "Earliest", "-n", 0, "-e", "-o", "json"]
@@ -125,7 +127,7 @@ def test_pwire_reads_what_java_encodes(
 
 
 @pytest.fixture(scope="module")
-def consumed(broker: Standalone, base: str, run: Pwire, tmp_path_factory: pytest.TempPathFactory) -> Messages:
+def consumed(broker: Broker, base: str, run: Pwire, tmp_path_factory: pytest.TempPathFactory) -> Messages:
     """What pwire produced, and refused, as Java reads it."""
     place = tmp_path_factory.mktemp("java")
     base = f"{base}-pwire"
@@ -180,7 +182,7 @@ def test_java_reads_what_pwire_encodes(consumed: Messages, name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def refused(broker: Standalone, base: str) -> Messages:
+def refused(broker: Broker, base: str) -> Messages:
     """What Java sent to dead letter and retry topics."""
     return java(broker, f"{base}-java", "refuse", f"{base}-java-dead", f"{base}-java-retried")
 

@@ -12,7 +12,7 @@ import pulsar
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.source_context_pb2 import SourceContext
-from interop.brokers import Standalone
+from interop.brokers import Broker
 from interop.test_produce import Recorded, done, records, stored, values, wheel
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def source_context_schema(folder: Path) -> str:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_wheel_reads_what_pwire_sends(
-    broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path, codec: str, form: str
+    broker: Broker, topic: str, pwire: Pwire, tmp_path: Path, codec: str, form: str
 ) -> None:
     options = ["--compression", codec, *FORMS[form], "--record", tmp_path / "capture"]
     # the wheel cannot read empty payloads that are compressed by zlib, its own neither
@@ -91,7 +91,7 @@ def test_the_wheel_reads_what_pwire_sends(
 
 
 @pytest.mark.parametrize("form", ["batched", "alone"])
-def test_pwire_reads_what_the_wheel_sends(broker: Standalone, topic: str, pwire: Pwire, form: str) -> None:
+def test_pwire_reads_what_the_wheel_sends(broker: Broker, topic: str, pwire: Pwire, form: str) -> None:
     with wheel(broker) as client:
         for codec in CODECS:
             producer = client.create_producer(
@@ -114,7 +114,7 @@ def test_pwire_reads_what_the_wheel_sends(broker: Standalone, topic: str, pwire:
     assert [each["batch_index"] for each in found] == indexes * len(CODECS)
 
 
-def test_pwire_reads_the_chunks_of_the_wheel(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_pwire_reads_the_chunks_of_the_wheel(broker: Broker, topic: str, pwire: Pwire) -> None:
     payload = random.Random(2).randbytes(11_000_000)
     with wheel(broker) as client:
         zstd = pulsar.CompressionType.ZSTD
@@ -127,7 +127,7 @@ def test_pwire_reads_the_chunks_of_the_wheel(broker: Standalone, topic: str, pwi
     assert (first.rpartition(":")[2], last.rpartition(":")[2]) == ("0", "2")
 
 
-def test_texts(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_texts(broker: Broker, topic: str, pwire: Pwire) -> None:
     schema = pulsar.schema.StringSchema()
     done(pwire("produce", topic, "--schema", "string", "-m", "grüße"))
     with wheel(broker) as client:
@@ -137,7 +137,7 @@ def test_texts(broker: Standalone, topic: str, pwire: Pwire) -> None:
     assert [(each["view"], each["payload"]) for each in found] == [("text", "grüße"), ("text", "zurück")]
 
 
-def test_protobuf(broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path) -> None:
+def test_protobuf(broker: Broker, topic: str, pwire: Pwire, tmp_path: Path) -> None:
     schema = pulsar.schema.ProtobufNativeSchema(SourceContext)
     with wheel(broker) as client:
         client.create_producer(topic, schema=schema).send(SourceContext(file_name="theirs"))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
-from interop.brokers import RestError, Standalone
+from interop.brokers import Broker, RestError
 from interop.test_produce import (
     PATIENCE,
     RECORD,
@@ -49,7 +49,7 @@ ALL = ["-p", "Earliest", "-n", 0, "-e"]
 """Everything there is, from the beginning."""
 
 
-def fill(broker: Standalone, topic: str, *texts: str, batch: bool = False, **more: Any) -> None:
+def fill(broker: Broker, topic: str, *texts: str, batch: bool = False, **more: Any) -> None:
     """Produce by the official client: each message alone, or all of them in one batch."""
     with wheel(broker) as client:
         producer = client.create_producer(topic, batching_enabled=batch, batching_max_publish_delay_ms=60_000)
@@ -58,13 +58,13 @@ def fill(broker: Standalone, topic: str, *texts: str, batch: bool = False, **mor
         producer.flush()
 
 
-def subscription(broker: Standalone, topic: str, name: str = "s") -> dict[str, Any]:
+def subscription(broker: Broker, topic: str, name: str = "s") -> dict[str, Any]:
     """What the broker says of a subscription."""
     found: dict[str, Any] = stats_of(broker, topic)["subscriptions"].get(name, {})
     return found
 
 
-def unacknowledged(broker: Standalone, topic: str, name: str = "s") -> int:
+def unacknowledged(broker: Broker, topic: str, name: str = "s") -> int:
     """Entries that are left to a subscription."""
     return int(subscription(broker, topic, name)["msgBacklog"])
 
@@ -74,7 +74,7 @@ def summary(text: str) -> str:
     return re.sub(r", [\d,]+/s", "", text.splitlines()[-1])
 
 
-def consumers(broker: Standalone, topic: str, name: str = "s") -> list[dict[str, Any]]:
+def consumers(broker: Broker, topic: str, name: str = "s") -> list[dict[str, Any]]:
     try:
         found: list[dict[str, Any]] = subscription(broker, topic, name).get("consumers", [])
     except RestError:  # the topic is not there yet
@@ -85,7 +85,7 @@ def consumers(broker: Standalone, topic: str, name: str = "s") -> list[dict[str,
 # -- the subscription
 
 
-def test_one_message_by_default(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_one_message_by_default(broker: Broker, topic: str, pwire: Pwire) -> None:
     fill(broker, topic, "one", "two\nlines", "three")
     assert done(pwire("consume", topic, "-s", "s", "-p", "earliest")) == "one\n"
     assert unacknowledged(broker, topic) == 2
@@ -96,7 +96,7 @@ def test_one_message_by_default(broker: Standalone, topic: str, pwire: Pwire) ->
 
 
 @pytest.mark.parametrize("type_", ["Exclusive", "Shared", "Failover", "Key_Shared"])
-def test_types(broker: Standalone, topic: str, pwire: Pwire, type_: str) -> None:
+def test_types(broker: Broker, topic: str, pwire: Pwire, type_: str) -> None:
     fill(broker, topic, "a", "b", "c", partition_key="k")
     options = ["-s", "s", "-t", type_.lower(), "--consumer-name", "till", "-p", "Earliest", "-n", 0]
     with Running(pwire, "consume", topic, *options) as running:
@@ -108,7 +108,7 @@ def test_types(broker: Standalone, topic: str, pwire: Pwire, type_: str) -> None
     assert unacknowledged(broker, topic) == 0
 
 
-def test_an_exclusive_subscription_is_busy(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_an_exclusive_subscription_is_busy(broker: Broker, topic: str, pwire: Pwire) -> None:
     with wheel(broker) as client:
         client.subscribe(topic, "s")
         for type_ in ("Exclusive", "Shared"):
@@ -116,7 +116,7 @@ def test_an_exclusive_subscription_is_busy(broker: Standalone, topic: str, pwire
             assert refusal(run) == ("SUBSCRIBE", "ConsumerBusy")
 
 
-def test_shared_consumers_share(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_shared_consumers_share(broker: Broker, topic: str, pwire: Pwire) -> None:
     args = ["consume", topic, "-s", "s", "-t", "Shared", "-n", 0, "-q", 1]
     with Running(pwire, *args) as first, Running(pwire, *args) as second:
         until(lambda: len(consumers(broker, topic)) == 2)
@@ -129,7 +129,7 @@ def test_shared_consumers_share(broker: Standalone, topic: str, pwire: Pwire) ->
         assert first.interrupt().code() == second.interrupt().code() == 0
 
 
-def test_key_shared_consumers_share_by_key(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_key_shared_consumers_share_by_key(broker: Broker, topic: str, pwire: Pwire) -> None:
     args = ["consume", topic, "-s", "s", "-t", "Key_Shared", "-n", 0, "-f", "%k %s\\n"]
     with Running(pwire, *args) as first, Running(pwire, *args) as second:
         until(lambda: len(consumers(broker, topic)) == 2)
@@ -149,7 +149,7 @@ def test_key_shared_consumers_share_by_key(broker: Standalone, topic: str, pwire
                 assert mine == sorted(mine)
 
 
-def test_failover_takes_over(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_failover_takes_over(broker: Broker, topic: str, pwire: Pwire) -> None:
     args = ["consume", topic, "-s", "s", "-t", "Failover", "-n", 0, "--trace"]
     with Running(pwire, *args, "--priority", 1) as second:
         second.line("ACTIVE_CONSUMER_CHANGE .* is_active=true", "stderr")
@@ -164,7 +164,7 @@ def test_failover_takes_over(broker: Standalone, topic: str, pwire: Pwire) -> No
         assert second.stdout == ["two"]
 
 
-def test_lower_priorities_are_served_first(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_lower_priorities_are_served_first(broker: Broker, topic: str, pwire: Pwire) -> None:
     args = ["consume", topic, "-s", "s", "-t", "Shared", "-n", 0]
     with Running(pwire, *args, "--priority", 1) as second, Running(pwire, *args, "--priority", 0) as first:
         until(lambda: len(consumers(broker, topic)) == 2)
@@ -176,7 +176,7 @@ def test_lower_priorities_are_served_first(broker: Standalone, topic: str, pwire
 @pytest.mark.parametrize("mode", ["Durable", "NonDurable"])
 @pytest.mark.parametrize(("position", "first"), [("Earliest", "old"), ("Latest", "new")])
 def test_modes_and_positions(
-    broker: Standalone, topic: str, pwire: Pwire, mode: str, position: str, first: str
+    broker: Broker, topic: str, pwire: Pwire, mode: str, position: str, first: str
 ) -> None:
     fill(broker, topic, "old")
     with Running(pwire, "consume", topic, "-s", "s", "-m", mode, "-p", position) as running:
@@ -188,14 +188,14 @@ def test_modes_and_positions(
     assert bool(subscription(broker, topic)) is (mode == "Durable")
 
 
-def test_a_replicated_subscription(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_replicated_subscription(broker: Broker, topic: str, pwire: Pwire) -> None:
     done(pwire("consume", topic, "-s", "s", "-n", 0, "-e", "-rs"))
     done(pwire("consume", topic, "-s", "t", "-n", 0, "-e"))
     assert subscription(broker, topic)["replicated"] is True
     assert subscription(broker, topic, "t")["replicated"] is False
 
 
-def test_a_compacted_topic(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_compacted_topic(broker: Broker, topic: str, pwire: Pwire) -> None:
     lines = "".join(json.dumps({"payload": text, "key": text[0]}) + "\n" for text in ("a1", "b1", "a2", "c1"))
     done(pwire("produce", topic, "--json", "-db", stdin=lines))
     broker.rest("PUT", f"{path_of(topic)}/compaction")
@@ -204,7 +204,7 @@ def test_a_compacted_topic(broker: Standalone, topic: str, pwire: Pwire) -> None
     assert done(pwire("consume", topic, "-s", "t", *ALL, "--read-compacted")) == "b1\na2\nc1\n"
 
 
-def test_no_topic_is_created(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_no_topic_is_created(broker: Broker, topic: str, pwire: Pwire) -> None:
     _, code = refusal(pwire("consume", topic, "-s", "s", "--no-create", "-n", 0, "-e"))
     assert code == "TopicNotFound"
     with pytest.raises(RestError, match="404"):
@@ -216,7 +216,7 @@ def test_no_topic_is_created(broker: Standalone, topic: str, pwire: Pwire) -> No
 # -- several topics
 
 
-def test_several_topics(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_several_topics(broker: Broker, topic: str, pwire: Pwire) -> None:
     fill(broker, topic, "a", "b")
     fill(broker, topic + "-2", "c")
     printed = done(pwire("consume", topic, topic + "-2", "-s", "s", *ALL, "-f", "%t %s\\n"))
@@ -224,7 +224,7 @@ def test_several_topics(broker: Standalone, topic: str, pwire: Pwire) -> None:
     assert unacknowledged(broker, topic) == unacknowledged(broker, topic + "-2") == 0
 
 
-def test_all_partitions(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_all_partitions(broker: Broker, topic: str, pwire: Pwire) -> None:
     partitions = partitioned(broker, topic, 3)
     for number, partition in enumerate(partitions):
         fill(broker, partition, f"of {number}")
@@ -237,7 +237,7 @@ def test_all_partitions(broker: Standalone, topic: str, pwire: Pwire) -> None:
     assert [unacknowledged(broker, partition) for partition in partitions] == [0, 0, 0]
 
 
-def test_topics_by_pattern(broker: Standalone, pwire: Pwire) -> None:
+def test_topics_by_pattern(broker: Broker, pwire: Pwire) -> None:
     base = f"public/default/{secrets.token_hex(3)}"
     name = f"persistent://{base}"
     fill(broker, f"{name}-a", "in a")
@@ -254,7 +254,7 @@ def test_topics_by_pattern(broker: Standalone, pwire: Pwire) -> None:
         assert len(running.stdout) == 3
 
 
-def test_a_new_topic_is_read_whole_whatever_the_position(broker: Standalone, pwire: Pwire) -> None:
+def test_a_new_topic_is_read_whole_whatever_the_position(broker: Broker, pwire: Pwire) -> None:
     base = f"public/default/{secrets.token_hex(3)}"
     fill(broker, f"{base}-a", "old")
     with Running(pwire, "consume", f"{base}-.*", "--regex", "-s", "s", "-n", 2) as running:
@@ -264,7 +264,7 @@ def test_a_new_topic_is_read_whole_whatever_the_position(broker: Standalone, pwi
         assert running.code() == 0
 
 
-def test_a_pattern_too_long_for_brokers(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_pattern_too_long_for_brokers(broker: Broker, topic: str, pwire: Pwire) -> None:
     fill(broker, topic, "found")
     pattern = topic.removeprefix("persistent://")[:-1] + "." + "|x" * 50
     assert done(pwire("consume", pattern, "--regex", "-s", "s", *ALL)) == "found\n"
@@ -289,7 +289,7 @@ def test_wrong_command_lines(topic: str, pwire: Pwire, given: list[str], why: st
     assert why in said(pwire("consume", topic, "-s", "s", *given), 2)
 
 
-def test_topics_that_are_not_persistent(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_topics_that_are_not_persistent(broker: Broker, topic: str, pwire: Pwire) -> None:
     topic = "non-" + topic
     with Running(pwire, "consume", topic, "-s", "s", "-n", 5, "-f", "%s %b\\n") as running:
         until(lambda: consumers(broker, topic))
@@ -308,7 +308,7 @@ def test_the_end_of_a_topic_that_is_not_persistent(topic: str, pwire: Pwire) -> 
 
 @pytest.mark.parametrize(("size", "flows"), [(10, [10, 5, 5, 5]), (5, [5, 3, 3, 3, 3, 3]), (1, [1] * 18)])
 def test_permits_are_given_back_by_the_half(
-    broker: Standalone, topic: str, pwire: Pwire, size: int, flows: list[int]
+    broker: Broker, topic: str, pwire: Pwire, size: int, flows: list[int]
 ) -> None:
     fill(broker, topic, *map(str, range(17)))
     run = pwire("consume", topic, "-s", "s", "-p", "Earliest", "-n", 17, "-q", size, "--trace")
@@ -316,7 +316,7 @@ def test_permits_are_given_back_by_the_half(
     assert [int(each) for each in re.findall(r" FLOW .* permits=(\d+)", run.stderr)] == flows
 
 
-def test_permits_of_batches(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_permits_of_batches(broker: Broker, topic: str, pwire: Pwire) -> None:
     for _ in range(3):
         fill(broker, topic, *"abcd", batch=True)
     run = pwire("consume", topic, "-s", "s", "-p", "Earliest", "-n", 12, "-q", 6, "--trace")
@@ -324,7 +324,7 @@ def test_permits_of_batches(broker: Standalone, topic: str, pwire: Pwire) -> Non
     assert [int(each) for each in re.findall(r" FLOW .* permits=(\d+)", run.stderr)] == [6, 4, 4, 4]
 
 
-def test_a_rate(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_rate(broker: Broker, topic: str, pwire: Pwire) -> None:
     fill(broker, topic, *"abcdefghijkl", batch=True)
     with Running(pwire, "consume", topic, "-s", "s", "-p", "Earliest", "-n", 12, "-r", 20) as running:
         running.line("a")
@@ -342,7 +342,7 @@ def test_a_rate(broker: Standalone, topic: str, pwire: Pwire) -> None:
     [("individual", 0, ["Individual"]), ("cumulative", 0, ["Cumulative"]), ("none", 3, [])],
 )
 def test_ways_to_acknowledge(
-    broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path, how: str, left: int, kinds: list[str]
+    broker: Broker, topic: str, pwire: Pwire, tmp_path: Path, how: str, left: int, kinds: list[str]
 ) -> None:
     fill(broker, topic, "a", "b", "c")
     run = pwire("consume", topic, "-s", "s", *ALL, "--ack", how, "--record", tmp_path / "capture")
@@ -357,7 +357,7 @@ def test_ways_to_acknowledge(
 @pytest.mark.parametrize("how", ["individual", "cumulative"])
 @pytest.mark.parametrize(("options", "again"), [(["--batch-index-ack"], "cde"), ([], "abcde")])
 def test_a_batch_that_is_cut(
-    broker: Standalone, topic: str, pwire: Pwire, how: str, options: list[str], again: str
+    broker: Broker, topic: str, pwire: Pwire, how: str, options: list[str], again: str
 ) -> None:
     fill(broker, topic, *"abcde", batch=True)
     cut = pwire("consume", topic, "-s", "s", "-p", "Earliest", "-n", 2, "--ack", how, *options)
@@ -366,7 +366,7 @@ def test_a_batch_that_is_cut(
     assert unacknowledged(broker, topic) == 0
 
 
-def test_nothing_is_acknowledged_that_was_not_printed(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_nothing_is_acknowledged_that_was_not_printed(broker: Broker, topic: str, pwire: Pwire) -> None:
     fill(broker, topic, *"abcde")
     assert done(pwire("consume", topic, "-s", "s", "-p", "Earliest", "-n", 2)) == "a\nb\n"
     assert done(pwire("consume", topic, "-s", "s", "-n", 0, "-e")) == "c\nd\ne\n"
@@ -376,7 +376,7 @@ def test_nothing_is_acknowledged_that_was_not_printed(broker: Standalone, topic:
 
 
 @pytest.mark.parametrize("type_", ["Shared", "Key_Shared"])
-def test_refused_messages_come_again(broker: Standalone, topic: str, pwire: Pwire, type_: str) -> None:
+def test_refused_messages_come_again(broker: Broker, topic: str, pwire: Pwire, type_: str) -> None:
     lines = "".join(json.dumps({"payload": text, "key": text}) + "\n" for text in ("good", "bad", "fine"))
     done(pwire("produce", topic, "--json", "-db", stdin=lines))
     rule = ["--nack", 'key == "bad" and redelivery_count < 2', "--nack-delay", "0.3", "--idle", 2]
@@ -388,7 +388,7 @@ def test_refused_messages_come_again(broker: Standalone, topic: str, pwire: Pwir
     assert unacknowledged(broker, topic) == 0
 
 
-def test_refused_of_an_exclusive_subscription(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_refused_of_an_exclusive_subscription(broker: Broker, topic: str, pwire: Pwire) -> None:
     """The broker gives such a subscription all again that is not acknowledged, and counts nothing."""
     fill(broker, topic, "good", "bad", "fine")
     options = ["-p", "Earliest", "-n", 4, "--nack", 'payload == "bad"', "--nack-delay", "0.3"]
@@ -397,7 +397,7 @@ def test_refused_of_an_exclusive_subscription(broker: Standalone, topic: str, pw
     assert unacknowledged(broker, topic) == 1
 
 
-def test_one_message_of_a_batch_is_refused(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_one_message_of_a_batch_is_refused(broker: Broker, topic: str, pwire: Pwire) -> None:
     fill(broker, topic, *"abc", batch=True)
     options = [
         "-t",
@@ -417,7 +417,7 @@ def test_one_message_of_a_batch_is_refused(broker: Standalone, topic: str, pwire
     assert unacknowledged(broker, topic) == 0
 
 
-def test_not_acknowledged_in_time(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_not_acknowledged_in_time(broker: Broker, topic: str, pwire: Pwire) -> None:
     fill(broker, topic, "a", "b")
     options = ["-t", "Shared", "-p", "Earliest", "-n", 4, "--ack", "none", "--ack-timeout", 0.5]
     started = time.monotonic()
@@ -427,7 +427,7 @@ def test_not_acknowledged_in_time(broker: Standalone, topic: str, pwire: Pwire) 
     assert unacknowledged(broker, topic) == 2
 
 
-def test_dead_letters(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_dead_letters(broker: Broker, topic: str, pwire: Pwire) -> None:
     with wheel(broker) as client:
         producer = client.create_producer(topic)
         told = {"partition_key": "k", "ordering_key": "o", "event_timestamp": 5, "properties": {"a": "1"}}
@@ -453,7 +453,7 @@ def test_dead_letters(broker: Standalone, topic: str, pwire: Pwire) -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_retries(broker: Standalone, topic: str, pwire: Pwire, named: bool) -> None:
+def test_retries(broker: Broker, topic: str, pwire: Pwire, named: bool) -> None:
     retry, dead = (f"{topic}-later", f"{topic}-dead") if named else (f"{topic}-s-RETRY", f"{topic}-s-DLQ")
     names = ["--retry-topic", retry, "--dead-letter-topic", dead] if named else []
     fill(broker, topic, "bad", "good", partition_key="k", properties={"a": "1"})
@@ -478,7 +478,7 @@ def test_retries(broker: Standalone, topic: str, pwire: Pwire, named: bool) -> N
 # -- when it ends
 
 
-def test_ends(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_ends(broker: Broker, topic: str, pwire: Pwire) -> None:
     assert done(pwire("consume", topic, "-s", "empty", "-n", 0, "-e")) == ""
     fill(broker, topic, "a", "b")
     fill(broker, topic, "c", "d", batch=True)
@@ -493,7 +493,7 @@ def test_ends(broker: Standalone, topic: str, pwire: Pwire) -> None:
 
 
 def test_the_end_of_a_subscription_whose_last_message_is_acknowledged(
-    broker: Standalone, topic: str, pwire: Pwire
+    broker: Broker, topic: str, pwire: Pwire
 ) -> None:
     fill(broker, topic, "bad", "good")
     args = ["consume", topic, "-s", "s", "-t", "Shared"]
@@ -519,7 +519,7 @@ def test_the_end_of_a_topic_with_a_message_for_later(topic: str, pwire: Pwire) -
     assert time.monotonic() - started < 5
 
 
-def test_the_end_of_a_terminated_topic(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_the_end_of_a_terminated_topic(broker: Broker, topic: str, pwire: Pwire) -> None:
     fill(broker, topic, "a")
     with Running(pwire, "consume", topic, "-s", "s", "-p", "Earliest", "-n", 0) as running:
         assert running.line() == "a"
@@ -529,7 +529,7 @@ def test_the_end_of_a_terminated_topic(broker: Standalone, topic: str, pwire: Pw
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal(broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path, number: int) -> None:
+def test_a_signal(broker: Broker, topic: str, pwire: Pwire, tmp_path: Path, number: int) -> None:
     fill(broker, topic, "a", "b")
     args = ["consume", topic, "-s", "s", "-p", "Earliest", "-n", 0, "--record", tmp_path / "capture"]
     with Running(pwire, *args) as running:
@@ -541,7 +541,7 @@ def test_a_signal(broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path, 
     assert commands[-4:] == ["ACK", "ACK_RESPONSE", "CLOSE_CONSUMER", "SUCCESS"]
 
 
-def test_a_pipe_that_nobody_reads(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_pipe_that_nobody_reads(broker: Broker, topic: str, pwire: Pwire) -> None:
     fill(broker, topic, "a")
     with reader_gone(pwire, "consume", topic, "-s", "s", "-p", "Earliest", "-n", 0, "--quiet"):
         until(lambda: unacknowledged(broker, topic) == 0)
@@ -552,7 +552,7 @@ def test_a_pipe_that_nobody_reads(broker: Standalone, topic: str, pwire: Pwire) 
 # -- what is shown
 
 
-def test_outputs(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_outputs(broker: Broker, topic: str, pwire: Pwire) -> None:
     told = {"partition_key": "k", "properties": {"a": "1"}, "event_timestamp": 7, "ordering_key": "o"}
     fill(broker, topic, "text", batch=False, **told)
     done(pwire("produce", topic, "--hex", "-m", "00ff", "-m", "1b5b", "-b", 10_000))
@@ -585,12 +585,12 @@ def test_outputs(broker: Standalone, topic: str, pwire: Pwire) -> None:
     assert (quiet.returncode, quiet.stderr) == (0, "")
 
 
-def test_content_is_hidden_whatever_the_format(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_content_is_hidden_whatever_the_format(broker: Broker, topic: str, pwire: Pwire) -> None:
     fill(broker, topic, "secret")
     assert done(pwire("consume", topic, "-s", "s", *ALL, "--hide-content", "-f", "%s")) == ""
 
 
-def test_payloads_pass_as_they_are(broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path) -> None:
+def test_payloads_pass_as_they_are(broker: Broker, topic: str, pwire: Pwire, tmp_path: Path) -> None:
     payload = bytes(range(256)) + "ünï\n".encode()
     (tmp_path / "file").write_bytes(payload)
     done(pwire("produce", topic, "-f", tmp_path / "file"))
@@ -602,7 +602,7 @@ def test_payloads_pass_as_they_are(broker: Standalone, topic: str, pwire: Pwire,
     assert shown.stdout == payload + b"\n"
 
 
-def test_every_token_of_a_format(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_every_token_of_a_format(broker: Broker, topic: str, pwire: Pwire) -> None:
     (partition,) = partitioned(broker, topic, 1)
     fill(broker, partition, "hi", "ho", batch=True, partition_key="ké", properties={"a": "1", "b": "2"})
     first, second = stored(broker, partition)
@@ -619,7 +619,7 @@ def test_every_token_of_a_format(broker: Standalone, topic: str, pwire: Pwire) -
         ]
 
 
-def test_long_names(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_long_names(broker: Broker, topic: str, pwire: Pwire) -> None:
     fill(broker, topic, "a", "b")
     where = ["--subscription-name", "s", "--subscription-type", "Failover", "--replicated"]
     more = ["--subscription-mode", "Durable", "--subscription-position", "Earliest", "--queue-size", 5]
@@ -629,13 +629,13 @@ def test_long_names(broker: Standalone, topic: str, pwire: Pwire) -> None:
     assert subscription(broker, topic)["type"] == "Failover"
 
 
-def test_a_format_of_nothing_much(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_format_of_nothing_much(broker: Broker, topic: str, pwire: Pwire) -> None:
     fill(broker, topic, "x")
     printed = done(pwire("consume", topic, "-s", "s", "-p", "Earliest", "-f", r"%k/%K/%h/%p/%b\r\0"))
     assert printed in ("/0//-1/-1\r\0", "/0//-1/-1\n\0")  # a text pipe makes its own of \r
 
 
-def test_filters(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_filters(broker: Broker, topic: str, pwire: Pwire) -> None:
     texts = ["a", "bb", "ccc", "dd"]
     lines = [json.dumps({"payload": text, "properties": {"n": str(len(text))}}) for text in texts]
     done(pwire("produce", topic, "--json", stdin="\n".join(lines)))
@@ -649,7 +649,7 @@ def test_filters(broker: Standalone, topic: str, pwire: Pwire) -> None:
 
 
 @pytest.mark.parametrize("made", ["AvroSchema", "JsonSchema"])
-def test_payloads_by_their_own_schemas(broker: Standalone, topic: str, pwire: Pwire, made: str) -> None:
+def test_payloads_by_their_own_schemas(broker: Broker, topic: str, pwire: Pwire, made: str) -> None:
     schema = getattr(pulsar.schema, made)(Order)
     with wheel(broker) as client:
         producer = client.create_producer(topic, schema=schema)
@@ -666,7 +666,7 @@ def test_payloads_by_their_own_schemas(broker: Standalone, topic: str, pwire: Pw
         assert {each["view"] for each in records(done(run))} <= {"text", "hex"}
 
 
-def test_payloads_by_a_schema_of_ours(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_payloads_by_a_schema_of_ours(broker: Broker, topic: str, pwire: Pwire) -> None:
     done(pwire("produce", topic, "--hex", "-m", "000000000000002a"))
     for name, printed in (("int64", "42\n"), ("timestamp", '"1970-01-01T00:00:00.042Z"\n')):
         assert done(pwire("consume", topic, "-s", name, "-p", "Earliest", "-st", name)) in (
@@ -675,7 +675,7 @@ def test_payloads_by_a_schema_of_ours(broker: Standalone, topic: str, pwire: Pwi
         )
 
 
-def test_a_topic_is_copied(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_topic_is_copied(broker: Broker, topic: str, pwire: Pwire) -> None:
     given = [
         {"payload": "text", "key": "k", "properties": {"a": "1", "b": "ü"}, "event_time": 1_500_000_000_000},
         {"payload_base64": "AP8=", "key_base64": "/wA=", "ordering_key": "o"},
@@ -718,7 +718,7 @@ def test_a_topic_is_copied(broker: Standalone, topic: str, pwire: Pwire) -> None
     ],
 )
 def test_a_topic_with_a_schema_is_copied(
-    broker: Standalone, topic: str, pwire: Pwire, kind: str, text: str
+    broker: Broker, topic: str, pwire: Pwire, kind: str, text: str
 ) -> None:
     done(pwire("produce", topic, "--schema", kind, "-m", text))
     line = done(pwire("consume", topic, "-s", "s", "-p", "Earliest", "-o", "json"))
@@ -727,7 +727,7 @@ def test_a_topic_with_a_schema_is_copied(
     assert first == second
 
 
-def test_chunks(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_chunks(broker: Broker, topic: str, pwire: Pwire) -> None:
     with wheel(broker) as client:
         producer = client.create_producer(topic, chunking_enabled=True)
         payload = "0123456789" * 600_000
@@ -759,7 +759,7 @@ async def send_corrupt(url: str, topic: str, before: bytes, *after: bytes) -> No
         await link.request(build_command("CLOSE_PRODUCER", producer_id=1))
 
 
-def test_a_corrupt_message(broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path) -> None:
+def test_a_corrupt_message(broker: Broker, topic: str, pwire: Pwire, tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(send_corrupt(broker.url, topic, b"before", b"after"), PATIENCE))
     until(lambda: stats_of(broker, topic)["msgInCounter"] == 3)
     run = pwire("consume", topic, "-s", "s", *ALL, "--record", tmp_path / "capture")
@@ -776,7 +776,7 @@ def test_a_corrupt_message(broker: Standalone, topic: str, pwire: Pwire, tmp_pat
     assert unacknowledged(broker, topic) == 0
 
 
-def test_a_corrupt_message_may_be_the_last(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_corrupt_message_may_be_the_last(broker: Broker, topic: str, pwire: Pwire) -> None:
     asyncio.run(asyncio.wait_for(send_corrupt(broker.url, topic, b"before"), PATIENCE))
     until(lambda: stats_of(broker, topic)["msgInCounter"] == 2)
     started = time.monotonic()
@@ -789,7 +789,7 @@ def test_a_corrupt_message_may_be_the_last(broker: Standalone, topic: str, pwire
 # -- what the broker does meanwhile
 
 
-def test_an_unloaded_topic_is_consumed_on(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_an_unloaded_topic_is_consumed_on(broker: Broker, topic: str, pwire: Pwire) -> None:
     broker.rest("PUT", path_of(topic))
     broker.rest("PUT", f"{path_of(topic)}/subscription/keeper")  # else what is consumed may be deleted
     with Running(pwire, "consume", topic, "-s", "s", "-p", "Earliest", "-n", 0) as consuming:
@@ -810,7 +810,7 @@ def test_an_unloaded_topic_is_consumed_on(broker: Standalone, topic: str, pwire:
 
 
 @pytest.mark.parametrize("verb", ["produce", "consume"])
-def test_nothing_is_opened_again(broker: Standalone, topic: str, pwire: Pwire, verb: str) -> None:
+def test_nothing_is_opened_again(broker: Broker, topic: str, pwire: Pwire, verb: str) -> None:
     own = ["-m", "-"] if verb == "produce" else ["-s", "s", "-n", 0]
     with Running(pwire, verb, topic, *own, "--no-reconnect") as running:
         until(lambda: _clients(broker, topic))
@@ -821,7 +821,7 @@ def test_nothing_is_opened_again(broker: Standalone, topic: str, pwire: Pwire, v
         assert running.code() == 6
 
 
-def _clients(broker: Standalone, topic: str) -> int:
+def _clients(broker: Broker, topic: str) -> int:
     try:
         stats = stats_of(broker, topic)
     except RestError:
@@ -829,7 +829,7 @@ def _clients(broker: Standalone, topic: str) -> int:
     return len(stats["publishers"]) + sum(len(each["consumers"]) for each in stats["subscriptions"].values())
 
 
-def test_a_subscription_that_is_sought_back(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_subscription_that_is_sought_back(broker: Broker, topic: str, pwire: Pwire) -> None:
     fill(broker, topic, "a", "b")
     with Running(pwire, "consume", topic, "-s", "s", "-p", "Earliest", "-n", 0) as running:
         assert running.lines(2) == ["a", "b"]
@@ -839,7 +839,7 @@ def test_a_subscription_that_is_sought_back(broker: Standalone, topic: str, pwir
         assert running.interrupt().code() == 0
 
 
-def test_pings(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_pings(broker: Broker, topic: str, pwire: Pwire) -> None:
     with Running(pwire, "consume", topic, "-s", "s", "-n", 0, "--keep-alive", 0.2, "--trace") as running:
         for command in ("→ PING", "← PONG", "→ PING", "← PONG"):
             running.line(command, "stderr")

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from interop.brokers import Standalone, Unavailable
-from interop.conftest import Pwire
+from interop.brokers import Broker
+from interop.conftest import BrokerKind, Pwire, running
 from interop.processes import HOST
 from interop.running import PATIENCE, Numbered, Running, check_numbers, stored
 
@@ -93,7 +93,7 @@ class Outage:
     `ended` was ended by Ctrl-C while there was no broker; `left` does not reconnect.
     """
 
-    broker: Standalone
+    broker: Broker
     plain: Numbered
     single: Numbered
     consumer: Running
@@ -109,21 +109,18 @@ FILLED = 6000
 
 
 @pytest.fixture(scope="module")
-def breakable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+def breakable(tmp_path_factory: pytest.TempPathFactory, broker_kind: BrokerKind) -> Iterator[Broker]:
     """A broker that removes duplicates, but not in the namespace public/plain."""
     place = tmp_path_factory.mktemp("breakable")
-    try:
-        made = Standalone(place, settings={"brokerDeduplicationEnabled": True, **KEEPING})
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    with made as broker:
+    settings = {"brokerDeduplicationEnabled": True, **KEEPING}
+    for broker in running(lambda: broker_kind(place, settings=settings)):
         broker.rest("PUT", "/admin/v2/namespaces/public/plain")
         broker.rest("POST", "/admin/v2/namespaces/public/plain/deduplication", False)
         yield broker
 
 
 @pytest.fixture(scope="module")
-def outage(breakable: Standalone, request: pytest.FixtureRequest) -> Iterator[Outage]:
+def outage(breakable: Broker, request: pytest.FixtureRequest) -> Iterator[Outage]:
     broker, pwire = breakable, Pwire(request)
     url = broker.url
     for topic, texts in ((FILLED_TOPIC, range(FILLED)), ("left-too", range(1))):
@@ -196,7 +193,7 @@ def test_no_reconnect(outage: Outage) -> None:
         assert len(run.err) < 20
 
 
-def test_broker_that_hangs(pwire: Pwire, breakable: Standalone) -> None:
+def test_broker_that_hangs(pwire: Pwire, breakable: Broker) -> None:
     """A broker that does not answer a PING is given up; when it answers again all goes on."""
     topic = "persistent://public/plain/hangs"
     options = ("--keep-alive", 0.5, "--connect-timeout", 1)

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from interop.brokers import Standalone
+from interop.brokers import Broker
 from interop.conftest import Pwire
 from interop.running import Running
 
@@ -43,7 +43,7 @@ def path(topic: str) -> str:
     return f"/admin/v2/{topic.replace('://', '/')}"
 
 
-def subscriptions(broker: Standalone, topic: str) -> list[str]:
+def subscriptions(broker: Broker, topic: str) -> list[str]:
     found: list[str] = broker.rest("GET", path(topic) + "/subscriptions")
     return found
 
@@ -109,7 +109,7 @@ def test_into_what_is_no_batch_or_is_not_there(pwire: Pwire, topic: str) -> None
         assert said in run.stderr
 
 
-def test_nothing_is_created_unasked(pwire: Pwire, broker: Standalone, topic: str) -> None:
+def test_nothing_is_created_unasked(pwire: Pwire, broker: Broker, topic: str) -> None:
     assert pwire("seek", topic, "-s", "s", "--to", "earliest", "--create").returncode == 7
     produce(pwire, topic, "a")
     for arguments in (
@@ -168,7 +168,7 @@ def test_an_exclusive_consumer_is_in_the_way(pwire: Pwire, topic: str) -> None:
     assert seek(pwire, topic, "earliest", "--type", "exclusive")["after"]["entry"] == -1
 
 
-def test_every_partition_is_moved(pwire: Pwire, broker: Standalone, topic: str) -> None:
+def test_every_partition_is_moved(pwire: Pwire, broker: Broker, topic: str) -> None:
     broker.rest("PUT", path(topic) + "/partitions", 2)
     names = [f"{topic}-partition-{index}" for index in range(2)]
     ids = [produce(pwire, name, "a", "b")[-1] for name in names]
@@ -207,7 +207,7 @@ def test_topics_that_keep_nothing(pwire: Pwire) -> None:
 # -- unsubscribe
 
 
-def test_a_subscription_is_deleted(pwire: Pwire, broker: Standalone, topic: str) -> None:
+def test_a_subscription_is_deleted(pwire: Pwire, broker: Broker, topic: str) -> None:
     produce(pwire, topic, "a")
     seek(pwire, topic, "earliest")
     assert subscriptions(broker, topic) == ["s"]
@@ -215,7 +215,7 @@ def test_a_subscription_is_deleted(pwire: Pwire, broker: Standalone, topic: str)
     assert subscriptions(broker, topic) == []
 
 
-def test_other_consumers_are_closed_by_force_only(pwire: Pwire, broker: Standalone, topic: str) -> None:
+def test_other_consumers_are_closed_by_force_only(pwire: Pwire, broker: Broker, topic: str) -> None:
     produce(pwire, topic, "a")
     consume = ("consume", topic, "-s", "s", "-t", "Shared", "-p", "Earliest", "-n", 0, "--no-reconnect")
     with Running(pwire, *consume) as running:
@@ -231,9 +231,7 @@ def test_other_consumers_are_closed_by_force_only(pwire: Pwire, broker: Standalo
     assert subscriptions(broker, topic) == []
 
 
-def test_what_one_partition_lacks_does_not_keep_the_others(
-    pwire: Pwire, broker: Standalone, topic: str
-) -> None:
+def test_what_one_partition_lacks_does_not_keep_the_others(pwire: Pwire, broker: Broker, topic: str) -> None:
     broker.rest("PUT", path(topic) + "/partitions", 3)
     assert pwire("seek", topic, "-s", "s", "--to", "latest", "--create").returncode == 0
     assert pwire("unsubscribe", f"{topic}-partition-1", "-s", "s").returncode == 0
@@ -246,7 +244,7 @@ def test_what_one_partition_lacks_does_not_keep_the_others(
 # -- last-id
 
 
-def test_the_last_id_of_every_partition(pwire: Pwire, broker: Standalone, topic: str) -> None:
+def test_the_last_id_of_every_partition(pwire: Pwire, broker: Broker, topic: str) -> None:
     broker.rest("PUT", path(topic) + "/partitions", 2)
     ids = produce(pwire, f"{topic}-partition-1", "a", "b", batched=True)
     assert pwire("last-id", topic).stdout.splitlines() == [

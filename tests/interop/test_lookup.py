@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from interop.brokers import RestError, Standalone
+from interop.brokers import Broker, RestError
 from interop.processes import HOST, free_port
 from interop.test_produce import done, partitioned, path_of, records, refusal, said, stats_of, wheel
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from interop.conftest import Pwire
 
 
-def address(broker: Standalone) -> str:
+def address(broker: Broker) -> str:
     return broker.url.removeprefix("pulsar://")
 
 
-def test_a_lookup(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_lookup(broker: Broker, topic: str, pwire: Pwire) -> None:
     run = pwire("lookup", topic)
     (line,) = done(run).splitlines()
     assert line.startswith(f"{address(broker)} → Connect {broker.url} (authoritative, ")
@@ -35,7 +35,7 @@ def test_a_lookup(broker: Standalone, topic: str, pwire: Pwire) -> None:
     }
 
 
-def test_a_lookup_connects(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_lookup_connects(broker: Broker, topic: str, pwire: Pwire) -> None:
     run = pwire("lookup", topic, "--connect", "-o", "json")
     _, made = records(done(run))
     assert made.pop("local").startswith(f"{HOST}:")
@@ -48,21 +48,21 @@ def test_a_lookup_connects(broker: Standalone, topic: str, pwire: Pwire) -> None
     assert line.endswith(", protocol version 21, messages up to 5242880 bytes")
 
 
-def test_no_proxy_to_oneself(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_no_proxy_to_oneself(broker: Broker, topic: str, pwire: Pwire) -> None:
     """A standalone broker says `proxy_through_service_url` with its own address: Java has one connection."""
     run = pwire("lookup", topic, "--connect", "-o", "json", "--trace")
     assert records(done(run))[1]["proxy_to"] is None
     assert run.stderr.count("→ CONNECT ") == 1
 
 
-def test_a_lookup_that_is_refused(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_lookup_that_is_refused(broker: Broker, topic: str, pwire: Pwire) -> None:
     assert refusal(pwire("lookup", "public/nowhere/t")) == ("LOOKUP", "TopicNotFound")
     run = pwire("lookup", topic, "--listener-name", "nobody")
     assert refusal(run) == ("LOOKUP", "ServiceNotReady")
     assert "is not a valid topic" in said(pwire("lookup", "a/b"), 2)
 
 
-def test_partitions(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_partitions(broker: Broker, topic: str, pwire: Pwire) -> None:
     bare = topic.removeprefix("persistent://")
     assert refusal(pwire("partitions", bare)) == ("PARTITIONED_METADATA", "TopicNotFound")
     with pytest.raises(RestError, match="404"):
@@ -75,7 +75,7 @@ def test_partitions(broker: Standalone, topic: str, pwire: Pwire) -> None:
     assert found == {"topic": topic, "partitions": 2, "names": names}
 
 
-def test_topics(broker: Standalone, pwire: Pwire) -> None:
+def test_topics(broker: Broker, pwire: Pwire) -> None:
     namespace = f"public/{secrets.token_hex(4)}"
     broker.rest("PUT", f"/admin/v2/namespaces/{namespace}")
     assert done(pwire("topics", namespace)) == ""
@@ -102,7 +102,7 @@ def test_topics(broker: Standalone, pwire: Pwire) -> None:
 
 
 @pytest.mark.parametrize("mode", ["persistent", "non-persistent", "all"])
-def test_topics_of_no_namespace(broker: Standalone, pwire: Pwire, mode: str) -> None:
+def test_topics_of_no_namespace(broker: Broker, pwire: Pwire, mode: str) -> None:
     namespace = f"public/{secrets.token_hex(4)}"
     run = pwire("topics", namespace, "--mode", mode)
     assert refusal(run) == ("GET_TOPICS_OF_NAMESPACE", "TopicNotFound")
@@ -111,7 +111,7 @@ def test_topics_of_no_namespace(broker: Standalone, pwire: Pwire, mode: str) -> 
     assert done(pwire("topics", namespace, "--mode", mode)) == ""
 
 
-def test_cluster(broker: Standalone, pwire: Pwire) -> None:
+def test_cluster(broker: Broker, pwire: Pwire) -> None:
     namespace = f"public/{secrets.token_hex(4)}"
     assert refusal(pwire("cluster", "--namespace", namespace)) == ("GET_TOPICS_OF_NAMESPACE", "TopicNotFound")
     broker.rest("PUT", f"/admin/v2/namespaces/{namespace}")
@@ -148,7 +148,7 @@ def test_topics_refused(pwire: Pwire) -> None:
 # -- the cluster
 
 
-def test_where_the_url_comes_from(broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path) -> None:
+def test_where_the_url_comes_from(broker: Broker, topic: str, pwire: Pwire, tmp_path: Path) -> None:
     partitioned(broker, topic, 1)
     conf = tmp_path / "client.conf"
     conf.write_text(f"# ours\nbrokerServiceUrl={broker.url}\nwebServiceUrl={broker.http_url}\n")
@@ -182,12 +182,12 @@ def test_urls_that_lead_nowhere(pwire: Pwire, url: str, code: int, why: str) -> 
     assert why in said(pwire("lookup", "t", url=url), code)
 
 
-def test_a_web_port_speaks_another_protocol(broker: Standalone, pwire: Pwire) -> None:
+def test_a_web_port_speaks_another_protocol(broker: Broker, pwire: Pwire) -> None:
     url = broker.http_url.replace("http", "pulsar")
     assert "it speaks HTTP, not Pulsar's protocol" in said(pwire("lookup", "t", url=url), 6)
 
 
-def test_a_broker_that_does_not_answer(broker: Standalone, pwire: Pwire) -> None:
+def test_a_broker_that_does_not_answer(broker: Broker, pwire: Pwire) -> None:
     os.kill(broker.pid, signal.SIGSTOP)
     try:
         why = said(pwire("lookup", "t", "--connect-timeout", 0.3), 8)

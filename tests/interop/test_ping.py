@@ -6,7 +6,7 @@ import json
 import os
 import signal
 
-from interop.brokers import Standalone
+from interop.brokers import Broker
 from interop.conftest import Pwire
 from interop.running import Running
 
@@ -52,9 +52,7 @@ def test_ctrl_c_ends_with_the_summary(pwire: Pwire) -> None:
     assert rest[-1].startswith("min ")
 
 
-def test_lost_pings_are_counted_and_later_ones_go_over_a_new_connection(
-    pwire: Pwire, broker: Standalone
-) -> None:
+def test_lost_pings_are_counted_and_later_ones_go_over_a_new_connection(pwire: Pwire, broker: Broker) -> None:
     waits = ("--timeout", 0.3, "--connect-timeout", 0.3)
     with Running(pwire, "ping", "-c", 0, "-i", 0.01, *waits) as running:
         running.line_with(": 1 ")
@@ -71,7 +69,7 @@ def test_lost_pings_are_counted_and_later_ones_go_over_a_new_connection(
     assert not rest[-2].endswith(" 0 lost")
 
 
-def test_without_reconnecting_the_first_loss_ends_it(pwire: Pwire, broker: Standalone) -> None:
+def test_without_reconnecting_the_first_loss_ends_it(pwire: Pwire, broker: Broker) -> None:
     with Running(
         pwire, "ping", "-c", 0, "-i", 0.01, "--timeout", 0.3, "--no-reconnect", "-o", "json"
     ) as running:

@@ -23,7 +23,7 @@ import pulsar
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.source_context_pb2 import SourceContext
-from interop.brokers import RestError, Standalone, run_java
+from interop.brokers import Broker, RestError, run_java
 from interop.processes import HOST, free_port
 
 from pulsarctl_wire import open_entry, read_frames
@@ -45,7 +45,7 @@ LIMIT = 5 * 1024 * 1024
 
 
 @contextlib.contextmanager
-def wheel(broker: Standalone) -> Iterator[Any]:
+def wheel(broker: Broker) -> Iterator[Any]:
     """The official client."""
     client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
@@ -54,13 +54,13 @@ def wheel(broker: Standalone) -> Iterator[Any]:
         client.close()
 
 
-def stored(broker: Standalone, topic: str) -> list[Any]:
+def stored(broker: Broker, topic: str) -> list[Any]:
     """All messages of a topic that is not partitioned, read by the official client."""
     with wheel(broker) as client:
         return list(_read(client.create_reader(topic, pulsar.MessageId.earliest)))
 
 
-def values(broker: Standalone, topic: str, schema: object) -> list[Any]:
+def values(broker: Broker, topic: str, schema: object) -> list[Any]:
     """Their values, by a schema."""
     with wheel(broker) as client:
         reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=schema)
@@ -72,7 +72,7 @@ def _read(reader: Any) -> Iterator[Any]:
         yield reader.read_next(5_000)  # it is there
 
 
-def payloads(broker: Standalone, topic: str) -> list[bytes]:
+def payloads(broker: Broker, topic: str) -> list[bytes]:
     return [message.data() for message in stored(broker, topic)]
 
 
@@ -81,13 +81,13 @@ def path_of(topic: str) -> str:
     return "/admin/v2/" + topic.replace("://", "/")
 
 
-def partitioned(broker: Standalone, topic: str, count: int) -> list[str]:
+def partitioned(broker: Broker, topic: str, count: int) -> list[str]:
     """Make `topic` partitioned; gives its partitions."""
     broker.rest("PUT", f"{path_of(topic)}/partitions", count)
     return [f"{topic}-partition-{index}" for index in range(count)]
 
 
-def stats_of(broker: Standalone, topic: str) -> dict[str, Any]:
+def stats_of(broker: Broker, topic: str) -> dict[str, Any]:
     found: dict[str, Any] = broker.rest("GET", f"{path_of(topic)}/stats")
     return found
 
@@ -261,7 +261,7 @@ def capture(tmp_path: Path) -> Path:
 
 
 def test_messages_are_sent_in_the_order_given(
-    broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path
+    broker: Broker, topic: str, pwire: Pwire, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_bytes(b"\x00\xff\nlines\r\n\n")
     given = ["-m", "first, ", "-m", "-", "-m", "", "-m", "ünï", "-f", tmp_path / "file"]
@@ -270,13 +270,13 @@ def test_messages_are_sent_in_the_order_given(
     assert payloads(broker, topic) == wanted
 
 
-def test_separator_and_repetition(broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path) -> None:
+def test_separator_and_repetition(broker: Broker, topic: str, pwire: Pwire, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x::y")
     done(pwire("produce", topic, "-m", "a::b", "-m", "c", "-f", tmp_path / "file", "-s", "::", "-n", 1_500))
     assert payloads(broker, topic) == [b"a", b"b", b"c", b"x::y"] * 1_500
 
 
-def test_stdin_lines_are_sent_as_they_come(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_stdin_lines_are_sent_as_they_come(broker: Broker, topic: str, pwire: Pwire) -> None:
     with Running(pwire, "produce", topic, "-m", "-", "-o", "id") as running:
         running.write("one\n")
         running.line(r"^\d+:0$")
@@ -289,9 +289,7 @@ def test_stdin_lines_are_sent_as_they_come(broker: Standalone, topic: str, pwire
     assert payloads(broker, topic) == [b"one", b"two", b"three"]
 
 
-def test_json_says_all_there_is_to_a_message(
-    broker: Standalone, topic: str, pwire: Pwire, capture: Path
-) -> None:
+def test_json_says_all_there_is_to_a_message(broker: Broker, topic: str, pwire: Pwire, capture: Path) -> None:
     given: list[dict[str, Any]] = [
         {"payload": "text", "key": "k", "properties": {"a": "1", "b": "ü"}, "event_time": 1_500_000_000_000},
         {"payload_base64": "AP8=", "key_base64": "/wA=", "ordering_key": "o", "sequence_id": 41},
@@ -315,7 +313,7 @@ def test_json_says_all_there_is_to_a_message(
     assert [each.deliver_at_time for each in metadata] == [0, 0, 1_600_000_000_000, 0, 0]
 
 
-def test_json_goes_before_the_options_for_all(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_json_goes_before_the_options_for_all(broker: Broker, topic: str, pwire: Pwire) -> None:
     options = ["-k", "common", "-p", "a=1", "-p", "b=2", "--event-time", 7, "--ordering-key", "oo"]
     own = '{"payload": "x", "key": "own", "properties": {"b": "3"}, "event_time": 8, "ordering_key": "o"}'
     done(pwire("produce", topic, "--json", "-m", own, "-m", '{"payload": "y"}', *options))
@@ -336,7 +334,7 @@ def test_json_goes_before_the_options_for_all(broker: Standalone, topic: str, pw
     ],
 )
 def test_json_that_is_no_message_ends_it(
-    broker: Standalone, topic: str, pwire: Pwire, text: str, why: str
+    broker: Broker, topic: str, pwire: Pwire, text: str, why: str
 ) -> None:
     run = pwire("produce", topic, "--json", "-m", '{"payload": "good"}', "-m", text)
     assert why in run.stderr
@@ -344,7 +342,7 @@ def test_json_that_is_no_message_ends_it(
     assert payloads(broker, topic) == [b"good"]
 
 
-def test_hexadecimal_digits(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_hexadecimal_digits(broker: Broker, topic: str, pwire: Pwire) -> None:
     done(pwire("produce", topic, "--hex", "-m", "00ff", "-m", "CA FE", "-m", ""))
     assert payloads(broker, topic) == [b"\x00\xff", b"\xca\xfe", b""]
     assert "message 1: " in said(pwire("produce", topic, "--hex", "-m", "0"), 2)
@@ -381,7 +379,7 @@ class Order(pulsar.schema.Record):  # type: ignore[misc]
     count = pulsar.schema.Integer()
 
 
-def schema_of(broker: Standalone, topic: str) -> dict[str, Any]:
+def schema_of(broker: Broker, topic: str) -> dict[str, Any]:
     found: dict[str, Any] = broker.rest(
         "GET", f"/admin/v2/schemas/{topic.removeprefix('persistent://')}/schema"
     )
@@ -400,7 +398,7 @@ def schema_of(broker: Standalone, topic: str) -> dict[str, Any]:
     ],
 )
 def test_plain_schemas(
-    broker: Standalone, topic: str, pwire: Pwire, kind: str, text: str, payload: bytes
+    broker: Broker, topic: str, pwire: Pwire, kind: str, text: str, payload: bytes
 ) -> None:
     done(pwire("produce", topic, "--schema", kind, "-m", text))
     assert schema_of(broker, topic)["type"] == {"bool": "BOOLEAN"}.get(kind, kind.upper())
@@ -411,7 +409,7 @@ def test_plain_schemas(
 
 @pytest.mark.parametrize(("kind", "made"), [("json", "JsonSchema"), ("avro", "AvroSchema")])
 def test_schemas_of_records(
-    broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path, kind: str, made: str
+    broker: Broker, topic: str, pwire: Pwire, tmp_path: Path, kind: str, made: str
 ) -> None:
     file = tmp_path / "order.avsc"
     file.write_text(json.dumps(RECORD))
@@ -431,7 +429,7 @@ def test_schemas_of_records(
     assert len(stored(broker, topic)) == 2
 
 
-def test_json_of_any_form_registers_nothing(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_json_of_any_form_registers_nothing(broker: Broker, topic: str, pwire: Pwire) -> None:
     done(pwire("produce", topic, "--schema", "json", "-m", '{"a": 1}'))
     assert payloads(broker, topic) == [b'{"a": 1}']
     with pytest.raises(RestError, match="404"):
@@ -439,7 +437,7 @@ def test_json_of_any_form_registers_nothing(broker: Standalone, topic: str, pwir
     assert "message 1: " in said(pwire("produce", topic, "--schema", "json", "-m", "{"), 2)
 
 
-def test_protobuf(broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path) -> None:
+def test_protobuf(broker: Broker, topic: str, pwire: Pwire, tmp_path: Path) -> None:
     files = FileDescriptorSet()
     SourceContext.DESCRIPTOR.file.CopyToProto(files.file.add())
     file = tmp_path / "descriptors"
@@ -453,7 +451,7 @@ def test_protobuf(broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", ["keyvalue", "keyvalue-separated"])
-def test_pairs_of_key_and_value(broker: Standalone, topic: str, pwire: Pwire, kind: str) -> None:
+def test_pairs_of_key_and_value(broker: Broker, topic: str, pwire: Pwire, kind: str) -> None:
     text = '{"key": "k", "value": 7}'
     done(pwire("produce", topic, "--schema", f"{kind}:string,int32", "-m", text))
     (message,) = stored(broker, topic)
@@ -464,7 +462,7 @@ def test_pairs_of_key_and_value(broker: Standalone, topic: str, pwire: Pwire, ki
     assert schema_of(broker, topic)["type"] == "KEY_VALUE"
 
 
-def test_auto_takes_the_newest_schema_of_the_topic(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_auto_takes_the_newest_schema_of_the_topic(broker: Broker, topic: str, pwire: Pwire) -> None:
     run = pwire("produce", topic, "--schema", "auto", "-m", "1")
     assert refusal(run) == ("GET_SCHEMA", "TopicNotFound")
     schema = pulsar.schema.AvroSchema(Order)
@@ -481,7 +479,7 @@ def test_auto_takes_the_newest_schema_of_the_topic(broker: Standalone, topic: st
 
 @pytest.mark.parametrize("batched", [True, False])
 def test_what_all_messages_have(
-    broker: Standalone, topic: str, pwire: Pwire, capture: Path, batched: bool
+    broker: Broker, topic: str, pwire: Pwire, capture: Path, batched: bool
 ) -> None:
     options = ["-k", "kéy", "-p", "a=1", "-p", "b==", "--ordering-key", "oo", "--event-time", "1234"]
     more = ["-dr", "--record", capture, *([] if batched else ["-db"])]
@@ -498,7 +496,7 @@ def test_what_all_messages_have(
     assert [list(each.replicate_to) for each in recorded.metadata] == [["__local__"]] * len(recorded.sends)
 
 
-def test_messages_for_later(broker: Standalone, topic: str, pwire: Pwire, capture: Path) -> None:
+def test_messages_for_later(broker: Broker, topic: str, pwire: Pwire, capture: Path) -> None:
     with wheel(broker) as client:
         consumer = client.subscribe(topic, "late", pulsar.ConsumerType.Shared)
         in_an_hour = int((time.time() + 3600) * 1000)
@@ -516,7 +514,7 @@ def test_messages_for_later(broker: Standalone, topic: str, pwire: Pwire, captur
 # -- how to send
 
 
-def test_a_rate(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_rate(broker: Broker, topic: str, pwire: Pwire) -> None:
     done(pwire("produce", topic, "-m", "x", "-n", 9, "-r", 20, "-db"))
     times = [message.publish_timestamp() for message in stored(broker, topic)]
     assert len(times) == 9
@@ -527,7 +525,7 @@ def test_a_rate(broker: Standalone, topic: str, pwire: Pwire) -> None:
     ("options", "most"), [(["--sync"], 1), (["-db", "--max-pending", "2"], 2), (["-db"], 3)]
 )
 def test_how_many_wait_for_receipts(
-    broker: Standalone, topic: str, pwire: Pwire, capture: Path, options: list[str], most: int
+    broker: Broker, topic: str, pwire: Pwire, capture: Path, options: list[str], most: int
 ) -> None:
     done(pwire("produce", topic, "-m", "x", "-n", 200, *options, "--record", capture))
     recorded = Recorded(capture)
@@ -537,7 +535,7 @@ def test_how_many_wait_for_receipts(
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zlib", "zstd", "snappy"])
-def test_codecs(broker: Standalone, topic: str, pwire: Pwire, capture: Path, codec: str) -> None:
+def test_codecs(broker: Broker, topic: str, pwire: Pwire, capture: Path, codec: str) -> None:
     text = "again and " * 100
     done(pwire("produce", topic, "-m", text, "--compression", codec, "--record", capture))
     assert payloads(broker, topic) == [text.encode()]
@@ -550,7 +548,7 @@ def test_codecs(broker: Standalone, topic: str, pwire: Pwire, capture: Path, cod
     assert (len(frame.payload) == 1000) is (codec == "none")
 
 
-def test_names_and_sequence_ids(broker: Standalone, pwire: Pwire) -> None:
+def test_names_and_sequence_ids(broker: Broker, pwire: Pwire) -> None:
     namespace = f"public/{secrets.token_hex(4)}"
     broker.rest("PUT", f"/admin/v2/namespaces/{namespace}")
     broker.rest("POST", f"/admin/v2/namespaces/{namespace}/deduplication", True)
@@ -570,7 +568,7 @@ def test_names_and_sequence_ids(broker: Standalone, pwire: Pwire) -> None:
     assert {message.producer_name() for message in messages} == {"till"}
 
 
-def test_a_producer_name_that_is_taken(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_producer_name_that_is_taken(broker: Broker, topic: str, pwire: Pwire) -> None:
     with wheel(broker) as client:
         client.create_producer(topic, producer_name="till")
         run = pwire("produce", topic, "-m", "a", "--producer-name", "till")
@@ -585,9 +583,7 @@ def test_a_producer_name_that_is_taken(broker: Standalone, topic: str, pwire: Pw
         ("Shared", "exclusive", "ProducerFenced"),
     ],
 )
-def test_access_refused(
-    broker: Standalone, topic: str, pwire: Pwire, theirs: str, ours: str, why: str
-) -> None:
+def test_access_refused(broker: Broker, topic: str, pwire: Pwire, theirs: str, ours: str, why: str) -> None:
     with wheel(broker) as client:
         producer = client.create_producer(topic, access_mode=getattr(pulsar.ProducerAccessMode, theirs))
         run = pwire("produce", topic, "-m", "a", "--access-mode", ours)
@@ -596,7 +592,7 @@ def test_access_refused(
     assert payloads(broker, topic) == [b"still there"]
 
 
-def test_access_that_is_waited_for(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_access_that_is_waited_for(broker: Broker, topic: str, pwire: Pwire) -> None:
     with wheel(broker) as client:
         producer = client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.Exclusive)
         options = ["--access-mode", "wait-for-exclusive", "--timeout", "1"]
@@ -610,7 +606,7 @@ def test_access_that_is_waited_for(broker: Standalone, topic: str, pwire: Pwire)
     assert payloads(broker, topic) == [b"theirs", b"ours"]
 
 
-def test_access_that_is_taken_away(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_access_that_is_taken_away(broker: Broker, topic: str, pwire: Pwire) -> None:
     with wheel(broker) as client:
         theirs = client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.Exclusive)
         options = ["--access-mode", "exclusive-with-fencing", "-o", "id"]
@@ -631,7 +627,7 @@ def test_access_that_is_taken_away(broker: Standalone, topic: str, pwire: Pwire)
 # -- partitions
 
 
-def test_partitions_take_turns(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_partitions_take_turns(broker: Broker, topic: str, pwire: Pwire) -> None:
     partitions = partitioned(broker, topic, 4)
     texts = [str(number) for number in range(8)]
     done(pwire("produce", topic, "-m", ",".join(texts), "-s", ",", "-db"))
@@ -640,13 +636,13 @@ def test_partitions_take_turns(broker: Standalone, topic: str, pwire: Pwire) -> 
     assert sorted(each for both in found for each in both) == [text.encode() for text in texts]
 
 
-def test_partitions_take_turns_by_the_batch(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_partitions_take_turns_by_the_batch(broker: Broker, topic: str, pwire: Pwire) -> None:
     partitions = partitioned(broker, topic, 2)
     done(pwire("produce", topic, "-m", "a,b,c,d,e,f", "-s", ",", "-bm", 3, "-b", 10_000))
     assert sorted(payloads(broker, each) for each in partitions) == [[b"a", b"b", b"c"], [b"d", b"e", b"f"]]
 
 
-def test_one_partition_takes_all(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_one_partition_takes_all(broker: Broker, topic: str, pwire: Pwire) -> None:
     partitions = partitioned(broker, topic, 3)
     run = pwire("produce", topic, "-m", "x", "-n", 6, "-db", "--routing", "single", "-o", "json")
     (used,) = {each["topic"] for each in records(done(run))}
@@ -691,7 +687,8 @@ KEYS = [
 ]
 
 
-def test_keys_find_the_partitions_that_java_gives_them(broker: Standalone, topic: str, pwire: Pwire) -> None:
+@pytest.mark.usefixtures("obtainable")
+def test_keys_find_the_partitions_that_java_gives_them(broker: Broker, topic: str, pwire: Pwire) -> None:
     schemes = {"java": f"{topic}-JavaStringHash", "murmur3": f"{topic}-Murmur3_32Hash"}
     partitions = {hashing: partitioned(broker, name, 7) for hashing, name in schemes.items()}
     run_java(ROUTES, broker.url, topic, *(b64encode(key.encode()).decode() for key in KEYS))
@@ -723,14 +720,14 @@ def test_keys_find_the_partitions_that_java_gives_them(broker: Standalone, topic
         (["--batch-delay", "10000", "-r", "50"], [9]),
     ],
 )
-def test_batches(broker: Standalone, topic: str, pwire: Pwire, options: list[str], sizes: list[int]) -> None:
+def test_batches(broker: Broker, topic: str, pwire: Pwire, options: list[str], sizes: list[int]) -> None:
     done(pwire("produce", topic, "-m", "ten bytes.", "-n", 9, *options))
     ids = [message.message_id() for message in stored(broker, topic)]
     counts = Counter((each.ledger_id(), each.entry_id()) for each in ids)
     assert [count for _, count in sorted(counts.items())] == sizes
 
 
-def test_batches_of_one_key_each(broker: Standalone, topic: str, pwire: Pwire, capture: Path) -> None:
+def test_batches_of_one_key_each(broker: Broker, topic: str, pwire: Pwire, capture: Path) -> None:
     lines = [json.dumps({"payload": str(number), "key": "abc"[number % 3]}) for number in range(9)]
     options = ["--batch-by-key", "-b", "10000", "--record", capture]
     done(pwire("produce", topic, "--json", *options, stdin="\n".join(lines)))
@@ -752,7 +749,7 @@ def test_batches_of_one_key_each(broker: Standalone, topic: str, pwire: Pwire, c
     ],
 )
 def test_chunks(
-    broker: Standalone,
+    broker: Broker,
     topic: str,
     pwire: Pwire,
     tmp_path: Path,
@@ -775,7 +772,7 @@ def test_chunks(
     assert printed == (first if chunks == 1 else f"{first}…{first[:-2]}{last}") + "\n"
 
 
-def test_a_message_that_is_too_large(broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path) -> None:
+def test_a_message_that_is_too_large(broker: Broker, topic: str, pwire: Pwire, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(LIMIT + 1))
     why = said(pwire("produce", topic, "-f", tmp_path / "file"), 2)
     assert why == f"a message of {LIMIT + 1} bytes: the broker's limit is {LIMIT}; --chunking splits it"
@@ -785,7 +782,7 @@ def test_a_message_that_is_too_large(broker: Standalone, topic: str, pwire: Pwir
 # -- what is printed
 
 
-def test_long_names(broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path) -> None:
+def test_long_names(broker: Broker, topic: str, pwire: Pwire, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("c")
     what = ["--messages", "a,b", "--separator", ",", "--files", tmp_path / "file", "--num-produce", 2]
     each = ["--key", "k", "--properties", "n=1", "--disable-replication", "--value-schema", "string"]
@@ -797,7 +794,7 @@ def test_long_names(broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path
     assert last.data() == b"d"
 
 
-def test_what_is_printed(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_what_is_printed(broker: Broker, topic: str, pwire: Pwire) -> None:
     three = ["-m", "a", "-m", "b", "-m", "c", "-b", "10000"]
     assert done(pwire("produce", topic, *three, "-q")) == ""
     assert done(pwire("produce", topic, *three, "-q", "-o", "json")) == ""
@@ -823,7 +820,7 @@ def test_what_is_printed(broker: Standalone, topic: str, pwire: Pwire) -> None:
 
 
 def test_a_trace_is_what_decode_says_of_the_recording(
-    broker: Standalone, topic: str, pwire: Pwire, capture: Path
+    broker: Broker, topic: str, pwire: Pwire, capture: Path
 ) -> None:
     run = pwire("produce", topic, "-m", "hello", "-m", "ünï", "-k", "k", "--trace", "--record", capture)
     assert done(run).startswith("2 messages to ")
@@ -866,7 +863,7 @@ def test_a_recording_is_a_capture_to_others(topic: str, pwire: Pwire, tmp_path: 
 # -- what goes wrong
 
 
-def test_ctrl_c(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_ctrl_c(broker: Broker, topic: str, pwire: Pwire) -> None:
     with Running(pwire, "produce", topic, "-m", "-", "-o", "id") as running:
         running.write("one\n")
         running.line(":0$")
@@ -882,7 +879,7 @@ def test_a_pipe_that_nobody_reads(topic: str, pwire: Pwire) -> None:
         process.stdin.close()
 
 
-def test_a_topic_that_is_terminated(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_topic_that_is_terminated(broker: Broker, topic: str, pwire: Pwire) -> None:
     with Running(pwire, "produce", topic, "-m", "-", "-o", "id") as running:
         running.write("last\n")
         running.line(":0$")
@@ -896,7 +893,7 @@ def test_a_topic_that_is_terminated(broker: Standalone, topic: str, pwire: Pwire
 
 
 @pytest.mark.parametrize("where", ["public/nowhere/t", "nobody/nowhere/t"])
-def test_a_namespace_that_is_not_there(broker: Standalone, pwire: Pwire, where: str) -> None:
+def test_a_namespace_that_is_not_there(broker: Broker, pwire: Pwire, where: str) -> None:
     assert refusal(pwire("produce", where, "-m", "a")) == ("PARTITIONED_METADATA", "TopicNotFound")
 
 
@@ -912,7 +909,7 @@ def test_a_port_where_nobody_listens(topic: str, pwire: Pwire) -> None:
     assert why == f"{HOST}:{port}: refused ({hints})"
 
 
-def test_no_receipt_in_time(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_no_receipt_in_time(broker: Broker, topic: str, pwire: Pwire) -> None:
     options = ["--send-timeout", "0.6", "--timeout", "1"]
     with Running(pwire, "produce", topic, "-m", "-", "-o", "id", *options) as running:
         running.write("one\n")
@@ -934,7 +931,7 @@ def test_an_output_that_cannot_be_written(topic: str, pwire: Pwire, tmp_path: Pa
 
 @pytest.mark.parametrize("what", ["a batch", "metadata"])
 def test_frames_that_the_broker_does_not_take(
-    broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path, what: str
+    broker: Broker, topic: str, pwire: Pwire, tmp_path: Path, what: str
 ) -> None:
     """The broker ends the connection at a frame of 10 KiB over the limit; sending it again does not help."""
     (tmp_path / "file").write_bytes(bytes(LIMIT if what == "metadata" else 4000))

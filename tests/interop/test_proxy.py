@@ -14,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from interop.brokers import Standalone, Unavailable
+from interop.brokers import Broker, Unavailable
 from interop.credentials import Certificates, make_certificates
 from interop.processes import HOST
 from interop.running import PATIENCE
@@ -40,9 +40,7 @@ SESSIONS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", SESSIONS)
-def test_sessions(
-    broker: Standalone, topic: str, pwire: Pwire, clients: Clients, kind: str, way: str
-) -> None:
+def test_sessions(broker: Broker, topic: str, pwire: Pwire, clients: Clients, kind: str, way: str) -> None:
     """All is done that without it would be, by both clients at once, and nobody else talks to the broker."""
     asked = {"produce": COUNT, "consume": COUNT, **SESSIONS[kind]}
     with Proxy(pwire, broker.url, *WAYS[way]) as proxy, Alone(broker, proxy):
@@ -74,7 +72,7 @@ SIDES = {"plain": (False, False), "tls-in": (True, False), "tls-out": (False, Tr
 
 
 @pytest.fixture(scope="module")
-def certificates(obtainable: None, tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates_in(tmp_path_factory.mktemp("certificates"))
 
 
@@ -168,7 +166,7 @@ def test_bytes(
 
 @pytest.mark.parametrize(("incoming", "outgoing"), SIDES.values(), ids=list(SIDES))
 def test_payloads(
-    secure: Standalone, topic: str, pwire: Pwire, clients: Clients, incoming: bool, outgoing: bool
+    secure: Broker, topic: str, pwire: Pwire, clients: Clients, incoming: bool, outgoing: bool
 ) -> None:
     """Clients with tokens, by TLS on either side."""
     url = secure.url_tls if outgoing else secure.url
@@ -191,7 +189,7 @@ def test_payloads(
 
 
 def test_a_certificate_by_pwire_itself(
-    broker: Standalone, topic: str, pwire: Pwire, client: Client, tmp_path: Path
+    broker: Broker, topic: str, pwire: Pwire, client: Client, tmp_path: Path
 ) -> None:
     """Clients trust the CA that it makes and keeps."""
     for _ in range(2):
@@ -230,7 +228,7 @@ DEPENDENT = {"number", "packet", "connection", "request", "latency_ns", "time_ns
 
 @pytest.mark.parametrize("rotation", [[], ["--rotate-size", "20kB"]], ids=["one", "rotated"])
 def test_records(
-    broker: Standalone, topic: str, pwire: Pwire, clients: Clients, tmp_path: Path, rotation: list[str]
+    broker: Broker, topic: str, pwire: Pwire, clients: Clients, tmp_path: Path, rotation: list[str]
 ) -> None:
     """Other tools read the files; `pwire decode` finds the frames in them that the tap showed."""
     path = tmp_path / "record.pcapng"
@@ -259,7 +257,7 @@ def test_records(
 # -- a tap that nobody reads
 
 
-def test_a_reader_that_stops(broker: Standalone, topic: str, pwire: Pwire, client: Client) -> None:
+def test_a_reader_that_stops(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     """The client is not held up; what could not be shown is counted, to the frame."""
     count = 20_000
     with Proxy(pwire, broker.url, "--tap", "-o", "json") as proxy:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from interop.brokers import Standalone
+from interop.brokers import Broker
 from interop.sessions import Client, Java, Proxy, Wheel
 from interop.test_cluster import admin
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 TAP = ("--tap", "-o", "json", "--seed", 1)
 
 
-def with_faults(pwire: Pwire, broker: Standalone, *faults: str) -> Proxy:
+def with_faults(pwire: Pwire, broker: Broker, *faults: str) -> Proxy:
     options = [word for fault in faults for word in ("--fault", fault)]
     return Proxy(pwire, broker.url, *TAP, *options)
 
 
 def disturbed(
-    pwire: Pwire, broker: Standalone, client: Client, topic: str, *faults: str, **asked: object
+    pwire: Pwire, broker: Broker, client: Client, topic: str, *faults: str, **asked: object
 ) -> tuple[dict[str, Any], Proxy]:
     """What comes of a session of three messages, or another one, and the proxy, which has ended."""
     with with_faults(pwire, broker, *faults) as proxy:
@@ -68,19 +68,19 @@ def resent(proxy: Proxy, said: dict[str, Any], first: int) -> None:
     assert first in again
 
 
-def test_a_dropped_receipt(broker: Standalone, topic: str, pwire: Pwire, client: Client) -> None:
+def test_a_dropped_receipt(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     said, proxy = disturbed(pwire, broker, client, topic, "drop command=SEND_RECEIPT nth=1")
     assert "#1 drop: SEND_RECEIPT producer " in proxy.said
     resent(proxy, said, 0)
 
 
-def test_no_receipts(broker: Standalone, topic: str, pwire: Pwire, client: Client) -> None:
+def test_no_receipts(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     said, proxy = disturbed(pwire, broker, client, topic, "drop command=SEND_RECEIPT", send_timeout=1000)
     assert said["sent"] == ["TimeoutException" if isinstance(client, Java) else "Timeout"] * 3
     assert len(epochs(proxy)) == 1
 
 
-def test_receipts_twice(broker: Standalone, topic: str, pwire: Pwire, client: Client) -> None:
+def test_receipts_twice(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     said, proxy = disturbed(pwire, broker, client, topic, "duplicate command=SEND_RECEIPT")
     assert said["sent"] == ALL
     assert sends(proxy) == [0, 1, 2]
@@ -88,20 +88,18 @@ def test_receipts_twice(broker: Standalone, topic: str, pwire: Pwire, client: Cl
     assert epochs(proxy) == [0]
 
 
-def test_receipts_in_another_order(broker: Standalone, topic: str, pwire: Pwire, client: Client) -> None:
+def test_receipts_in_another_order(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     said, proxy = disturbed(pwire, broker, client, topic, "reorder command=SEND_RECEIPT nth=1")
     assert [frame["fields"]["sequence_id"] for frame in proxy.frames("SEND_RECEIPT")][:2] == [1, 0]
     resent(proxy, said, 2)
 
 
-def test_a_dropped_message(broker: Standalone, topic: str, pwire: Pwire, client: Client) -> None:
+def test_a_dropped_message(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     said, proxy = disturbed(pwire, broker, client, topic, "drop command=SEND nth=2")
     resent(proxy, said, 1)
 
 
-def test_a_damaged_message_to_the_broker(
-    broker: Standalone, topic: str, pwire: Pwire, client: Client
-) -> None:
+def test_a_damaged_message_to_the_broker(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     """The wheel tells the application; Java looks at what it has itself, and sends that again."""
     said, proxy = disturbed(pwire, broker, client, topic, "flip command=SEND nth=1", produce=1)
     (error,) = proxy.frames("SEND_ERROR")
@@ -116,7 +114,7 @@ def test_a_damaged_message_to_the_broker(
 
 
 def test_a_damaged_message_with_the_right_checksum(
-    broker: Standalone, topic: str, pwire: Pwire, client: Client
+    broker: Broker, topic: str, pwire: Pwire, client: Client
 ) -> None:
     """Nobody can know."""
     asked = {"consumers": 1, "consume": 3}
@@ -128,9 +126,7 @@ def test_a_damaged_message_with_the_right_checksum(
     assert {frame["checksum"] for frame in proxy.frames("SEND", "MESSAGE")} == {"valid"}
 
 
-def test_a_damaged_message_to_the_client(
-    broker: Standalone, topic: str, pwire: Pwire, client: Client
-) -> None:
+def test_a_damaged_message_to_the_client(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     """It is lost: the client tells the broker that it is damaged, and for the broker that acknowledges it."""
     asked = {"consumers": 1, "consume": 2}
     said, proxy = disturbed(pwire, broker, client, topic, "flip command=MESSAGE nth=1", **asked)
@@ -143,7 +139,7 @@ def test_a_damaged_message_to_the_client(
     assert [text for text, _ in said["received"][0]] == ["3"]
 
 
-def test_swallowed_pongs(broker: Standalone, topic: str, pwire: Pwire, java_client: Java) -> None:
+def test_swallowed_pongs(broker: Broker, topic: str, pwire: Pwire, java_client: Java) -> None:
     """Java, which can be told to ask each second, closes when two are over."""
     with with_faults(pwire, broker, "swallow command=PONG direction=to-client") as proxy:
         said = java_client.run(proxy.url, topic, produce=3, pause=1500, keep_alive=1)
@@ -156,7 +152,7 @@ def test_swallowed_pongs(broker: Standalone, topic: str, pwire: Pwire, java_clie
 
 @pytest.mark.parametrize("error", ["ServiceNotReady", "ProducerBusy"])
 def test_a_producer_that_is_refused(
-    broker: Standalone, topic: str, pwire: Pwire, client: Client, error: str
+    broker: Broker, topic: str, pwire: Pwire, client: Client, error: str
 ) -> None:
     fault = f"answer command=PRODUCER error={error} times=2"
     said, proxy = disturbed(pwire, broker, client, topic, fault)
@@ -171,7 +167,7 @@ def test_a_producer_that_is_refused(
     assert errors == [error] * (1 if error == "ProducerBusy" else 2)
 
 
-def test_a_loop_of_redirects(broker: Standalone, topic: str, pwire: Pwire, client: Client) -> None:
+def test_a_loop_of_redirects(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     said, proxy = disturbed(pwire, broker, client, topic, "redirect-loop", operation_timeout=1000)
     if isinstance(client, Java):
         assert "Too many redirects" in said["text"]
@@ -182,7 +178,7 @@ def test_a_loop_of_redirects(broker: Standalone, topic: str, pwire: Pwire, clien
     assert not proxy.frames("PRODUCER", "LOOKUP")
 
 
-def test_a_black_hole(broker: Standalone, topic: str, pwire: Pwire, client: Client) -> None:
+def test_a_black_hole(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     asked = {"send_timeout": 1000, "operation_timeout": 2000}
     said, proxy = disturbed(pwire, broker, client, topic, "blackhole command=SEND nth=2", **asked)
     timeout = "TimeoutException" if isinstance(client, Java) else "Timeout"
@@ -194,7 +190,7 @@ def test_a_black_hole(broker: Standalone, topic: str, pwire: Pwire, client: Clie
 @pytest.mark.parametrize("end", ["disconnect", "reset"])
 @pytest.mark.parametrize("what", ["command=SEND nth=2", "command=SEND nth=2 bytes=20"])
 def test_a_connection_that_ends(
-    broker: Standalone, topic: str, pwire: Pwire, client: Client, end: str, what: str
+    broker: Broker, topic: str, pwire: Pwire, client: Client, end: str, what: str
 ) -> None:
     said, proxy = disturbed(pwire, broker, client, topic, f"{end} {what}")
     assert said["sent"] == ALL
@@ -212,9 +208,7 @@ def test_a_connection_that_ends(
     ],
     ids=lambda faults: "-".join(fault.split()[0] for fault in faults),
 )
-def test_a_slow_network(
-    broker: Standalone, topic: str, pwire: Pwire, client: Client, faults: list[str]
-) -> None:
+def test_a_slow_network(broker: Broker, topic: str, pwire: Pwire, client: Client, faults: list[str]) -> None:
     """All works, only later."""
     asked = {"produce": 20, "consumers": 1, "consume": 20}
     said, proxy = disturbed(pwire, broker, client, topic, *faults, **asked)
@@ -225,7 +219,7 @@ def test_a_slow_network(
 
 
 def test_a_stale_epoch(
-    broker: Standalone, topic: str, pwire: Pwire, java_client: Java, wheel_client: Wheel
+    broker: Broker, topic: str, pwire: Pwire, java_client: Java, wheel_client: Wheel
 ) -> None:
     """Java drops what it takes for the answer to an older wish for redelivery, and goes on with the rest."""
     with with_faults(pwire, broker, "stale-epoch command=MESSAGE times=3") as proxy:
@@ -239,7 +233,7 @@ def test_a_stale_epoch(
     assert epochs == [0] * 6 + [1]
 
 
-def test_a_message_twice(broker: Standalone, topic: str, pwire: Pwire, client: Client) -> None:
+def test_a_message_twice(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     """It is delivered twice; by the wheel not, if it has been acknowledged by then."""
     asked = {"consumers": 1, "consume": 3}
     said, proxy = disturbed(pwire, broker, client, topic, "duplicate command=MESSAGE nth=1", **asked)
@@ -251,13 +245,13 @@ def test_a_message_twice(broker: Standalone, topic: str, pwire: Pwire, client: C
 # -- answers in the broker's place
 
 
-def test_a_send_that_is_refused(broker: Standalone, topic: str, pwire: Pwire, client: Client) -> None:
+def test_a_send_that_is_refused(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     said, proxy = disturbed(pwire, broker, client, topic, "answer command=SEND error=PersistenceError nth=1")
     assert [frame["fields"]["error"] for frame in proxy.frames("SEND_ERROR")] == ["PersistenceError"]
     resent(proxy, said, 0)
 
 
-def test_a_lookup_that_is_refused(broker: Standalone, topic: str, pwire: Pwire, client: Client) -> None:
+def test_a_lookup_that_is_refused(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     fault = "answer command=LOOKUP error=ServiceNotReady times=1"
     said, proxy = disturbed(pwire, broker, client, topic, fault)
     assert said["sent"] == ALL
@@ -265,7 +259,7 @@ def test_a_lookup_that_is_refused(broker: Standalone, topic: str, pwire: Pwire, 
     assert connections(proxy) == 2
 
 
-def test_credentials_that_are_refused(broker: Standalone, topic: str, pwire: Pwire, client: Client) -> None:
+def test_credentials_that_are_refused(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     """The wheel does not tell why."""
     fault = "answer command=CONNECT error=AuthenticationError message=never"
     said, proxy = disturbed(pwire, broker, client, topic, fault, operation_timeout=2000)
@@ -274,7 +268,7 @@ def test_credentials_that_are_refused(broker: Standalone, topic: str, pwire: Pwi
     assert {frame["command"] for frame in proxy.frames()} == {"ERROR"}
 
 
-def test_a_consumer_that_is_refused(broker: Standalone, topic: str, pwire: Pwire, client: Client) -> None:
+def test_a_consumer_that_is_refused(broker: Broker, topic: str, pwire: Pwire, client: Client) -> None:
     fault = "answer command=SUBSCRIBE error=ConsumerBusy"
     said, proxy = disturbed(pwire, broker, client, topic, fault, consumers=1)
     assert said["error"] == ("ConsumerBusyException" if isinstance(client, Java) else "ConsumerBusy")
@@ -326,7 +320,7 @@ def _until(sock: socket.socket, stream: FrameStream, command: str) -> None:
             return
 
 
-def test_a_scenario_again(broker: Standalone, topic: str, pwire: Pwire, tmp_path: Path) -> None:
+def test_a_scenario_again(broker: Broker, topic: str, pwire: Pwire, tmp_path: Path) -> None:
     """The same traffic becomes the same by the same seed, and by another one something else."""
     path = tmp_path / "scenario.yaml"
 
@@ -362,7 +356,7 @@ def comparable(frame: dict[str, Any]) -> tuple[Any, ...]:
 # -- changed while it runs
 
 
-def test_control(broker: Standalone, topic: str, pwire: Pwire, client: Client, tmp_path: Path) -> None:
+def test_control(broker: Broker, topic: str, pwire: Pwire, client: Client, tmp_path: Path) -> None:
     """What the client does not mind is put into force, listed and taken out of force while it sends."""
     path = tmp_path / "ctl"
 

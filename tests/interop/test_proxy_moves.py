@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from interop.brokers import Standalone
+from interop.brokers import Broker, Standalone
 from interop.conftest import running
 from interop.sessions import Alone, Clients, Proxy
 from interop.test_cluster import admin
@@ -15,18 +15,20 @@ from interop.test_cluster import admin
 if TYPE_CHECKING:
     from interop.conftest import Pwire
 
+pytestmark = pytest.mark.real("the embedded one takes no PROXY headers, and no cluster is migrated")
+
 TAP = ("--tap", "-o", "json")
 
 
 @pytest.fixture(scope="module")
-def blue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+def blue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker; the cluster that it can send clients to is that of the fixture `broker`."""
     settings = {"haProxyProtocolEnabled": True, "clusterMigrationCheckDurationSeconds": 1}
     yield from running(lambda: Standalone(tmp_path_factory.mktemp("blue"), settings=settings))
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_origin(blue: Standalone, topic: str, pwire: Pwire, clients: Clients, version: int) -> None:
+def test_the_origin(blue: Broker, topic: str, pwire: Pwire, clients: Clients, version: int) -> None:
     """The broker knows clients by their own addresses, if a PROXY header tells them."""
     with Proxy(pwire, blue.url, *TAP, "--send-proxy-protocol", version) as proxy:
         for name, client in clients.items():
@@ -54,7 +56,7 @@ def has_receipt(proxy: Proxy, space: str) -> bool:
 
 @pytest.mark.parametrize("options", [[], ["--through"]], ids=["listeners", "through"])
 def test_another_cluster(
-    blue: Standalone, broker: Standalone, pwire: Pwire, clients: Clients, options: list[str]
+    blue: Broker, broker: Broker, pwire: Pwire, clients: Clients, options: list[str]
 ) -> None:
     """Who is sent to it between two messages sends the second one there, and gets it, behind the proxy."""
     spaces = [f"public/moved-{secrets.token_hex(4)}" for _ in clients]

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pytest
-from interop.brokers import RestError, Standalone
+from interop.brokers import Broker, RestError
 from interop.test_consume import fill
 from interop.test_produce import (
     Running,
@@ -29,7 +29,7 @@ ALL = ["-n", 0, "-e"]
 
 
 @pytest.fixture
-def filled(broker: Standalone, topic: str) -> str:
+def filled(broker: Broker, topic: str) -> str:
     """A topic with three messages, a batch of four, and one more."""
     fill(broker, topic, "a", "b", "c")
     fill(broker, topic, *"defg", batch=True)
@@ -37,7 +37,7 @@ def filled(broker: Standalone, topic: str) -> str:
     return topic
 
 
-def ids(broker: Standalone, topic: str) -> dict[str, str]:
+def ids(broker: Broker, topic: str) -> dict[str, str]:
     """The id of each message as it is printed, by its payload."""
     found = {}
     for message in stored(broker, topic):
@@ -47,7 +47,7 @@ def ids(broker: Standalone, topic: str) -> dict[str, str]:
     return found
 
 
-def test_from_everywhere(broker: Standalone, filled: str, pwire: Pwire) -> None:
+def test_from_everywhere(broker: Broker, filled: str, pwire: Pwire) -> None:
     at = ids(broker, filled)
     entry = at["e"].partition("[")[0]
 
@@ -66,7 +66,7 @@ def test_from_everywhere(broker: Standalone, filled: str, pwire: Pwire) -> None:
     assert stats_of(broker, filled)["subscriptions"] == {}
 
 
-def test_the_last_messages(broker: Standalone, filled: str, pwire: Pwire) -> None:
+def test_the_last_messages(broker: Broker, filled: str, pwire: Pwire) -> None:
     def last(count: int, *options: object) -> str:
         return done(pwire("read", filled, "--from", f"-{count}", *options)).replace("\n", "")
 
@@ -81,7 +81,7 @@ def test_the_last_messages(broker: Standalone, filled: str, pwire: Pwire) -> Non
     assert stats_of(broker, filled)["subscriptions"] == {}
 
 
-def test_the_last_messages_of_partitions(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_the_last_messages_of_partitions(broker: Broker, topic: str, pwire: Pwire) -> None:
     first, second, _ = partitioned(broker, topic, 3)
     fill(broker, first, "a", "b", "c")
     fill(broker, second, *"defg", batch=True)
@@ -89,14 +89,14 @@ def test_the_last_messages_of_partitions(broker: Standalone, topic: str, pwire: 
     assert sorted(lines) == ["b", "c", "f", "g"]
 
 
-def test_the_last_messages_of_nothing(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_the_last_messages_of_nothing(broker: Broker, topic: str, pwire: Pwire) -> None:
     partitioned(broker, topic, 1)
     assert done(pwire("read", topic, "--from", "-2")) == ""
     assert "keeps no messages" in said(pwire("read", topic.replace("p", "non-p", 1), "--from", "-2"), 2)
 
 
 @pytest.mark.parametrize("where", ["latest", "last", "later", "within a batch"])
-def test_the_end_is_where_it_begins(broker: Standalone, topic: str, pwire: Pwire, where: str) -> None:
+def test_the_end_is_where_it_begins(broker: Broker, topic: str, pwire: Pwire, where: str) -> None:
     fill(broker, topic, *"abc", batch=where == "within a batch")
     message = stored(broker, topic)[-1]
     until(lambda: time.time() * 1000 > message.publish_timestamp() + 1200)  # the broker goes by the second
@@ -106,7 +106,7 @@ def test_the_end_is_where_it_begins(broker: Standalone, topic: str, pwire: Pwire
     assert time.monotonic() - started < 3
 
 
-def test_from_a_time(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_from_a_time(broker: Broker, topic: str, pwire: Pwire) -> None:
     fill(broker, topic, "old")
     (old,) = stored(broker, topic)
     until(lambda: time.time() * 1000 > old.publish_timestamp() + 2500)  # the broker goes by the second
@@ -120,7 +120,7 @@ def test_from_a_time(broker: Standalone, topic: str, pwire: Pwire) -> None:
     assert done(pwire("read", topic, *ALL, "--from", "-1h")) == "old\nnew\nnewer\n"
 
 
-def test_latest_is_what_comes(broker: Standalone, filled: str, pwire: Pwire) -> None:
+def test_latest_is_what_comes(broker: Broker, filled: str, pwire: Pwire) -> None:
     with Running(pwire, "read", filled, "--from", "latest", "-n", 2) as running:
         until(lambda: stats_of(broker, filled)["subscriptions"])
         (reader,) = stats_of(broker, filled)["subscriptions"].values()
@@ -131,7 +131,7 @@ def test_latest_is_what_comes(broker: Standalone, filled: str, pwire: Pwire) -> 
     assert stats_of(broker, filled)["subscriptions"] == {}
 
 
-def test_nothing_is_acknowledged(broker: Standalone, filled: str, pwire: Pwire) -> None:
+def test_nothing_is_acknowledged(broker: Broker, filled: str, pwire: Pwire) -> None:
     with Running(pwire, "read", filled, "-n", 0, "-q", 4, "--trace") as running:
         assert running.lines(8) == [*"abcdefgh"]
         (reader,) = stats_of(broker, filled)["subscriptions"].values()
@@ -143,7 +143,7 @@ def test_nothing_is_acknowledged(broker: Standalone, filled: str, pwire: Pwire) 
     assert inner["cursors"] == {}
 
 
-def test_partitions_and_several_topics(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_partitions_and_several_topics(broker: Broker, topic: str, pwire: Pwire) -> None:
     partitions = partitioned(broker, topic, 3)
     for number, partition in enumerate(partitions[:2]):  # one stays empty
         fill(broker, partition, f"of {number}")
@@ -156,19 +156,19 @@ def test_partitions_and_several_topics(broker: Standalone, topic: str, pwire: Pw
     }
 
 
-def test_an_empty_topic(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_an_empty_topic(broker: Broker, topic: str, pwire: Pwire) -> None:
     broker.rest("PUT", path_of(topic))
     for place in ("earliest", "latest", "-1h", "7"):
         assert done(pwire("read", topic, *ALL, "--from", place)) == ""
 
 
-def test_no_topic_is_created(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_no_topic_is_created(broker: Broker, topic: str, pwire: Pwire) -> None:
     assert refusal(pwire("read", topic))[1] == "TopicNotFound"
     with pytest.raises(RestError, match="404"):
         stats_of(broker, topic)
 
 
-def test_what_is_shown(broker: Standalone, filled: str, pwire: Pwire) -> None:
+def test_what_is_shown(broker: Broker, filled: str, pwire: Pwire) -> None:
     run = pwire("read", filled, *ALL, "--filter", 'payload > "e"', "-f", "%s %b;")
     assert done(run) == "f 2;g 3;h -1;"
     assert run.stderr.startswith("pwire: 3 messages, ")
@@ -188,7 +188,7 @@ def test_a_rate_and_an_idle_end(filled: str, pwire: Pwire) -> None:
     assert time.monotonic() - started > 1.2
 
 
-def test_a_compacted_topic(broker: Standalone, topic: str, pwire: Pwire) -> None:
+def test_a_compacted_topic(broker: Broker, topic: str, pwire: Pwire) -> None:
     for key, text in (("a", "a1"), ("b", "b1"), ("a", "a2")):
         fill(broker, topic, text, partition_key=key)
     broker.rest("PUT", f"{path_of(topic)}/compaction")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interop.brokers import Standalone
+from interop.brokers import Broker
 from interop.conftest import Pwire
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
@@ -54,7 +54,7 @@ def test_other_answers_of_a_real_broker_are_found(pwire: Pwire) -> None:
 
 
 def test_our_own_session_with_its_ids_and_names(
-    pwire: Pwire, broker: Standalone, topic: str, tmp_path: Path
+    pwire: Pwire, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     captures = [tmp_path / "produced.pcapng", tmp_path / "consumed.pcapng"]
     made = pwire(
@@ -70,7 +70,7 @@ def test_our_own_session_with_its_ids_and_names(
     assert pwire("read", f"{topic}-again", "-n", 0, "-e").stdout.split() == ["one", "two"]
 
 
-def test_a_transaction(pwire: Pwire, broker: Standalone, topic: str, tmp_path: Path) -> None:
+def test_a_transaction(pwire: Pwire, broker: Broker, topic: str, tmp_path: Path) -> None:
     capture = tmp_path / "txn.pcapng"
     made = pwire("txn", "--produce", topic, "-m", "one", "--commit", "--record", capture)
     assert made.returncode == 0, made.stderr
@@ -80,7 +80,7 @@ def test_a_transaction(pwire: Pwire, broker: Standalone, topic: str, tmp_path: P
 
 
 def test_credentials_are_those_that_are_given(
-    pwire: Pwire, secure: Standalone, topic: str, tmp_path: Path
+    pwire: Pwire, secure: Broker, topic: str, tmp_path: Path
 ) -> None:
     capture, tokens = tmp_path / "secure.pcapng", secure.tokens
     made = pwire("produce", topic, "-m", "x", "--token", tokens["admin"], "--record", capture, url=secure.url)

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from interop.brokers import Standalone
+from interop.brokers import Broker
 from interop.conftest import Pwire
 
 INT = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
@@ -80,7 +80,7 @@ def test_key_and_value(pwire: Pwire, topic: str) -> None:
     assert "property kv.encoding.type: INLINE" in pwire("schema", "get", topic).stdout.splitlines()
 
 
-def test_partitions_share_the_schemas_of_their_topic(pwire: Pwire, broker: Standalone, topic: str) -> None:
+def test_partitions_share_the_schemas_of_their_topic(pwire: Pwire, broker: Broker, topic: str) -> None:
     broker.rest("PUT", f"/admin/v2/{topic.replace('://', '/')}/partitions", 2)
     assert put(pwire, topic, f"avro:{INT}") == 0
     for name in (topic, f"{topic}-partition-1"):

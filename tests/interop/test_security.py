@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from interop.brokers import Standalone, Unavailable
+from interop.brokers import Broker
+from interop.conftest import running
 from interop.processes import HOST, free_port
 from interop.running import Running
 
 if TYPE_CHECKING:
-    from interop.conftest import Pwire
+    from interop.conftest import BrokerKind, Pwire
 
 JAVA = "org.apache.pulsar.client.impl.auth."
 TRUST = "name its CA with --tls-ca, or use --tls-allow-insecure"
@@ -56,7 +57,7 @@ TOKEN_VARIABLES = {
 
 
 @pytest.fixture
-def place(secure: Standalone, tmp_path: Path) -> Path:
+def place(secure: Broker, tmp_path: Path) -> Path:
     """A directory with a token, and a client.conf as Pulsar has them."""
     write(tmp_path / "token", secure.tokens["client"] + "\n")
     lines = [
@@ -73,25 +74,25 @@ def place(secure: Standalone, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def filled(text: str, secure: Standalone, place: Path) -> str:
+def filled(text: str, secure: Broker, place: Path) -> str:
     return text.replace("TOKEN", secure.tokens["client"]).replace("DIR", str(place))
 
 
 @pytest.mark.parametrize("way", TOKEN_FLAGS)
-def test_token_by_flag(pwire: Pwire, secure: Standalone, topic: str, place: Path, way: str) -> None:
+def test_token_by_flag(pwire: Pwire, secure: Broker, topic: str, place: Path, way: str) -> None:
     flags = [filled(each, secure, place) for each in TOKEN_FLAGS[way]]
     done = pwire("lookup", topic, *flags, url="" if way == "conf" else secure.url)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("variable", TOKEN_VARIABLES)
-def test_token_by_variable(pwire: Pwire, secure: Standalone, topic: str, place: Path, variable: str) -> None:
+def test_token_by_variable(pwire: Pwire, secure: Broker, topic: str, place: Path, variable: str) -> None:
     env = {variable: filled(TOKEN_VARIABLES[variable], secure, place)}
     done = pwire("lookup", topic, url="" if "CONF" in variable else secure.url, env=env)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_token_of_a_stronger_source(pwire: Pwire, secure: Standalone, topic: str, place: Path) -> None:
+def test_token_of_a_stronger_source(pwire: Pwire, secure: Broker, topic: str, place: Path) -> None:
     tokens = secure.tokens
     conf = {"PULSAR_CLIENT_CONF": str(place / "client.conf")}
     env = {"PULSAR_TOKEN": "x"}
@@ -112,7 +113,7 @@ def test_token_of_a_stronger_source(pwire: Pwire, secure: Standalone, topic: str
         ("none", "lookup T"),
     ],
 )
-def test_token_that_is_refused(pwire: Pwire, secure: Standalone, topic: str, kind: str, words: str) -> None:
+def test_token_that_is_refused(pwire: Pwire, secure: Broker, topic: str, kind: str, words: str) -> None:
     """The broker's own words, and exit code 7."""
     token = secure.tokens.get(kind, "eyJhbGciOiJIUzI1NiJ9.no-token")
     flags = [] if kind == "none" else ["--token", token]
@@ -128,7 +129,7 @@ def test_token_that_is_refused(pwire: Pwire, secure: Standalone, topic: str, kin
     "words",
     ["lookup T", "partitions T", "produce T -m x", "consume T -s s", "read T", "topics public/default"],
 )
-def test_stranger(pwire: Pwire, secure: Standalone, topic: str, words: str) -> None:
+def test_stranger(pwire: Pwire, secure: Broker, topic: str, words: str) -> None:
     """Who may do nothing is told so at the first request."""
     done = pwire(*words.replace("T", topic).split(), "--token", secure.tokens["stranger"], url=secure.url)
     assert (done.returncode, done.stdout) == (7, "")
@@ -137,7 +138,7 @@ def test_stranger(pwire: Pwire, secure: Standalone, topic: str, words: str) -> N
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_token_file_that_is_none(pwire: Pwire, secure: Standalone, topic: str, tmp_path: Path) -> None:
+def test_token_file_that_is_none(pwire: Pwire, secure: Broker, topic: str, tmp_path: Path) -> None:
     path = tmp_path / "none"
     done = pwire("lookup", topic, "--token-file", path, url=secure.url)
     assert (done.returncode, done.stdout) == (2, "")
@@ -162,7 +163,7 @@ def renewed(run: Running) -> None:
     run.until(lambda: {frame["connection"] for frame in frames(run, "AUTH_RESPONSE")} == connections)
 
 
-def test_token_is_renewed(pwire: Pwire, secure: Standalone, topic: str, tmp_path: Path) -> None:
+def test_token_is_renewed(pwire: Pwire, secure: Broker, topic: str, tmp_path: Path) -> None:
     """What runs when its token expires gives the new one, and goes on over the same connections."""
     path = tmp_path / "token"
     records = [tmp_path / "producer.pcapng", tmp_path / "consumer.pcapng"]
@@ -199,7 +200,7 @@ def test_token_is_renewed(pwire: Pwire, secure: Standalone, topic: str, tmp_path
     assert not [text for text in shown if holds_secret(text, old) or holds_secret(text, new)]
 
 
-def test_token_that_is_not_renewed(pwire: Pwire, secure: Standalone, topic: str) -> None:
+def test_token_that_is_not_renewed(pwire: Pwire, secure: Broker, topic: str) -> None:
     """What has no new token when its own expires ends, with the broker's words."""
     token = secure.token("client", LIVES)
     with Running(pwire, "consume", topic, "-s", "s", "-n", 0, "--token", token, url=secure.url) as run:
@@ -210,7 +211,7 @@ def test_token_that_is_not_renewed(pwire: Pwire, secure: Standalone, topic: str)
 
 
 def test_token_file_that_is_gone_for_a_moment(
-    pwire: Pwire, secure: Standalone, topic: str, tmp_path: Path
+    pwire: Pwire, secure: Broker, topic: str, tmp_path: Path
 ) -> None:
     """A token that cannot be read costs the connection; when it is there again all goes on."""
     path = write(tmp_path / "token", secure.token("client", LIVES))
@@ -231,12 +232,12 @@ def test_token_file_that_is_gone_for_a_moment(
 
 
 @pytest.fixture
-def tls(secure: Standalone) -> list[object]:
+def tls(secure: Broker) -> list[object]:
     """Options that go with `secure.url_tls`."""
     return ["--tls-ca", secure.tls.ca, "--token", secure.tokens["client"]]
 
 
-def test_tls(pwire: Pwire, secure: Standalone, topic: str, tls: list[object]) -> None:
+def test_tls(pwire: Pwire, secure: Broker, topic: str, tls: list[object]) -> None:
     """A certificate that the CA has signed, for an address and for a name; lookups lead to TLS ports."""
     for host in (HOST, "localhost"):
         url = f"pulsar+ssl://{host}:{port_of(secure.url_tls)}"
@@ -246,7 +247,7 @@ def test_tls(pwire: Pwire, secure: Standalone, topic: str, tls: list[object]) ->
     assert (done.returncode, done.stdout) == (0, f"{HOST}\nlocalhost\n")
 
 
-def test_tls_by_conf(pwire: Pwire, secure: Standalone, topic: str, tmp_path: Path) -> None:
+def test_tls_by_conf(pwire: Pwire, secure: Broker, topic: str, tmp_path: Path) -> None:
     lines = [
         f"brokerServiceUrl={secure.url_tls}",
         f"authPlugin={JAVA}AuthenticationTls",
@@ -259,7 +260,7 @@ def test_tls_by_conf(pwire: Pwire, secure: Standalone, topic: str, tmp_path: Pat
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_tls_without_its_ca(pwire: Pwire, secure: Standalone, topic: str) -> None:
+def test_tls_without_its_ca(pwire: Pwire, secure: Broker, topic: str) -> None:
     """A certificate that nobody known has signed is refused, unless any is taken."""
     flags = ("--token", secure.tokens["client"])
     done = pwire("lookup", topic, *flags, url=secure.url_tls)
@@ -275,7 +276,7 @@ OTHER_NAME = "127.1"
 """Leads to 127.0.0.1, and is no name that the certificate has."""
 
 
-def test_tls_with_another_host_name(pwire: Pwire, secure: Standalone, topic: str, tls: list[object]) -> None:
+def test_tls_with_another_host_name(pwire: Pwire, secure: Broker, topic: str, tls: list[object]) -> None:
     url = f"pulsar+ssl://{OTHER_NAME}:{port_of(secure.url_tls)}"
     done = pwire("lookup", topic, *tls, url=url)
     assert (done.returncode, done.stdout) == (6, "")
@@ -286,7 +287,7 @@ def test_tls_with_another_host_name(pwire: Pwire, secure: Standalone, topic: str
 
 
 def test_tls_with_another_host_name_and_the_way_out(
-    pwire: Pwire, secure: Standalone, topic: str, tls: list[object]
+    pwire: Pwire, secure: Broker, topic: str, tls: list[object]
 ) -> None:
     done = pwire("lookup", topic, *tls, url=f"pulsar+ssl://{OTHER_NAME}:{port_of(secure.url_tls)}")
     assert "--no-tls-hostname-check" in done.stderr
@@ -300,7 +301,7 @@ def test_tls_with_another_host_name_and_the_way_out(
         ["--auth-plugin", "tls", "--auth-params", "tlsCertFile:CERT,tlsKeyFile:KEY"],
     ],
 )
-def test_client_certificate(pwire: Pwire, secure: Standalone, topic: str, flags: list[str]) -> None:
+def test_client_certificate(pwire: Pwire, secure: Broker, topic: str, flags: list[str]) -> None:
     """It stands for a role, as a token does."""
     files = secure.tls
     flags = [
@@ -310,7 +311,7 @@ def test_client_certificate(pwire: Pwire, secure: Standalone, topic: str, flags:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_client_certificate_that_is_unusable(pwire: Pwire, secure: Standalone, topic: str) -> None:
+def test_client_certificate_that_is_unusable(pwire: Pwire, secure: Broker, topic: str) -> None:
     """Without key, or with another one."""
     files = secure.tls
     for flags in (
@@ -324,18 +325,14 @@ def test_client_certificate_that_is_unusable(pwire: Pwire, secure: Standalone, t
 
 
 @pytest.fixture(scope="module")
-def demanding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+def demanding(tmp_path_factory: pytest.TempPathFactory, broker_kind: BrokerKind) -> Iterator[Broker]:
     """A broker whose TLS port is for those who have a certificate."""
+    place = tmp_path_factory.mktemp("demanding")
     settings = {"tlsRequireTrustedClientCertOnConnect": True}
-    try:
-        made = Standalone(tmp_path_factory.mktemp("demanding"), tls=True, settings=settings)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    with made as broker:
-        yield broker
+    yield from running(lambda: broker_kind(place, tls=True, settings=settings))
 
 
-def test_client_certificate_that_is_demanded(pwire: Pwire, demanding: Standalone, topic: str) -> None:
+def test_client_certificate_that_is_demanded(pwire: Pwire, demanding: Broker, topic: str) -> None:
     files = demanding.tls
     done = pwire("lookup", topic, "--tls-ca", files.ca, url=demanding.url_tls)
     assert (done.returncode, done.stdout) == (6, "")
@@ -361,7 +358,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("options", [["--basic"], ["--auth-plugin", "basic", "--auth-params"]])
-def test_basic(pwire: Pwire, secure: Standalone, topic: str, options: list[str]) -> None:
+def test_basic(pwire: Pwire, secure: Broker, topic: str, options: list[str]) -> None:
     """User and password; wrong ones are refused in the broker's words."""
     done = pwire("produce", topic, "-m", "x", *options, "client:S3cret", url=secure.url)
     assert (done.returncode, done.stderr) == (0, "")
@@ -372,7 +369,7 @@ def test_basic(pwire: Pwire, secure: Standalone, topic: str, options: list[str])
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_wrong_url(pwire: Pwire, secure: Standalone, topic: str, tls: list[object], kind: str) -> None:
+def test_wrong_url(pwire: Pwire, secure: Broker, topic: str, tls: list[object], kind: str) -> None:
     """Exit code 6; it is said what is there, and what to do."""
     url, cause, way = WRONG[kind]
     ports = {"PLAIN": secure.url, "TLS": secure.url_tls, "HTTP": secure.http_url}
@@ -400,7 +397,7 @@ def holds_secret(text: bytes, secret: str) -> bool:
 
 @pytest.mark.parametrize("form", ["line", "tree", "json", "hex"])
 def test_secrets(
-    pwire: Pwire, secure: Standalone, topic: str, tmp_path: Path, tls: list[object], form: str
+    pwire: Pwire, secure: Broker, topic: str, tmp_path: Path, tls: list[object], form: str
 ) -> None:
     """No credentials in traces and captures, unless they are asked for."""
     token = secure.tokens["client"]
@@ -426,15 +423,13 @@ def test_secrets(
         ["--auth-plugin", "sasl", "--auth-params", "S3cretS3cretS3cret"],
     ],
 )
-def test_secrets_in_errors(pwire: Pwire, secure: Standalone, topic: str, flags: list[str]) -> None:
+def test_secrets_in_errors(pwire: Pwire, secure: Broker, topic: str, flags: list[str]) -> None:
     done = pwire("produce", topic, "-m", "x", *flags, "--trace", url=secure.url)
     assert done.returncode in (2, 7)
     assert "S3cret" not in done.stderr + done.stdout
 
 
-def test_record_of_tls(
-    pwire: Pwire, secure: Standalone, topic: str, tmp_path: Path, tls: list[object]
-) -> None:
+def test_record_of_tls(pwire: Pwire, secure: Broker, topic: str, tmp_path: Path, tls: list[object]) -> None:
     """A capture of a TLS session holds what was inside, and decode reads it."""
     record = tmp_path / "session.pcapng"
     done = pwire("produce", topic, "-m", "inside", *tls, "--record", record, url=secure.url_tls)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interop.brokers import Standalone
+from interop.brokers import Broker
 
 Pwire = Any  # the fixture of that name
 Done = subprocess.CompletedProcess[str]
@@ -197,7 +197,7 @@ def test_no_handshake(send: Callable[..., Done], topic: str) -> None:
     assert (done.returncode, done.stdout) == (6, "")
 
 
-def test_credentials(send: Callable[..., Done], secure: Standalone, topic: str) -> None:
+def test_credentials(send: Callable[..., Done], secure: Broker, topic: str) -> None:
     lookup = command("LOOKUP", topic=topic, request_id=1)
     options = ("--token", secure.tokens["admin"], "--idle", 20)
     done = send(lookup, options=options, url=secure.url)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from interop.brokers import Standalone
+from interop.brokers import Broker
 from interop.conftest import Pwire
 
 from pulsarctl_wire.errors import SettingsError
@@ -45,7 +45,7 @@ def send(pwire: Pwire, topic: str, *texts: str, batched: bool = False) -> None:
     assert run.returncode == 0, run.stderr
 
 
-def visible(pwire: Pwire, broker: Standalone, topic: str) -> list[str]:
+def visible(pwire: Pwire, broker: Broker, topic: str) -> list[str]:
     """What the subscription `seen` gets, and does not acknowledge, up to a message that is produced now."""
     send(pwire, topic, END)
 
@@ -98,7 +98,7 @@ def rest(process: subprocess.Popen[str]) -> tuple[int, list[str], str]:
     return process.returncode, [json.loads(line)["step"] for line in out.splitlines()], err
 
 
-def test_a_commit_makes_messages_visible(pwire: Pwire, broker: Standalone, topic: str) -> None:
+def test_a_commit_makes_messages_visible(pwire: Pwire, broker: Broker, topic: str) -> None:
     other = topic + "-other"
     run = pwire(
         *("txn", "--produce", topic, "--produce", other, "-m", "one", "-m", "-"),
@@ -121,7 +121,7 @@ def test_a_commit_makes_messages_visible(pwire: Pwire, broker: Standalone, topic
         assert visible(pwire, broker, each) == ["one", "two", "three"]
 
 
-def test_an_abort_makes_none_visible(pwire: Pwire, broker: Standalone, topic: str) -> None:
+def test_an_abort_makes_none_visible(pwire: Pwire, broker: Broker, topic: str) -> None:
     run = pwire("txn", "--produce", topic, "-m", "never", "--abort")
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
@@ -132,7 +132,7 @@ def test_an_abort_makes_none_visible(pwire: Pwire, broker: Standalone, topic: st
 
 
 def test_acknowledgements_of_an_aborted_transaction_are_undone(
-    pwire: Pwire, broker: Standalone, topic: str
+    pwire: Pwire, broker: Broker, topic: str
 ) -> None:
     send(pwire, topic, "a", "b", "c")
     take = ("txn", "--ack", topic, "--subscription", "seen", "-n", 2, "-o", "json")
@@ -148,7 +148,7 @@ def test_acknowledgements_of_an_aborted_transaction_are_undone(
     assert visible(pwire, broker, topic) == ["c"]
 
 
-def test_parts_of_a_batch_are_acknowledged(pwire: Pwire, broker: Standalone, topic: str) -> None:
+def test_parts_of_a_batch_are_acknowledged(pwire: Pwire, broker: Broker, topic: str) -> None:
     send(pwire, topic, "a", "b", "c", "d", batched=True)
     take = ("txn", "--ack", topic, "-s", "seen", "-o", "json")
     assert records(pwire(*take, "-n", 1))[-2]["ids"][0].endswith("[0]")
@@ -162,7 +162,7 @@ def test_parts_of_a_batch_are_acknowledged(pwire: Pwire, broker: Standalone, top
     assert visible(pwire, broker, topic) == ["b"]
 
 
-def test_several_topics_are_acknowledged(pwire: Pwire, broker: Standalone, topic: str) -> None:
+def test_several_topics_are_acknowledged(pwire: Pwire, broker: Broker, topic: str) -> None:
     other = topic + "-other"
     broker.rest("PUT", f"/admin/v2/{other.replace('://', '/')}/partitions", 2)
     send(pwire, topic, "a", "b")
@@ -176,7 +176,7 @@ def test_several_topics_are_acknowledged(pwire: Pwire, broker: Standalone, topic
     assert visible(pwire, broker, topic) == ["b"]
 
 
-def test_one_that_was_left_open_is_ended_later(pwire: Pwire, broker: Standalone, topic: str) -> None:
+def test_one_that_was_left_open_is_ended_later(pwire: Pwire, broker: Broker, topic: str) -> None:
     def leave(text: str) -> str:
         run = pwire("txn", "--produce", topic, "-m", text, "--leave-open")
         assert run.returncode == 0, run.stderr
@@ -193,7 +193,7 @@ def test_one_that_was_left_open_is_ended_later(pwire: Pwire, broker: Standalone,
     assert visible(pwire, broker, topic) == ["one"]
 
 
-def test_a_conflict_aborts_it(pwire: Pwire, broker: Standalone, topic: str) -> None:
+def test_a_conflict_aborts_it(pwire: Pwire, broker: Broker, topic: str) -> None:
     """It has a message, waits for a second one, and another transaction acknowledges the first."""
     send(pwire, topic, "a")
     other = topic + "-other"
@@ -225,7 +225,7 @@ def test_a_conflict_aborts_it(pwire: Pwire, broker: Standalone, topic: str) -> N
     assert visible(pwire, broker, topic) == ["b"]
 
 
-def test_ctrl_c_aborts_it(pwire: Pwire, broker: Standalone, topic: str) -> None:
+def test_ctrl_c_aborts_it(pwire: Pwire, broker: Broker, topic: str) -> None:
     words = ("txn", "--produce", topic, "-m", "never", "--ack", topic, "-s", "seen", "-o", "json")
     with running(pwire, *words) as process:
         wait_for(process, "stored")
@@ -244,7 +244,7 @@ def test_messages_that_do_not_come_end_it(pwire: Pwire, topic: str) -> None:
     assert time.monotonic() - began < 20
 
 
-def test_a_transaction_that_timed_out_is_not_committed(pwire: Pwire, broker: Standalone, topic: str) -> None:
+def test_a_transaction_that_timed_out_is_not_committed(pwire: Pwire, broker: Broker, topic: str) -> None:
     run = pwire("txn", "--produce", topic, "-m", "never", "--leave-open", "--txn-timeout", 1)
     ids = run.stdout.split()[-2]
     time.sleep(3)
@@ -253,7 +253,7 @@ def test_a_transaction_that_timed_out_is_not_committed(pwire: Pwire, broker: Sta
     assert visible(pwire, broker, topic) == []
 
 
-def test_coordinators_are_counted(pwire: Pwire, broker: Standalone) -> None:
+def test_coordinators_are_counted(pwire: Pwire, broker: Broker) -> None:
     async def connect(number: int) -> str:
         async with client_of(broker.url) as client:
             coordinator = Coordinator(client, number)
@@ -267,7 +267,7 @@ def test_coordinators_are_counted(pwire: Pwire, broker: Standalone) -> None:
     assert pwire("txn", "--coordinator", 1000).returncode == 2
 
 
-def test_a_broker_without_transactions(pwire: Pwire, secure: Standalone) -> None:
+def test_a_broker_without_transactions(pwire: Pwire, secure: Broker) -> None:
     run = pwire("txn", url=secure.url, env={"PWIRE_TOKEN": secure.tokens["admin"]})
     assert (run.returncode, run.stdout) == (7, "")
     assert "TC_CLIENT_CONNECT_REQUEST refused, NotAllowedError" in run.stderr

@@ -11,29 +11,29 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
-from interop.brokers import Standalone
+from interop.brokers import Broker
 from interop.conftest import Pwire
 from interop.running import Running
 
 
 @pytest.fixture
-def namespace(broker: Standalone) -> str:
+def namespace(broker: Broker) -> str:
     """A namespace without topics."""
     name = f"public/watch-{secrets.token_hex(4)}"
     broker.rest("PUT", f"/admin/v2/namespaces/{name}")
     return name
 
 
-def create(broker: Standalone, namespace: str, *names: str) -> None:
+def create(broker: Broker, namespace: str, *names: str) -> None:
     for name in names:
         broker.rest("PUT", f"/admin/v2/persistent/{namespace}/{name}")
 
 
-def delete(broker: Standalone, namespace: str, name: str) -> None:
+def delete(broker: Broker, namespace: str, name: str) -> None:
     broker.rest("DELETE", f"/admin/v2/persistent/{namespace}/{name}")
 
 
-def test_what_is_there_what_comes_and_what_goes(pwire: Pwire, broker: Standalone, namespace: str) -> None:
+def test_what_is_there_what_comes_and_what_goes(pwire: Pwire, broker: Broker, namespace: str) -> None:
     create(broker, namespace, "a")
     with Running(pwire, "watch", namespace) as running:
         assert running.line() == f"+ persistent://{namespace}/a"
@@ -44,7 +44,7 @@ def test_what_is_there_what_comes_and_what_goes(pwire: Pwire, broker: Standalone
         assert running.finish() == (0, [])
 
 
-def test_json_and_an_end_after_so_many_changes(pwire: Pwire, broker: Standalone, namespace: str) -> None:
+def test_json_and_an_end_after_so_many_changes(pwire: Pwire, broker: Broker, namespace: str) -> None:
     create(broker, namespace, "a")
     with Running(pwire, "watch", namespace, "-c", 2, "-o", "json") as running:
         present = json.loads(running.line())
@@ -59,7 +59,7 @@ def test_json_and_an_end_after_so_many_changes(pwire: Pwire, broker: Standalone,
     assert present["time_ns"] <= added["time_ns"] <= removed["time_ns"]
 
 
-def test_partitions_one_by_one(pwire: Pwire, broker: Standalone, namespace: str) -> None:
+def test_partitions_one_by_one(pwire: Pwire, broker: Broker, namespace: str) -> None:
     create(broker, namespace, "a")
     with Running(pwire, "watch", namespace, "-c", 2) as running:
         running.line()  # it is watching now
@@ -69,14 +69,14 @@ def test_partitions_one_by_one(pwire: Pwire, broker: Standalone, namespace: str)
     assert sorted(lines) == [f"+ persistent://{namespace}/p-partition-{index}" for index in range(2)]
 
 
-def test_only_what_matches_and_an_end_after_a_time(pwire: Pwire, broker: Standalone, namespace: str) -> None:
+def test_only_what_matches_and_an_end_after_a_time(pwire: Pwire, broker: Broker, namespace: str) -> None:
     create(broker, namespace, "orders-1", "orders-2", "other")
     run = pwire("watch", namespace, "--regex", f"{namespace}/orders-.*", "--for", 0.2)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.splitlines() == [f"+ persistent://{namespace}/orders-{number}" for number in (1, 2)]
 
 
-def test_a_broker_without_topic_watchers_is_polled(pwire: Pwire, broker: Standalone, namespace: str) -> None:
+def test_a_broker_without_topic_watchers_is_polled(pwire: Pwire, broker: Broker, namespace: str) -> None:
     create(broker, namespace, "a")
     pattern = f"{namespace}/(a|{'b' * 50})"  # longer than watchers take
     run = pwire("watch", namespace, "--regex", pattern, "--for", 0.2)
@@ -124,7 +124,7 @@ def relay(url: str) -> Iterator[tuple[str, socket.socket]]:
 
 
 def test_without_reconnecting_the_end_of_the_connection_ends_it(
-    pwire: Pwire, broker: Standalone, namespace: str
+    pwire: Pwire, broker: Broker, namespace: str
 ) -> None:
     create(broker, namespace, "a")
     with (
