@@ -73,7 +73,7 @@ class Consumer:
 
     def deliver(self, entry: Entry, position: Position, redelivered: int, slot: int = 0) -> None:
         """Send it an entry; `redelivered` is how often it was redelivered, `slot` that of its key."""
-        mask = self.subscription.cursor.masks.get(entry.index)
+        mask = self.subscription.transactions.left(entry.index)
         count = entry.count if mask is None else mask.bit_count()
         self.permits = int32(self.permits - count)
         if self.kind in INDIVIDUAL:

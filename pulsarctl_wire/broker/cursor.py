@@ -38,6 +38,8 @@ class Cursor:
         self.mark = mark
         self.durable = durable
         self.properties: dict[str, str] = {}
+        self.replicated = False
+        """Whether a consumer asked for that; nothing follows from it."""
         self.count = 0
         """The number of acknowledged entries behind `mark`."""
         self.masks: dict[int, int] = {}
@@ -167,6 +169,8 @@ class Cursor:
         if self._ended:
             return
         row: Row = {"mark": self.mark, "properties": self.properties, "active": self.last_active_ms}
+        if self.replicated:
+            row["replicated"] = True
         self._journal.put("cursors", self.key, row)
         masks: dict[int, dict[str, str]] = {}
         for index, mask in self.masks.items() if self._changed else ():
@@ -198,6 +202,7 @@ def load_cursor(journal: Journal, key: str) -> Cursor:
     cursor = Cursor(journal, key, row["mark"])
     cursor.properties = row["properties"]
     cursor.last_active_ms = row["active"]
+    cursor.replicated = row.get("replicated", False)
     for block, acked in journal.table(f"acked/{key}").items():
         cursor._blocks[int(block)] = int(acked["bits"], 16)
         cursor.count += cursor._blocks[int(block)].bit_count()

@@ -269,6 +269,9 @@ class PersistentTopic(Topic):
             if command.start_message_rollback_duration_sec:
                 time_ms = self.scheduler.time_ms - command.start_message_rollback_duration_sec * 1000
                 subscription.cursor.reset(await self.index_at(time_ms))
+        if command.replicate_subscription_state and not subscription.cursor.replicated:
+            subscription.cursor.replicated = True
+            subscription.cursor.save()
         if command.durable and not subscription.stored:
             await self.journal.synced()
             subscription.stored = True

@@ -244,14 +244,14 @@ class Subscription:
                 self._settle(consumer, index)
                 break
 
-    def apply(self, entries: Iterable[tuple[int, int | None]], until: int) -> None:
+    def apply(self, entries: Iterable[tuple[int, int | None, int]], until: int) -> None:
         """Acknowledge what a transaction has: all before an entry; entries, or some messages of them."""
         self.cursor.ack_before(until)
-        for index, mask in entries:
+        for index, mask, size in entries:
             if mask is None:
                 self._ack_entry(index)
             elif self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled:
-                self.cursor.ack_some(index, mask.bit_length(), mask)
+                self.cursor.ack_some(index, size, mask)
         self.check_end()
 
     def deliver_again(self, indexes: list[int]) -> None:

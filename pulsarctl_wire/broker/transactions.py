@@ -10,7 +10,7 @@ the coordinator's row. Stored as rows:
     transactions             most/least -> {ttl, opened, topics, subscriptions}
     txn-open/LOG             most/least -> {first}: the index of its first message
     txn-aborted/LOG          most/least -> {first, last}: the indexes of its first message and its marker
-    txn-acks/LOG/NAME        most/least -> {entries: [[index, open messages of the batch or null]], until}
+    txn-acks/LOG/NAME        most/least -> {entries: [[index, open messages or null, batch size]], until}
 """
 
 from collections.abc import Iterable
@@ -209,7 +209,8 @@ class Buffer:
 class PendingAcks:
     """What transactions have acknowledged in a subscription, until they end.
 
-    `hidden` are the entries that no consumer gets meanwhile.
+    `hidden` are the entries that no consumer gets meanwhile, `parts` batches of which some messages are
+    acknowledged: those that are not.
     """
 
     def __init__(self, subscription: "Subscription") -> None:
@@ -217,40 +218,61 @@ class PendingAcks:
         self._journal = subscription.topic.journal
         self._table = f"txn-acks/{subscription.cursor.key}"
         self._rows = self._journal.table(self._table)
-        self.hidden = self._hidden()
+        self.hidden: set[int] = set()
+        self.parts: dict[int, int] = {}
+        self._look()
 
-    def _hidden(self) -> set[int]:
-        return {index for row in self._rows.values() for index, mask in row["entries"] if mask is None}
+    def _look(self) -> None:
+        self.hidden.clear()
+        self.parts.clear()
+        for row in self._rows.values():
+            for index, mask, size in row["entries"]:
+                self._hide(index, mask, size)
+
+    def _hide(self, index: int, mask: int | None, size: int) -> None:
+        if mask is None:
+            self.hidden.add(index)
+        else:
+            self.parts[index] = self.parts.get(index, (1 << size) - 1) & mask
+
+    def left(self, index: int) -> int | None:
+        """The messages of a batch that are still to be delivered; None: all."""
+        mask, part = self._subscription.cursor.masks.get(index), self.parts.get(index)
+        return mask if part is None else part if mask is None else mask & part
 
     def hides(self, index: int) -> bool:
         """Whether an entry must not be delivered, as a transaction has acknowledged it."""
         if not self._rows:
             return False
-        return index in self.hidden or any(index < row["until"] for row in self._rows.values())
+        if index in self.hidden or (index in self.parts and not self.left(index)):
+            return True
+        return any(index < row["until"] for row in self._rows.values())
 
     def ack(self, txn: Id, ids: Iterable[MessageIdData]) -> None:
         """Acknowledge messages in a transaction. Raises Refused; then none is."""
-        entries: list[tuple[int, int | None]] = []
+        entries: list[tuple[int, int | None, int]] = []
         for each in ids:
             index, there = self._subscription.topic.log.locate(each.ledgerId, each.entryId)
             if there:
                 mask = mask_of(each.ack_set)
-                self._check(index, mask)
-                entries.append((index, mask or None))
+                size = each.batch_size or max(mask.bit_length(), 1)
+                self._check(index, mask, size)
+                entries.append((index, mask or None, size))
         row = self._row(txn)
         row["entries"] += entries
         self._journal.put(self._table, key_of(txn), row)
-        whole = [index for index, mask in entries if mask is None]
-        self.hidden.update(whole)
-        for index in whole:
-            self._subscription.settle(index)
+        for entry in entries:
+            self._hide(*entry)
+            if self.hides(entry[0]):
+                self._subscription.settle(entry[0])
 
-    def _check(self, index: int, mask: int) -> None:
-        others = [other for row in self._rows.values() for at, other in row["entries"] if at == index]
+    def _check(self, index: int, mask: int, size: int) -> None:
+        part = self.parts.get(index)
+        acked = (1 << size) - 1 & ~mask
         if (
             self._subscription.cursor.is_acked(index)
             or self.hides(index)
-            or any(not mask or not other or _overlap(mask, other) for other in others)
+            or (part is not None and (not mask or acked & ~part))
         ):
             raise self._conflict(index)
 
@@ -283,17 +305,18 @@ class PendingAcks:
         if row is None:
             return
         self._journal.delete(self._table, key_of(txn))
-        self.hidden = self._hidden()
+        self._look()
         if commit:
             self._subscription.apply(row["entries"], row["until"])
         else:
             before = range(self._subscription.cursor.mark, row["until"])
-            self._subscription.deliver_again(sorted({*before, *(index for index, _ in row["entries"])}))
+            self._subscription.deliver_again(sorted({*before, *(index for index, _, _ in row["entries"])}))
 
     def delete(self) -> None:
         """Delete all rows."""
         self._journal.delete_table(self._table)
         self.hidden.clear()
+        self.parts.clear()
 
 
 def _touched(row: Row) -> list[str]:
@@ -305,10 +328,3 @@ def _is_missing(topics: "dict[str, PersistentTopic | None]", name: str) -> bool:
     """Whether a topic must be loaded, maybe again as it was unloaded meanwhile."""
     topic = topics.get(name)
     return name not in topics or (topic is not None and topic.closed)
-
-
-def _overlap(one: int, other: int) -> bool:
-    """Whether two masks of open messages have an acknowledged message in common."""
-    size = max(one.bit_length(), other.bit_length())
-    full = (1 << size) - 1
-    return bool((full & ~one) & (full & ~other))

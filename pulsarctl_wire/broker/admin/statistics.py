@@ -139,7 +139,6 @@ def _last(subscription: Any, name: str) -> int:
 def _subscription(subscription: Any, rates: Rates, *, durable: bool) -> dict[str, Any]:
     """What persistent and other subscriptions have in common."""
     consumers: list[Consumer] = subscription.consumers
-    kind = subscription.kind if consumers or not durable else None
     told: dict[str, Any] = {
         **_out(rates.of(subscription), counters.of_subscription(subscription)),
         "msgBacklog": 0,
@@ -150,7 +149,7 @@ def _subscription(subscription: Any, rates: Rates, *, durable: bool) -> dict[str
         "msgDelayed": 0,
         "msgInReplay": 0,
         "unackedMessages": sum(each.unacked for each in consumers),
-        "type": _kind(kind),
+        "type": _kind(subscription.kind),
         "msgRateExpired": rates.of(subscription).expired,
         "totalMsgExpired": 0,
         "lastExpireTimestamp": 0,
@@ -179,6 +178,7 @@ async def _persistent(subscription: Any, rates: Rates, *, earliest: bool) -> dic
     topic, cursor = subscription.topic, subscription.cursor
     delayed = getattr(subscription.dispatcher, "delayed_count", 0)
     told = _subscription(subscription, rates, durable=cursor.durable)
+    told["isReplicated"] = told["replicated"] = cursor.replicated
     told |= {
         "msgBacklog": subscription.backlog,
         "backlogSize": subscription.backlog_size,

@@ -213,10 +213,10 @@ async def analyze(request: Request) -> Answer:
     return Answer(200, counted)
 
 
-async def not_replicated(request: Request) -> Answer:
-    """Whether a subscription is replicated: never."""
+async def replicated(request: Request) -> Answer:
+    """Whether a consumer asked for a replicated subscription."""
     topics = await request.all_parts()
-    return Answer(200, {topic.name.full: False for topic in topics if request.subscription(topic)})
+    return Answer(200, {topic.name.full: request.subscription(topic).cursor.replicated for topic in topics})
 
 
 _ONE: Final = f"{TOPIC}/subscription/{{subscription}}"
@@ -235,5 +235,5 @@ ROUTES: Final[tuple[Route, ...]] = (
     ("GET", f"{_ONE}/properties", properties),
     ("PUT", f"{_ONE}/properties", set_properties),
     ("POST", f"{_ONE}/analyzeBacklog", analyze),
-    ("GET", f"{_ONE}/replicatedSubscriptionStatus", not_replicated),
+    ("GET", f"{_ONE}/replicatedSubscriptionStatus", replicated),
 )
