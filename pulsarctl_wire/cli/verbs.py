@@ -46,7 +46,7 @@ _SESSIONS: Final = {
 }
 _PROXY: Final = {"proxy": "Forward connections to a cluster, show the traffic, and inject faults."}
 _BROKER: Final = {
-    "broker": "Run an embedded Pulsar broker: up in a blink, for tests.",
+    "broker": "Run an embedded Pulsar broker, for tests and development.",
     "demo": "Show a broker, a producer, consumers of two types, and what they send each other.",
 }
 _PACKAGES: Final = {

@@ -41,9 +41,7 @@ def answer_faults(running: Injecting, faults: Faults, asked: Mapping[str, Any]) 
         try:
             faults.remove(int(asked.get("number", 0)))
         except (KeyError, TypeError, ValueError, OverflowError):
-            raise SettingsError(
-                f"there is no fault {asked.get('number')}; see pwire proxy ctl list"
-            ) from None
+            raise SettingsError(f"there is no fault {asked.get('number')}; see ctl list") from None
         running.note(f"fault #{asked['number']} was removed")
     elif do == "clear":
         faults.clear()

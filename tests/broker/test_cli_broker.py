@@ -294,4 +294,4 @@ def test_ctl_says_what_is_wrong(tmp_path: Path) -> None:
             assert done.returncode == EXIT_USAGE
             assert done.stderr.startswith(f"pwire: {text}")
     done = run("broker", "ctl", "state", home=tmp_path)
-    assert done.stderr == "pwire: no broker is running on this machine\n"
+    assert done.stderr == "pwire: no broker is running on this machine; pwire broker starts one\n"

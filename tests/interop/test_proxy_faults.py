@@ -382,6 +382,6 @@ def test_control(broker: Broker, topic: str, pwire: Pwire, client: Client, tmp_p
         assert ctl("list") == []
         done = pwire("proxy", "ctl", "remove", "--control", path, 1, url="")
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == "pwire: there is no fault 1; see pwire proxy ctl list\n"
+        assert done.stderr == "pwire: there is no fault 1; see ctl list\n"
         assert proxy.interrupt() == 0, proxy.said
     assert len(proxy.frames("SEND_RECEIPT")) > 200

@@ -164,6 +164,7 @@ def renewed(run: Running) -> None:
     run.until(lambda: {frame["connection"] for frame in frames(run, "AUTH_RESPONSE")} == connections)
 
 
+@pytest.mark.slow
 def test_token_is_renewed(pwire: Pwire, secure: Broker, topic: str, tmp_path: Path) -> None:
     """What runs when its token expires gives the new one, and goes on over the same connections."""
     path = tmp_path / "token"
@@ -201,6 +202,7 @@ def test_token_is_renewed(pwire: Pwire, secure: Broker, topic: str, tmp_path: Pa
     assert not [text for text in shown if holds_secret(text, old) or holds_secret(text, new)]
 
 
+@pytest.mark.slow
 def test_token_that_is_not_renewed(pwire: Pwire, secure: Broker, topic: str) -> None:
     """What has no new token when its own expires ends, with the broker's words."""
     token = secure.token("client", LIVES)
@@ -211,6 +213,7 @@ def test_token_that_is_not_renewed(pwire: Pwire, secure: Broker, topic: str) -> 
     assert "Traceback" not in run.said
 
 
+@pytest.mark.slow
 def test_token_file_that_is_gone_for_a_moment(
     pwire: Pwire, secure: Broker, topic: str, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""`pwire broker`: an embedded Pulsar broker, which is up in a blink."""
+"""`pwire broker`: an embedded Pulsar broker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _LOOK: Final = 0.5  # seconds between two looks at the parent, where it cannot be waited for
 
-app = typer.Typer(name="broker", cls=Group, help="Run an embedded Pulsar broker: up in a blink, for tests.")
+app = typer.Typer(name="broker", cls=Group, help="Run an embedded Pulsar broker, for tests and development.")
 app.add_typer(ctl.app, name="ctl")
 
 
@@ -43,7 +43,7 @@ def broker(
     watching: WatchOptions,
     injecting: InjectOptions,
 ) -> None:
-    """Run an embedded Pulsar broker: up in a blink, for tests."""
+    """Run an embedded Pulsar broker, for tests and development."""
     if context.invoked_subcommand is None:
         with console.errors_reported():
             raise SystemExit(_run(place, data, watching, injecting.faults))

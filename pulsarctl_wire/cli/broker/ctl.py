@@ -57,7 +57,9 @@ class BrokerSelector:
         if len(found) != 1:
             names = ", ".join(path.stem.removeprefix("broker-") for path in found)
             several = f"several brokers are running (ports {names}): choose one with --port"
-            console.fail(several if found else "no broker is running on this machine")
+            console.fail(
+                several if found else "no broker is running on this machine; pwire broker starts one"
+            )
         return found[0]
 
 

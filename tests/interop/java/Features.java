@@ -266,7 +266,7 @@ public class Features {
     static void delayed(PulsarClient client, String topic) throws Exception {
         try (Consumer<byte[]> consumer = consumer(client, topic).subscribe();
              Producer<byte[]> producer = producer(client, topic).create()) {
-            producer.newMessage().value("later".getBytes()).deliverAfter(1, TimeUnit.SECONDS).send();
+            producer.newMessage().value("later".getBytes()).deliverAfter(2500, TimeUnit.MILLISECONDS).send();
             producer.send("now".getBytes());
             check(receive(consumer).equals("now"), "order");
             check(receive(consumer).equals("later"), "order");
