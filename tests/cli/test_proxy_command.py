@@ -441,7 +441,7 @@ def test_ctl_changes_the_faults_of_a_running_proxy() -> None:
             assert proxy.ctl("remove", "1").returncode == 0
             proxy.err.line(TIMED + "fault #1 was removed$")
             session.talk([(False, PING)])
-            _refused(proxy.ctl("remove", "1"), EXIT_USAGE, "there is no fault 1", "pwire proxy ctl list")
+            _refused(proxy.ctl("remove", "1"), EXIT_USAGE, "there is no fault 1", "ctl list")
             _refused(proxy.ctl("add", "nonsense"), EXIT_USAGE, "nonsense", "drop")
             _refused(proxy.ctl("add", "drop filter=((("), EXIT_USAGE, "drop: filter (((")
             assert proxy.ctl("clear").returncode == 0
