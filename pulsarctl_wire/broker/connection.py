@@ -99,6 +99,7 @@ class Connection:
         self.consumers: dict[int, Any] = {}  # Consumer or Opening
         self.pending = 0
         """SENDs that are being stored."""
+        self._most_pending = self.settings.maxPendingPublishRequestsPerConnection
         self._told_closed: dict[int, int] = {}  # producers that we closed -> when SENDs are wrong again
         self._held_until = 0
         self._probe: Completion[bool] | None = None
@@ -429,7 +430,11 @@ class Connection:
     def publishing(self, change: int) -> None:
         """The number of SENDs that are being stored has changed: too many are a reason not to read more."""
         self.pending += change
-        most = self.settings.maxPendingPublishRequestsPerConnection
+        if self.throttled or self.pending >= self._most_pending:
+            self._throttle()
+
+    def _throttle(self) -> None:
+        most = self._most_pending
         throttled = self.pending >= most if not self.throttled else self.pending > most // 2
         throttled = throttled or self._held_until > self.scheduler.ticks
         if throttled != self.throttled:
@@ -439,8 +444,8 @@ class Connection:
     def hold(self, seconds: float) -> None:
         """Do not read from the client for a while."""
         self._held_until = max(self._held_until, self.scheduler.ticks + int(seconds * 1e9))
-        self.scheduler.later(seconds, lambda: self.publishing(0))
-        self.publishing(0)
+        self.scheduler.later(seconds, self._throttle)
+        self._throttle()
 
     def set_writable(self, writable: bool) -> None:
         """Whether the client reads fast enough."""

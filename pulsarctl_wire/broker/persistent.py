@@ -8,7 +8,7 @@ from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
 from pulsarctl_wire.broker.cursor import Cursor, load_cursor
 from pulsarctl_wire.broker.journal import Row
 from pulsarctl_wire.broker.log import Entry, Ledger, Log, Position, messages_in
-from pulsarctl_wire.broker.policies import Limiter, Quota, limit, policy, publish_rate, quotas, retention
+from pulsarctl_wire.broker.policies import Limiter, Quota, limit, quotas, retention
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.subscription import Subscription
@@ -52,8 +52,6 @@ class PersistentTopic(Topic):
         sequences = self.journal.table(f"sequences/{self.log.number}")
         self._sequences: dict[str, int] = {name: each["last"] for name, each in sequences.items()}
         self._fresh = False
-        self._rules_at = -1
-        self._judges = self._limits_rate = False
         self.transactions = Buffer(self)
         self.compaction = Compaction(self)
         self.dispatch_limiter = Limiter(self.scheduler)
@@ -104,9 +102,8 @@ class PersistentTopic(Topic):
         highest = command.highest_sequence_id
         if not command.HasField("highest_sequence_id") or highest < sequence:
             highest = 0
-        if self._rules_at != self.scheduler.ticks:
-            self._renew_rules()
-        judged = self._judges and not command.marker
+        rules = self.rules
+        judged = rules.deduplicates and not command.marker
         if judged and self._is_duplicate(producer, sequence, highest, frame):
             return
         data, at = frame.raw[tail_at:], 0
@@ -124,17 +121,12 @@ class PersistentTopic(Topic):
         producer.bytes_in += len(data)
         self.messages_in += count
         self.bytes_in += len(data)
-        position = self.log.position(index)
-        self.journal.when_synced(self._stored, producer, sequence, highest, index, position)
-        if self._limits_rate:
+        ledger = self.log.ledgers[-1]
+        ids = ledger.id, index - ledger.first
+        self.journal.when_synced(self._stored, producer, sequence, highest, index, *ids)
+        if rules.limits_rate:
             self.limit_rate(producer, count, len(data))
         self._roll_if_full()
-
-    def _renew_rules(self) -> None:
-        """Look the policies up that matter for each SEND; those that come together share them."""
-        self._rules_at = self.scheduler.ticks
-        self._judges = self.deduplicates
-        self._limits_rate = max(publish_rate(self)) > 0
 
     def append_own(self, data: bytes, metadata: MessageMetadata) -> int:
         """Add an entry of the broker's own, such as a marker. Returns its index."""
@@ -143,9 +135,9 @@ class PersistentTopic(Topic):
         return index
 
     def _stored(
-        self, producer: Producer, sequence: int, highest: int, index: int, position: Position
+        self, producer: Producer, sequence: int, highest: int, index: int, ledger: int, entry: int
     ) -> None:
-        producer.receipt(sequence, highest, *position)
+        producer.receipt(sequence, highest, ledger, entry)
         self._durable(index)
 
     def _durable(self, index: int) -> None:
@@ -224,15 +216,9 @@ class PersistentTopic(Topic):
 
     # -- deduplication
 
-    @property
-    def deduplicates(self) -> bool:
-        """Whether a sequence id that a producer has sent before is refused."""
-        own = policy(self, "deduplication")
-        return self.settings.brokerDeduplicationEnabled if own is None else bool(own)
-
     def last_sequence(self, producer_name: str) -> int:
         """The highest sequence id stored from a producer; -1 if unknown."""
-        return self._sequences.get(producer_name, -1) if self.deduplicates else -1
+        return self._sequences.get(producer_name, -1) if self.rules.deduplicates else -1
 
     def _is_duplicate(self, producer: Producer, sequence: int, highest: int, frame: Frame) -> bool:
         """Answer a SEND that was stored before, or is being stored; otherwise note its sequence ids."""

@@ -112,6 +112,36 @@ class Rate(NamedTuple):
     bytes: float
 
 
+class SendRules(NamedTuple):
+    """What policies mean for each SEND. `longest_delay_ms` is 0 if there is no limit to delays."""
+
+    encrypted: bool
+    longest_delay_ms: int
+    deduplicates: bool
+    limits_rate: bool
+
+
+def send_rules(topic: "Topic") -> SendRules:
+    """The rules for SENDs to a topic."""
+    return SendRules(
+        needs_encryption(topic),
+        topic.settings.delayedDeliveryMaxDelayInMillis,
+        deduplicates(topic),
+        max(publish_rate(topic)) > 0,
+    )
+
+
+def needs_encryption(topic: "Topic") -> bool:
+    """Whether every message must be encrypted."""
+    return bool(policy(topic, "encryption")) or topic.settings.encryptionRequireOnProducer
+
+
+def deduplicates(topic: "Topic") -> bool:
+    """Whether a sequence id that a producer has sent before is refused."""
+    own = policy(topic, "deduplication")
+    return topic.settings.brokerDeduplicationEnabled if own is None else bool(own)
+
+
 def publish_rate(topic: "Topic") -> Rate:
     """How fast a topic may be published to."""
     found = policy(topic, "publish rate") or {}

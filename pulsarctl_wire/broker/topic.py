@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsarctl_wire.broker.journal import Journal
-from pulsarctl_wire.broker.policies import Limiter, limit, policy, publish_rate
+from pulsarctl_wire.broker.policies import Limiter, SendRules, limit, policy, publish_rate, send_rules
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.scheduler import Completion, Scheduler
@@ -43,6 +43,8 @@ class Topic:
         self.policies: dict[str, Any] = {}
         self.last_active_ms = self.scheduler.time_ms
         self._limiter = Limiter(self.scheduler)
+        self._rules_at = -1
+        self._rules = SendRules(False, 0, False, False)
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Any] = {}
         self.closed = False
@@ -77,17 +79,20 @@ class Topic:
 
     def check_producer(self, encrypted: bool) -> None:
         """Raises Refused if the topic takes no such producers."""
-        if self.needs_encryption and not encrypted:
+        if self.rules.encrypted and not encrypted:
             raise Refused("MetadataError", f"Encryption is required in {self.name.full}")
 
     @property
-    def needs_encryption(self) -> bool:
-        """Whether every message must be encrypted."""
-        return bool(policy(self, "encryption")) or self.settings.encryptionRequireOnProducer
+    def rules(self) -> SendRules:
+        """The rules for SENDs; those that come together share them."""
+        if self._rules_at != self.scheduler.ticks:
+            self._rules_at, self._rules = self.scheduler.ticks, send_rules(self)
+        return self._rules
 
     def policies_changed(self) -> None:
         """A policy of the topic or of its namespace was changed."""
         self.policies = self.broker.cluster.namespaces.topic_policies(self.name)
+        self._rules_at = -1
 
     def limit_rate(self, producer: Producer, messages: int, size: int) -> None:
         """Messages were published: if that is too fast, the producer's connection is not read for a while."""

@@ -278,7 +278,7 @@ async def _add_stored(topic: PersistentTopic, told: dict[str, Any], request: Req
         "earliestMsgPublishTimeInBacklogs": min(filter(None, times), default=0),
         "ongoingTxnCount": len(topic.journal.table(f"txn-open/{topic.log.number}")),
         "abortedTxnCount": len(topic.journal.table(f"txn-aborted/{topic.log.number}")),
-        "deduplicationStatus": "Enabled" if topic.deduplicates else "Disabled",
+        "deduplicationStatus": "Enabled" if topic.rules.deduplicates else "Disabled",
     }
 
 

@@ -112,11 +112,9 @@ def send(connection: Connection, body: CommandSend, frame: Frame) -> None:
         and not connection.settings.transactionCoordinatorEnabled
     ):
         it.error(body.sequence_id, highest, "NotAllowedError", "Transaction buffer disable!")
-    elif it.topic.needs_encryption and not _is_encrypted(frame):
+    elif it.topic.rules.encrypted and not _is_encrypted(frame):
         it.error(body.sequence_id, highest, "MetadataError", "Messages must be encrypted")
-    elif (longest := connection.settings.delayedDeliveryMaxDelayInMillis) and _delay(
-        connection, frame
-    ) > longest:
+    elif (longest := it.topic.rules.longest_delay_ms) and _delay(connection, frame) > longest:
         text = f"Exceeds max allowed delivery delay of {longest} milliseconds"
         it.error(body.sequence_id, highest, "NotAllowedError", text)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -184,6 +185,8 @@ async def _serve(run: _Run, faults: Faults | None, watched: Watched | None) -> N
         listening = await _control(running, run.injecting.control)
         with suppress(OSError):  # stdout or stderr may be closed
             _announce(running, place)
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 100)  # SENDs come and go, and make no cycles
         await over.wait()
         for number in ENDING:
             loop.remove_signal_handler(number)  # a second one ends it at once
