@@ -34,6 +34,8 @@ COMPILED = (
     "wire/walk",
     *("capture/packets", "capture/halves", "capture/reassembly", "capture/files", "capture/sources"),
     *("pipeline/decode", "stats/counting", "table/builder", "table/columns"),
+    *("broker/connection", "broker/journal", "broker/log", "broker/persistent", "broker/policies"),
+    *("broker/producer", "broker/scheduler", "broker/topic", "broker/volatile", "broker/handlers/producing"),
     *("record", "render/plan", "render/line", "render/jsonl"),
 )
 """Modules to compile; their classes that others inherit from must be marked (docs/architecture.md)."""

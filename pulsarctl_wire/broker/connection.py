@@ -366,7 +366,7 @@ class Connection:
         message.consumer_id = consumer.id
         message_id = message.message_id
         message_id.ledgerId, message_id.entryId = position
-        message_id.partition = consumer.subscription.topic.partition
+        message_id.partition = consumer.partition
         if redelivered:
             message.redelivery_count = redelivered
         if ack_set:

@@ -37,6 +37,7 @@ class Consumer:
         self.subscription = subscription
         self.id: int = command.consumer_id
         self.name: str = connection.text(command.consumer_name)
+        self.partition: int = subscription.topic.partition
         self.kind: int = command.subType
         self.priority: int = command.priority_level
         self.durable: bool = command.durable

@@ -13,7 +13,7 @@ from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.subscription import Subscription
 from pulsarctl_wire.broker.topic import Topic
-from pulsarctl_wire.broker.transactions import Buffer
+from pulsarctl_wire.broker.transactions import Buffer, id_of
 from pulsarctl_wire.wire.frame import MAGIC_BROKER_ENTRY, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BrokerEntryMetadata,
@@ -100,7 +100,7 @@ class PersistentTopic(Topic):
             return  # the producer is being told
         sequence = command.sequence_id
         highest = command.highest_sequence_id
-        if not command.HasField("highest_sequence_id") or highest < sequence:
+        if highest < sequence:
             highest = 0
         rules = self.rules
         judged = rules.deduplicates and not command.marker
@@ -114,8 +114,9 @@ class PersistentTopic(Topic):
             data, at = added + data, len(added)
         metadata = frame.metadata if not frame.partial else None
         index = self.log.append(data, metadata, at)
-        if command.HasField("txnid_most_bits") and command.HasField("txnid_least_bits"):
-            self.transactions.sent((command.txnid_most_bits, command.txnid_least_bits), index)
+        txn = id_of(command)
+        if txn is not None:
+            self.transactions.sent(txn, index)
         producer.begun()
         producer.messages_in += count
         producer.bytes_in += len(data)

@@ -27,6 +27,8 @@ from pulsarctl_wire.wire.frame import build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     TXN_ABORT,
     TXN_COMMIT,
+    CommandAck,
+    CommandSend,
     MessageIdData,
     MessageMetadata,
 )
@@ -43,6 +45,13 @@ COORDINATORS: Final = 1
 
 Id = tuple[int, int]
 """A transaction's id: most and least significant bits; the former is the coordinator's number."""
+
+
+def id_of(command: CommandSend | CommandAck) -> Id | None:
+    """The transaction that a SEND or ACK is part of; None if it is in none."""
+    if command.HasField("txnid_least_bits") and command.HasField("txnid_most_bits"):
+        return command.txnid_most_bits, command.txnid_least_bits
+    return None
 
 
 def key_of(txn: Id) -> str:

@@ -126,7 +126,11 @@ class VolatileSubscription:
     def ack(self, consumer: Consumer, ids: Any) -> None:
         """There is nothing to acknowledge."""
 
-    ack_until = redeliver = ack
+    def ack_until(self, consumer: Consumer, ids: Any) -> None:
+        """There is nothing to acknowledge."""
+
+    def redeliver(self, consumer: Consumer, ids: Any) -> None:
+        """There is nothing to send again."""
 
 
 class VolatileTopic(Topic):

@@ -11,6 +11,7 @@ from pulsarctl_wire.broker.handlers.lookups import topic_of
 from pulsarctl_wire.broker.log import Position
 from pulsarctl_wire.broker.persistent import PersistentTopic
 from pulsarctl_wire.broker.refusal import Refused, Violation
+from pulsarctl_wire.broker.transactions import Id, id_of
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe, ServerError
 
@@ -81,9 +82,10 @@ def ack(connection: Connection, body: CommandAck, frame: Frame) -> None:
     it = _consumer(connection, body.consumer_id)
     if it is None:
         return
-    if body.HasField("txnid_most_bits") and body.HasField("txnid_least_bits"):
+    txn = id_of(body)
+    if txn is not None:
         try:
-            _ack_in_transaction(it, body)
+            _ack_in_transaction(it, txn, body)
         except Refused as refused:
             error = {"error": ServerError.Value(refused.code), "message": str(refused)}
             if body.HasField("request_id"):
@@ -97,9 +99,8 @@ def ack(connection: Connection, body: CommandAck, frame: Frame) -> None:
         connection.cluster.journal.when_synced(_acked, connection, body.consumer_id, body.request_id)
 
 
-def _ack_in_transaction(it: Consumer, body: CommandAck) -> None:
+def _ack_in_transaction(it: Consumer, txn: Id, body: CommandAck) -> None:
     pending = it.subscription.transactions
-    txn = body.txnid_most_bits, body.txnid_least_bits
     if body.ack_type == CommandAck.Cumulative:
         pending.ack_until(txn, body.message_id)
     else:

@@ -7,6 +7,7 @@ from pulsarctl_wire.broker.connection import Connection, Opening, Waiting
 from pulsarctl_wire.broker.handlers.lookups import topic_of
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused, Violation
+from pulsarctl_wire.broker.transactions import id_of
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandProducer, CommandSend
 from pulsarctl_wire.wire.state import NO_REQUEST
@@ -100,17 +101,13 @@ def send(connection: Connection, body: CommandSend, frame: Frame) -> None:
     tail_at = 8 + frame.command_size
     if len(frame.raw) == tail_at:
         raise Violation("SEND without an entry")
-    highest = body.highest_sequence_id if body.HasField("highest_sequence_id") else 0
+    highest = body.highest_sequence_id
     if frame.checksum == "invalid":
         it.error(body.sequence_id, highest, "ChecksumError", "Checksum failed on the broker")
     elif body.HasField("message_id"):
         text = "Only shadow topic supports sending messages with messageId"
         it.error(body.sequence_id, highest, "NotAllowedError", text)
-    elif (
-        body.HasField("txnid_most_bits")
-        and body.HasField("txnid_least_bits")
-        and not connection.settings.transactionCoordinatorEnabled
-    ):
+    elif id_of(body) is not None and not connection.settings.transactionCoordinatorEnabled:
         it.error(body.sequence_id, highest, "NotAllowedError", "Transaction buffer disable!")
     elif it.topic.rules.encrypted and not _is_encrypted(frame):
         it.error(body.sequence_id, highest, "MetadataError", "Messages must be encrypted")
