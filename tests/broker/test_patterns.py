@@ -29,43 +29,39 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_the_automaton_matches_as_re_does(pattern: str) -> None:
-    quick, ours = re.compile(pattern), Pattern(pattern)
-    ours._is_harmless = False
+def test_what_matches(pattern: str) -> None:
     texts = [text for text in TEXTS if len(text) < 20 or not any(it in pattern for it in (")+", ")*"))]
-    assert ours.select(texts) == [quick.fullmatch(text) is not None for text in texts]
+    assert Pattern(pattern).select(texts) == [re.fullmatch(pattern, text) is not None for text in texts]
 
 
 @given(st.text("ab(|)*+?.[]^$", max_size=10), st.text("ab", max_size=8))
 def test_any_pattern(pattern: str, text: str) -> None:
     try:
-        quick = re.compile(pattern)
+        plain = re.compile(pattern)
+        ours = Pattern(pattern)
     except re.error:
         return
-    try:
-        ours = Pattern(pattern)
-    except TooMuch:
-        return
-    ours._is_harmless = False
-    assert ours.select([text]) == [quick.fullmatch(text) is not None]
+    assert ours.select([text]) == [plain.fullmatch(text) is not None]
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(a+)+$", "(a|a)*b", "(a|aa)+b", "(.*)*c", "(a*a*)*b", "(?=(a+)+b).*", "a?" * 25 + "a" * 25]
+    "pattern", ["(a+)+b", "(a|aa)+b", "(a{1,30}){1,30}b", "(.*)*c", "(?=(a+)+b).*", ".*(?=.*.*.*.*b).*"]
 )
-def test_bombs_take_no_time(pattern: str) -> None:
-    wanted = "b" not in pattern and "c" not in pattern
-    assert Pattern(pattern).select(["a" * 5_000, "a" * 40]) == [wanted and "?" not in pattern, wanted]
-
-
-def test_a_list_of_bombs_is_given_up() -> None:
-    found = Pattern(".*(?=.*.*.*.*b).*").select(["a" * 5_000] * 1000)
-    assert not any(found)
+def test_bombs_match_nothing(pattern: str) -> None:
+    assert not any(Pattern(pattern).select(["a" * 5_000] * 100))
 
 
 @pytest.mark.parametrize(
-    "pattern", ["((((a{999}){999}){999}){999}){999}", "((((){999}){999}){999}){999}", r"(a)\1"]
+    "pattern", ["(((a{999}){999}){999}){999}", "a{1001}", "(" * 2_000 + ")" * 2_000, "a" * 5_001]
 )
-def test_what_is_not_supported(pattern: str) -> None:
+def test_what_is_too_large(pattern: str) -> None:
     with pytest.raises(TooMuch):
+        Pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(", "a**", "(?R)", "(?&x)", "(?(1)a|b)", "(?:a){e<=1}", "(?P>x)", "(?1)"]
+)
+def test_what_is_wrong(pattern: str) -> None:
+    with pytest.raises(re.error):
         Pattern(pattern)
