@@ -96,7 +96,7 @@ class ForwardOptions:
 class WatchOptions:
     """What to show, record and count of the traffic."""
 
-    tap: bool = flag("--tap", "Show the forwarded frames.", TAP)
+    tap: bool = flag("--tap", "Show the decoded frames.", TAP)
     output: Output = option("-o --output", "Output format of the tap.", TAP, default="line")
     selecting: SelectOptions = group(
         SelectOptions, TAP, expression="Show matching frames, as in decode.", commands="As in decode."
