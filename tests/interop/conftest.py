@@ -1,7 +1,7 @@
 """Brokers for the tests of this directory, each started when the first test asks for it.
 
-They are embedded ones, or with `--real-brokers` real ones. Marked `interop` is what needs Java, which a real
-broker does, and so do clusters and the Java client.
+They are embedded ones, or with `--real-brokers` real ones. Marked `interop` is what needs Java or Go: real
+brokers, clusters, and the clients of these languages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _SETTINGS = ("PULSAR_", "PWIRE_")
 _PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
 BrokerKind = type[Embedded] | type[Standalone]
 _P = TypeVar("_P", bound=Pulsar)
-_JAVA = {"obtainable", "cluster"}  # fixtures
+_INTEROP = {"obtainable", "cluster", "go"}  # fixtures
+_GO = Path(__file__).with_name("go")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -48,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             real = item.get_closest_marker("real")
             if real and not config.getoption("real_brokers"):
                 item.add_marker(pytest.mark.skip(reason=f"needs a real broker: {real.args[0]}"))
-            if real or config.getoption("real_brokers") or not _JAVA.isdisjoint(fixtures):
+            if real or config.getoption("real_brokers") or not _INTEROP.isdisjoint(fixtures):
                 item.add_marker(pytest.mark.interop)
             item.add_marker(pytest.mark.timeout(LIMIT))
             uses = [name for name in ("cluster", "secure") if name in fixtures]
@@ -75,6 +76,24 @@ def obtainable() -> None:
         java()
     except Unavailable as reason:
         pytest.skip(str(reason))
+
+
+Go = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def go() -> Go:
+    """Runs a command of `go`, in the module in go/ or at another place; its stdout. Skips without Go."""
+    if not shutil.which("go"):
+        pytest.skip("no go on PATH")
+
+    def run(*words: str, place: Path = _GO) -> str:
+        environment = {**os.environ, "CGO_ENABLED": "0"}  # no C compiler is needed then
+        done = subprocess.run(["go", *words], cwd=place, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
 @pytest.fixture(scope="session")
