@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -27,6 +28,109 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none
 
     from pulsarctl_wire.broker.running import Plan, Running
+    from pulsarctl_wire.faults.lanes import Faults
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AsyncBroker:
+    """What can be done to a running `Broker`, as coroutines for tests with an event loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def ask(self, do: str, /, **request: object) -> dict[str, Any]:
+        """Any request of `broker/control.py`; returns the answer."""
+        return await asyncio.wrap_future(self._broker._submit(self._answer(do, request)))
+
+    async def _answer(self, do: str, request: dict[str, object]) -> dict[str, Any]:
+        from pulsarctl_wire.broker.control import answer
+
+        running = self._broker._running
+        assert running is not None
+        return await answer(running.server, {"do": do, **request})
+
+    async def advance(self, seconds: float) -> None:
+        """Move the broker's clock forward: what is due by then happens, in order."""
+        await self.ask("advance", seconds=seconds)
+
+    async def housekeeping(self) -> None:
+        """Apply expiry, quotas and retention now, and delete what nobody has used for long enough."""
+        await self.ask("housekeeping")
+
+    async def compact(self, topic: str) -> None:
+        """Compact a topic."""
+        await self.ask("compact", topic=topic)
+
+    async def unload(self, topic: str) -> None:
+        """Close a topic: its clients are told to connect again."""
+        await self.ask("unload", topic=topic)
+
+    async def terminate(self, topic: str) -> tuple[int, int]:
+        """Let a topic take no more messages. Returns ledger and entry of the last one."""
+        ledger, entry = (await self.ask("terminate", topic=topic))["last"]
+        return ledger, entry
+
+    async def cut(self, connection: int | None = None) -> int:
+        """End a connection, or all of them, without a word. Returns how many."""
+        number: int = (await self.ask("cut", connection=connection))["connections"]
+        return number
+
+    async def move(self, topic: str, broker: int) -> None:
+        """Give a topic's bundle to another broker of a cluster; its clients are told."""
+        await self.ask("move", topic=topic, broker=broker)
+
+    async def kill_broker(self, broker: int) -> None:
+        """Have a broker of a cluster die: its connections end, and others take its topics."""
+        await self.ask("kill", broker=broker)
+
+    async def start_broker(self, broker: int) -> None:
+        """Start a broker again that was killed, at the same ports."""
+        await self.ask("start", broker=broker)
+
+    async def add_fault(self, fault: str) -> int:
+        """Add a fault, as for --fault: "drop command=SEND_RECEIPT nth=1". Returns its number."""
+        number: int = (await self.ask("fault-add", fault=fault))["number"]
+        return number
+
+    async def faults(self) -> list[dict[str, Any]]:
+        """The faults: number, text, how many frames matched and were hit."""
+        found: list[dict[str, Any]] = (await self.ask("fault-list"))["faults"]
+        return found
+
+    async def wait_for_fault(self, number: int, hits: int = 1, timeout: float = 30.0) -> int:
+        """Wait until a fault has hit so many frames since it was added. Returns how many it has.
+
+        Raises RequestTimeout if that takes longer than `timeout` (seconds).
+        """
+        request = {"number": number, "hits": hits, "timeout": timeout}
+        found: int = (await self.ask("fault-wait", **request))["hits"]
+        return found
+
+    async def remove_fault(self, number: int) -> None:
+        """Remove a fault."""
+        await self.ask("fault-remove", number=number)
+
+    async def clear_faults(self) -> None:
+        """Remove all faults."""
+        await self.ask("fault-clear")
+
+    async def state(self) -> dict[str, Any]:
+        """Connections, topics, subscriptions and consumers, as in `pwire broker ctl state`."""
+        return await self.ask("state")
+
+
+def _blocking(
+    call: Callable[Concatenate[AsyncBroker, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Broker, P], T]:
+    """The method of `Broker` that waits for a coroutine of its `aio`."""
+
+    @wraps(call)
+    def wait(broker: Broker, /, *args: P.args, **named: P.kwargs) -> T:
+        return broker._submit(call(broker.aio, *args, **named)).result()
+
+    return wait
 
 
 class Broker:
@@ -37,7 +141,8 @@ class Broker:
     start. Ports are free ones, unless given. With `tls`, there are TLS ports too.
 
     The broker runs in a thread with an event loop of its own, so the methods may be called from any thread.
-    They raise SettingsError if something cannot be done, such as unloading a topic that does not exist.
+    They raise SettingsError if something cannot be done, such as unloading a topic that does not exist. `aio`
+    has those from `ask` to `state` as coroutines.
     """
 
     def __init__(
@@ -61,7 +166,6 @@ class Broker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self.aio = AsyncBroker(self)
-        """The same calls as coroutines, for tests with an event loop."""
 
     # -- starting and stopping
 
@@ -114,6 +218,7 @@ class Broker:
             over = asyncio.Event()
             try:
                 running = Running(plan, sockets, tls=tls)
+                running.server.new_faults = _new_faults
                 try:
                     await running.open()
                 except BaseException:
@@ -152,6 +257,13 @@ class Broker:
 
     async def __aexit__(self, *reason: object) -> None:
         await asyncio.to_thread(self.stop)
+
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine in the broker's event loop."""
+        if self._loop is None:
+            coroutine.close()
+            raise RuntimeError("the broker does not run")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     # -- where it is
 
@@ -204,97 +316,30 @@ class Broker:
 
     # -- what can be done to it
 
-    def ask(self, do: str, **request: object) -> dict[str, Any]:
-        """Any request of `broker/control.py`; returns the answer."""
-        return self._asked(do, request).result()
-
-    def _asked(self, do: str, request: dict[str, object]) -> Future[dict[str, Any]]:
-        if self._loop is None:
-            raise RuntimeError("the broker does not run")
-        return asyncio.run_coroutine_threadsafe(self._answer(do, request), self._loop)
-
-    async def _answer(self, do: str, request: dict[str, object]) -> dict[str, Any]:
-        from pulsarctl_wire.broker.control import answer
-
-        assert self._running is not None
-        return await answer(self._running.server, {"do": do, **request})
-
-    def advance(self, seconds: float) -> None:
-        """Move the broker's clock forward: what is due by then happens, in order."""
-        self.ask("advance", seconds=seconds)
-
-    def unload(self, topic: str) -> None:
-        """Close a topic: its clients are told to connect again."""
-        self.ask("unload", topic=topic)
-
-    def terminate(self, topic: str) -> tuple[int, int]:
-        """Let a topic take no more messages. Returns ledger and entry of the last one."""
-        ledger, entry = self.ask("terminate", topic=topic)["last"]
-        return ledger, entry
-
-    def cut(self, connection: int | None = None) -> int:
-        """End a connection, or all of them, without a word. Returns how many."""
-        number: int = self.ask("cut", connection=connection)["connections"]
-        return number
-
-    def move(self, topic: str, to: int) -> None:
-        """Give a topic's bundle to another broker of a cluster; its clients are told."""
-        self.ask("move", topic=topic, to=to)
-
-    def kill(self, broker: int) -> None:
-        """Have a broker of a cluster die: its connections end, and others take its topics."""
-        self.ask("kill", broker=broker)
-
-    def add_fault(self, fault: str) -> int:
-        """Add a fault, as for --fault: "drop command=SEND_RECEIPT nth=1". Returns its number."""
-        number: int = self.ask("add", fault=fault)["number"]
-        return number
-
-    def remove_fault(self, number: int) -> None:
-        """Remove a fault."""
-        self.ask("remove", number=number)
-
-    def faults(self) -> list[dict[str, Any]]:
-        """The faults: number, text, how many frames matched and were hit."""
-        found: list[dict[str, Any]] = self.ask("list")["faults"]
-        return found
-
-    def state(self) -> dict[str, Any]:
-        """Connections, topics, subscriptions and consumers, as in `pwire broker ctl state`."""
-        return self.ask("state")
+    ask = _blocking(AsyncBroker.ask)
+    advance = _blocking(AsyncBroker.advance)
+    housekeeping = _blocking(AsyncBroker.housekeeping)
+    compact = _blocking(AsyncBroker.compact)
+    unload = _blocking(AsyncBroker.unload)
+    terminate = _blocking(AsyncBroker.terminate)
+    cut = _blocking(AsyncBroker.cut)
+    move = _blocking(AsyncBroker.move)
+    kill_broker = _blocking(AsyncBroker.kill_broker)
+    start_broker = _blocking(AsyncBroker.start_broker)
+    add_fault = _blocking(AsyncBroker.add_fault)
+    faults = _blocking(AsyncBroker.faults)
+    wait_for_fault = _blocking(AsyncBroker.wait_for_fault)
+    remove_fault = _blocking(AsyncBroker.remove_fault)
+    clear_faults = _blocking(AsyncBroker.clear_faults)
+    state = _blocking(AsyncBroker.state)
 
 
-class AsyncBroker:
-    """The calls of a `Broker` as coroutines."""
+def _new_faults() -> Faults:
+    """Faults that can be limited to topics, and by filters."""
+    from pulsarctl_wire.cli.proxy.injecting import tester
+    from pulsarctl_wire.faults.lanes import Faults
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    async def ask(self, do: str, **request: object) -> dict[str, Any]:
-        """As `Broker.ask`."""
-        return await asyncio.wrap_future(self._broker._asked(do, request))
-
-    async def advance(self, seconds: float) -> None:
-        """As `Broker.advance`."""
-        await self.ask("advance", seconds=seconds)
-
-    async def unload(self, topic: str) -> None:
-        """As `Broker.unload`."""
-        await self.ask("unload", topic=topic)
-
-    async def terminate(self, topic: str) -> tuple[int, int]:
-        """As `Broker.terminate`."""
-        ledger, entry = (await self.ask("terminate", topic=topic))["last"]
-        return ledger, entry
-
-    async def cut(self, connection: int | None = None) -> int:
-        """As `Broker.cut`."""
-        number: int = (await self.ask("cut", connection=connection))["connections"]
-        return number
-
-    async def state(self) -> dict[str, Any]:
-        """As `Broker.state`."""
-        return await self.ask("state")
+    return Faults(0, tester)
 
 
 class _Outcome:

@@ -28,7 +28,7 @@ MAY_IMPORT = {
         *("errors", "wire", "views", "record", "render", "capture", "stats", "table", "pipeline", "spark"),
         *("net", "faults", "broker"),
     },
-    "testing": {"errors", "net", "broker"},
+    "testing": {"errors", "faults", "net", "broker", "cli"},
     "pytest_plugin": {"testing"},
 }
 ONLY_IN = {
@@ -51,7 +51,7 @@ ONLY_IN = {
     "sqlite3": {"broker"},
     "aiohttp": {"broker"},
 }
-BROKER_SHELLS = {"server.py", "storage.py", "http.py", "running.py", "control.py", "faulty.py"}
+BROKER_SHELLS = {"server.py", "storage.py", "http.py", "running.py", "control.py"}
 """The only modules of the broker with an event loop, sockets, threads, files and the time."""
 CLOCKLESS = {"wire", "views", "record", "faults", "render"}
 """Parts that ask for no time, no randomness (but faults, of a given seed) and no files."""

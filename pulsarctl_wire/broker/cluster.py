@@ -175,6 +175,10 @@ class Cluster:
             self._owners = {bundle: owner for bundle, owner in self._owners.items() if owner is not broker}
         self.scheduler.run()
 
+    def start(self, broker: Broker) -> None:
+        """A broker that died is there again; it owns nothing yet."""
+        broker.alive = True
+
     async def unload(self, namespace: str, bundle: str = "") -> None:
         """Close the topics of a namespace, or of one of its bundles; nobody owns them then."""
         for owned in [each for each in self._owners if each[0] == namespace]:

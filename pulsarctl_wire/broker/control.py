@@ -2,12 +2,15 @@
 
     {"do": "state"}                     connections, topics, subscriptions, … (sight.py)
     {"do": "advance", "seconds": 60}    {"time_ms": …}: the clock is moved, and what is due happens
+    {"do": "housekeeping"}              {}: expiry, quotas, retention and deletion of the unused, now
+    {"do": "compact", "topic": "t"}     {}: once it is compacted
     {"do": "unload", "topic": "t"}      {}: clients connect to it again
     {"do": "terminate", "topic": "t"}   {"last": [LEDGER, ENTRY]}
     {"do": "cut", "connection": 3}      {"connections": 1}: it ends without a word; without a number, all do
-    {"do": "move", "topic": "t", "to": 1}   {}: broker 1 owns the topic's bundle from now on
+    {"do": "move", "topic": "t", "broker": 1}   {}: broker 1 owns the topic's bundle from now on
     {"do": "kill", "broker": 1}         {}: it is gone at once
-    {"do": "add", "fault": "drop …"}    {"number": 2}; also list, remove, clear, as of the proxy
+    {"do": "start", "broker": 1}        {}: it is there again, at the same ports
+    {"do": "fault-add", …}              and others that are about faults (net/control.py)
 
 A unix socket takes them as lines (net/control.py), HTTP as POST /pwire/advance with a body {"seconds": 60}.
 """
@@ -18,14 +21,17 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from pulsarctl_wire.broker import housekeeping
 from pulsarctl_wire.broker.broker import AnyTopic, Broker
 from pulsarctl_wire.broker.names import InvalidName, parse_topic
 from pulsarctl_wire.broker.persistent import PersistentTopic
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.sight import state_of
-from pulsarctl_wire.errors import SettingsError, WireError
+from pulsarctl_wire.errors import RequestTimeout, SettingsError, WireError
+from pulsarctl_wire.net.control import FAULT_REQUESTS
 
 if TYPE_CHECKING:
+    from pulsarctl_wire.broker.running import Running
     from pulsarctl_wire.broker.server import Server
 
 PREFIX: Final = "/pwire/"
@@ -60,6 +66,23 @@ async def _advance(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]
     return {"time_ms": server.cluster.scheduler.time_ms}
 
 
+async def _housekeeping(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    for broker in server.cluster.brokers:
+        await server.run(housekeeping.run(broker))
+    return {}
+
+
+async def _compact(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    async def compact() -> None:
+        topic = _persistent(await _topic(server, asked))
+        if topic.compaction.status == "RUNNING":
+            raise SettingsError(f"{topic.name.full} is being compacted already")
+        await topic.compaction.run()
+
+    await server.run(compact())
+    return {}
+
+
 async def _unload(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
     async def unload() -> None:
         topic = await _topic(server, asked)
@@ -72,9 +95,7 @@ async def _unload(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
 async def _terminate(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
     async def terminate() -> list[int]:
         topic = await _topic(server, asked)
-        if not isinstance(topic, PersistentTopic):
-            raise SettingsError(f"{topic.name.full}: only persistent topics can be terminated")
-        return list(await topic.terminate())
+        return list(await _persistent(topic).terminate())
 
     return {"last": await server.run(terminate())}
 
@@ -85,6 +106,12 @@ async def _topic(server: "Server", asked: Mapping[str, Any]) -> AnyTopic:
     cluster = server.cluster
     owner = cluster.owner(name) or cluster.candidate(name)
     return await cluster.acquire(owner, name).topic(name, create=False)
+
+
+def _persistent(topic: AnyTopic) -> PersistentTopic:
+    if not isinstance(topic, PersistentTopic):
+        raise SettingsError(f"{topic.name.full} is not persistent")
+    return topic
 
 
 async def _cut(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +125,7 @@ async def _cut(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _move(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
-    name, to = parse_topic(str(asked.get("topic", ""))), _broker(server, asked.get("to"))
+    name, to = parse_topic(str(asked.get("topic", ""))), _broker(server, asked.get("broker"))
 
     async def move() -> None:
         await server.cluster.unload_bundle(name, to, tell=True)
@@ -111,17 +138,26 @@ async def _kill(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
     broker = _broker(server, asked.get("broker"))
     if sum(each.alive for each in server.cluster.brokers) == 1:
         raise SettingsError("the last broker cannot be killed: end pwire broker")
-    server.cluster.kill(broker)
-    server.flush()
+    await _running(server).kill(broker)
     return {}
 
 
-def _broker(server: "Server", number: object) -> Broker:
+async def _start(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    _running(server).start(_broker(server, asked.get("broker"), alive=False))
+    return {}
+
+
+def _running(server: "Server") -> "Running":
+    assert server.running is not None, "a server without ports of its own"
+    return server.running
+
+
+def _broker(server: "Server", number: object, *, alive: bool = True) -> Broker:
     brokers = server.cluster.brokers
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(brokers):
         raise SettingsError(f"there is no broker {number}; the last one is {len(brokers) - 1}")
-    if not brokers[number].alive:
-        raise SettingsError(f"broker {number} was killed")
+    if brokers[number].alive is not alive:
+        raise SettingsError(f"broker {number} was killed" if alive else f"broker {number} is running")
     return brokers[number]
 
 
@@ -130,18 +166,21 @@ async def _faults(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
 
     if server.faults is None:
         server.faults = server.new_faults()
-    return answer_faults(server, server.faults, asked)
+    return await answer_faults(server, server.faults, asked)
 
 
 _REQUESTS: Final[dict[str, Callable[["Server", Mapping[str, Any]], Awaitable[dict[str, Any]]]]] = {
     "state": _state,
     "advance": _advance,
+    "housekeeping": _housekeeping,
+    "compact": _compact,
     "unload": _unload,
     "terminate": _terminate,
     "cut": _cut,
     "move": _move,
     "kill": _kill,
-    **dict.fromkeys(("list", "add", "remove", "clear"), _faults),
+    "start": _start,
+    **dict.fromkeys(FAULT_REQUESTS, _faults),
 }
 
 
@@ -166,6 +205,8 @@ async def answer_http(
         if not isinstance(asked, dict):
             return 400, {"error": "the body must be a JSON object"}
         return 200, await answer(server, {**asked, "do": do})
+    except RequestTimeout as error:
+        return 408, {"error": str(error)}
     except WireError as error:
         return 404 if do not in _REQUESTS else 400, {"error": str(error)}
     except (ValueError, RecursionError):

@@ -3,16 +3,15 @@
     client ── frames ──► lane ── bytes ──► frames ──► core
            ◄── bytes ◄── lane ◄── frames ◄── bytes ──
 
-Delays follow the clock of the event loop, which `Server.advance` does not move.
+Delays follow the broker's clock.
 """
 
-import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol
 
+from pulsarctl_wire.broker.scheduler import Scheduler, Timer
 from pulsarctl_wire.faults.base import Action, Blackhole, Close, Note, Reset, Send, Wake
 from pulsarctl_wire.faults.lanes import FaultLane, Faults
 from pulsarctl_wire.wire.commands import build_command
@@ -23,6 +22,8 @@ from pulsarctl_wire.wire.stream import FrameStream
 
 MOST_DELAYED: Final = 4 * 1024 * 1024
 """Bytes that faults may delay in a direction before no more is taken from its source."""
+
+_ROUNDING: Final = 1e-6  # seconds: when a timer is due, its time has come in spite of rounding
 
 _PRIMING: Final = 1 << 63
 """Request ids of commands that the client sent before there were faults."""
@@ -43,15 +44,21 @@ class Ends(Protocol):
     def note(self, text: str) -> None:
         """Tell the user."""
 
-    def later(self, do: Callable[[], None]) -> None:
-        """Call `do` when time has passed, with the core around it."""
+    def flush(self) -> None:
+        """Look at the connection again: there may be room."""
 
 
 class FaultyConnection:
-    """Applies faults to both directions of a connection whose client used the service URL `url`."""
+    """Applies faults to both directions of a connection whose client used the service URL `url`.
 
-    def __init__(self, faults: Faults, connection: Connection, ends: Ends, limit: int, url: str) -> None:
+    Its frames have at most `limit` bytes.
+    """
+
+    def __init__(
+        self, faults: Faults, connection: Connection, ends: Ends, scheduler: Scheduler, limit: int, url: str
+    ) -> None:
         self.ends = ends
+        self.scheduler = scheduler
         self.blackholed = False
         self._connection = connection
         self._session = ExchangeState(connection, Knowledge())
@@ -77,7 +84,11 @@ class FaultyConnection:
         stream = FrameStream(self._connection, True)
         for number, (name, fields) in enumerate(opened):
             data = build_frame(build_command(name, request_id=_PRIMING + number, **fields))
-            self._track(stream.feed(data, time.time_ns()))
+            self._track(stream.feed(data, self._time_ns))
+
+    @property
+    def _time_ns(self) -> int:
+        return self.scheduler.time_ms * 1_000_000
 
     def _track(self, events: Iterable[Any]) -> list[Frame]:
         frames = [event for event in events if isinstance(event, Frame)]
@@ -91,11 +102,11 @@ class FaultyConnection:
 
     def sent(self, data: bytes) -> None:
         """The core has sent whole frames."""
-        for frame in self._track(self._from_core.feed(data, time.time_ns())):
+        for frame in self._track(self._from_core.feed(data, self._time_ns)):
             self.lanes[False].take(frame.raw, frame)
 
     def _into_core(self, data: bytes) -> None:
-        for event in self._to_core.feed(data, time.time_ns()):
+        for event in self._to_core.feed(data, self._time_ns):
             if not isinstance(event, Frame) or event.partial:
                 self.ends.break_off()
                 break
@@ -137,14 +148,18 @@ class _Lane:
         self._both = both
         self._faults = faults
         self._pass_on = pass_on
-        self._loop = asyncio.get_running_loop()
+        self._scheduler = both.scheduler
         self._delayed: deque[tuple[float, Callable[[], None], int]] = deque()
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._timers: set[Timer] = set()
         self._stopped = False
+
+    @property
+    def _now(self) -> float:
+        return self._scheduler.ticks / 1e9
 
     def take(self, data: bytes, frame: Frame | None) -> None:
         """Have faults act on a frame."""
-        self._act(self._faults.take(data, frame, self._loop.time()))
+        self._act(self._faults.take(data, frame, self._now))
 
     def renew(self) -> None:
         """The faults were changed: what those held back that are gone goes on."""
@@ -154,7 +169,7 @@ class _Lane:
 
     def flush(self) -> None:
         """Pass on everything that waits."""
-        self._act(self._faults.flush(self._loop.time()))
+        self._act(self._faults.flush(self._now))
         self._do_until(float("inf"))
 
     def _act(self, actions: list[Action]) -> None:
@@ -181,7 +196,7 @@ class _Lane:
 
     def later(self, at: float, do: Callable[[], None], size: int = 0) -> None:
         """Call `do` at a time, after everything that waits already."""
-        if not self._delayed and at <= self._loop.time():
+        if not self._delayed and at <= self._now:
             do()
             return
         if not self._delayed:
@@ -192,14 +207,15 @@ class _Lane:
     def _call_at(self, at: float, do: Callable[[], None]) -> None:
         def call() -> None:
             self._timers.discard(timer)
-            self._both.ends.later(do)
+            do()
+            self._both.ends.flush()
 
         if not self._stopped:
-            timer = self._loop.call_at(at, call)
+            timer = self._scheduler.later(max(at - self._now, 0) + _ROUNDING, call)
             self._timers.add(timer)
 
     def _due(self) -> None:
-        self._do_until(self._loop.time())
+        self._do_until(self._now)
         if self._delayed:
             self._call_at(self._delayed[0][0], self._due)
 

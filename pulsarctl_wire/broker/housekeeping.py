@@ -41,6 +41,8 @@ async def trim(broker: "Broker") -> None:
 
 async def check_quotas(broker: "Broker") -> None:
     """Act on backlogs that are beyond their quotas."""
+    if not broker.settings.backlogQuotaCheckEnabled:
+        return
     for topic in _topics(broker):
         for quota in policies.quotas(topic):
             if not await topic.exceeds(quota):
@@ -110,11 +112,17 @@ def _period(settings: "Settings", check: Check) -> float:
     if check is trim:
         return settings.retentionCheckIntervalInSeconds
     if check is check_quotas:
-        return settings.backlogQuotaCheckIntervalInSeconds if settings.backlogQuotaCheckEnabled else 0
+        return settings.backlogQuotaCheckIntervalInSeconds
     return settings.brokerDeleteInactiveTopicsFrequencySeconds
 
 
 CHECKS: Final[tuple[Check, ...]] = (expire, check_quotas, trim, delete_unused)
+
+
+async def run(broker: "Broker") -> None:
+    """Run all checks once."""
+    for check in CHECKS:
+        await check(broker)
 
 
 def start(broker: "Broker") -> None:

@@ -8,7 +8,7 @@ import asyncio
 import base64
 import errno
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +24,7 @@ from pulsarctl_wire.broker.storage import Memory, Sqlite
 from pulsarctl_wire.errors import InUse, SettingsError
 from pulsarctl_wire.net.frame_socket import Tap
 from pulsarctl_wire.net.settings import Address
-from pulsarctl_wire.net.sockets import ANY_HOST, TlsContext, bound
+from pulsarctl_wire.net.sockets import ANY_HOST, BACKLOG, TlsContext, bound
 
 _ADMIN: Final = "pulsarctl_wire.broker.http"
 
@@ -60,6 +60,12 @@ class Sockets(NamedTuple):
     http: socket.socket
     tls: socket.socket | None
     https: socket.socket | None
+
+    def close(self) -> None:
+        """Close those that are open."""
+        for sock in self:
+            if sock is not None:
+                sock.close()
 
 
 def bind(plan: Plan) -> list[Sockets]:
@@ -176,9 +182,7 @@ def _key(name: str, text: str, *, lines: bool = False) -> bytes:
 def close_all(sockets: list[Sockets]) -> None:
     """Close the sockets that are open."""
     for each in sockets:
-        for sock in each:
-            if sock is not None:
-                sock.close()
+        each.close()
 
 
 class Running:
@@ -203,8 +207,10 @@ class Running:
         keys = keys_of(plan.settings)
         storage = Memory() if plan.data is None else Sqlite(plan.data)
         self.server = Server(plan.settings, storage, plan.brokers, keys, tap=tap, note=note)
-        self._admin: set[asyncio.Task[None]] = set()
-        self._admin_sites: list[Any] = []
+        self.server.running = self
+        self._loading: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._admin_sites: list[tuple[Broker, Any]] = []
 
     @property
     def brokers(self) -> list[Broker]:
@@ -221,23 +227,57 @@ class Running:
         """Start serving. Raises SettingsError if a partitioned topic cannot be made."""
         for topic, partitions in self.plan.partitions.items():
             await self.server.run(self._partitioned(topic, partitions))
-        host = self.plan.advertised
-        for broker, sockets in zip(self.brokers, self._sockets, strict=True):
-            self.server.listen(broker, sockets.plain, host=host)
-            broker.http_url = f"http://{Address(host, sockets.http.getsockname()[1])}"
-            if sockets.tls is not None:
-                self.server.listen(broker, sockets.tls, self._tls, host)
-            if sockets.https is not None:
-                broker.https_url = f"https://{Address(host, sockets.https.getsockname()[1])}"
+        for broker in self.brokers:
+            self._open_ports(broker)
         if self.listeners:
             (broker,) = self.brokers
             broker.listeners = self.listeners
             broker.service_url, broker.service_url_tls = next(iter(self.listeners.values()))
-        loop = asyncio.get_running_loop()
-        for broker, sockets in zip(self.brokers, self._sockets, strict=True):
-            loop.add_reader(sockets.http, self._first, broker, sockets.http, None)
-            if sockets.https is not None:
-                loop.add_reader(sockets.https, self._first, broker, sockets.https, self._tls)
+
+    def _open_ports(self, broker: Broker) -> None:
+        plain, http, tls, https = self._sockets[broker.number]
+        host = self.plan.advertised
+        self.server.listen(broker, plain, host=host)
+        broker.http_url = f"http://{Address(host, http.getsockname()[1])}"
+        if tls is not None:
+            self.server.listen(broker, tls, self._tls, host)
+        if https is not None:
+            broker.https_url = f"https://{Address(host, https.getsockname()[1])}"
+        for sock, context in ((http, None), (https, self._tls)):
+            if sock is not None:
+                sock.listen(BACKLOG)
+                asyncio.get_running_loop().add_reader(sock, self._first, broker, sock, context)
+
+    async def _close_ports(self, broker: Broker) -> None:
+        await asyncio.gather(*self._loading, return_exceptions=True)
+        await self.server.stop_listening(broker)
+        for sock in self._sockets[broker.number]:
+            if sock is not None and sock.fileno() >= 0:
+                asyncio.get_running_loop().remove_reader(sock)
+        for owner, runner in list(self._admin_sites):
+            if owner is broker:
+                self._admin_sites.remove((owner, runner))
+                for site in list(runner.sites):
+                    await site.stop()
+                _spawn(runner.cleanup(), self._ending)  # may wait for the request that is carried out here
+
+    # -- brokers of a cluster
+
+    async def kill(self, broker: Broker) -> None:
+        """Let a broker die: its connections end without a word, and nobody listens at its ports."""
+        sockets = self._sockets[broker.number]
+        addresses = [None if sock is None else Address(*sock.getsockname()[:2]) for sock in sockets]
+        self.server.cluster.kill(broker)
+        self.server.flush()
+        await self._close_ports(broker)
+        sockets.close()
+        kept: list[Any] = [each and bound(each, listening=False) for each in addresses]
+        self._sockets[broker.number] = Sockets(*kept)
+
+    def start(self, broker: Broker) -> None:
+        """Start a broker that was killed, at the same ports."""
+        self.server.cluster.start(broker)
+        self._open_ports(broker)
 
     async def _partitioned(self, topic: str, partitions: int) -> None:
         """Have a partitioned topic, with so many partitions or more than it has."""
@@ -268,16 +308,13 @@ class Running:
 
     def _first(self, broker: Broker, sock: socket.socket, tls: TlsContext | None) -> None:
         """Somebody has connected to the admin API, for the first time."""
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(sock)
-        task = loop.create_task(self._serve_admin(broker, sock, tls))
-        self._admin.add(task)
-        task.add_done_callback(self._admin.discard)
+        asyncio.get_running_loop().remove_reader(sock)
+        _spawn(self._serve_admin(broker, sock, tls), self._loading)
 
     async def _serve_admin(self, broker: Broker, sock: socket.socket, tls: TlsContext | None) -> None:
         try:
             serve = import_module(_ADMIN).serve_http
-            self._admin_sites.append(await serve(self.server, broker, sock, ssl_context=tls))
+            self._admin_sites.append((broker, await serve(self.server, broker, sock, ssl_context=tls)))
         except Exception as error:  # nobody awaits this task
             self._note(f"the admin API cannot be served: {error}")
             sock.close()
@@ -286,14 +323,15 @@ class Running:
 
     async def close(self) -> None:
         """Stop serving; what was received is stored."""
-        loop = asyncio.get_running_loop()
-        for sockets in self._sockets:
-            for sock in (sockets.http, sockets.https):
-                if sock is not None and sock.fileno() >= 0:
-                    loop.remove_reader(sock)
-        await asyncio.gather(*self._admin, return_exceptions=True)
-        for site in self._admin_sites:
-            if site is not None:
-                await site.cleanup()
+        for broker in self.brokers:
+            await self._close_ports(broker)
+        await asyncio.gather(*self._ending, return_exceptions=True)
         await self.server.close()
         close_all(self._sockets)
+
+
+def _spawn(coroutine: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    """Run a coroutine in a task that is one of `tasks` until it is done."""
+    task = asyncio.get_running_loop().create_task(coroutine)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)

@@ -24,13 +24,14 @@ from pulsarctl_wire.net.frame_socket import FrameSocket, Tap
 from pulsarctl_wire.net.listener import Listener, Make
 from pulsarctl_wire.net.protocol import FrameProtocol
 from pulsarctl_wire.net.settings import Address
-from pulsarctl_wire.net.sockets import LINGER, TlsContext
+from pulsarctl_wire.net.sockets import BACKLOG, LINGER, TlsContext
 from pulsarctl_wire.wire import frame
 from pulsarctl_wire.wire.frame import FRAME_PADDING, Frame
 from pulsarctl_wire.wire.proxy_header import header_size, may_be_header, parse_header
 
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.faulty import FaultyConnection
+    from pulsarctl_wire.broker.running import Running
     from pulsarctl_wire.faults.lanes import Faults
 
 _EARLY: Final = 100
@@ -175,7 +176,8 @@ class Peer(FrameSocket):
 
             url = self._broker.service_url_tls if self._is_secure else self._broker.service_url
             limit = self.protocol._stream.limit
-            self.faulty = FaultyConnection(faults, self.connection, self, limit, url)
+            scheduler = self._server.cluster.scheduler
+            self.faulty = FaultyConnection(faults, self.connection, self, scheduler, limit, url)
             self.faulty.prime(self.state.producers, self.state.consumers)
         return self.faulty
 
@@ -209,13 +211,6 @@ class Peer(FrameSocket):
         """Tell the user about this connection."""
         self._server.note(f"connection {self.connection.index}: {text}")
 
-    def later(self, do: Callable[[], None]) -> None:
-        """Call `do`, when time has passed."""
-        self._server.set_time()
-        do()
-        self.flush()  # there may be room again
-        self._server.flush()
-
 
 class Server:
     """Runs a cluster in the current event loop. Its clock is `offset` ns ahead of the machine's.
@@ -244,7 +239,9 @@ class Server:
         now = time.perf_counter_ns(), time.time_ns()
         self.cluster = Cluster(settings, self.storage.rows(), self.storage.ends(), brokers, keys, now)
         self.peers: dict[Connection, Peer] = {}
-        self._listeners: list[Listener] = []
+        self.running: Running | None = None
+        """What has opened the ports, and can open them again."""
+        self._listeners: dict[Broker, list[Listener]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._in_work = 0
         self._quiet = asyncio.Event()
@@ -261,10 +258,10 @@ class Server:
 
         Clients are told `host`; by default the address itself.
         """
-        sock.listen(1024)
+        sock.listen(BACKLOG)
         sock.setblocking(False)
         listener = Listener(self.note, tls=tls)
-        self._listeners.append(listener)
+        self._listeners.setdefault(broker, []).append(listener)
 
         def admit() -> Make | None:
             return (lambda client: Peer(self, broker, client)) if broker.alive else None
@@ -277,6 +274,11 @@ class Server:
         else:
             broker.service_url_tls = f"pulsar+ssl://{told}"
         return address
+
+    async def stop_listening(self, broker: Broker) -> None:
+        """Close the sockets of a broker; its connections stay."""
+        for listener in self._listeners.pop(broker, ()):
+            await listener.close()
 
     def cut(self, number: int | None = None) -> int:
         """End a connection without a word, or all of them; returns how many."""
@@ -296,8 +298,8 @@ class Server:
 
     async def close(self) -> None:
         """Close everything; what was received is stored."""
-        for listener in self._listeners:
-            await listener.close()
+        for broker in self.cluster.brokers:
+            await self.stop_listening(broker)
         for peer in list(self.peers.values()):
             peer.transport.close()
         await asyncio.gather(*(peer.closed for peer in list(self.peers.values())))

@@ -45,9 +45,12 @@ _IDS: Final = (
 
 
 class Rule(Count):
-    """A fault in force, its number, and its counts over all lanes."""
+    """A fault in force, its number, and its counts over all lanes.
 
-    __slots__ = ("fault", "number", "test", "types")
+    Each function in `watchers` is called after a hit, and when the fault was removed.
+    """
+
+    __slots__ = ("fault", "number", "test", "types", "watchers")
 
     def __init__(self, number: int, fault: Fault, test: Test | None) -> None:
         super().__init__()
@@ -55,6 +58,12 @@ class Rule(Count):
         self.fault = fault
         self.test = test
         self.types = fault.wanted_types()
+        self.watchers: list[Callable[[], None]] = []
+
+    def notify(self) -> None:
+        """Call the watchers."""
+        for watcher in self.watchers:
+            watcher()
 
     def matches(self, frame: Frame | None) -> bool:
         """Whether the fault applies to this frame, or (None) to bytes that are not a frame."""
@@ -89,6 +98,8 @@ class Rule(Count):
         if count is not self:
             self.matched += 1
             self.hits += hit
+        if hit:
+            self.notify()
         return hit
 
 
@@ -121,16 +132,21 @@ class Faults:
 
     def remove(self, number: int) -> None:
         """Remove a fault. Raises KeyError for an unknown number."""
-        del self._rules[number]
+        rule = self._rules.pop(number)
         self._version += 1
+        rule.notify()
 
     def clear(self) -> None:
         """Remove all faults."""
-        self._rules.clear()
-        self._version += 1
+        for number in list(self._rules):
+            self.remove(number)
 
     def __bool__(self) -> bool:
         return bool(self._rules)
+
+    def get(self, number: int) -> Rule | None:
+        """A fault in force, by number."""
+        return self._rules.get(number)
 
     def listing(self) -> list[Rule]:
         """The faults in force, in the order they were added."""

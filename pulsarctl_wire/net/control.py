@@ -1,10 +1,11 @@
 """Controls a running proxy or broker over a unix socket: a line of JSON is a request, another one the answer.
 
-    {"do": "list"}                     {"faults": [{"number": 1, "fault": "drop …", "matched": 3, "hits": 1}]}
-    {"do": "add", "fault": "drop …"}   {"number": 2}
-    {"do": "remove", "number": 2}      {}
-    {"do": "clear"}                    {}
-    any request that fails             {"error": "why"}
+    {"do": "fault-add", "fault": "drop …"}   {"number": 2}
+    {"do": "fault-list"}   {"faults": [{"number": 2, "fault": "…", "matched": 3, "hits": 1}, …]}
+    {"do": "fault-wait", "number": 2, "hits": 3, "timeout": 30}   the same of this fault, once it has 3 hits
+    {"do": "fault-remove", "number": 2}      {}
+    {"do": "fault-clear"}                    {}
+    any request that fails                   {"error": "why"}, with "timed_out": true after waiting in vain
 
 Only the user who started it can open the socket.
 """
@@ -19,13 +20,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pulsarctl_wire.errors import SettingsError, Unreachable, WireError
+from pulsarctl_wire.errors import RequestTimeout, SettingsError, Unreachable, WireError
 
 LONGEST: Final = 64 * 1024
 """Maximum bytes of a line."""
 
-Answer = Callable[[dict[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]]
-"""Carries out a request and returns the answer, now or later; raises WireError if it cannot."""
+FAULT_REQUESTS: Final = ("fault-add", "fault-list", "fault-wait", "fault-remove", "fault-clear")
+"""What both the proxy and the broker can be asked."""
+
+Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Carries out a request and returns the answer; raises WireError if it cannot."""
 
 
 def directory(environ: Mapping[str, str]) -> Path:
@@ -74,7 +78,13 @@ class Control:
         task = asyncio.current_task()
         assert task is not None
         self._served[task] = writer
-        with suppress(OSError, ValueError, asyncio.IncompleteReadError):  # ValueError: a line too long
+        over = (
+            OSError,
+            ValueError,
+            asyncio.IncompleteReadError,
+            asyncio.CancelledError,
+        )  # ValueError: a long line
+        with suppress(*over):
             while line := await reader.readline():
                 writer.write(json.dumps(await self._reply(line)).encode() + b"\n")
                 await writer.drain()
@@ -86,8 +96,9 @@ class Control:
             request = json.loads(line)
             if not isinstance(request, dict):
                 return {"error": "the request must be a JSON object"}
-            answer = self._answer(request)
-            return answer if isinstance(answer, dict) else await answer
+            return await self._answer(request)
+        except RequestTimeout as error:
+            return {"error": str(error), "timed_out": True}
         except WireError as error:
             return {"error": str(error)}
         except (ValueError, RecursionError):
@@ -99,8 +110,9 @@ class Control:
             self._server.close()
             with suppress(OSError):
                 self._path.unlink()
-            for writer in self._served.values():
+            for task, writer in self._served.items():
                 writer.close()
+                task.cancel()  # it may wait for a fault
             if self._served:
                 await asyncio.wait(self._served, timeout=1)
 
@@ -127,7 +139,10 @@ def is_served(path: Path) -> bool:
 
 
 def ask(path: Path, request: dict[str, Any], seconds: float = 5.0, who: str = "proxy") -> dict[str, Any]:
-    """The answer of `who` at `path` to `request`. Raises Unreachable, or SettingsError if it refuses."""
+    """The answer of `who` at `path` to `request`.
+
+    Raises Unreachable, SettingsError if it refuses, or RequestTimeout if it has waited in vain.
+    """
     try:
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(seconds)
@@ -141,5 +156,5 @@ def ask(path: Path, request: dict[str, Any], seconds: float = 5.0, who: str = "p
         why = getattr(error, "strerror", None) or str(error)
         raise Unreachable(f"no {who} answers at {path} ({why}); is pwire {who} running?") from None
     if "error" in answer:
-        raise SettingsError(str(answer["error"]))
+        raise (RequestTimeout if answer.get("timed_out") else SettingsError)(str(answer["error"]))
     return answer

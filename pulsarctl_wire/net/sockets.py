@@ -21,7 +21,8 @@ ANY_HOST: Final = {"0.0.0.0", "::"}
 LINGER: Final = struct.pack("ii", 1, 0)
 """The value of SO_LINGER that makes closing send RST."""
 
-_BACKLOG: Final = 1024
+BACKLOG: Final = 1024
+"""Connections that may wait to be accepted."""
 
 
 def plain(host: str) -> str:
@@ -39,8 +40,8 @@ def is_local(host: str) -> bool:
     return False
 
 
-def bound(address: Address) -> socket.socket:
-    """A socket that listens at `address`. Raises OSError."""
+def bound(address: Address, *, listening: bool = True) -> socket.socket:
+    """A socket at `address`; if it is not `listening`, it only keeps others from using it. Raises OSError."""
     try:
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except UnicodeError:  # not a valid host name
@@ -51,7 +52,8 @@ def bound(address: Address) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setblocking(False)
         sock.bind(name)
-        sock.listen(_BACKLOG)
+        if listening:
+            sock.listen(BACKLOG)
     except BaseException:
         sock.close()
         raise

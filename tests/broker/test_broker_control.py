@@ -17,17 +17,31 @@ HOST = {"host": "127.0.0.1:8080"}
 
 
 def asked(
-    method: str, path: str, body: object = None, headers: dict[str, str] | None = None, **settings: object
+    method: str,
+    path: str,
+    body: object = None,
+    headers: dict[str, str] = HOST,
+    *,
+    before: tuple[str, str, object] | None = None,
+    **settings: object,
 ) -> tuple[int, dict[str, Any]]:
-    """The answer of a fresh broker."""
+    """The answer of a fresh broker, that was asked something `before`."""
 
     async def check() -> tuple[int, dict[str, Any]]:
         plan = Plan(settings=parse_settings(settings))
         running = Running(plan, bind(plan))
         await running.open()
-        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         try:
-            return await answer_http(running.server, method, path, HOST if headers is None else headers, data)
+            for method_, path_, body_ in (*((before,) if before else ()), (method, path, body)):
+                data = (
+                    body_
+                    if isinstance(body_, bytes)
+                    else json.dumps(body_).encode()
+                    if body_ is not None
+                    else b""
+                )
+                found = await answer_http(running.server, method_, path_, headers, data)
+            return found
         finally:
             await running.close()
 
@@ -39,8 +53,9 @@ def test_requests_and_answers() -> None:
     assert (status, state["brokers"][0]["topics"]) == (200, {})
     assert asked("POST", "/pwire/advance", {"seconds": 1.5})[0] == 200
     assert asked("POST", "/pwire/cut") == (200, {"connections": 0})
-    assert asked("POST", "/pwire/add", {"fault": "drop command=PONG"}) == (200, {"number": 1})
-    assert asked("POST", "/pwire/list") == (200, {"faults": []})
+    assert asked("POST", "/pwire/housekeeping") == (200, {})
+    assert asked("POST", "/pwire/fault-add", {"fault": "drop command=PONG"}) == (200, {"number": 1})
+    assert asked("POST", "/pwire/fault-list") == (200, {"faults": []})
 
 
 @pytest.mark.parametrize(
@@ -83,12 +98,41 @@ def test_other_hosts_and_origins_are_refused(headers: dict[str, str], status: in
         ("POST", "/pwire/cut", {"connection": "1"}, 400, "connection=1: it must be a number"),
         ("POST", "/pwire/unload", {}, 400, "Invalid topic name"),
         ("POST", "/pwire/unload", {"topic": "none"}, 400, "Topic not found"),
-        ("POST", "/pwire/move", {"topic": "t", "to": 1}, 400, "there is no broker 1"),
-        ("POST", "/pwire/add", {"fault": "nonsense"}, 400, "fault nonsense: unknown fault"),
+        ("POST", "/pwire/compact", {"topic": "none"}, 400, "Topic not found"),
+        ("POST", "/pwire/move", {"topic": "t", "broker": 1}, 400, "there is no broker 1"),
+        ("POST", "/pwire/kill", {"broker": 0}, 400, "the last broker cannot be killed"),
+        ("POST", "/pwire/start", {"broker": 0}, 400, "broker 0 is running"),
+        ("POST", "/pwire/start", {"broker": True}, 400, "there is no broker True"),
+        ("POST", "/pwire/fault-add", {"fault": "nonsense"}, 400, "fault nonsense: unknown fault"),
+        ("POST", "/pwire/fault-wait", {"number": 1}, 400, "there is no fault 1"),
+        ("POST", "/pwire/fault-remove", {}, 400, "there is no fault None"),
     ],
 )
 def test_wrong_requests(method: str, path: str, body: object, status: int, text: str) -> None:
     found, answer = asked(method, path, body)
+    assert (found, answer["error"][: len(text)]) == (status, text)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        ({"timeout": 0}, 408, "fault 1 had 0 of 1 hits after 0 seconds"),
+        ({"timeout": 0.01, "hits": 2}, 408, "fault 1 had 0 of 2 hits after 0.01 seconds"),
+        ({"timeout": -1}, 400, "timeout=-1: it must be a number of seconds"),
+        ({"timeout": "1"}, 400, "timeout=1: it must be a number of seconds"),
+        (b'{"number": 1, "timeout": NaN}', 400, "timeout=nan: it must be"),
+        (b'{"number": 1, "timeout": Infinity}', 400, "timeout=inf: it must be"),
+        ({"hits": 0}, 400, "hits=0: it must be a whole number from 1"),
+        ({"hits": 1.5}, 400, "hits=1.5: it must be"),
+        ({"hits": True}, 400, "hits=True: it must be"),
+        ({"number": "1"}, 400, "there is no fault 1"),
+        ({"number": True}, 400, "there is no fault True"),
+    ],
+)
+def test_waiting_for_what_does_not_happen(body: Any, status: int, text: str) -> None:
+    before = ("POST", "/pwire/fault-add", {"fault": "drop command=PONG"})
+    data = body if isinstance(body, bytes) else {"number": 1, **body}
+    found, answer = asked("POST", "/pwire/fault-wait", data, before=before)
     assert (found, answer["error"][: len(text)]) == (status, text)
 
 

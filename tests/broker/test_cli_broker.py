@@ -20,7 +20,7 @@ from broker.raw import RawClient
 from forked import Fork
 from proxied import MAIN, PATIENCE, Heard, environment, run
 
-from pulsarctl_wire.cli.console import EXIT_IN_USE, EXIT_USAGE
+from pulsarctl_wire.cli.console import EXIT_IN_USE, EXIT_UNANSWERED, EXIT_USAGE
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none
@@ -253,10 +253,14 @@ def test_faults_of_the_command_line_and_of_ctl() -> None:
             client.socket.sendall(sent(0, producer_id=2))
             client.socket.sendall(sent(1))
             assert client.expect("SEND_RECEIPT").producer_id == 1
-        assert broker.ctl("list").stdout.endswith("1 matched, 1 hit\n")
-        assert broker.ctl("add", "drop", "command=PONG").stdout == "2\n"
-        assert broker.ctl("remove", "1").returncode == broker.ctl("clear").returncode == 0
-        assert not broker.ctl("list").stdout
+        assert broker.ctl("fault", "list").stdout.endswith("1 matched, 1 hit\n")
+        assert broker.ctl("fault", "wait", "1").stdout == "1\n"
+        done = broker.ctl("fault", "wait", "1", "--hits", "2", "--timeout", "0")
+        assert (done.returncode, done.stdout) == (EXIT_UNANSWERED, "")
+        assert done.stderr == "pwire: fault 1 had 1 of 2 hits after 0 seconds\n"
+        assert broker.ctl("fault", "add", "drop", "command=PONG").stdout == "2\n"
+        assert broker.ctl("fault", "remove", "1").returncode == broker.ctl("fault", "clear").returncode == 0
+        assert not broker.ctl("fault", "list").stdout
         assert broker.stop() == 0
         said = [line for line in broker.err.lines if "fault #" in line or "seed" in line]
         assert said[:2] == ["pwire: fault #1: drop command=SEND_RECEIPT topic=t", "pwire: seed 1"]
@@ -281,6 +285,20 @@ def test_ctl_looks_into_it_and_does_things_to_it() -> None:
         assert broker.ctl("terminate", "t").stdout.endswith(":1\n")
         assert broker.ctl("cut", str(connection["number"])).stdout == "1\n"
         assert client.ended()
+
+
+def test_ctl_kills_and_starts_brokers() -> None:
+    with Started("--memory", "--brokers", "2") as broker:
+        first, second = (each["service_url"] for each in broker.said["brokers"])
+        assert broker.ctl("move", "t", "1").returncode == broker.ctl("kill", "1").returncode == 0
+        with RawClient(first) as client:
+            assert client.lookup("t") == first
+        assert broker.ctl("kill", "1").stderr == "pwire: broker 1 was killed\n"
+        assert broker.ctl("start", "1").returncode == broker.ctl("move", "t", "1").returncode == 0
+        with RawClient(second) as client:
+            assert client.lookup("t") == second
+            assert client.produce("t", b"a", b"b")
+        assert broker.ctl("compact", "t").returncode == broker.ctl("housekeeping").returncode == 0
 
 
 def test_ctl_says_what_is_wrong(tmp_path: Path) -> None:

@@ -8,14 +8,18 @@ import ssl
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from broker.probe import sent
-from broker.raw import RawClient
+from broker.raw import PATIENCE, RawClient
 
-from pulsarctl_wire.errors import InUse, SettingsError
-from pulsarctl_wire.testing import Broker
+from pulsarctl_wire.errors import FilterError, InUse, RequestTimeout, SettingsError
+from pulsarctl_wire.testing import AsyncBroker, Broker
 
 T = "persistent://public/default/t"
 
@@ -137,9 +141,9 @@ def test_a_bundle_moves_and_a_broker_dies() -> None:
         with RawClient(second) as client:
             client.subscribe("t", 10)
             assert client.message() == b"a"
-            broker.kill(1)
+            broker.kill_broker(1)
             assert client.ended()
-        with pytest.raises((OSError, AssertionError)), RawClient(second):
+        with pytest.raises(ConnectionRefusedError), RawClient(second):
             pass
         with RawClient(first) as client:
             client.subscribe("t", 10)
@@ -149,7 +153,74 @@ def test_a_bundle_moves_and_a_broker_dies() -> None:
             with pytest.raises(SettingsError, match=f"broker {wrong}"):
                 broker.move("t", wrong)
         with pytest.raises(SettingsError, match="the last broker cannot be killed"):
-            broker.kill(0)
+            broker.kill_broker(0)
+
+
+def test_a_broker_that_died_comes_back() -> None:
+    with Broker(brokers=2, tls=True) as broker:
+        urls = [broker.state()["brokers"][1][each] for each in ("service_url", "http_url")]
+        for _ in range(2):
+            for url in urls:
+                assert answers(url)
+            broker.move("t", 1)
+            broker.kill_broker(1)
+            for url in urls:
+                with pytest.raises(ConnectionRefusedError):
+                    answers(url)
+            broker.start_broker(1)
+        with pytest.raises(SettingsError, match="broker 1 is running"):
+            broker.start_broker(1)
+        broker.move("t", 1)
+        with RawClient(broker.service_url) as client:
+            assert client.lookup("t") == urls[0]
+        context = ssl.create_default_context(cafile=broker.ca_file)
+        with (
+            RawClient(broker.service_urls[1]) as client,
+            RawClient(broker._url("service_url_tls", 1), context),
+        ):
+            assert client.produce("t", b"again")
+        assert answers(urls[1])
+
+
+def answers(url: str) -> bool:
+    """Whether a broker answers at a URL. Raises ConnectionRefusedError."""
+    if url.startswith("http"):
+        split = urlsplit(url)
+        connection = HTTPConnection(split.hostname or "", split.port, PATIENCE)
+        with closing(connection):
+            connection.request("GET", "/admin/v2/brokers/health")
+            return connection.getresponse().status == 200
+    with RawClient(url):
+        return True
+
+
+def test_a_broker_can_be_asked_to_kill_itself() -> None:
+    with Broker(brokers=2) as broker:
+        split = urlsplit(broker.state()["brokers"][1]["http_url"])
+        for _ in range(2):
+            with closing(HTTPConnection(split.hostname or "", split.port, PATIENCE)) as connection:
+                connection.request("POST", "/pwire/kill", '{"broker": 1}')
+                assert connection.getresponse().status == 200
+            broker.start_broker(1)
+
+
+def test_housekeeping_and_compaction_run_when_asked() -> None:
+    settings = {"ttlDurationDefaultInSeconds": 60, "messageExpiryCheckIntervalInMinutes": 10_000}
+    with Broker(settings=settings) as broker, RawClient(broker.service_url) as client:
+        client.subscribe("t")
+        client.produce("t", b"a", b"b")
+        for expected in (2, 0):
+            (topic,) = broker.state()["brokers"][0]["topics"].values()
+            assert topic["subscriptions"]["s"]["backlog"] == expected
+            broker.housekeeping()  # they are older than their time to live
+        broker.compact("t")
+        (topic,) = broker.state()["brokers"][0]["topics"].values()
+        assert topic["subscriptions"]["__compaction"]["backlog"] == 0
+        volatile = "non-persistent://public/default/v"
+        client.lookup(volatile)
+        client.request("PRODUCER", "PRODUCER_SUCCESS", topic=volatile, producer_id=2)
+        with pytest.raises(SettingsError, match=f"{volatile} is not persistent"):
+            broker.compact(volatile)
 
 
 def test_clients_choose_a_listener() -> None:
@@ -186,6 +257,59 @@ def test_faults_act_on_what_the_broker_sends() -> None:
             client.socket.sendall(sent(2))
             assert client.expect("SEND_RECEIPT").sequence_id == 2
             assert broker.faults() == []
+
+
+def test_faults_of_topics_and_filters() -> None:
+    with Broker() as broker, RawClient(broker.service_url) as client:
+        broker.add_fault("drop command=SEND_RECEIPT topic=other")
+        broker.add_fault("drop command=PARTITIONED_METADATA filter=\"topic =~ '.*/dropped'\"")
+        assert client.produce("t", b"a")
+        client.send("PARTITIONED_METADATA", topic="dropped", request_id=2)
+        client.request("PARTITIONED_METADATA", "PARTITIONED_METADATA_RESPONSE", topic="t")
+        assert [each["hits"] for each in broker.faults()] == [0, 1]
+
+
+def test_waiting_for_a_fault() -> None:
+    with Broker() as broker, RawClient(broker.service_url) as client, ThreadPoolExecutor() as pool:
+        number = broker.add_fault("delay command=LOOKUP time=60m")
+        waiting = pool.submit(broker.wait_for_fault, number, hits=3)
+        for _ in range(3):
+            assert not waiting.done()
+            client.send("LOOKUP", topic="t", request_id=1)
+        assert waiting.result(PATIENCE) == 3
+        assert broker.wait_for_fault(number, 2, timeout=0) == 3
+        with pytest.raises(RequestTimeout, match=r"fault 1 had 3 of 4 hits after 0.01 seconds"):
+            broker.wait_for_fault(number, 4, timeout=0.01)
+        waiting = pool.submit(broker.wait_for_fault, number, hits=4)
+        while not broker_waits(broker):
+            broker.state()
+        broker.clear_faults()
+        with pytest.raises(SettingsError, match="fault 1 was removed after 3 of 4 hits"):
+            waiting.result(PATIENCE)
+        with pytest.raises(SettingsError, match="there is no fault 1"):
+            broker.wait_for_fault(number)
+
+
+def broker_waits(broker: Broker) -> bool:
+    """Whether somebody waits for a fault of a broker."""
+    assert broker._running is not None
+    assert broker._running.server.faults is not None
+    return any(rule.watchers for rule in broker._running.server.faults.listing())
+
+
+def test_delays_end_when_the_clock_is_moved() -> None:
+    settings = {"keepAliveIntervalSeconds": 10_000}
+    with Broker(settings=settings) as broker, RawClient(broker.service_url) as client:
+        broker.add_fault("delay time=30m command=LOOKUP_RESPONSE")
+        client.send("LOOKUP", topic="t", request_id=5)
+        broker.wait_for_fault(1)
+        broker.advance(1700)
+        client.socket.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            client.received()
+        client.socket.settimeout(PATIENCE)
+        broker.advance(100)
+        assert client.expect("LOOKUP_RESPONSE").request_id == 5
 
 
 def test_faults_act_on_what_clients_send() -> None:
@@ -235,8 +359,8 @@ def test_faults_that_are_wrong() -> None:
     with Broker() as broker:
         with pytest.raises(SettingsError, match="unknown fault"):
             broker.add_fault("nonsense")
-        with pytest.raises(SettingsError, match="topic and filter are not available here"):
-            broker.add_fault("drop topic=t")
+        with pytest.raises(FilterError, match="drop: filter"):
+            broker.add_fault("drop filter=(((")
         with pytest.raises(SettingsError, match="there is no fault 7"):
             broker.remove_fault(7)
 
@@ -245,7 +369,12 @@ def test_the_same_with_async() -> None:
     async def check() -> None:
         async with Broker() as broker:
             with RawClient(broker.service_url) as client:
-                client.produce("t", b"a")
+                number = await broker.aio.add_fault("delay command=SEND_RECEIPT time=0s")
+                waiting = asyncio.create_task(broker.aio.wait_for_fault(number))
+                await asyncio.to_thread(client.produce, "t", b"a")
+                assert await waiting == 1
+                with pytest.raises(SettingsError, match="Topic not found"):
+                    await broker.aio.unload("none")
                 await broker.aio.unload("t")
                 assert await broker.aio.terminate("t") == (0, 0)
                 before = (await broker.aio.state())["time_ms"]
@@ -254,6 +383,11 @@ def test_the_same_with_async() -> None:
                 assert await broker.aio.cut() == 1
 
     asyncio.run(check())
+
+
+def test_each_coroutine_has_its_blocking_twin() -> None:
+    calls = {name for name in vars(AsyncBroker) if not name.startswith("_")}
+    assert {"advance", "wait_for_fault", "state"} < calls <= vars(Broker).keys()
 
 
 def test_the_fixture(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_cut_line_ends_its_colours() -> None:
         ("lookup", "lookup: missing argument TOPIC"),
         ("schema gett", "schema: no such command gett; did you mean get?"),
         ("proxy --lisen :0", "proxy: no such option --lisen; did you mean --listen?"),
-        ("proxy ctl remove x", "proxy ctl remove: NUMBER: x is not a number"),
+        ("proxy ctl fault remove x", "proxy ctl fault remove: NUMBER: x is not a number"),
         ("-x", "no such option -x"),
     ],
 )

@@ -366,7 +366,7 @@ def test_it_drains(number: int) -> None:
     with Proxied("--tap", "--fault", "delay command=SEND time=60m") as proxy:
         with proxy.connect() as client, proxy.accept() as broker:
             client.sendall(SEND)
-            until(lambda: "1 matched" in proxy.ctl("list").stdout)
+            until(lambda: "1 matched" in proxy.ctl("fault", "list").stdout)
             proxy.kill(number)
             assert receive(broker, len(SEND) + 1) == SEND
             assert receive(client, 1) == b""
@@ -427,26 +427,26 @@ def test_without_stdout() -> None:
 def test_ctl_changes_the_faults_of_a_running_proxy() -> None:
     with Proxied() as proxy:
         with proxy.session() as session:
-            assert proxy.ctl("list").stdout == ""
-            added = proxy.ctl("add", "drop", "command=PING")
+            assert proxy.ctl("fault", "list").stdout == ""
+            added = proxy.ctl("fault", "add", "drop", "command=PING")
             assert (added.returncode, added.stdout) == (0, "1\n")
             proxy.err.line(TIMED + r"fault #1: drop command=PING; seed \d+$")
-            assert proxy.ctl("add", "delay command=PONG time=1s").stdout == "2\n"
+            assert proxy.ctl("fault", "add", "delay command=PONG time=1s").stdout == "2\n"
             session.broker.sendall(PING)
             session.talk([(False, SEND)])
-            assert proxy.ctl("list").stdout.splitlines() == [
+            assert proxy.ctl("fault", "list").stdout.splitlines() == [
                 "1  drop command=PING  1 matched, 1 hit",
                 "2  delay command=PONG time=1s  0 matched, 0 hit",
             ]
-            assert proxy.ctl("remove", "1").returncode == 0
+            assert proxy.ctl("fault", "remove", "1").returncode == 0
             proxy.err.line(TIMED + "fault #1 was removed$")
             session.talk([(False, PING)])
-            _refused(proxy.ctl("remove", "1"), EXIT_USAGE, "there is no fault 1", "ctl list")
-            _refused(proxy.ctl("add", "nonsense"), EXIT_USAGE, "nonsense", "drop")
-            _refused(proxy.ctl("add", "drop filter=((("), EXIT_USAGE, "drop: filter (((")
-            assert proxy.ctl("clear").returncode == 0
+            _refused(proxy.ctl("fault", "remove", "1"), EXIT_USAGE, "there is no fault 1", "ctl fault list")
+            _refused(proxy.ctl("fault", "add", "nonsense"), EXIT_USAGE, "nonsense", "drop")
+            _refused(proxy.ctl("fault", "add", "drop filter=((("), EXIT_USAGE, "drop: filter (((")
+            assert proxy.ctl("fault", "clear").returncode == 0
             proxy.err.line(TIMED + "all faults were removed$")
-            assert proxy.ctl("list").stdout == ""
+            assert proxy.ctl("fault", "list").stdout == ""
         assert proxy.stop() == 0
 
 
@@ -455,7 +455,7 @@ def test_output_that_cannot_be_written() -> None:
     reading, unread = os.pipe()
     os.close(reading)
     with Proxied("--fault", "drop command=PING") as proxy, open("/dev/full", "wb") as full:
-        for args in (["faults"], ["ctl", "list"], ["ctl", "add", "drop command=PONG"]):
+        for args in (["faults"], ["ctl", "fault", "list"], ["ctl", "fault", "add", "drop command=PONG"]):
             why = "pwire: the output cannot be written: No space left on device\n"
             for out, code, said in ((full.fileno(), EXIT_OUTPUT, why), (unread, EXIT_PIPE, "")):
                 found = subprocess.run(
@@ -473,15 +473,17 @@ def test_output_that_cannot_be_written() -> None:
 
 
 def test_ctl_finds_its_proxy(home: Path) -> None:
-    _refused(run("proxy", "ctl", "list", home=home), EXIT_USAGE, "no proxy is running")
+    _refused(run("proxy", "ctl", "fault", "list", home=home), EXIT_USAGE, "no proxy is running")
     named = home / "mine.sock"
     with Proxied(home=home) as first, Proxied("--control", named, home=home) as second:
-        assert first.ctl("add", "drop command=PING").stdout == "1\n"  # the only one with the usual socket
-        assert first.ctl("list", "--control", str(named)).stdout == ""
+        assert (
+            first.ctl("fault", "add", "drop command=PING").stdout == "1\n"
+        )  # the only one with the usual socket
+        assert first.ctl("fault", "list", "--control", str(named)).stdout == ""
         with Proxied(home=home) as third:
-            _refused(third.ctl("list"), EXIT_USAGE, str(first.port), str(third.port), "--port")
-            assert third.ctl("list", "--port", str(third.port)).stdout == ""
-            assert "drop" in third.ctl("list", "--port", str(first.port)).stdout
+            _refused(third.ctl("fault", "list"), EXIT_USAGE, str(first.port), str(third.port), "--port")
+            assert third.ctl("fault", "list", "--port", str(third.port)).stdout == ""
+            assert "drop" in third.ctl("fault", "list", "--port", str(first.port)).stdout
             assert third.stop() == 0
         assert second.stop() == 0
         assert not named.exists()
@@ -494,18 +496,18 @@ def test_a_socket_that_was_left_behind(home: Path) -> None:
         proxy.kill(signal.SIGKILL)
         proxy.wait()
     assert len(list((home / "run" / "pwire").iterdir())) == 1
-    _refused(proxy.ctl("list"), EXIT_USAGE, "no proxy is running")
+    _refused(proxy.ctl("fault", "list"), EXIT_USAGE, "no proxy is running")
     _refused(
-        proxy.ctl("list", "--port", str(proxy.port)),
+        proxy.ctl("fault", "list", "--port", str(proxy.port)),
         EXIT_UNREACHABLE,
         "no proxy answers",
         "is pwire proxy running",
     )
     with Proxied(home=home, listen=f"{HOST}:{proxy.port}") as again:
-        assert again.ctl("list").returncode == 0
+        assert again.ctl("fault", "list").returncode == 0
         second = run("proxy", "--listen", ":0", "--control", _socket(again), home=home)
         _refused(second, EXIT_USAGE, "another proxy listens there")
-        assert again.ctl("list").returncode == 0
+        assert again.ctl("fault", "list").returncode == 0
         assert again.stop() == 0
 
 
@@ -515,7 +517,7 @@ def _socket(proxy: Proxied) -> Path:
 
 def test_no_socket(home: Path) -> None:
     with Proxied("--control", "", home=home) as proxy:
-        _refused(proxy.ctl("list"), EXIT_USAGE, "no proxy is running")
+        _refused(proxy.ctl("fault", "list"), EXIT_USAGE, "no proxy is running")
         assert not (home / "run").exists()
         assert proxy.stop() == 0
 
@@ -534,7 +536,7 @@ def test_the_socket_minds_nonsense(home: Path) -> None:
             with suppress(BrokenPipeError):  # it need not read all of it
                 sock.sendall(bytes(1_000_000))  # a line that is too long
             heard.end()
-        assert proxy.ctl("list").returncode == 0
+        assert proxy.ctl("fault", "list").returncode == 0
         assert proxy.stop() == 0
     assert len(proxy.err.lines) == 2
     assert oct(_socket(proxy).parent.stat().st_mode)[-3:] == "700"
@@ -557,8 +559,8 @@ def test_the_socket_minds_a_number_without_end(home: Path) -> None:
         (["--help"], ["--listen", "--rotate-size", "--metrics", "--scenario", "ctl", "faults"]),
         (["-h"], ["--tap"]),
         (["faults"], ["drop", "nth=", "command=", "redirect-loop"]),
-        (["ctl", "--help"], ["list", "add", "remove", "clear"]),
-        (["ctl", "add", "--help"], ["--port", "--control"]),
+        (["ctl", "fault", "--help"], ["list", "add", "wait", "remove", "clear"]),
+        (["ctl", "fault", "add", "--help"], ["--port", "--control"]),
     ],
     ids=lambda value: " ".join(value),
 )

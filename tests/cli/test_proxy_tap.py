@@ -567,7 +567,7 @@ def test_a_watcher_that_is_killed_is_started_again() -> None:
             proxy.err.line("connection 0: #1 drop: PING")
             proxy.err.until(lambda: proxy.err.text.count("metrics at") == 2)
             assert _scrape(proxy)["pwire_connections"] == 1
-        assert proxy.ctl("clear").returncode == 0
+        assert proxy.ctl("fault", "clear").returncode == 0
         _talk(proxy)
         assert proxy.stop() == EXIT_OUTPUT
     later = proxy.out.records[shown:]

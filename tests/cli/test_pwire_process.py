@@ -232,7 +232,7 @@ def test_colours_in_a_pipe(
         ({"GITHUB_ACTIONS": "true"}, False),
     ],
 )
-@pytest.mark.parametrize("command", ["", "schema", "proxy ctl add"])
+@pytest.mark.parametrize("command", ["", "schema", "proxy ctl fault add"])
 def test_colours_of_a_help_page_in_a_pipe(command: str, environment: dict[str, str], coloured: bool) -> None:
     page = _run(*command.split(), "--help", **environment)
     assert page.returncode == 0
@@ -253,7 +253,7 @@ def test_colours_of_a_help_page_in_a_pipe(command: str, environment: dict[str, s
 def test_colours_of_a_help_page_on_a_terminal(
     args: list[str], environment: dict[str, str], coloured: bool
 ) -> None:
-    page = _on_a_terminal("proxy", "ctl", "add", *args, "--help", **environment)
+    page = _on_a_terminal("proxy", "ctl", "fault", "add", *args, "--help", **environment)
     assert (b"\x1b[" in page) == coloured
 
 

@@ -361,7 +361,7 @@ def test_control(broker: Broker, topic: str, pwire: Pwire, client: Client, tmp_p
     path = tmp_path / "ctl"
 
     def ctl(*words: str) -> list[str]:
-        done = pwire("proxy", "ctl", *words[:1], "--control", path, *words[1:], url="")
+        done = pwire("proxy", "ctl", "fault", *words[:1], "--control", path, *words[1:], url="")
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout.splitlines()
 
@@ -382,6 +382,6 @@ def test_control(broker: Broker, topic: str, pwire: Pwire, client: Client, tmp_p
         assert ctl("list") == []
         done = pwire("proxy", "ctl", "remove", "--control", path, 1, url="")
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == "pwire: there is no fault 1; see ctl list\n"
+        assert done.stderr == "pwire: there is no fault 1; see ctl fault list\n"
         assert proxy.interrupt() == 0, proxy.said
     assert len(proxy.frames("SEND_RECEIPT")) > 200

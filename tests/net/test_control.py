@@ -22,7 +22,7 @@ from pulsarctl_wire.errors import SettingsError, Unreachable, WireError
 from pulsarctl_wire.net.control import LONGEST, Control, ask, directory, is_served, own_directory
 
 
-def answer(asked: dict[str, Any]) -> dict[str, Any]:
+async def answer(asked: dict[str, Any]) -> dict[str, Any]:
     """What a proxy does that only repeats what it is asked."""
     if asked.get("do") == "refuse":
         raise WireError("no, says the test")

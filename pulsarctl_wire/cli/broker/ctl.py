@@ -2,196 +2,104 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from pulsarctl_wire.cli import completion, console
+from pulsarctl_wire.cli import fault
 from pulsarctl_wire.cli.command import Command, Group
-from pulsarctl_wire.cli.signature import argument, group, option, takes
-from pulsarctl_wire.render.text import clean
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pulsarctl_wire.cli.running import RunningBroker, write
+from pulsarctl_wire.cli.signature import argument, takes
 
 app = typer.Typer(
     cls=Group,
-    help="Look into a running broker, move its clock, unload topics, cut connections.",
+    help="Look into a running broker, move its clock, unload topics, cut connections, inject faults.",
     no_args_is_help=True,
 )
 
-_PATIENCE: Final = 60.0  # seconds
 
-
-@dataclass(frozen=True, kw_only=True)
-class BrokerSelector:
-    """Selects a running broker."""
-
-    control: str | None = option(
-        "--control PATH", "The broker's socket, if several brokers run.", show_default=False
-    )
-    port: int | None = option("--port PORT", "The port the broker listens on.", show_default=False)
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """Send a request to the broker; returns its answer. Errors end the command."""
-        from pulsarctl_wire.net.control import ask
-
-        with console.errors_reported():
-            return ask(self._socket(), request, _PATIENCE, "broker")
-
-    def _socket(self) -> Path:
-        from pathlib import Path
-
-        from pulsarctl_wire.net.control import directory, is_served
-
-        if self.control is not None:
-            return Path(self.control)
-        home = directory(os.environ)
-        if self.port is not None:
-            return home / f"broker-{self.port}.sock"
-        found = [path for path in sorted(home.glob("broker-*.sock")) if is_served(path)]
-        if len(found) != 1:
-            names = ", ".join(path.stem.removeprefix("broker-") for path in found)
-            several = f"several brokers are running (ports {names}): choose one with --port"
-            console.fail(
-                several if found else "no broker is running on this machine; pwire broker starts one"
-            )
-        return found[0]
-
-
-def state(running: BrokerSelector) -> None:
-    """Print connections, topics, subscriptions and consumers as JSON."""
+def state(running: RunningBroker) -> None:
+    """Print connections, topics, subscriptions, transactions and faults as JSON."""
     import json
 
-    _write(json.dumps(running.ask(do="state"), indent=2) + "\n")
+    write(json.dumps(running.ask("state"), indent=2) + "\n")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdvanceOptions:
-    """The options of `broker ctl advance`."""
+class Duration:
+    """How long."""
 
     seconds: float = argument("SECONDS", "By how much.", min=0)
-    running: BrokerSelector = group(BrokerSelector)
 
 
-def advance(options: AdvanceOptions) -> None:
+def advance(by: Duration, running: RunningBroker) -> None:
     """Move the broker's clock forward; what is due by then happens."""
-    options.running.ask(do="advance", seconds=options.seconds)
+    running.ask("advance", seconds=by.seconds)
+
+
+def housekeeping(running: RunningBroker) -> None:
+    """Apply expiry, quotas and retention now, and delete what nobody has used for long enough."""
+    running.ask("housekeeping")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopicOptions:
-    """The options of `broker ctl unload` and `terminate`."""
+class Topic:
+    """Which topic."""
 
     topic: str = argument("TOPIC", "A topic, short or full.")
-    running: BrokerSelector = group(BrokerSelector)
 
 
-def unload(options: TopicOptions) -> None:
+def compact(of: Topic, running: RunningBroker) -> None:
+    """Compact a topic now."""
+    running.ask("compact", topic=of.topic)
+
+
+def unload(of: Topic, running: RunningBroker) -> None:
     """Close a topic: its clients are told to connect again."""
-    options.running.ask(do="unload", topic=options.topic)
+    running.ask("unload", topic=of.topic)
 
 
-def terminate(options: TopicOptions) -> None:
+def terminate(of: Topic, running: RunningBroker) -> None:
     """Let a topic take no more messages, and print the id of the last one."""
-    last = options.running.ask(do="terminate", topic=options.topic).get("last", ())
-    _write(":".join(map(str, last)) + "\n")
+    write(":".join(map(str, running.ask("terminate", topic=of.topic).get("last", ()))) + "\n")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CutOptions:
-    """The options of `broker ctl cut`."""
+class Connection:
+    """Which connection."""
 
     connection: int | None = argument(
         "[CONNECTION]", "The number of a connection, as shown by state. Default: all.", default=None
     )
-    running: BrokerSelector = group(BrokerSelector)
 
 
-def cut(options: CutOptions) -> None:
+def cut(which: Connection, running: RunningBroker) -> None:
     """End connections without a word, and print how many."""
-    _write(f"{options.running.ask(do='cut', connection=options.connection).get('connections')}\n")
+    write(f"{running.ask('cut', connection=which.connection).get('connections')}\n")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoveOptions:
-    """The options of `broker ctl move`."""
-
-    topic: str = argument("TOPIC", "A topic, short or full.")
-    to: int = argument("BROKER", "The number of a broker, from 0.")
-    running: BrokerSelector = group(BrokerSelector)
-
-
-def move(options: MoveOptions) -> None:
-    """Give a topic's bundle to another broker of the cluster; its clients are told."""
-    options.running.ask(do="move", topic=options.topic, to=options.to)
-
-
-@dataclass(frozen=True, kw_only=True)
-class KillOptions:
-    """The options of `broker ctl kill`."""
+class Broker:
+    """Which broker of the cluster."""
 
     broker: int = argument("BROKER", "The number of a broker, from 0.")
-    running: BrokerSelector = group(BrokerSelector)
 
 
-def kill(options: KillOptions) -> None:
+def move(of: Topic, to: Broker, running: RunningBroker) -> None:
+    """Give a topic's bundle to another broker of the cluster; its clients are told."""
+    running.ask("move", topic=of.topic, broker=to.broker)
+
+
+def kill(which: Broker, running: RunningBroker) -> None:
     """Have a broker of the cluster die: its connections end, and others take its topics."""
-    options.running.ask(do="kill", broker=options.broker)
+    running.ask("kill", broker=which.broker)
 
 
-def list_(running: BrokerSelector) -> None:
-    """List the active faults: number, fault, and how many frames matched and were hit."""
-    lines = [
-        f"{each['number']}  {each['fault']}  {each['matched']} matched, {each['hits']} hit"
-        for each in running.ask(do="list").get("faults", ())
-    ]
-    _write("".join(f"{clean(line)}\n" for line in lines))
+def start(which: Broker, running: RunningBroker) -> None:
+    """Start a broker again that was killed, at the same ports."""
+    running.ask("start", broker=which.broker)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AddOptions:
-    """The options of `broker ctl add`."""
-
-    fault: list[str] = argument(
-        "FAULT", "A fault, as for --fault: drop command=PONG.", autocompletion=completion.faults
-    )
-    running: BrokerSelector = group(BrokerSelector)
-
-
-def add(options: AddOptions) -> None:
-    """Add a fault, and print its number."""
-    fault = options.fault[0] if len(options.fault) == 1 else shlex.join(options.fault)
-    _write(f"{options.running.ask(do='add', fault=fault).get('number')}\n")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RemoveOptions:
-    """The options of `broker ctl remove`."""
-
-    number: int = argument("NUMBER", "The fault's number, as shown by list.")
-    running: BrokerSelector = group(BrokerSelector)
-
-
-def remove(options: RemoveOptions) -> None:
-    """Remove a fault."""
-    options.running.ask(do="remove", number=options.number)
-
-
-def clear(running: BrokerSelector) -> None:
-    """Remove all faults."""
-    running.ask(do="clear")
-
-
-for _command in (state, advance, unload, terminate, cut, move, kill, list_, add, remove, clear):
-    app.command(_command.__name__.rstrip("_"), cls=Command)(takes(_command))
-
-
-def _write(text: str) -> None:
-    with console.errors_reported():
-        sys.stdout.write(text)
-        sys.stdout.flush()
+for _command in (state, advance, housekeeping, compact, unload, terminate, cut, move, kill, start):
+    app.command(_command.__name__, cls=Command)(takes(_command))
+app.add_typer(fault.commands(RunningBroker), name="fault")

@@ -35,13 +35,13 @@ def faults_of(options: FaultOptions) -> Faults:
         seed = found.seed if seed is None else seed
         wanted += found.faults
     wanted += map(parse_fault, options.fault)
-    faults = Faults(SystemRandom().randrange(2**32) if seed is None else seed, _tester)
+    faults = Faults(SystemRandom().randrange(2**32) if seed is None else seed, tester)
     for fault in wanted:
         faults.add(fault)
     return faults
 
 
-def _tester(fault: Fault) -> Callable[[Any], bool] | None:
+def tester(fault: Fault) -> Callable[[Any], bool] | None:
     """The test for a fault's topics and filter, which work as in decode. Raises FilterError."""
     from pulsarctl_wire.cli.capture import select
 
