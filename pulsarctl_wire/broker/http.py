@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MOST_BODY: Final = 1024 * 1024
 """Bytes that a request's body may have: aiohttp's default."""
 
+_METHOD: Final = "X-Pulsar-Auth-Method-Name"
+"""Says which credentials a request has; then nothing else will do."""
+
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -117,21 +120,20 @@ class Api:
 
     def _role(self, request: web.BaseRequest) -> str | None:
         """Who asks; None if nobody has to say who he is. Raises Refusal."""
-        access = self._broker.cluster.access
-        if not access.authenticates or request.path.rstrip("/") == "/metrics":
+        cluster = self._broker.cluster
+        if not cluster.access.authenticates or request.path.rstrip("/") == "/metrics":
             return None
         method, _, data = request.headers.get("Authorization", "").partition(" ")
-        credentials = data.strip().encode()
-        if method == "Basic":
-            try:
-                credentials = b64decode(credentials, validate=True)
-            except ValueError:
-                raise Refusal("malformed credentials") from None
         kind = {"Bearer": "token", "Basic": "basic"}.get(method, "tls")
-        now = self._broker.scheduler.time_ms
-        return access.authenticate(
-            kind, credentials, common_name(request.get_extra_info("peercert")), now
-        ).name
+        name = common_name(request.get_extra_info("peercert"))
+        try:
+            credentials = b64decode(data, validate=True) if kind == "basic" else data.strip().encode()
+            return cluster.access.authenticate(kind, credentials, name, self._broker.scheduler.time_ms).name
+        except (Refusal, ValueError) as error:
+            anonymous = cluster.settings.anonymousUserRole
+            if anonymous and _METHOD not in request.headers:
+                return anonymous
+            raise Refusal(str(error)) from None
 
     @staticmethod
     def _read(data: bytes) -> Any:

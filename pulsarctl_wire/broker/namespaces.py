@@ -28,10 +28,32 @@ class Namespaces:
         self.topics = journal.table("topics")
         if not self.tenants:
             for tenant, namespace in (("public", "default"), ("pulsar", "system")):
-                self.create_tenant(tenant, {"adminRoles": [], "allowedClusters": [settings.clusterName]})
+                self.create_tenant(tenant, self._first_tenant)
                 self.create(f"{tenant}/{namespace}", {})
 
     # -- tenants and namespaces
+
+    @property
+    def _first_tenant(self) -> Row:
+        """A tenant that the broker itself creates."""
+        roles = list(self._settings.superUserRoles)
+        return {"adminRoles": roles, "allowedClusters": [self._settings.clusterName]}
+
+    @property
+    def first_can_be_created(self) -> bool:
+        """Whether clients can create the cluster, tenants and namespaces that are here from the start.
+
+        With authorization, and without credentials for its own client, Pulsar fails to create them at its
+        start, and scripts do, with the rights they want.
+        """
+        settings = self._settings
+        authorizes = settings.authenticationEnabled and settings.authorizationEnabled
+        return authorizes and not settings.brokerClientAuthenticationPlugin
+
+    def can_create_tenant(self, name: str) -> bool:
+        """Whether there is no such tenant, or only that from the start, if clients can create it."""
+        row = self.tenants.get(name)
+        return row is None or (self.first_can_be_created and row == self._first_tenant)
 
     def create_tenant(self, name: str, row: Row) -> None:
         """Create a tenant, or change it."""
@@ -43,10 +65,18 @@ class Namespaces:
         old = len(parts) == 3 and parts[1] == self._settings.clusterName and parts[0] in self.tenants
         return namespace in self.namespaces or old
 
+    def can_create(self, namespace: str) -> bool:
+        """Whether there is no such namespace, or only that from the start, if clients can create it."""
+        row = self.namespaces.get(namespace)
+        return row is None or (self.first_can_be_created and row == self._first_policies)
+
+    @property
+    def _first_policies(self) -> Row:
+        return {"bundles": self._settings.defaultNumberOfNamespaceBundles}
+
     def create(self, namespace: str, policies: Row) -> None:
         """Create a namespace. Raises InvalidName."""
-        bundles = self._settings.defaultNumberOfNamespaceBundles
-        self._journal.put("namespaces", check_namespace(namespace), {"bundles": bundles, **policies})
+        self._journal.put("namespaces", check_namespace(namespace), {**self._first_policies, **policies})
 
     def policies(self, namespace: str) -> Row:
         """The policies of a namespace; empty if there is none."""

@@ -55,6 +55,8 @@ class PersistentTopic(Topic):
         self.transactions = Buffer(self)
         self.compaction = Compaction(self)
         self.dispatch_limiter = Limiter(self.scheduler)
+        self.reset_to: dict[str, tuple[int, int]] = {}
+        """The index and open messages where a subscription that is not durable goes on after a reset."""
         prefix = f"{self.log.number}/"
         for key in [key for key in self.journal.table("cursors") if key.startswith(prefix)]:
             subscription = Subscription(self, key.removeprefix(prefix), load_cursor(self.journal, key))
@@ -283,7 +285,10 @@ class PersistentTopic(Topic):
 
     def create_subscription(self, name: str, start: int, *, durable: bool = True) -> Subscription:
         """A new subscription, which begins at an index."""
+        start, still_open = self.reset_to.pop(name, (start, 0))
         cursor = Cursor(self.journal, f"{self.log.number}/{name}", start, durable=durable)
+        if still_open:
+            cursor.set_open(start, still_open)
         cursor.last_active_ms = self.scheduler.time_ms
         subscription = self.subscriptions[name] = Subscription(self, name, cursor)
         if durable:
@@ -292,7 +297,8 @@ class PersistentTopic(Topic):
 
     def _start_of(self, command: CommandSubscribe) -> int:
         """Where a new subscription begins. A reader's start entry is sent to it again; clients skip it."""
-        if not command.durable and command.HasField("start_message_id"):
+        given = not command.durable and command.HasField("start_message_id")
+        if given and command.start_message_id.ledgerId != _LATEST:
             return self.locate(command.start_message_id)
         if command.initialPosition == CommandSubscribe.Earliest:
             return 0 if command.read_compacted and self.compaction.log is not None else self.log.first

@@ -37,6 +37,7 @@ class Settings:
     backlogQuotaDefaultRetentionPolicy: str = "producer_request_hold"
     basicAuthConf: str = ""
     bindAddress: str = "0.0.0.0"
+    brokerClientAuthenticationPlugin: str = ""
     brokerDeduplicationEnabled: bool = False
     brokerDeduplicationEntriesInterval: int = 1_000
     brokerDeduplicationMaxNumberOfProducers: int = 10_000

@@ -368,6 +368,8 @@ class Subscription:
         self.cursor.reset(index if self.reads_compacted else max(index, self.topic.log.first))
         if still_open:
             self.cursor.set_open(index, still_open)
+        if not self.cursor.durable:  # it went with its last consumer
+            self.topic.reset_to[self.name] = self.cursor.mark, still_open
         if self.dispatcher is not None:
             self.dispatcher.rewind()
         await self.topic.journal.synced()

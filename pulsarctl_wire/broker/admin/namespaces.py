@@ -91,7 +91,7 @@ async def create(request: Request) -> Answer:
         if cluster not in allowed:
             text = f"Cluster [{cluster}] is not in the list of allowed clusters list for tenant [{tenant}]"
             raise Problem(403, text)
-    if name in namespaces.namespaces:
+    if not namespaces.can_create(name):
         raise Problem(409, "Namespace already exists")
     most = request.cluster.settings.maxNamespacesPerTenant
     if most > 0 and sum(each.startswith(f"{tenant}/") for each in namespaces.namespaces) >= most:

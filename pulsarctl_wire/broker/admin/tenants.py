@@ -50,7 +50,9 @@ async def cluster(request: Request) -> Answer:
 
 async def create_cluster(request: Request) -> Answer:
     """Note a cluster."""
-    if request.named["cluster"] in _clusters(request):
+    noted = request.broker.journal.table("clusters")
+    taken = noted if request.namespaces.first_can_be_created else _clusters(request)
+    if request.named["cluster"] in taken:
         raise Problem(409, "Cluster already exists")
     if not is_entity(request.named["cluster"]):
         raise Problem(412, "Cluster name is not valid")
@@ -59,10 +61,9 @@ async def create_cluster(request: Request) -> Answer:
 
 
 async def update_cluster(request: Request) -> Answer:
-    """Change what is known of a cluster; nothing can be changed of this one."""
+    """Change what is known of a cluster."""
     _cluster(request)
-    if request.named["cluster"] != request.cluster.settings.clusterName:
-        request.broker.journal.put("clusters", request.named["cluster"], request.fields())
+    request.broker.journal.put("clusters", request.named["cluster"], request.fields())
     return await request.done(200)
 
 
@@ -126,7 +127,7 @@ async def create_tenant(request: Request) -> Answer:
     told = _told(request)
     if not is_entity(request.named["tenant"]):
         raise Problem(412, "Tenant name is not valid")
-    if request.named["tenant"] in request.namespaces.tenants:
+    if not request.namespaces.can_create_tenant(request.named["tenant"]):
         raise Problem(409, "Tenant already exist")
     most = request.cluster.settings.maxTenants
     if most > 0 and len(request.namespaces.tenants) >= most:

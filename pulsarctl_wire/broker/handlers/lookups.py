@@ -79,6 +79,9 @@ def partitioned_metadata(connection: Connection, body: Any, frame: Frame) -> Non
     answer: dict[str, Any]
     try:
         name = topic_of(connection, body.topic)
+        if name.namespace.partition("/")[0] not in connection.cluster.namespaces.tenants:
+            text = f"Tenant or namespace or topic does not exist: {name.namespace}"
+            raise Refused("TopicNotFound", text)
         connection.authorize("Get Partition Metadata", name, "produce", "consume")
         answer = {
             "partitions": _partitions(connection, name, create=body.metadata_auto_creation_enabled),

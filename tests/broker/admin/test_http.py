@@ -9,13 +9,16 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
 from broker.targets import EmbeddedTarget
-from interop.credentials import make_certificates
+from interop.credentials import make_certificates, sign
 from net.scripted import run
 
+from pulsarctl_wire.broker.access import Keys
+from pulsarctl_wire.broker.cluster import NO_KEYS
 from pulsarctl_wire.broker.http import MOST_BODY, serve_http
 from pulsarctl_wire.broker.server import Server
 from pulsarctl_wire.broker.settings import parse_settings
@@ -66,8 +69,10 @@ async def site(
     brokers: int = 1,
     tls: ssl.SSLContext | None = None,
     client: ssl.SSLContext | None = None,
+    settings: Mapping[str, object] = MappingProxyType({}),
+    keys: Keys = NO_KEYS,
 ) -> AsyncIterator[list[Site]]:
-    server = Server(parse_settings({}), brokers=brokers)
+    server = Server(parse_settings(settings), brokers=brokers, keys=keys)
     sites, runners = [], []
     for broker in server.cluster.brokers:
         server.listen(broker, socket.create_server(("127.0.0.1", 0)))
@@ -320,6 +325,36 @@ def test_tokens_and_rights() -> None:
             assert await status("GET", "/admin/v2/tenants", "client") == 401
             assert await status("GET", "/metrics", "") == 200
             await runner.cleanup()
+
+    run(whole())
+
+
+def test_scripts_create_what_is_there_from_the_start() -> None:
+    """As in the set-ups of the official clients' suites: then clients without credentials may use it."""
+    secret = b"secret of at least 32 bytes ....."
+    settings: dict[str, object] = dict.fromkeys(("authenticationEnabled", "authorizationEnabled"), True)
+    settings |= {"anonymousUserRole": "anonymous", "superUserRoles": "admin"}
+    settings["authenticationProviders"] = "AuthenticationProviderToken"
+    steps = {
+        "clusters/standalone": {"serviceUrl": "http://localhost:8080/"},
+        "tenants/public": {"adminRoles": ["anonymous"], "allowedClusters": ["standalone"]},
+        "namespaces/public/default": {"auth_policies": {"namespace_auth": {"anonymous": ["produce"]}}},
+    }
+    topic = "/admin/v2/persistent/public/default/t"
+
+    async def whole() -> None:
+        async with site(settings=settings, keys=Keys(token_secret=secret)) as (one,):
+            admin = {"Authorization": f"Bearer {sign(secret, sub='admin')}"}
+            assert (await one.ask("PUT", topic)).status == 401
+            for again in (False, True):
+                for path, body in steps.items():
+                    reply = await one.ask("PUT", f"/admin/v2/{path}", json.dumps(body).encode(), admin)
+                    assert (reply.status == 409) is again, (path, reply)
+            assert (await one.ask("PUT", topic)).status == 204
+            forged = {"Authorization": "Bearer x", "X-Pulsar-Auth-Method-Name": "token"}
+            assert (await one.ask("PUT", f"{topic}2", headers=forged)).status == 401
+            reply = await one.ask("GET", "/admin/v2/clusters/standalone", headers=admin)
+            assert reply.json["serviceUrl"] == "http://localhost:8080/"
 
     run(whole())
 

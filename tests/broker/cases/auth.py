@@ -120,3 +120,11 @@ async def proxy_role(broker: Target) -> None:
     fields = {"proxy_version": "x", "original_principal": "admin"}
     probe = await broker.connected(**by_token(broker.tokens["proxy"]), **fields)
     await lookup_fails(probe, broker.topic())
+
+
+@case("auth/metadata_of_unknown_tenant")
+async def metadata_of_unknown_tenant(broker: Target) -> None:
+    probe = await broker.connected(**by_token(broker.tokens["client"]))
+    name, topic = "PARTITIONED_METADATA", "persistent://unknown/default/t"
+    body = await probe.request(name, f"{name}_RESPONSE", topic=topic)
+    assert (body.response, body.error) == (body.Failed, ServerError.Value("TopicNotFound")), body

@@ -10,6 +10,7 @@ from broker.probe import (
     NO_REQUEST,
     Probe,
     Target,
+    admin_path,
     batch,
     case,
     frame,
@@ -17,6 +18,8 @@ from broker.probe import (
     payloads,
     subscription,
 )
+
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
 
 async def seek(consumer: Probe, **target: Any) -> None:
@@ -102,3 +105,28 @@ async def resubscribe_at_once(broker: Target) -> None:
     await consumer.expect("CLOSE_CONSUMER", consumer_id=1, request_id=NO_REQUEST)
     answers = [await consumer.expect("SUCCESS") for _ in range(2)]
     assert sorted(each.body.request_id for each in answers) == [51, 52]
+
+
+AT_LATEST: dict[str, Any] = {"start_message_id": LATEST, "initialPosition": CommandSubscribe.Latest}
+READER = {"durable": False, **AT_LATEST}
+
+
+@case("seek/nondurable", READER)
+@case("seek/nondurable_then_durable", {"durable": True, **AT_LATEST})
+async def not_durable(broker: Target, second: dict[str, Any]) -> None:
+    consumer = await broker.subscribed(topic := await broker.filled(3), permits=10, **READER)
+    await seek(consumer, message_id=EARLIEST)
+    assert await broker.rest("GET", f"{admin_path(topic)}/subscriptions") == []
+    await consumer.subscribe(topic, **second)
+    consumer.flow(10)
+    assert payloads(await consumer.messages(3)) == [b"m0", b"m1", b"m2"]
+    await consumer.nothing()
+
+
+@case("seek/nondurable_closed")
+async def not_durable_closed(broker: Target) -> None:
+    consumer = await broker.subscribed(topic := await broker.filled(3), permits=10, **READER)
+    await seek(consumer, message_id=EARLIEST)
+    await consumer.subscribe(topic, **READER)
+    await consumer.again(topic, **READER)
+    await consumer.nothing()

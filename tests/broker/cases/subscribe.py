@@ -17,7 +17,7 @@ from broker.probe import (
     subscription,
 )
 
-from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, ServerError
 
 THREE = [b"m0", b"m1", b"m2"]
 
@@ -162,11 +162,12 @@ FROM_FIRST = [b"m0", b"m1", b"m2", b"m3", b"m4"]
 @case("subscribe/nondurable_start_id", 2, FROM_FIRST[2:])
 @case("subscribe/nondurable_earliest", EARLIEST, FROM_FIRST)
 @case("subscribe/nondurable_latest", LATEST, [])
-async def nondurable(broker: Target, start: Any, expected: list[bytes]) -> None:
+@case("subscribe/nondurable_latest_earliest", LATEST, FROM_FIRST, CommandSubscribe.Earliest)
+async def nondurable(broker: Target, start: Any, expected: list[bytes], initial: int | None = None) -> None:
     producer = await broker.producing(topic := broker.topic())
     ids = await producer.publish_all(*FROM_FIRST)
     start = start if isinstance(start, dict) else id_of(ids[start])
-    fields = {"durable": False, "start_message_id": start, "initialPosition": None}
+    fields = {"durable": False, "start_message_id": start, "initialPosition": initial}
     consumer = await broker.subscribed(topic, "Exclusive", 10, **fields)
     assert payloads(await consumer.messages(len(expected))) == expected
     await consumer.nothing()
