@@ -55,7 +55,8 @@ async def answer(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
 async def _state(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
     await server.idle()
     server.set_time()
-    return state_of(server.cluster)
+    faults = {"faults": []} if server.faults is None else await _faults(server, {"do": "fault-list"})
+    return {**state_of(server.cluster), **faults}
 
 
 async def _advance(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:

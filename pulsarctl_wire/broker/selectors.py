@@ -6,6 +6,7 @@ b/HashRangeExclusiveStickyKeyConsumerSelector, Commands.resolveStickyKey (4.0.8)
 
 from base64 import b64decode
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Final, Protocol
 
@@ -16,6 +17,9 @@ from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, MessageMetadata
 
 _SLOTS: Final = 65_536
+
+Range = tuple[int, int, Consumer]
+"""The first and the last of a range of slots, and whose they are."""
 
 
 def murmur(data: bytes) -> int:
@@ -58,6 +62,9 @@ class Selector(Protocol):
 
     def owner(self, slot: int) -> Consumer | None:
         """Whose slot it is; None if nobody's."""
+
+    def ranges(self) -> list[Range]:
+        """All slots that are somebody's, in order."""
 
 
 class ConsistentHashing:
@@ -104,6 +111,10 @@ class ConsistentHashing:
         at = bisect_left(self._ring, slot)
         return self._owners[self._ring[at % len(self._ring)]][0]
 
+    def ranges(self) -> list[Range]:
+        """All slots, in order."""
+        return _between([*self._ring, _SLOTS - 1], self.owner)
+
 
 class _Ranges:
     """Slots in ranges; the hash 0 counts as 1."""
@@ -144,12 +155,16 @@ class AutoSplit(_Ranges):
         """Whose slot it is."""
         return self._owners[bisect_left(self._ends, slot)] if self._ends else None
 
+    def ranges(self) -> list[Range]:
+        """All slots, in order."""
+        return _between([min(end, _SLOTS - 1) for end in self._ends], self.owner)
+
 
 class Sticky(_Ranges):
     """Consumers say which ranges they want."""
 
     def __init__(self) -> None:
-        self._ranges: list[tuple[int, int, Consumer]] = []
+        self._ranges: list[Range] = []
 
     def add(self, consumer: Consumer) -> None:
         """A consumer joins. Raises Refused."""
@@ -178,6 +193,24 @@ class Sticky(_Ranges):
     def owner(self, slot: int) -> Consumer | None:
         """Whose slot it is; None if nobody wants it."""
         return next((it for start, end, it in self._ranges if start <= slot <= end), None)
+
+    def ranges(self) -> list[Range]:
+        """The slots that are somebody's, in order."""
+        return sorted(self._ranges, key=lambda each: each[0])
+
+
+def _between(ends: list[int], owner: Callable[[int], Consumer | None]) -> list[Range]:
+    """The ranges with these last slots, those of one owner joined."""
+    found: list[Range] = []
+    start = 1
+    for end in ends:
+        consumer = owner(end)
+        if consumer is not None and start <= end:
+            if found and found[-1][2] is consumer:
+                start = found.pop()[0]
+            found.append((start, end, consumer))
+            start = end + 1
+    return found
 
 
 def selector_for(consumer: Consumer) -> Selector:

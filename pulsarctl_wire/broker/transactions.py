@@ -175,6 +175,11 @@ class Buffer:
         """The index of the first message of all open transactions; None if there are none."""
         return min((row["first"] for row in self._open.values()), default=None)
 
+    @property
+    def open_ones(self) -> Iterable[str]:
+        """The keys of the open transactions."""
+        return self._open.keys()
+
     def sent(self, txn: Id, index: int) -> None:
         """A message was sent in a transaction. If that is over, or never was, nobody will see it."""
         key = key_of(txn)

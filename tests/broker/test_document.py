@@ -23,6 +23,15 @@ def test_its_settings_have_an_effect_or_are_shown_as_without() -> None:
     assert "numIOThreads" in NAMES - FIELDS.keys()
 
 
+def test_each_field_of_the_state_is_described() -> None:
+    section = DOCUMENT.partition("### State\n")[2].partition("\n### ")[0]
+    described = set(re.findall(r"`(\w+)`", section))
+    fields = set(re.findall(r'^ +"(\w+)":', Path(sight.__file__).read_text(), re.MULTILINE))
+    fields |= set(re.findall(r'shown\["(\w+)"\]', Path(sight.__file__).read_text()))
+    assert {"time_ms", "key_ranges", "dropped", "timeout_ms"} < fields
+    assert fields - described == set()
+
+
 @pytest.mark.parametrize(
     ("row", "number"),
     [
@@ -34,7 +43,7 @@ def test_its_settings_have_an_effect_or_are_shown_as_without() -> None:
         ("unacknowledged messages", f"{Settings.maxUnackedMessagesPerSubscription:,}"),
         ("Key_Shared", f"{Settings.keySharedLookAheadMsgInReplayThresholdPerSubscription:,}"),
         ("HTTP request", f"{http.MOST_BODY >> 20} MiB"),
-        ("`state`", f"{sight.MOST_PENDING} of"),
+        ("`state`", f"{sight.MOST_LISTED} of each"),
         ("faults delay", f"{faulty.MOST_DELAYED >> 20} MiB"),
     ],
 )

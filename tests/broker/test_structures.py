@@ -173,7 +173,16 @@ SLOTS = [*range(0, 65_536, 257), 1, 2, 65_534, 65_535]
 
 
 def owners(selector: Selector) -> list[Any]:
-    return [selector.owner(slot) for slot in SLOTS]
+    """Who has which of some slots; the ranges must say the same."""
+    found = [selector.owner(slot) for slot in SLOTS]
+    ranges = selector.ranges()
+    assert all(one[1] < other[0] for one, other in pairwise(ranges))
+    assert all(one[2] is not other[2] or one[1] + 1 < other[0] for one, other in pairwise(ranges))
+    for slot, owner in zip(SLOTS, found, strict=True):
+        assert [it for start, end, it in ranges if start <= (slot or 1) <= end] == [owner] * (
+            owner is not None
+        )
+    return found
 
 
 @pytest.mark.parametrize("make", [ConsistentHashing, AutoSplit])
@@ -239,6 +248,7 @@ def test_sticky(wanted: list[list[tuple[int, int]]]) -> None:
         for slot in SLOTS:
             found = next((it for low, high, it in taken if low <= slot <= high), None)
             assert selector.owner(slot) is found
+        assert selector.ranges() == sorted(taken, key=lambda each: each[:2])
 
 
 def test_entry_keys_are_in_order() -> None:

@@ -15,9 +15,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from broker.probe import sent
+from broker.probe import sent, subscription
 from broker.raw import PATIENCE, RawClient
 
+from pulsarctl_wire.broker.transactions import ASSIGN
 from pulsarctl_wire.errors import FilterError, InUse, RequestTimeout, SettingsError
 from pulsarctl_wire.testing import AsyncBroker, Broker
 
@@ -127,6 +128,71 @@ def test_topics_and_connections() -> None:
             broker.unload("none")
         with pytest.raises(SettingsError, match="nonsense: not one of state, advance, "):
             broker.ask("nonsense")
+
+
+def test_the_state_of_subscriptions() -> None:
+    with Broker() as broker, RawClient(broker.service_url) as client:
+        client.lookup("t")
+        for number, name in ((1, "a"), (2, "b")):
+            fields = subscription("t", "Key_Shared", number, consumer_name=name)
+            client.request("SUBSCRIBE", "SUCCESS", **fields)
+        later = broker.state()["time_ms"] + 60_000
+        client.produce("t")
+        for number, more in enumerate(({}, {}, {"meta_deliver_at_time": later})):
+            client.socket.sendall(sent(number, meta_partition_key="k", **more))
+            client.expect("SEND_RECEIPT")
+        client.send("FLOW", consumer_id=1, messagePermits=10)
+        client.send("FLOW", consumer_id=2, messagePermits=10)
+        assert [client.message(), client.message()] == [b"hello", b"hello"]
+        topic = broker.state()["brokers"][0]["topics"][T]
+        shown = topic["subscriptions"]["s"]
+        (holder,) = (each for each in shown["consumers"] if each["pending"])
+        assert holder["pending"] == [[0, 0], [0, 1]]
+        assert (holder["permits"], holder["unacknowledged"]) == (8, 2)
+        slots = [span for each in shown["consumers"] for span in each["key_ranges"]]
+        assert sum(end - start + 1 for start, end in slots) == 65_535
+        assert (shown["backlog"], shown["delayed"], shown["unacknowledged"]) == (3, 1, 2)
+
+        client.send("ACK", consumer_id=holder["id"], ack_type=0, message_id=[{"ledgerId": 0, "entryId": 1}])
+        client.send(
+            "REDELIVER_UNACKNOWLEDGED_MESSAGES",
+            consumer_id=holder["id"],
+            message_ids=[{"ledgerId": 0, "entryId": 0}],
+        )
+        assert client.message() == b"hello"
+        shown = broker.state()["brokers"][0]["topics"][T]["subscriptions"]["s"]
+        assert (shown["acknowledged"], shown["redelivered"]) == ([[[0, 1], [0, 1]]], [[0, 0, 1]])
+        assert (shown["mark_delete"], shown["backlog"]) == ([0, -1], 2)
+
+
+def test_the_state_of_transactions_schemas_and_faults() -> None:
+    settings = {"transactionCoordinatorEnabled": True, "brokerDeduplicationEnabled": True}
+    with Broker(settings=settings) as broker, RawClient(broker.service_url) as client:
+        assert broker.state()["faults"] == []
+        broker.add_fault("drop command=PONG")
+        assert [each["fault"] for each in broker.state()["faults"]] == ["drop command=PONG"]
+        client.lookup(ASSIGN + "-partition-0")
+        client.request("TC_CLIENT_CONNECT_REQUEST", "TC_CLIENT_CONNECT_RESPONSE", tc_id=0)
+        found = client.request("NEW_TXN", "NEW_TXN_RESPONSE", tc_id=0, txn_ttl_millis=60_000)
+        txn = {"txnid_most_bits": found.txnid_most_bits, "txnid_least_bits": found.txnid_least_bits}
+        client.lookup("t")
+        schema = {"name": "t", "schema_data": b"", "type": 1}
+        client.request("PRODUCER", "PRODUCER_SUCCESS", topic="t", producer_id=1, schema=schema)
+        client.request("ADD_PARTITION_TO_TXN", "ADD_PARTITION_TO_TXN_RESPONSE", partitions=[T], **txn)
+        client.socket.sendall(sent(7, **txn, **{f"meta_{name}": value for name, value in txn.items()}))
+        client.expect("SEND_RECEIPT")
+        state = broker.state()
+        key = f"{found.txnid_most_bits}/{found.txnid_least_bits}"
+        assert {
+            name: (each["timeout_ms"], each["topics"]) for name, each in state["transactions"].items()
+        } == {key: (60_000, [T])}
+        topic = state["brokers"][0]["topics"][T]
+        assert (topic["transactions"], topic["schema"]) == ([key], {"type": "String", "version": 0})
+        assert topic["producers"][0]["last_sequence_id"] == 7
+        broker.advance(60)
+        state = broker.state()
+        assert not state["transactions"]
+        assert not state["brokers"][0]["topics"][T]["transactions"]
 
 
 def test_a_bundle_moves_and_a_broker_dies() -> None:
