@@ -6,6 +6,7 @@ superusers may do everything; others what their role was granted for a namespace
 """
 
 from collections.abc import Mapping
+from string import ascii_letters, digits
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pulsarctl_wire.broker.names import TopicName
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _HMAC: Final = ["HS256", "HS384", "HS512"]
 _SIGNED: Final = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512"]
+_NOT_BASE64: Final = bytes(set(range(256)) - set(f"{ascii_letters}{digits}-_".encode()))
 _CLASSES: Final = {"Token": "token", "Basic": "basic", "Tls": "tls"}
 
 
@@ -80,8 +82,8 @@ class Access:
             key, algorithms = self._keys.token_public, _SIGNED
         checks = {"verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_aud": False}
         try:
-            claims = jwt.decode(data.decode(), key, algorithms, options=checks)  # type: ignore[arg-type]
-        except (jwt.PyJWTError, UnicodeDecodeError, ValueError) as error:
+            claims = jwt.decode(_without_spaces(data), key, algorithms, options=checks)  # type: ignore[arg-type]
+        except (jwt.PyJWTError, ValueError) as error:
             raise Refusal(str(error)) from None
         name, expires = claims.get(self._settings.tokenAuthClaim or "sub"), claims.get("exp")
         if not isinstance(name, str):
@@ -132,6 +134,12 @@ class Access:
     def _rules_tenant(self, role: str, namespace: str) -> bool:
         tenant = self._namespaces.tenants.get(namespace.partition("/")[0], {})
         return role in tenant.get("adminRoles", ())
+
+
+def _without_spaces(token: bytes) -> bytes:
+    """A token without what Pulsar's JWT library ignores, such as the line end of a file."""
+    *parts, signature = token.split(b".")
+    return b".".join([*map(bytes.strip, parts), signature.strip(_NOT_BASE64)])
 
 
 def _granted(policies: Mapping[str, list[str]], role: str) -> list[str]:

@@ -37,6 +37,18 @@ async def good_token(broker: Target) -> None:
     await broker.connected(**by_token(broker.tokens["admin"]))
 
 
+@case("auth/token_in_spaces", " {} .\t{}\n.\n{} !\n")
+@case("auth/token_with_line_end", "{}.{}.{}\n")
+async def token_in_spaces(broker: Target, form: str) -> None:
+    await broker.connected(**by_token(form.format(*broker.tokens["admin"].split("."))))
+
+
+@case("auth/token_with_space_inside")
+async def token_with_space_inside(broker: Target) -> None:
+    token = broker.tokens["admin"]
+    await refused(broker, **by_token(f"{token[:-5]} {token[-5:]}"))
+
+
 async def refused(broker: Target, **fields: Any) -> None:
     probe = await broker.connection()
     probe.command("CONNECT", client_version="probe", protocol_version=21, **fields)
