@@ -142,16 +142,14 @@ async def lookup(request: Request) -> Answer:
     owner = cluster.owner(name)
     if owner is None or not owner.alive:
         owner = cluster.acquire(cluster.candidate(name), name)
-    return Answer(
-        200,
-        {
-            "brokerUrl": owner.service_url,
-            "httpUrl": owner.http_url,
-            "nativeUrl": owner.service_url,
-            "brokerUrlSsl": owner.service_url_tls,
-            **({"httpUrlTls": owner.https_url} if owner.https_url else {}),
-        },
-    )
+    urls = {
+        "brokerUrl": owner.service_url,
+        "brokerUrlTls": owner.service_url_tls,
+        "httpUrl": owner.http_url,
+        "httpUrlTls": owner.https_url,
+        "nativeUrl": owner.service_url,
+    }
+    return Answer(200, {name: url for name, url in urls.items() if url} | {"brokerUrlSsl": ""})
 
 
 async def bundle(request: Request) -> Answer:

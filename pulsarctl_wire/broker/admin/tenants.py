@@ -43,9 +43,13 @@ async def cluster(request: Request) -> Answer:
         "tlsAllowInsecureConnection": False,
         "brokerClientTlsEnabledWithKeyStore": False,
     }
-    stores = {"brokerClientTlsTrustStoreType": "JKS", "brokerClientTlsKeyStoreType": "JKS"}
+    defaults = {
+        "brokerClientTlsTrustStoreType": "JKS",
+        "brokerClientTlsKeyStoreType": "JKS",
+        "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
+    }
     own = request.named["cluster"] == request.cluster.settings.clusterName
-    return Answer(200, {**_cluster(request), **flags, **(stores if own else {})})
+    return Answer(200, {**_cluster(request), **flags, **(defaults if own else {})})
 
 
 async def create_cluster(request: Request) -> Answer:

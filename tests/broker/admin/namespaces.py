@@ -16,6 +16,7 @@ async def clusters(broker: Target) -> None:
     assert await broker.rest("GET", "/admin/v2/clusters") == ["standalone"]
     found = await broker.rest("GET", "/admin/v2/clusters/standalone")
     assert found["brokerServiceUrl"].startswith("pulsar://")
+    assert found["brokerClientSslFactoryPlugin"].endswith(".DefaultPulsarSslFactory")
     await refused(broker, 404, "Cluster does not exist", "GET", "/admin/v2/clusters/nope")
     await refused(broker, 409, "Cluster already exists", "PUT", "/admin/v2/clusters/standalone", {})
 

@@ -295,7 +295,12 @@ def test_https(tmp_path: Path) -> None:
         async with site(tls=tls, client=client) as (one,):
             reply = await one.ask("GET", "/admin/v2/brokers/version")
             assert reply.body == b"4.0.8"
-            assert one.server.cluster.brokers[0].https_url == f"https://127.0.0.1:{one.port}"
+            broker = one.server.cluster.brokers[0]
+            assert broker.https_url == f"https://127.0.0.1:{one.port}"
+            broker.service_url_tls = "pulsar+ssl://127.0.0.1:6651"
+            found = (await one.ask("GET", "/lookup/v2/topic/persistent/public/default/t")).json
+            urls = (found["httpUrlTls"], found["brokerUrlTls"], found["brokerUrlSsl"])
+            assert urls == (broker.https_url, broker.service_url_tls, "")
 
     run(whole())
 
