@@ -7,13 +7,16 @@ topics        full topic name  -> see persistent.py
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from pulsarctl_wire.broker.journal import Journal, Row
 from pulsarctl_wire.broker.names import TopicName, check_namespace, parse_topic
 from pulsarctl_wire.broker.policy_names import effective, set_of_topic
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.settings import Settings
+
+_FIRST: Final = {"public": "public/default", "pulsar": "pulsar/system"}
+"""The tenants that are there from the start, with the namespace of each."""
 
 
 class Namespaces:
@@ -27,9 +30,9 @@ class Namespaces:
         self.partitioned = journal.table("partitioned")
         self.topics = journal.table("topics")
         if not self.tenants:
-            for tenant, namespace in (("public", "default"), ("pulsar", "system")):
+            for tenant, namespace in _FIRST.items():
                 self.create_tenant(tenant, self._first_tenant)
-                self.create(f"{tenant}/{namespace}", {})
+                self.create(namespace, {})
 
     # -- tenants and namespaces
 
@@ -53,7 +56,8 @@ class Namespaces:
     def can_create_tenant(self, name: str) -> bool:
         """Whether there is no such tenant, or only that from the start, if clients can create it."""
         row = self.tenants.get(name)
-        return row is None or (self.first_can_be_created and row == self._first_tenant)
+        first = name in _FIRST and self.first_can_be_created
+        return row is None or (first and row == self._first_tenant)
 
     def create_tenant(self, name: str, row: Row) -> None:
         """Create a tenant, or change it."""
@@ -68,7 +72,8 @@ class Namespaces:
     def can_create(self, namespace: str) -> bool:
         """Whether there is no such namespace, or only that from the start, if clients can create it."""
         row = self.namespaces.get(namespace)
-        return row is None or (self.first_can_be_created and row == self._first_policies)
+        first = namespace in _FIRST.values() and self.first_can_be_created
+        return row is None or (first and row == self._first_policies)
 
     @property
     def _first_policies(self) -> Row:

@@ -120,6 +120,8 @@ def _consumer(consumer: Consumer, rates: Rates) -> dict[str, Any]:
     }
     if consumer.kind == KEY_SHARED:
         told["drainingHashes"] = []
+    if consumer.connection.role.name:
+        told["appId"] = consumer.connection.role.name
     return told
 
 

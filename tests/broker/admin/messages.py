@@ -128,6 +128,15 @@ async def active(broker: Target) -> None:
     assert told["subscriptions"]["s"]["activeConsumerName"] == "one"
 
 
+@call("stats/role of a consumer", setting="auth")
+async def role_of_a_consumer(broker: Target) -> None:
+    consumer = await broker.connected(auth_method_name="token", auth_data=broker.tokens["client"].encode())
+    topic = broker.topic()
+    await consumer.subscribe(topic)
+    told = await broker.rest("GET", at(topic, "stats"))
+    assert told["subscriptions"]["s"]["consumers"][0]["appId"] == "client"
+
+
 @call("stats/internal")
 async def internal(broker: Target) -> None:
     topic = broker.topic()

@@ -344,6 +344,7 @@ def test_scripts_create_what_is_there_from_the_start() -> None:
         "clusters/standalone": {"serviceUrl": "http://localhost:8080/"},
         "tenants/public": {"adminRoles": ["anonymous"], "allowedClusters": ["standalone"]},
         "namespaces/public/default": {"auth_policies": {"namespace_auth": {"anonymous": ["produce"]}}},
+        "namespaces/public/other": {},
     }
     topic = "/admin/v2/persistent/public/default/t"
 
