@@ -295,6 +295,13 @@ class Connection:
         """A received string; it may not be UTF-8."""
         return as_text(value)
 
+    def pairs(self, received: Iterable[Any]) -> dict[str, str]:
+        """Received keys and values. Raises Violation if a key comes twice."""
+        pairs = [(self.text(pair.key), self.text(pair.value)) for pair in received]
+        if len(found := dict(pairs)) < len(pairs):
+            raise Violation("a key comes twice")
+        return found
+
     # -- sending
 
     def write(self, data: bytes) -> None:
@@ -371,7 +378,7 @@ class Connection:
             message.redelivery_count = redelivered
         if ack_set:
             message.ack_set.extend(ack_set)
-        if consumer.epoch >= 0:
+        if consumer.epoch >= 0 and consumer.has_epoch:
             message.consumer_epoch = consumer.epoch
         data = entry.data
         if entry.at and not self._knows_broker_metadata():

@@ -42,17 +42,18 @@ class Consumer:
         self.priority: int = command.priority_level
         self.durable: bool = command.durable
         self.epoch: int = command.consumer_epoch if command.HasField("consumer_epoch") else -1
-        self.metadata = {connection.text(pair.key): connection.text(pair.value) for pair in command.metadata}
+        self.metadata = connection.pairs(command.metadata)
         self.takes_any_schema = command.schema.type == Schema.AutoConsume
         self.key_shared = command.keySharedMeta
         self.read_compacted: bool = command.read_compacted
+        self.has_epoch = self.kind not in INDIVIDUAL and not self.read_compacted
+        """Whether its messages have its epoch."""
         self.since_ms = connection.scheduler.time_ms
         self.permits = 0
         self.unacked = 0
         self.blocked = False
         self.closed = False
         self.pending: dict[int, tuple[int, int]] = {}
-        self.told_end = False
         self.messages_out = 0
         self.bytes_out = 0
         self.acked_messages = 0
@@ -130,6 +131,5 @@ class Consumer:
 
     def tell_end(self) -> None:
         """Say that there will be no more messages."""
-        if not self.told_end and self.connection.version >= 9:
-            self.told_end = True
+        if self.connection.version >= 9:
             self.connection.send("REACHED_END_OF_TOPIC", consumer_id=self.id)

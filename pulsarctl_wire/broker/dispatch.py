@@ -1,6 +1,6 @@
 """Dispatchers: which consumer gets which entry, and when.
 
-    SingleActive   Exclusive and Failover: all to one consumer
+    SingleActive   (single_active.py) Exclusive and Failover: all to one consumer
     Shared         to whoever has permits, in turn
     KeyShared      (key_shared.py) by key
 
@@ -8,15 +8,14 @@ A dispatcher reads from `read_at` on. It calls nobody: `Subscription` calls `dis
 something to deliver, that is after FLOW, new entries, acknowledgements and changes of consumers.
 """
 
-from collections import deque
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
+from pulsarctl_wire.broker.consumer import Consumer
 from pulsarctl_wire.broker.log import Entry
 from pulsarctl_wire.broker.scheduler import Timer
-from pulsarctl_wire.broker.selectors import Sticky, murmur, sticky_key
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 _READ_AHEAD: Final = 500
 """Entries that are read from storage at a time."""
-
-_RING_POINTS: Final = 100  # of each Failover consumer
 
 
 class Dispatcher:
@@ -40,6 +37,10 @@ class Dispatcher:
         self.redelivered: dict[int, int] = {}
         self._buffer: dict[int, Entry] = {}
         self._reading = False
+        self._waits = False
+        """Whether a read waits for new entries."""
+        self.has_failed = False
+        """Whether a read has found the end of a terminated topic: later reads say nothing."""
 
     # -- consumers
 
@@ -50,6 +51,7 @@ class Dispatcher:
     def remove(self, consumer: Consumer) -> None:
         """A consumer leaves."""
         self.consumers.remove(consumer)
+        self._waits = self._waits and bool(self.consumers)
 
     # -- entries
 
@@ -83,13 +85,23 @@ class Dispatcher:
             index = self.cursor.next_open(self.read_at)
             stop = self.topic.readable
             if index >= stop:
+                self._found_end()
                 return None
             entry = self.entry(index, stop)
             if entry is None:
                 return None
+            self._waits = False
             self.read_at = index + 1
             if not self.is_hidden(entry):
                 return entry
+
+    def _found_end(self) -> None:
+        """There is nothing more to read: consumers hear of the end of the topic when a read finds it."""
+        if not self.topic.terminated:
+            self._waits = True
+        elif not self._waits and not self.has_failed:
+            self.has_failed = True
+            self.subscription.check_end()
 
     def deliver_again(self, indexes: list[int]) -> None:
         """Deliver entries again that were hidden for a while."""
@@ -132,138 +144,6 @@ class Dispatcher:
 
     def close(self) -> None:
         """Stop timers."""
-
-
-class SingleActive(Dispatcher):
-    """Exclusive and Failover: everything goes to the active consumer.
-
-    In a Failover subscription, a change of the active consumer takes effect a second later: messages that are
-    on their way to the old one can be acknowledged until then.
-    """
-
-    def __init__(self, subscription: "Subscription") -> None:
-        super().__init__(subscription)
-        self.active: Consumer | None = None
-        self._change: Timer | None = None
-        self._copies: deque[Entry] = deque()
-        self._ranges: Sticky | None = None
-
-    def add(self, consumer: Consumer) -> None:
-        """A consumer joins. Raises Refused."""
-        if consumer.kind == EXCLUSIVE and consumer.key_shared.hashRanges:
-            self._ranges = Sticky()
-            self._ranges.add(consumer)
-        super().add(consumer)
-        if not self._choose() and self.active is not None and consumer.kind == FAILOVER:
-            consumer.tell_active(consumer is self.active)
-
-    def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves."""
-        super().remove(consumer)
-        if self.consumers:
-            self._choose()
-        else:
-            self.close()
-            self.active = self._ranges = None
-
-    def _choose(self) -> bool:
-        """Choose the active consumer. False if it is the same as before."""
-        before = self.active
-        order = sorted(self.consumers, key=lambda each: (each.priority, each.name))
-        best = [each for each in order if each.priority == order[0].priority]
-        if self.topic.partition >= 0:
-            self.active = best[self.topic.partition % len(best)]
-        else:
-            self.active = _on_ring(best, self.topic.name.full)
-        if self.active is before:
-            return False
-        delay = self.topic.settings.activeConsumerFailoverDelayTimeMillis / 1000
-        if self.active.kind != FAILOVER or not delay:
-            self._begin()
-        elif self._change is None:
-            self._change = self.topic.scheduler.later(delay, self._begin)
-        return True
-
-    def _begin(self) -> None:
-        """The change of the active consumer takes effect."""
-        self._change = None
-        self.rewind()
-        if self.active is not None and self.active.kind == FAILOVER:
-            for consumer in self.consumers:
-                consumer.tell_active(consumer is self.active)
-        self.subscription.dispatch_soon()
-
-    def next_entry(self) -> Entry | None:
-        """The next entry that consumers may see; from the compacted copy if they want that."""
-        compaction = self.topic.compaction
-        if self.active is None or not self.active.read_compacted or self.read_at >= compaction.horizon:
-            return super().next_entry()
-        while self._copies:
-            entry = self._copies.popleft()
-            if entry.index >= self.read_at and not self.cursor.is_acked(entry.index):
-                self.read_at = entry.index + 1
-                return entry
-        if not self._reading:
-            self._reading = True
-            start, copy = self.read_at, compaction.log
-
-            def done(entries: list[Entry]) -> None:
-                self._reading = False
-                if (self.read_at, compaction.log) == (start, copy):  # else it must be read again
-                    self._copies = deque(entries)
-                    self.read_at = start if entries else compaction.horizon
-                self.subscription.dispatch_soon()
-
-            compaction.read(max(start, self.cursor.mark), done)
-        return None
-
-    def rewind(self) -> None:
-        """Deliver everything again that is not acknowledged."""
-        super().rewind()
-        self._copies.clear()
-
-    def dispatch(self) -> None:
-        """Deliver what can be delivered now. Permits are taken for entries, as Pulsar does by default."""
-        consumer = self.active
-        most = self.topic.settings.dispatcherMaxReadBatchSize
-        while consumer is not None and consumer.available and self._change is None:
-            for _ in range(min(consumer.permits, most)):
-                entry = self.next_entry()
-                if entry is None:
-                    return
-                if self._ranges is not None and not self._ranges.owner(_slot(self._ranges, entry)):
-                    self.subscription.skip(entry.index)
-                else:
-                    self.deliver(consumer, entry)
-
-    def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
-        """Deliver everything again that is not acknowledged."""
-        if consumer is self.active:
-            self.rewind()
-
-    def deliver_again(self, indexes: list[int]) -> None:
-        """Deliver everything again that is not acknowledged."""
-        self.rewind()
-
-    def close(self) -> None:
-        """Stop timers."""
-        if self._change is not None:
-            self._change.cancel()
-            self._change = None
-
-
-def _slot(ranges: Sticky, entry: Entry) -> int:
-    return ranges.slot(sticky_key(entry.metadata))
-
-
-def _on_ring(consumers: list[Consumer], topic: str) -> Consumer:
-    """The consumer whose point on a ring is the next after the topic's."""
-    ring: dict[int, Consumer] = {}
-    for consumer in consumers:
-        for point in range(_RING_POINTS):
-            ring[murmur(f"{consumer.name}{point}".encode("utf-8", "surrogateescape"))] = consumer
-    at = murmur(topic.encode("utf-8", "surrogateescape"))
-    return ring[min((point for point in ring if point >= at), default=min(ring))]
 
 
 class Replay:
@@ -395,14 +275,23 @@ class ManyActive(Dispatcher):
             self._timer = None
 
 
+def _priority(consumer: Consumer) -> int:
+    return consumer.priority
+
+
 class Shared(ManyActive):
     """In turn, in runs of entries, to consumers with permits, those of the lowest priority number first."""
 
     def __init__(self, subscription: "Subscription") -> None:
         super().__init__(subscription)
         self.replay = Replay()
-        self._turns: dict[int, int] = {}
+        self._turn = 0
         self._chunks: dict[str, Consumer] = {}
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer joins. Raises Refused."""
+        super().add(consumer)
+        self.consumers.sort(key=_priority)
 
     def put_back(self, index: int) -> None:
         """Have an entry delivered again, or later."""
@@ -469,15 +358,15 @@ class Shared(ManyActive):
 
     def _next_consumer(self) -> Consumer:
         """The next one in turn of those with the lowest priority number that have permits."""
-        available = [each for each in self.consumers if each.available]
-        priority = min(each.priority for each in available)
-        level = [each for each in self.consumers if each.priority == priority]
-        turn = self._turns.get(priority, 0)
-        for at in range(turn, turn + len(level)):
-            if level[at % len(level)].available:
-                self._turns[priority] = (at + 1) % len(level)
-                return level[at % len(level)]
-        raise AssertionError("one of them is available")
+        consumers = self.consumers
+        turn = self._turn if self._turn < len(consumers) else 0
+        first = bisect_left(consumers, consumers[turn].priority, key=_priority)
+        stop = bisect_right(consumers, consumers[turn].priority, key=_priority)
+        order = *range(first), *range(turn, stop), *range(first, turn), *range(stop, len(consumers))
+        found = next(at for at in order if consumers[at].available)
+        self._turn = found + 1
+        chosen: Consumer = consumers[found]
+        return chosen
 
     def _chunk_owner(self, entry: Entry, consumer: Consumer) -> Consumer:
         """Who gets an entry: all chunks of a message go to the consumer that got the first one."""

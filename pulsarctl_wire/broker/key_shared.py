@@ -4,7 +4,7 @@ When a key moves to another consumer, its slot is *draining* until the old one h
 entries (PIP-379). Entries that cannot be delivered yet wait by slot, and later ones of the slot behind them.
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
 from pulsarctl_wire.broker.consumer import Consumer
@@ -140,20 +140,28 @@ class KeyShared(ManyActive):
         return True
 
     def _deliver_waiting(self) -> bool:
-        """Deliver entries that wait. False if one is being read."""
-        for slot in list(self._waiting):
+        """Deliver entries that wait, the oldest first. False if one is being read."""
+        heads = [(waiting[0], slot) for slot, waiting in self._waiting.items()]
+        heapify(heads)
+        while heads:
+            index, slot = heads[0]
+            owner = self._ready(slot)
+            if owner is None:
+                heappop(heads)
+                continue
+            # it may have been put back twice, as some of its messages were in a transaction
+            pending = any(index in each.pending for each in self.consumers)
+            if not pending and not self.cursor.is_acked(index):
+                entry = self.entry(index, index + 1)
+                if entry is None:
+                    return False
+                self.deliver(owner, entry, slot)
             waiting = self._waiting[slot]
-            while waiting and (owner := self._ready(slot)) is not None:
-                index = waiting[0]
-                # it may have been put back twice, as some of its messages were in a transaction
-                pending = any(index in each.pending for each in self.consumers)
-                if not pending and not self.cursor.is_acked(index):
-                    entry = self.entry(index, index + 1)
-                    if entry is None:
-                        return False
-                    self.deliver(owner, entry, slot)
-                heappop(waiting)
-                self._waiting_count -= 1
-            if not waiting:
+            heappop(waiting)
+            self._waiting_count -= 1
+            if waiting:
+                heapreplace(heads, (waiting[0], slot))
+            else:
+                heappop(heads)
                 del self._waiting[slot]
         return True

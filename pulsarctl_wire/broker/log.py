@@ -235,7 +235,11 @@ class Log:
         return Position(self._ledger_of(index).id if self.ledgers else -1, -1)
 
     def locate(self, ledger: int, entry: int) -> tuple[int, bool]:
-        """The index of a message id, and True; if there is no such entry, of the next one, and False."""
+        """The index of a message id, and True; if there is no such entry, of the next one, and False.
+
+        Numbers are unsigned, as in MessageIdData.
+        """
+        ledger, entry = signed(ledger), signed(entry)
         at = bisect_right(self.ledgers, ledger, key=_id) - 1
         if at < 0:
             return 0, False
@@ -273,6 +277,11 @@ class Log:
         self.read(index, index + 1, done.resolve)
         entries: list[Entry] = await done
         return entries[0] if entries else None
+
+
+def signed(number: int) -> int:
+    """A number of a message id, which is unsigned, as Pulsar takes it."""
+    return number - (1 << 64) if number >> 63 else number
 
 
 def _first(ledger: Ledger) -> int:

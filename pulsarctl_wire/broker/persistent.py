@@ -7,13 +7,14 @@ from pulsarctl_wire.broker.compaction import SUBSCRIPTION, Compaction
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
 from pulsarctl_wire.broker.cursor import Cursor, load_cursor
 from pulsarctl_wire.broker.journal import Row
-from pulsarctl_wire.broker.log import Entry, Ledger, Log, Position, messages_in
+from pulsarctl_wire.broker.log import Entry, Ledger, Log, Position, messages_in, signed
 from pulsarctl_wire.broker.policies import Limiter, Quota, limit, quotas, retention
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.subscription import Subscription
 from pulsarctl_wire.broker.topic import Topic
 from pulsarctl_wire.broker.transactions import Buffer, id_of
+from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import MAGIC_BROKER_ENTRY, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BrokerEntryMetadata,
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
 NOT_STORED: Final = (1 << 64) - 1
 """Ledger and entry in the receipt of a duplicate."""
-
-_EARLIEST: Final = (1 << 64) - 1
-_LATEST: Final = (1 << 63) - 1
 
 
 class PersistentTopic(Topic):
@@ -180,6 +178,11 @@ class PersistentTopic(Topic):
             self.trim()
             self.save()
 
+    def mark_moved(self, before: int, after: int) -> None:
+        """A subscription has acknowledged everything up to an entry: ledgers may be needed no more."""
+        if len(self.log.ledgers) > 1 and before < self.log.ledgers[1].first <= after:
+            self.trim()
+
     def trim(self) -> None:
         """Delete ledgers that all durable subscriptions have acknowledged, and retention does not keep."""
         marks = [each.cursor.mark for each in self.subscriptions.values() if each.cursor.durable]
@@ -281,15 +284,23 @@ class PersistentTopic(Topic):
         most = limit(self, "max subscriptions", self.settings.maxSubscriptionsPerTopic)
         if most and len(self.subscriptions) >= most:
             raise Refused("NotAllowedError", "Exceed the maximum number of subscriptions of the topic")
-        return self.create_subscription(name, self._start_of(command), durable=command.durable)
+        return self.create_subscription(
+            name,
+            self._start_of(command),
+            durable=command.durable,
+            properties={as_text(pair.key): as_text(pair.value) for pair in command.subscription_properties},
+        )
 
-    def create_subscription(self, name: str, start: int, *, durable: bool = True) -> Subscription:
+    def create_subscription(
+        self, name: str, start: int, *, durable: bool = True, properties: dict[str, str] | None = None
+    ) -> Subscription:
         """A new subscription, which begins at an index."""
         start, still_open = self.reset_to.pop(name, (start, 0))
         cursor = Cursor(self.journal, f"{self.log.number}/{name}", start, durable=durable)
         if still_open:
             cursor.set_open(start, still_open)
         cursor.last_active_ms = self.scheduler.time_ms
+        cursor.properties = properties or {}
         subscription = self.subscriptions[name] = Subscription(self, name, cursor)
         if durable:
             cursor.save()
@@ -297,9 +308,11 @@ class PersistentTopic(Topic):
 
     def _start_of(self, command: CommandSubscribe) -> int:
         """Where a new subscription begins. A reader's start entry is sent to it again; clients skip it."""
-        given = not command.durable and command.HasField("start_message_id")
-        if given and command.start_message_id.ledgerId != _LATEST:
-            return self.locate(command.start_message_id)
+        start = command.start_message_id
+        if not command.durable and command.HasField("start_message_id"):
+            ledger, entry = signed(start.ledgerId), signed(start.entryId)
+            if (ledger, entry - (ledger >= 0 and entry >= 0)) <= self.log.before(self.log.end):
+                return self.locate(start)  # else the initial position counts, as for `latest`
         if command.initialPosition == CommandSubscribe.Earliest:
             return 0 if command.read_compacted and self.compaction.log is not None else self.log.first
         return self.log.end
@@ -334,23 +347,32 @@ class PersistentTopic(Topic):
 
     def locate(self, message_id: MessageIdData) -> int:
         """The index that a SEEK or a reader means by a message id."""
-        if message_id.ledgerId == _EARLIEST:
-            return self.log.first
-        if message_id.ledgerId == _LATEST:
-            return self.log.end
-        return self.log.locate(message_id.ledgerId, message_id.entryId)[0]
+        return max(self.log.locate(message_id.ledgerId, message_id.entryId)[0], self.log.first)
 
     async def index_at(self, time_ms: int) -> int:
-        """The first entry that is not older than `time_ms`."""
-        low, high = self.log.first, self.log.stored
+        """The first entry that is not older than `time_ms`.
+
+        Clients say when they published, so these times may be out of order: as Pulsar, this looks at the
+        first entry, then the last, then in the middle of those in between.
+        """
+        first, size = self.log.first, self.log.stored - self.log.first
+
+        async def is_older(at: int) -> bool:
+            entry = await self.log.entry(first + at, self.scheduler)
+            return entry is not None and entry.time_ms < time_ms
+
+        if size <= 0 or not await is_older(0):
+            return first
+        if await is_older(size - 1):
+            return first + size
+        oldest, low, high = 0, 0, size
         while low < high:
-            middle = (low + high) // 2
-            entry = await self.log.entry(middle, self.scheduler)
-            if entry is not None and entry.time_ms < time_ms:
-                low = middle + 1
+            middle = low + max((high - low) // 2, 1)
+            if await is_older(middle):
+                oldest = low = middle
             else:
-                high = middle
-        return low
+                high = middle - 1
+        return first + oldest + 1
 
     async def last_entry(self) -> Entry | None:
         """The last message that is stored; None if there is none."""

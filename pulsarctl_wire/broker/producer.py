@@ -24,7 +24,7 @@ class Producer:
         self.mode: int = command.producer_access_mode
         self.topic_epoch: int | None = command.topic_epoch if command.HasField("topic_epoch") else None
         self.encrypted: bool = command.encrypted
-        self.metadata = {connection.text(pair.key): connection.text(pair.value) for pair in command.metadata}
+        self.metadata = connection.pairs(command.metadata)
         self.schema_version = b""
         self.since_ms = connection.scheduler.time_ms
         self.closed = False

@@ -1,21 +1,42 @@
 """A subscription of a persistent topic: its cursor, its consumers, and what they may ask for."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, Consumer
 from pulsarctl_wire.broker.cursor import Cursor, mask_of
-from pulsarctl_wire.broker.dispatch import Dispatcher, Shared, SingleActive
+from pulsarctl_wire.broker.dispatch import Dispatcher, Shared
 from pulsarctl_wire.broker.key_shared import KeyShared
 from pulsarctl_wire.broker.policies import Limiter, Rate, dispatch_rate, limit
 from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.single_active import SingleActive
 from pulsarctl_wire.broker.transactions import PendingAcks
-from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, MessageIdData
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, KeySharedMode, MessageIdData
 
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.persistent import PersistentTopic
 
-DIFFERENT = "Subscription is of different type"
+
+def check_fits(consumer: Consumer, other: Consumer) -> None:
+    """Raises Refused if a consumer cannot join a subscription that has this other one."""
+    wanted, active = consumer.key_shared, other.key_shared
+    if consumer.kind != other.kind:
+        kinds = [CommandSubscribe.SubType.Name(each.kind) for each in (other, consumer)]  # type: ignore[arg-type]
+        text = "subscription type of '{}' is different than the connecting consumer's type '{}'"
+        text = text.format(*kinds)
+    elif consumer.kind != KEY_SHARED:
+        return
+    elif wanted.keySharedMode != active.keySharedMode:
+        modes = [KeySharedMode.Name(each.keySharedMode) for each in (active, wanted)]
+        text = "subscription key_shared mode of '{}' is different than the connecting consumer's"
+        text = f"{text} key_shared mode '{{}}'".format(*modes)
+    elif wanted.allowOutOfOrderDelivery == active.allowOutOfOrderDelivery:
+        return
+    elif active.allowOutOfOrderDelivery:
+        text = "subscription allows out of order delivery while the connecting consumer does not allow it"
+    else:
+        text = "subscription does not allow out of order delivery while the connecting consumer allows it"
+    raise Refused("ConsumerBusy", f"Subscription is of different type. Active {text}.")
 
 
 class Subscription:
@@ -72,8 +93,8 @@ class Subscription:
 
     async def add(self, consumer: Consumer) -> None:
         """A consumer joins. Raises Refused."""
-        if self.consumers and (consumer.kind != self.kind or self._differs(consumer)):
-            raise Refused("ConsumerBusy", DIFFERENT)
+        if self.consumers:
+            check_fits(consumer, self.consumers[0])
         if self.consumers and self.kind == EXCLUSIVE:
             await self._take_over()
         if self.topic.closed or self.topic.subscriptions.get(self.name) is not self:
@@ -101,16 +122,6 @@ class Subscription:
         else:
             self.dispatcher = Shared(self)
 
-    def _differs(self, consumer: Consumer) -> bool:
-        dispatcher = self.dispatcher
-        if not isinstance(dispatcher, KeyShared):
-            return False
-        wanted = consumer.key_shared
-        return bool(
-            wanted.keySharedMode != dispatcher.mode
-            or (wanted.keySharedMode != STICKY and wanted.allowOutOfOrderDelivery != dispatcher.out_of_order)
-        )
-
     async def _take_over(self) -> None:
         """Wait until it is known that the only consumer's connection is dead. Raises Refused if it lives."""
         alive = await self.consumers[0].connection.is_alive()
@@ -134,12 +145,13 @@ class Subscription:
         for name in ("last_flow_ms", "last_sent_ms", "last_acked_ms"):
             self.last_ms[name] = max(self.last_ms.get(name, 0), getattr(consumer, name))
 
-    def disconnect(self, *, but: Consumer | None = None, **told: Any) -> None:
-        """Close all consumers; CLOSE_CONSUMER says so to all of them `but` one."""
+    def disconnect(self, *, but: Consumer | None = None, only: Consumer | None = None, **told: Any) -> None:
+        """Close all consumers, or `only` one; CLOSE_CONSUMER says so to all of them `but` one."""
         for consumer in list(self.consumers):
-            self.remove(consumer)
-            if consumer is not but:
-                consumer.connection.close_consumer(consumer, **told)
+            if only is None or consumer is only:
+                self.remove(consumer)
+                if consumer is not but:
+                    consumer.connection.close_consumer(consumer, **told)
 
     # -- dispatching
 
@@ -211,12 +223,17 @@ class Subscription:
     # -- acknowledgements
 
     def ack(self, consumer: Consumer, ids: Iterable[MessageIdData]) -> None:
-        """Acknowledge messages one by one; ids that are unknown are ignored."""
-        mark = self.cursor.mark
+        """Acknowledge messages one by one. Unknown ids are ignored, and all from one beyond the end on."""
+        mark, beyond = self.cursor.mark, False
         for message_id in ids:
             index, there = self._locate(message_id)
-            if not there or index >= self.topic.log.stored:
+            beyond = beyond or index >= self.topic.log.stored
+            if beyond and there:
+                self.settle(index)
+            if beyond or not there:
                 continue
+            if self.dispatcher is not None:
+                self.dispatcher.redelivered.pop(index, None)
             if not message_id.ack_set:
                 self._ack_entry(index)
             elif self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled:
@@ -229,6 +246,7 @@ class Subscription:
         consumer.last_acked_ms = now = self.topic.scheduler.time_ms
         if self.cursor.mark != mark:
             self.last_moved_ms = now
+            self.topic.mark_moved(mark, self.cursor.mark)
 
     def _ack_entry(self, index: int) -> None:
         if not self.cursor.ack(index):
@@ -280,20 +298,18 @@ class Subscription:
         if slot is not None and self.dispatcher is not None:
             self.dispatcher.settled(consumer, slot)
 
-    def ack_until(self, consumer: Consumer, ids: Sequence[MessageIdData]) -> None:
-        """Acknowledge everything up to a message. Ignored for several ids, and for types in INDIVIDUAL."""
-        if len(ids) != 1 or consumer.kind in INDIVIDUAL:
-            return
-        index, there = self._locate(ids[0])
+    def ack_until(self, consumer: Consumer, message_id: MessageIdData) -> None:
+        """Acknowledge everything up to a message."""
+        index, there = self._locate(message_id)
         if not there or index >= self.topic.log.stored:
             return
         mark = self.cursor.mark
-        if not ids[0].ack_set:
+        if not message_id.ack_set:
             self.cursor.ack_before(index + 1)
         else:
             self.cursor.ack_before(index)
             if self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled and not self.cursor.is_acked(index):
-                self.cursor.set_open(index, mask_of(ids[0].ack_set))
+                self.cursor.set_open(index, mask_of(message_id.ack_set))
         self._was_acked(consumer, mark)
         self.check_end()
 
@@ -363,8 +379,13 @@ class Subscription:
     # -- resetting and deleting
 
     async def reset(self, index: int, still_open: int = 0) -> None:
-        """Go to an entry: all consumers are disconnected, and told so."""
-        self.disconnect()
+        """Go to an entry: all consumers that get messages are disconnected, and told so."""
+        if isinstance(self.dispatcher, SingleActive):
+            self.dispatcher.resetting = True
+            self.disconnect(only=self.dispatcher.active)
+            self.dispatcher.resetting = False
+        else:
+            self.disconnect()
         self.cursor.reset(index if self.reads_compacted else max(index, self.topic.log.first))
         if still_open:
             self.cursor.set_open(index, still_open)

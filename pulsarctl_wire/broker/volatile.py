@@ -7,7 +7,7 @@ from pulsarctl_wire.broker.log import Entry, Position
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.selectors import Selector, selector_for, sticky_key
-from pulsarctl_wire.broker.subscription import DIFFERENT
+from pulsarctl_wire.broker.subscription import check_fits
 from pulsarctl_wire.broker.topic import Topic
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSend, CommandSubscribe, MessageIdData
@@ -37,8 +37,8 @@ class VolatileSubscription:
 
     async def add(self, consumer: Consumer) -> None:
         """A consumer joins. Raises Refused."""
-        if self.consumers and consumer.kind != self.kind:
-            raise Refused("ConsumerBusy", DIFFERENT)
+        if self.consumers:
+            check_fits(consumer, self.consumers[0])
         if self.consumers and self.kind == EXCLUSIVE:
             alive = await self.consumers[0].connection.is_alive()
             if alive or self.consumers:
@@ -126,7 +126,7 @@ class VolatileSubscription:
     def ack(self, consumer: Consumer, ids: Any) -> None:
         """There is nothing to acknowledge."""
 
-    def ack_until(self, consumer: Consumer, ids: Any) -> None:
+    def ack_until(self, consumer: Consumer, message_id: Any) -> None:
         """There is nothing to acknowledge."""
 
     def redeliver(self, consumer: Consumer, ids: Any) -> None:
@@ -149,6 +149,8 @@ class VolatileTopic(Topic):
 
     async def subscribe(self, connection: "Connection", command: CommandSubscribe, name: str) -> Consumer:
         """A consumer joins a subscription, which is made if there is none. Raises Refused."""
+        if command.read_compacted:
+            raise Refused("NotAllowedError", "readCompacted only valid on persistent topics")
         if name not in self.subscriptions:
             self.subscriptions[name] = VolatileSubscription(self, name, command.subType)
         subscription = self.subscriptions[name]

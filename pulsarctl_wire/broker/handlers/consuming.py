@@ -5,24 +5,30 @@ from typing import Any, Final
 
 from pulsarctl_wire.broker.broker import AnyTopic
 from pulsarctl_wire.broker.connection import Connection, Opening, Waiting
-from pulsarctl_wire.broker.consumer import Consumer, int32
+from pulsarctl_wire.broker.consumer import INDIVIDUAL, Consumer, int32
 from pulsarctl_wire.broker.cursor import mask_of
 from pulsarctl_wire.broker.handlers.lookups import topic_of
 from pulsarctl_wire.broker.log import Position
 from pulsarctl_wire.broker.persistent import PersistentTopic
 from pulsarctl_wire.broker.refusal import Refused, Violation
+from pulsarctl_wire.broker.subscription import Subscription
 from pulsarctl_wire.broker.transactions import Id, id_of
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe, ServerError
 
 _UNSIGNED: Final = 1 << 64
+_JAVA: Final = "org.apache.pulsar.broker.service.BrokerServiceException$"
+_NO_TRANSACTIONS: Final = f"{_JAVA}NotAllowedException: Server don't support transaction ack!"
+_UNDECODABLE: Final = (
+    "Failed to get batch size for entry java.lang.IllegalStateException: Some required fields are missing"
+)
 
 
 def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> Waiting | None:
     """SUBSCRIBE. If the id is in use, that consumer is the answer, whatever else the command says."""
     name = topic_of(connection, body.topic)
     connection.authorize("subscribe", name, "consume")
-    size = sum(len(pair.key) + len(pair.value) for pair in body.metadata)
+    size = sum(len(key) + len(value) for key, value in connection.pairs(body.metadata).items())
     most = connection.settings.maxConsumerMetadataSize
     if size > most:
         raise Refused("MetadataError", f"metadata has a max size of {most} bytes")
@@ -55,7 +61,8 @@ def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> W
             return
         connection.consumers[it.id] = it
         connection.send("SUCCESS", request_id=body.request_id)
-        it.subscription.check_end()
+        if topic.migrated is not None:
+            it.subscription.check_end()
 
     return open_consumer()
 
@@ -82,17 +89,21 @@ def ack(connection: Connection, body: CommandAck, frame: Frame) -> None:
     it = _consumer(connection, body.consumer_id)
     if it is None:
         return
-    txn = id_of(body)
-    if txn is not None:
+    if len({pair.key for pair in body.properties}) < len(body.properties):
+        raise Violation("a property of ACK comes twice")
+    cumulative, txn = body.ack_type == CommandAck.Cumulative, id_of(body)
+    if cumulative and (len(body.message_id) != 1 or it.kind in INDIVIDUAL):
+        pass  # ignored, but answered
+    elif txn is not None:
         try:
             _ack_in_transaction(it, txn, body)
         except Refused as refused:
-            error = {"error": ServerError.Value(refused.code), "message": str(refused)}
             if body.HasField("request_id"):
+                error = {"error": ServerError.Value(refused.code), "message": str(refused)}
                 connection.send("ACK_RESPONSE", consumer_id=it.id, request_id=body.request_id, **error)
             return
-    elif body.ack_type == CommandAck.Cumulative:
-        it.subscription.ack_until(it, body.message_id)
+    elif cumulative:
+        it.subscription.ack_until(it, body.message_id[0])
     else:
         it.subscription.ack(it, body.message_id)
     if body.HasField("request_id"):
@@ -100,6 +111,9 @@ def ack(connection: Connection, body: CommandAck, frame: Frame) -> None:
 
 
 def _ack_in_transaction(it: Consumer, txn: Id, body: CommandAck) -> None:
+    on = it.connection.settings.transactionCoordinatorEnabled
+    if not on or not isinstance(it.subscription, Subscription):
+        raise Refused("NotAllowedError", _NO_TRANSACTIONS)
     pending = it.subscription.transactions
     if body.ack_type == CommandAck.Cumulative:
         pending.ack_until(txn, body.message_id)
@@ -181,9 +195,16 @@ def close_consumer(connection: Connection, body: Any, frame: Frame) -> None:
 
 def consumer_stats(connection: Connection, body: Any, frame: Frame) -> None:
     """CONSUMER_STATS. Rates are not measured."""
-    it = _consumer(connection, body.consumer_id)
+    it = connection.consumers.get(body.consumer_id)
     if it is None:
         raise Violation("CONSUMER_STATS for an unknown consumer")
+    if isinstance(it, Opening):
+        error = {
+            "error_code": ServerError.ConsumerNotFound,
+            "error_message": f"Consumer {body.consumer_id} not found",
+        }
+        connection.send("CONSUMER_STATS_RESPONSE", request_id=body.request_id, **error)
+        return
     since = datetime.fromtimestamp(it.since_ms / 1000, timezone.utc)
     connection.send(
         "CONSUMER_STATS_RESPONSE",
@@ -200,7 +221,7 @@ def consumer_stats(connection: Connection, body: Any, frame: Frame) -> None:
         msgBacklog=getattr(it.subscription, "backlog", 0),
         msgRateExpired=0.0,
         messageAckRate=0.0,
-        type=CommandSubscribe.SubType.Name(it.kind),  # type: ignore[arg-type]
+        type=CommandSubscribe.SubType.Name(it.kind),
     )
 
 
@@ -216,9 +237,12 @@ def get_last_message_id(connection: Connection, body: Any, frame: Frame) -> Wait
 async def _last_id(connection: Connection, request_id: int, it: Consumer, topic: PersistentTopic) -> None:
     position, batch_index = Position(-1, -1), -1
     entry = await topic.last_entry()
+    if entry is not None and entry.metadata is None:
+        raise Refused("MetadataError", _UNDECODABLE)
     if entry is not None:
         position = topic.log.position(entry.index)
-        if entry.metadata is not None and entry.metadata.HasField("num_messages_in_batch"):
+        assert entry.metadata is not None
+        if entry.metadata.HasField("num_messages_in_batch"):
             batch_index = entry.count - 1
     connection.send(
         "GET_LAST_MESSAGE_ID_RESPONSE",

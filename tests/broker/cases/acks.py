@@ -6,7 +6,7 @@ from typing import Any
 
 from broker.probe import Probe, Target, batch, case, id_of, payloads
 
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, ServerError
 
 
 async def delivered(broker: Target, number: int) -> tuple[str, Probe, list[Any]]:
@@ -147,3 +147,43 @@ async def unacked_limit(broker: Target) -> None:
     consumer.ack(ids[4])
     await consumer.messages(5)
     await consumer.nothing()
+
+
+@case("ack/txn_off")
+async def txn_off(broker: Target) -> None:
+    topic = await broker.filled(1)
+    txn: dict[str, Any] = {"txnid_most_bits": 0, "txnid_least_bits": 1, "request_id": 5}
+    for kind in ("Exclusive", "Shared"):
+        consumer = await broker.subscribed(topic, kind, 1, subscription=kind)
+        (message,) = await consumer.messages(1)
+        consumer.ack(message.body.message_id, **txn)
+        body = (await consumer.expect("ACK_RESPONSE", request_id=5)).body
+        assert body.error == ServerError.NotAllowedError, body
+    await consumer.acked(message.body.message_id, kind="Cumulative", **txn)
+
+
+@case("ack/beyond_end_first")
+async def beyond_end_first(broker: Target) -> None:
+    topic, consumer, ids = await delivered(broker, 3)
+    await consumer.acked({"ledgerId": ids[0].ledgerId, "entryId": 70}, ids[1])
+    await left(topic, consumer, b"m0", b"m1", b"m2")
+
+
+@case("ack/property_twice")
+async def property_twice(broker: Target) -> None:
+    _, consumer, ids = await delivered(broker, 1)
+    consumer.ack(ids[0], properties=[{"key": "k", "value": value} for value in (1, 2)])
+    await consumer.closes()
+
+
+@case("ack/redelivery_count_restarts")
+async def redelivery_count_restarts(broker: Target) -> None:
+    producer = await broker.producing(topic := broker.topic())
+    await producer.publish_batch(b"0", b"1", b"2")
+    consumer = await broker.subscribed(topic, "Shared", 20)
+    (message,) = await consumer.messages(1)
+    for left_open in (0b110, 0b100):
+        consumer.command("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=1)
+        await consumer.expect("MESSAGE", redelivery_count=1)
+        one = {**id_of(message.body.message_id), "ack_set": [left_open], "batch_size": 3}
+        await consumer.acked(one)

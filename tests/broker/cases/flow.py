@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.probe import Probe, Target, batch, case, payloads
+from broker.probe import Probe, Target, batch, case, frame, payloads, subscription
+
+from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 
 FIVE = [b"0", b"1", b"2", b"3", b"4"]
 
@@ -116,3 +118,16 @@ async def stats_unknown_consumer(broker: Target) -> None:
     consumer = await broker.connected()
     consumer.start("CONSUMER_STATS", consumer_id=99)
     await consumer.closes(2)
+
+
+@case("flow/stats_while_subscribing")
+async def stats_while_subscribing(broker: Target) -> None:
+    probe = await broker.connected()
+    await probe.lookup(topic := broker.topic())
+    wanted = frame("SUBSCRIBE", request_id=51, **subscription(topic))
+    probe.send(wanted + frame("CONSUMER_STATS", request_id=52, consumer_id=1))
+    answers = {each.command: each.body for each in [await probe.next() for _ in range(2)]}
+    assert answers["SUCCESS"].request_id == 51
+    stats = answers["CONSUMER_STATS_RESPONSE"]
+    assert stats.request_id == 52
+    assert not stats.HasField("error_code") or stats.error_code == ServerError.ConsumerNotFound

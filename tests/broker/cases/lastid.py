@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.probe import Probe, Target, case
+from broker.entries import entry
+from broker.probe import Probe, Target, case, sent_raw
 
 NONE = 2**64 - 1
 
@@ -47,3 +48,12 @@ async def mark_delete(broker: Target) -> None:
 async def unknown_consumer(broker: Target) -> None:
     consumer = await broker.connected()
     await consumer.refused("MetadataError", "GET_LAST_MESSAGE_ID", consumer_id=99)
+
+
+@case("lastid/undecodable")
+async def undecodable(broker: Target) -> None:
+    producer = await broker.producing(topic := broker.topic())
+    producer.send(sent_raw(entry(b"\xff" * 4)))
+    await producer.expect("SEND_RECEIPT", sequence_id=0)
+    consumer = await broker.subscribed(topic)
+    await consumer.refused("MetadataError", "GET_LAST_MESSAGE_ID", consumer_id=1)

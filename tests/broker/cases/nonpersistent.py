@@ -38,3 +38,10 @@ async def fan_out(broker: Target) -> None:
     await producer.publish_all(b"m0")
     for consumer in both:
         assert payloads(await consumer.messages(1)) == [b"m0"]
+
+
+@case("nonpersistent/read_compacted")
+async def read_compacted(broker: Target) -> None:
+    probe = await broker.connected()
+    await probe.lookup(topic := broker.topic("non-persistent"))
+    await probe.refused("NotAllowedError", "SUBSCRIBE", **subscription(topic, read_compacted=True))

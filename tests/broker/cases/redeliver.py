@@ -95,3 +95,26 @@ async def disconnect_count(broker: Target) -> None:
     again = await second.messages(2)
     assert sorted(payloads(again)) == [b"m0", b"m1"]
     assert not any(each.body.HasField("redelivery_count") for each in again)
+
+
+@case("redeliver/epoch_shared")
+async def epoch_shared(broker: Target) -> None:
+    consumer = await broker.subscribed(await broker.filled(1), "Shared", 10, consumer_epoch=5)
+    (message,) = await consumer.messages(1)
+    redeliver(consumer, consumer_epoch=7)
+    (again,) = await consumer.messages(1)
+    assert not message.body.HasField("consumer_epoch")
+    assert not again.body.HasField("consumer_epoch")
+
+
+@case("redeliver/key_shared_order")
+async def key_shared_order(broker: Target) -> None:
+    producer = await broker.producing(topic := broker.topic())
+    for number in range(4):
+        await producer.publish_all(b"%d" % number, first=number, meta_partition_key=f"k{number % 2}")
+    consumer = await broker.subscribed(topic, "Key_Shared", 4)
+    assert payloads(await consumer.messages(4)) == [b"0", b"1", b"2", b"3"]
+    redeliver(consumer)
+    consumer.flow(2)
+    assert payloads(await consumer.messages(2)) == [b"0", b"1"]
+    await consumer.nothing()

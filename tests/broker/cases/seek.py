@@ -130,3 +130,53 @@ async def not_durable_closed(broker: Target) -> None:
     await consumer.subscribe(topic, **READER)
     await consumer.again(topic, **READER)
     await consumer.nothing()
+
+
+@case("seek/before_entry_0")
+async def before_entry_0(broker: Target) -> None:
+    consumer = await broker.subscribed(topic := await broker.filled(2), permits=10)
+    ids = [id_of(each.body.message_id) for each in await consumer.messages(2)]
+    await consumer.acked(*ids)
+    await seek(consumer, message_id={**ids[0], "entryId": 2**64 - 1})
+    await subscribe_again(consumer, topic, b"m0", b"m1")
+
+
+@case("seek/failover_standby")
+async def failover_standby(broker: Target) -> None:
+    topic = f"{await broker.partitioned(1)}-partition-0"
+    await broker.filled(1, topic)
+    active = await broker.subscribed(topic, "Failover", 10, consumer_name="a")
+    await broker.advance(1.5)
+    await active.expect("ACTIVE_CONSUMER_CHANGE", is_active=True)
+    await active.messages(1)
+    standby = await broker.connected()
+    number = standby.start("SUBSCRIBE", **subscription(topic, "Failover", consumer_name="b"))
+    await standby.expect("ACTIVE_CONSUMER_CHANGE", is_active=False)
+    await standby.expect("SUCCESS", request_id=number)
+    await standby.request("SEEK", "SUCCESS", consumer_id=1, message_id=EARLIEST)
+    await active.expect("CLOSE_CONSUMER", consumer_id=1, request_id=NO_REQUEST)
+    await standby.nothing()
+
+
+@case("seek/time_out_of_order")
+async def time_out_of_order(broker: Target) -> None:
+    producer = await broker.producing(topic := broker.topic())
+    for number, second in enumerate((5, 1, 7, 2, 9)):
+        await producer.publish_all(b"%d" % second, first=number, meta_publish_time=second * 1000)
+    consumer = await broker.subscribed(topic)
+    await seek(consumer, message_publish_time=6_000)
+    await subscribe_again(consumer, topic, b"7", b"2", b"9")
+
+
+@case("seek/acked_ledger")
+async def acked_ledger(broker: Target) -> None:
+    topic = await broker.filled(2)
+    await broker.subscribed(topic, subscription="s")
+    await broker.rest("PUT", f"{admin_path(topic)}/unload")
+    await broker.filled(2, topic)
+    consumer = await broker.subscribed(topic, permits=10)
+    ids = [id_of(each.body.message_id) for each in await consumer.messages(4)]
+    await consumer.acked(*ids)
+    await broker.settle()
+    await seek(consumer, message_id=ids[1])
+    await subscribe_again(consumer, topic, b"m0", b"m1")

@@ -8,7 +8,9 @@ from typing import Any
 from broker.probe import (
     EARLIEST,
     LATEST,
+    SOON,
     Target,
+    admin_path,
     batch,
     case,
     frame,
@@ -291,3 +293,58 @@ async def metadata_too_large(broker: Target) -> None:
     await consumer.lookup(topic := broker.topic())
     large = [{"key": "k", "value": "v" * 2048}]
     await consumer.refused("MetadataError", "SUBSCRIBE", **subscription(topic, metadata=large))
+
+
+@case("subscribe/other_type_named")
+async def other_type_named(broker: Target) -> None:
+    await broker.subscribed(topic := broker.topic(), "Shared")
+    probe = await broker.connected()
+    await probe.lookup(topic)
+    body = await probe.request("SUBSCRIBE", "ERROR", **subscription(topic, "Failover"))
+    assert body.message == (
+        "Subscription is of different type. Active subscription type of 'Shared' is different "
+        "than the connecting consumer's type 'Failover'."
+    )
+
+
+@case("subscribe/metadata_key_twice")
+async def metadata_key_twice(broker: Target) -> None:
+    probe = await broker.connected()
+    await probe.lookup(topic := broker.topic())
+    twice = [{"key": "k", "value": value} for value in "12"]
+    probe.start("SUBSCRIBE", **subscription(topic, metadata=twice))
+    await probe.closes(SOON)
+
+
+@case("subscribe/properties")
+async def properties(broker: Target) -> None:
+    topic = broker.topic()
+    for value in "12":
+        await broker.subscribed(topic, "Shared", subscription_properties=[{"key": "a", "value": value}])
+    stats = await broker.rest("GET", f"{admin_path(topic)}/stats")
+    assert stats["subscriptions"]["s"]["subscriptionProperties"] == {"a": "1"}
+
+
+@case("subscribe/nondurable_beyond_end", 50)
+@case("subscribe/nondurable_before_entry_0", 2**64 - 1)
+async def nondurable_at_no_entry(broker: Target, entry: int) -> None:
+    producer = await broker.producing(topic := broker.topic())
+    ids = await producer.publish_all(b"0", b"1", b"2")
+    start = {"ledgerId": ids[0].ledgerId, "entryId": entry}
+    reader: dict[str, Any] = {"durable": False, "start_message_id": start}
+    consumer = await broker.subscribed(topic, permits=10, **reader)
+    assert payloads(await consumer.messages(3)) == [b"0", b"1", b"2"]
+    if entry == 50:
+        other = await broker.subscribed(topic, permits=10, subscription="t", initialPosition=0, **reader)
+        await other.nothing()
+
+
+@case("subscribe/turn_goes_on")
+async def turn_goes_on(broker: Target) -> None:
+    topic = await broker.filled(3)
+    consumers = [await broker.subscribed(topic, "Shared", 10)]
+    await consumers[0].messages(3)
+    consumers.append(await broker.subscribed(topic, "Shared", 10))
+    producer = await broker.producing(topic)
+    await producer.publish_all(b"new")
+    assert payloads(await consumers[1].messages(1)) == [b"new"]

@@ -1,0 +1,151 @@
+"""The dispatcher of Exclusive and Failover subscriptions: everything goes to one consumer."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
+from pulsarctl_wire.broker.dispatch import Dispatcher
+from pulsarctl_wire.broker.log import Entry
+from pulsarctl_wire.broker.scheduler import Timer
+from pulsarctl_wire.broker.selectors import Sticky, murmur, sticky_key
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.subscription import Subscription
+
+_RING_POINTS: Final = 100  # of each Failover consumer
+
+
+class SingleActive(Dispatcher):
+    """Exclusive and Failover: everything goes to the active consumer.
+
+    In a Failover subscription, a change of the active consumer takes effect a second later: messages that are
+    on their way to the old one can be acknowledged until then.
+    """
+
+    def __init__(self, subscription: "Subscription") -> None:
+        super().__init__(subscription)
+        self.active: Consumer | None = None
+        self._change: Timer | None = None
+        self._copies: deque[Entry] = deque()
+        self._ranges: Sticky | None = None
+        self.resetting = False
+        """Whether the active consumer leaves for a SEEK: then none is chosen until one joins."""
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer joins. Raises Refused."""
+        if consumer.kind == EXCLUSIVE and consumer.key_shared.hashRanges:
+            self._ranges = Sticky()
+            self._ranges.add(consumer)
+        super().add(consumer)
+        if not self._choose() and self.active is not None and consumer.kind == FAILOVER:
+            consumer.tell_active(consumer is self.active)
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer leaves."""
+        super().remove(consumer)
+        if self.consumers and not self.resetting:
+            self._choose()
+        else:
+            self.close()
+            self.active = self._ranges = None
+
+    def _choose(self) -> bool:
+        """Choose the active consumer. False if it is the same as before."""
+        before = self.active
+        order = sorted(self.consumers, key=lambda each: (each.priority, each.name))
+        best = [each for each in order if each.priority == order[0].priority]
+        if self.topic.partition >= 0:
+            self.active = best[self.topic.partition % len(best)]
+        else:
+            self.active = _on_ring(best, self.topic.name.full)
+        if self.active is before:
+            return False
+        delay = self.topic.settings.activeConsumerFailoverDelayTimeMillis / 1000
+        if self.active.kind != FAILOVER or not delay:
+            self._begin()
+        elif self._change is None:
+            self._change = self.topic.scheduler.later(delay, self._begin)
+        return True
+
+    def _begin(self) -> None:
+        """The change of the active consumer takes effect."""
+        self._change = None
+        self.rewind()
+        if self.active is not None and self.active.kind == FAILOVER:
+            for consumer in self.consumers:
+                consumer.tell_active(consumer is self.active)
+        self.subscription.dispatch_soon()
+
+    def next_entry(self) -> Entry | None:
+        """The next entry that consumers may see; from the compacted copy if they want that."""
+        compaction = self.topic.compaction
+        if self.active is None or not self.active.read_compacted or self.read_at >= compaction.horizon:
+            return super().next_entry()
+        while self._copies:
+            entry = self._copies.popleft()
+            if entry.index >= self.read_at and not self.cursor.is_acked(entry.index):
+                self.read_at = entry.index + 1
+                return entry
+        if not self._reading:
+            self._reading = True
+            start, copy = self.read_at, compaction.log
+
+            def done(entries: list[Entry]) -> None:
+                self._reading = False
+                if (self.read_at, compaction.log) == (start, copy):  # else it must be read again
+                    self._copies = deque(entries)
+                    self.read_at = start if entries else compaction.horizon
+                self.subscription.dispatch_soon()
+
+            compaction.read(max(start, self.cursor.mark), done)
+        return None
+
+    def rewind(self) -> None:
+        """Deliver everything again that is not acknowledged."""
+        super().rewind()
+        self._copies.clear()
+
+    def dispatch(self) -> None:
+        """Deliver what can be delivered now. Permits are taken for entries, as Pulsar does by default."""
+        consumer = self.active
+        most = self.topic.settings.dispatcherMaxReadBatchSize
+        while consumer is not None and consumer.available and self._change is None:
+            for _ in range(min(consumer.permits, most)):
+                entry = self.next_entry()
+                if entry is None:
+                    return
+                if self._ranges is not None and not self._ranges.owner(_slot(self._ranges, entry)):
+                    self.subscription.skip(entry.index)
+                else:
+                    self.deliver(consumer, entry)
+
+    def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
+        """Deliver everything again that is not acknowledged."""
+        if consumer is self.active and self._change is None:
+            self._waits = self.has_failed = False
+            self.rewind()
+
+    def deliver_again(self, indexes: list[int]) -> None:
+        """Deliver everything again that is not acknowledged."""
+        self.rewind()
+
+    def close(self) -> None:
+        """Stop timers."""
+        if self._change is not None:
+            self._change.cancel()
+            self._change = None
+
+
+def _slot(ranges: Sticky, entry: Entry) -> int:
+    return ranges.slot(sticky_key(entry.metadata))
+
+
+def _on_ring(consumers: list[Consumer], topic: str) -> Consumer:
+    """The consumer whose point on a ring is the next after the topic's."""
+    ring: dict[int, Consumer] = {}
+    for consumer in consumers:
+        for point in range(_RING_POINTS):
+            ring[murmur(f"{consumer.name}{point}".encode("utf-8", "surrogateescape"))] = consumer
+    at = murmur(topic.encode("utf-8", "surrogateescape"))
+    return ring[min((point for point in ring if point >= at), default=min(ring))]
