@@ -101,6 +101,10 @@ def read_json(data: bytes, *, comments: bool = False) -> tuple[Any, str]:
     return value, whole[end:]  # comments are not allowed there
 
 
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
 def canonical(value: Any) -> str:
     """A text that two JSON values have in common only if Jackson takes them for equal: 1 is not 1.0."""
     return json.dumps(value, sort_keys=True)
@@ -312,7 +316,7 @@ class _Parser:
         if kind == "record":
             fields = value.get("fields")
             if not isinstance(fields, list):
-                raise Unparsable(f"Record has no fields: {name}")
+                raise Unparsable(f"Record has no fields: {_compact(value)}")
             node.fields = record_fields([self._field(each) for each in fields], name)
         node.props = _props(value, _RESERVED | {"default"} if kind == "enum" else _RESERVED)
         for alias in _aliases(value):
@@ -324,7 +328,7 @@ class _Parser:
     def _enum(self, value: dict[str, Any], node: Node) -> None:
         symbols = value.get("symbols")
         if not isinstance(symbols, list):
-            raise Unparsable(f"Enum has no symbols: {node.name}")
+            raise Unparsable(f"Enum has no symbols: {_compact(value)}")
         for symbol in symbols:
             if not isinstance(symbol, str):
                 raise Unparsable("Null name")

@@ -7,7 +7,7 @@ from pulsarctl_wire.broker.counters import Rates
 from pulsarctl_wire.broker.log import Cache
 from pulsarctl_wire.broker.names import TopicName
 from pulsarctl_wire.broker.persistent import PersistentTopic, new_row
-from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.refusal import Refused, thrown
 from pulsarctl_wire.broker.scheduler import Completion
 from pulsarctl_wire.broker.volatile import VolatileTopic
 
@@ -54,11 +54,13 @@ class Broker:
     async def topic(self, name: TopicName, *, create: bool) -> AnyTopic:
         """The loaded topic; it is loaded, or made if there is none and `create` allows it. Raises Refused."""
         if not self.cluster.is_owner(self, name):
-            raise Refused(
-                "ServiceNotReady",
-                f"Namespace bundle for topic ({name.full}) not served by this instance:{self.http_url}. "
-                f"Please redo the lookup. Request is denied: namespace={name.namespace}",
-            )
+            bundle = f"{name.namespace}/{self.cluster.bundle_of(name)}"
+            here = self.http_url.partition("://")[2]
+            text = f"Namespace bundle ({bundle}) for topic ({name.full}) not served by this instance:{here}"
+            text = f"{text}. Please redo the lookup."
+            if name.is_persistent:
+                raise Refused("ServiceNotReady", text)
+            raise thrown("ServiceNotReady", text, "ServiceUnitNotReadyException")
         while True:
             found = self.topics.get(name.full)
             if found is not None and not found.closed:
@@ -84,16 +86,14 @@ class Broker:
         if not enabled[not name.is_persistent]:
             raise Refused("NotAllowedError", f"Broker is not unable to load {kind} topic {name.full}")
         stored = name.full in self.cluster.namespaces.topics
-        if not stored:
-            self.cluster.namespaces.check_partition(name)
-            partition = bool(self.cluster.namespaces.partitions(name.parent)) and name.partition >= 0
-            if not create or not (partition or self.cluster.may_create(name)):
-                raise Refused("TopicNotFound", f"Topic not found {name.full}")
+        if not stored and not (create and self.cluster.may_create(name)):
+            raise Refused("TopicNotFound", f"Topic not found {name.full}")
         topic: AnyTopic
         if not name.is_persistent:
             topic = VolatileTopic(self, name)
         else:
             if not stored:
+                self.cluster.check_room(name)
                 await self.cluster.create_topic(name)
             await self.journal.synced()  # what another broker may have had to store last
             topic = PersistentTopic(self, name)
@@ -130,7 +130,8 @@ class Broker:
 
     def topic_idle(self, topic: Any) -> None:
         """A client of a topic left."""
-        if not topic.name.is_persistent and not topic.producers and not topic.subscriptions:
+        used = topic.producers or topic.subscriptions or topic.exclusive or topic.waiting
+        if not topic.name.is_persistent and not used:
             self.topics.pop(topic.name.full, None)
 
 

@@ -24,6 +24,7 @@ from pulsarctl_wire.broker.journal import Journal
 from pulsarctl_wire.broker.names import TopicName, bundle_of, bundle_range, parse_topic
 from pulsarctl_wire.broker.namespaces import Namespaces
 from pulsarctl_wire.broker.persistent import PersistentTopic, new_row
+from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.scheduler import Scheduler
 from pulsarctl_wire.broker.schemas import Schemas
 from pulsarctl_wire.broker.settings import Settings
@@ -190,9 +191,8 @@ class Cluster:
             self._owners.pop(owned, None)
 
     def bundles(self, namespace: str) -> int:
-        """The number of bundles of a namespace."""
-        default = self.settings.defaultNumberOfNamespaceBundles
-        number: int = self.namespaces.policies(namespace).get("bundles", default)
+        """The number of bundles of a namespace; 1 if it was not created."""
+        number: int = self.namespaces.policies(namespace).get("bundles", 1)
         return number
 
     def bundle_name(self, namespace: str, number: int) -> str:
@@ -214,7 +214,7 @@ class Cluster:
         """Whether there is such a topic, not counting partitioned ones."""
         if name.full in self.namespaces.topics:
             return True
-        if not name.is_persistent and 0 <= name.partition < self.namespaces.partitions(name.parent):
+        if 0 <= name.partition < self.namespaces.partitions(name.parent):
             return True
         return any(name.full in broker.topics for broker in self.brokers)
 
@@ -269,10 +269,21 @@ class Cluster:
 
     def may_create(self, name: TopicName) -> bool:
         """Whether a topic may be made because a client uses it."""
+        if name.partition >= 0 and (partitions := self.namespaces.partitions(name.parent)):
+            return name.partition < partitions
         override = self.namespaces.policies(name.namespace).get("autoTopicCreationOverride")
         if override is not None:
             return bool(override["allowAutoTopicCreation"])
         return self.settings.allowAutoTopicCreation
+
+    def check_room(self, name: TopicName, number: int = 1) -> None:
+        """Raises Refused if a namespace may not have so many persistent topics more."""
+        most = self.namespaces.policies(name.namespace).get("max_topics_per_namespace")
+        most = self.settings.maxTopicsPerNamespace if most is None else most
+        if most > 0 and not name.is_system:
+            there = [each for each in self.namespaces.stored_topics(name.namespace) if not each.is_system]
+            if len(there) + number > most:
+                raise Refused("NotAllowedError", "Exceed maximum number of topics in namespace.")
 
     async def create_topic(self, name: TopicName, properties: dict[str, Any] | None = None) -> None:
         """Make a persistent topic."""

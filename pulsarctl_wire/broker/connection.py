@@ -41,7 +41,6 @@ PULSAR_VERSION: Final = "4.0.8"
 
 _SERVER: Final = f"Pulsar Server{PULSAR_VERSION} (pwire broker {__version__})"
 _FEATURES: Final = {
-    "supports_topic_watchers": True,
     "supports_get_partitioned_metadata_without_auto_creation": True,
     "supports_repl_dedup_by_lid_and_eid": True,
 }
@@ -230,7 +229,10 @@ class Connection:
             server_version=_SERVER,
             protocol_version=self.version,
             max_message_size=self.settings.maxMessageSize,
-            feature_flags=_FEATURES,
+            feature_flags={
+                "supports_topic_watchers": self.settings.enableBrokerSideSubscriptionPatternEvaluation,
+                **_FEATURES,
+            },
         )
 
     # -- authentication
@@ -264,10 +266,14 @@ class Connection:
 
     def _refresh(self, body: CommandAuthResponse) -> None:
         """The client has sent new credentials, which must be of the same role."""
+        response = body.response
+        if not (response.HasField("auth_method_name") and response.HasField("auth_data")):
+            self.close()
+            return
         try:
             if not self.cluster.access.authenticates or self.state != CONNECTED:
                 raise Refusal("nobody asked")
-            role = self._authenticate(self.text(body.response.auth_method_name), body.response.auth_data)
+            role = self._authenticate(self.text(response.auth_method_name), response.auth_data)
         except Refusal:
             self._refuse("AuthenticationError", "Failed to authenticate")
             return
@@ -427,10 +433,6 @@ class Connection:
     def was_told_closed(self, producer_id: int) -> bool:
         """Whether the broker closed this producer so recently that the client may not know."""
         return self._told_closed.get(producer_id, -1) >= self.scheduler.ticks
-
-    def reopened(self, producer_id: int) -> None:
-        """The client uses the id of a producer that was closed again."""
-        self._told_closed.pop(producer_id, None)
 
     # -- flow control
 

@@ -43,8 +43,8 @@ def messages_in(metadata: MessageMetadata) -> int:
 class Entry:
     """An entry: its bytes as they were sent, behind the broker's own metadata if that is switched on.
 
-    `metadata` is None if it does not parse; `count` is the number of its messages. `at` is where the entry,
-    as it was sent, begins in `data`.
+    `metadata` is None if it does not parse or is incomplete; `count` is the number of its messages. `at` is
+    where the entry, as it was sent, begins in `data`.
     """
 
     __slots__ = ("at", "count", "data", "index", "metadata")
@@ -52,6 +52,8 @@ class Entry:
     def __init__(self, index: int, data: bytes, metadata: MessageMetadata | None, at: int = 0) -> None:
         self.index = index
         self.data = data
+        if metadata is not None and not metadata.IsInitialized():
+            metadata = None
         self.metadata = metadata
         self.count = 1 if metadata is None else messages_in(metadata)
         self.at = at

@@ -65,28 +65,35 @@ class TopicName(NamedTuple):
 
 def parse_topic(text: str) -> TopicName:
     """The topic that `text` names. Raises InvalidName."""
-    domain, found, rest = text.partition("://")
-    if not found:
-        parts = text.split("/")
+    if "://" not in text:
+        parts = [part for part in text.split("/") if part]
         if len(parts) not in (1, 3):
             raise InvalidName(
                 f"Invalid short topic name '{text}', it should be in the format of "
                 "<tenant>/<namespace>/<topic> or <topic>"
             )
-        domain, rest = "persistent", text if len(parts) == 3 else f"public/default/{text}"
-    if domain not in DOMAINS:
+        text = f"persistent://{text if len(parts) == 3 else f'public/default/{parts[0]}'}"
+    domain, _, rest = text.partition("://")
+    if domain.lower() not in DOMAINS:
         raise InvalidName(f"Invalid topic domain: '{domain}'")
     parts = rest.split("/", 3)
-    if len(parts) < 3 or not parts[-1]:
+    if len(parts) < 3:
         raise InvalidName(f"Invalid topic name: {text}")
-    return TopicName(domain, check_namespace("/".join(parts[:-1])), parts[-1])
+    *namespace, local = parts
+    name = TopicName(domain.lower(), check_namespace("/".join(namespace)), local)
+    if not local.strip():
+        raise InvalidName(f"Invalid topic name: {text}. Topic local name must not be blank.")
+    return name
 
 
 def check_namespace(text: str) -> str:
     """`text`, if it can be the name of a namespace. Raises InvalidName."""
     parts = text.split("/")
-    if len(parts) not in (2, 3) or not all(map(_ENTITY.fullmatch, parts)):
+    if len(parts) not in (2, 3) or not all(parts):
         raise InvalidName(f"Invalid namespace format. namespace: {text}")
+    for part in parts:
+        if not is_entity(part):
+            raise InvalidName(f"Invalid named entity: {part}")
     return text
 
 

@@ -64,10 +64,8 @@ class Namespaces:
         self._journal.put("tenants", name, row)
 
     def exists(self, namespace: str) -> bool:
-        """Whether there is such a namespace. Old names with this cluster in them need not be created."""
-        parts = namespace.split("/")
-        old = len(parts) == 3 and parts[1] == self._settings.clusterName and parts[0] in self.tenants
-        return namespace in self.namespaces or old
+        """Whether there is such a namespace. Those with a cluster in their names need not be created."""
+        return namespace in self.namespaces or namespace.count("/") == 2
 
     def can_create(self, namespace: str) -> bool:
         """Whether there is no such namespace, or only that from the start, if clients can create it."""

@@ -20,12 +20,26 @@ _LEAST_SECONDS: Final = 0.001
 """How long the names of a list may take to match together, and what each of them may take in any case."""
 
 _COUNTS: Final = re.compile(r"\{(\d*),?(\d*)\}")
-_UNKNOWN: Final = re.compile(r"\(\?(?![:=!>]|<[=!a-zA-Z]|[imsux]*(?:-[imsux]+)?[:)])|\{(?!\d+(?:,\d*)?\})")
+_UNKNOWN: Final = re.compile(
+    r"\(\?(?![:=!>]|<[=!a-zA-Z]|[imsux]*(?:-[imsux]+)?[:)])|(?<!\\)(?<!\\[pP])\{(?!\d+(?:,\d*)?\})"
+)
 """What `regex` knows and Java does not: recursion, conditions, approximate matches."""
 
 
 class TooMuch(Exception):
     """An expression takes more than it is worth."""
+
+
+def _error(what: str, text: str, at: int) -> re.error:
+    """An error with the text that Java has for it, if that is known."""
+    if what == "Missing )":
+        what = "Unclosed group"
+    elif what == "Unterminated character set":
+        what, at = "Unclosed character class", len(text) - 1
+    elif what in ("Nothing to repeat", "Multiple repeat"):
+        what = f"Dangling meta character '{text[at : at + 1]}'"
+    caret = f"\n{' ' * at}^" if at < len(text) else ""
+    return re.error(f"{what} near index {at}\n{text}{caret}")
 
 
 class Pattern:
@@ -35,12 +49,13 @@ class Pattern:
         repeats = math.prod(max(int(least or 0), int(most or 0), 1) for least, most in _COUNTS.findall(text))
         if len(text) > _LONGEST or repeats > _MOST_REPEATS:
             raise TooMuch("it is too large")
-        if _UNKNOWN.search(text):
-            raise re.error("unknown construct", text)
+        if found := _UNKNOWN.search(text):
+            raise _error("Unknown construct", text, found.start())
         try:
             self._pattern = regex.compile(text)
         except regex.error as error:
-            raise re.error(str(error), text) from None
+            what, _, at = str(error).partition(" at position ")
+            raise _error(what.capitalize(), text, int(at.split()[0]) if at else 0) from None
         except (RecursionError, OverflowError) as error:
             raise TooMuch(str(error)) from None
 

@@ -8,9 +8,9 @@ from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
 from pulsarctl_wire.broker.cursor import Cursor, load_cursor
 from pulsarctl_wire.broker.journal import Row
 from pulsarctl_wire.broker.log import Entry, Ledger, Log, Position, messages_in, signed
-from pulsarctl_wire.broker.policies import Limiter, Quota, limit, quotas, retention
+from pulsarctl_wire.broker.policies import Limiter, Quota, limit, may_subscribe, quotas, retention
 from pulsarctl_wire.broker.producer import Producer
-from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.refusal import Refused, thrown
 from pulsarctl_wire.broker.subscription import Subscription
 from pulsarctl_wire.broker.topic import Topic
 from pulsarctl_wire.broker.transactions import Buffer, id_of
@@ -218,7 +218,8 @@ class PersistentTopic(Topic):
             if quota.policy != "consumer_backlog_eviction" and await self.exceeds(quota):
                 kind = "Exception" if quota.policy == "producer_exception" else "Error"
                 text = "Cannot create producer on topic with backlog quota exceeded"
-                raise Refused(f"ProducerBlockedQuotaExceeded{kind}", text)
+                code = f"ProducerBlockedQuotaExceeded{kind}"
+                raise thrown(code, text, "TopicBacklogQuotaExceededException")
 
     # -- deduplication
 
@@ -267,9 +268,6 @@ class PersistentTopic(Topic):
         if command.durable and not subscription.stored:
             await self.journal.synced()
             subscription.stored = True
-        most = limit(self, "max consumers", self.settings.maxConsumersPerTopic)
-        if most and sum(len(each.consumers) for each in self.subscriptions.values()) >= most:
-            raise Refused("ConsumerBusy", "Topic reached max consumers limit")
         consumer = Consumer(connection, command, subscription)
         try:
             await subscription.add(consumer)
@@ -279,7 +277,7 @@ class PersistentTopic(Topic):
         return consumer
 
     def _create(self, command: CommandSubscribe, name: str) -> Subscription:
-        if command.durable and not self.settings.allowAutoSubscriptionCreation:
+        if command.durable and not may_subscribe(self):
             raise Refused("SubscriptionNotFound", "Subscription does not exist")
         most = limit(self, "max subscriptions", self.settings.maxSubscriptionsPerTopic)
         if most and len(self.subscriptions) >= most:
@@ -320,9 +318,9 @@ class PersistentTopic(Topic):
     async def create_initial(self, name: str) -> None:
         """Make a subscription that a producer wants to be there. Raises Refused."""
         if name not in self.subscriptions:
-            if not self.settings.allowAutoSubscriptionCreation:
-                text = "Could not create the initial subscription: subscriptions must be made by an admin"
-                raise Refused("NotAllowedError", text)
+            if not may_subscribe(self):
+                text = "the auto subscription creation is not allowed."
+                raise Refused("NotAllowedError", f"Could not create the initial subscription due to {text}")
             self.create_subscription(name, self.log.first)
             await self.journal.synced()
 

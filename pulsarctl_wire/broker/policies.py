@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # what -> name of the topic's policy, and of the namespace's
 _NAMES: Final[dict[str, tuple[str, str]]] = {
+    "automatic subscriptions": ("autoSubscriptionCreationOverride", "autoSubscriptionCreationOverride"),
     "backlog quotas": ("backLogQuotaMap", "backlog_quota_map"),
     "compaction threshold": ("compactionThreshold", "compaction_threshold"),
     "deduplication": ("deduplicationEnabled", "deduplicationEnabled"),
@@ -113,9 +114,13 @@ class Rate(NamedTuple):
 
 
 class SendRules(NamedTuple):
-    """What policies mean for each SEND. `longest_delay_ms` is 0 if there is no limit to delays."""
+    """What policies mean for each SEND.
+
+    `longest_delay_ms` and `largest`, an entry's bytes, are 0 if there is no limit.
+    """
 
     encrypted: bool
+    largest: int
     longest_delay_ms: int
     deduplicates: bool
     limits_rate: bool
@@ -123,17 +128,32 @@ class SendRules(NamedTuple):
 
 def send_rules(topic: "Topic") -> SendRules:
     """The rules for SENDs to a topic."""
+    largest = limit(topic, "max message size", 0)
     return SendRules(
-        needs_encryption(topic),
-        topic.settings.delayedDeliveryMaxDelayInMillis,
+        bool(policy(topic, "encryption")),
+        largest if largest < topic.settings.maxMessageSize else 0,
+        longest_delay_ms(topic),
         deduplicates(topic),
         max(publish_rate(topic)) > 0,
     )
 
 
-def needs_encryption(topic: "Topic") -> bool:
-    """Whether every message must be encrypted."""
-    return bool(policy(topic, "encryption")) or topic.settings.encryptionRequireOnProducer
+def may_subscribe(topic: "Topic") -> bool:
+    """Whether subscriptions may be made because a client uses them."""
+    found = policy(topic, "automatic subscriptions")
+    default = topic.settings.allowAutoSubscriptionCreation
+    return default if found is None else bool(found["allowAutoSubscriptionCreation"])
+
+
+def longest_delay_ms(topic: "Topic") -> int:
+    """For how long the delivery of a message may be delayed; 0: without limit."""
+    if not topic.name.is_persistent:
+        return 0
+    found = topic.broker.cluster.namespaces.policy(topic.name, "delayed_delivery_policies")
+    if found is not None:
+        return found.get("maxDeliveryDelayInMillis") or 0 if found.get("active") else 0
+    settings = topic.settings
+    return settings.delayedDeliveryMaxDelayInMillis if settings.delayedDeliveryEnabled else 0
 
 
 def deduplicates(topic: "Topic") -> bool:

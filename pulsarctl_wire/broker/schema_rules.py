@@ -17,12 +17,23 @@ A change of type is compatible only under ALWAYS_COMPATIBLE, where everything is
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pulsarctl_wire.broker.avro_rules import can_read
-from pulsarctl_wire.broker.avro_schema import Failed, Node, Parsed, Steps, TooMuch, Unparsable, parse, same
+from pulsarctl_wire.broker.avro_schema import (
+    Failed,
+    Node,
+    Parsed,
+    Steps,
+    TooMuch,
+    Unparsable,
+    parse,
+    read_json,
+    same,
+)
 from pulsarctl_wire.broker.schema_kinds import (
     CLIENTS,
     STORED,
@@ -50,6 +61,9 @@ class Schema(NamedTuple):
     properties: dict[str, str]
 
 
+Kind = Literal["incompatible", "invalid", "failed", "thrown"]
+
+
 class Refusal(NamedTuple):
     """Why a schema is refused.
 
@@ -58,7 +72,7 @@ class Refusal(NamedTuple):
     it never answers a PRODUCER with one that is "thrown".
     """
 
-    kind: Literal["incompatible", "invalid", "failed", "thrown"]
+    kind: Kind
     text: str
 
 
@@ -223,11 +237,13 @@ class _Check:
         for each, other in zip(reversed(nodes), reversed(old), strict=True):
             if forward and not can_read(node, each, self._steps):
                 raise _Refused(self._unreadable(new, other))
-            if (backward and not can_read(each, node, self._steps)) or not (forward or backward):
+            if backward and not can_read(each, node, self._steps):
                 raise _Refused(self._unreadable(other, new))
+            if not forward and not backward:
+                raise _Refused(self._unreadable(new, new))
 
     def _unreadable(self, writer: Part, reader: Part) -> str:
-        texts = [part.data.decode(errors="replace")[:2000] for part in (writer, reader)]
+        texts = [_shown(read_json(part.data)[0])[:2000] for part in (writer, reader)]
         return (
             f"Error during schema compatibility check with strategy {self._strategy}: "
             f"org.apache.avro.SchemaValidationException: Unable to read schema: \n{texts[0]}\n"
@@ -323,6 +339,17 @@ class _Check:
 def _changed(old: Part, new: Part) -> Refusal:
     text = f"Incompatible schema: exists schema type {old.kind}, new schema type {new.kind}"
     return Refusal("incompatible", text)
+
+
+def _shown(value: Any, margin: str = "\n") -> str:
+    """A schema in JSON, as Avro shows it."""
+    inner = f"{margin}  "
+    if isinstance(value, dict) and value:
+        members = (f"{inner}{json.dumps(key)} : {_shown(each, inner)}" for key, each in value.items())
+        return f"{{{','.join(members)}{margin}}}"
+    if isinstance(value, list) and value:
+        return f"[ {', '.join(_shown(each, margin) for each in value)} ]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _is_old_json(part: Part) -> bool:

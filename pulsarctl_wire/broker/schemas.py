@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pulsarctl_wire.broker.journal import Journal, Row
 from pulsarctl_wire.broker.names import TopicName
 from pulsarctl_wire.broker.refusal import Refused
-from pulsarctl_wire.broker.schema_rules import Refusal, Schema, refusal, version_of
+from pulsarctl_wire.broker.schema_rules import Kind, Refusal, Schema, refusal, version_of
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
 
@@ -39,6 +39,23 @@ def from_wire(schema: WireSchema) -> Schema:
     return Schema(schema.type, schema.schema_data, properties)
 
 
+class SchemaRefused(Refused):
+    """A schema is refused; `kind` is that of the Refusal."""
+
+    def __init__(self, kind: Kind, text: str) -> None:
+        super().__init__(
+            "IncompatibleSchema" if kind in ("incompatible", "invalid") else "UnknownError", text
+        )
+        self.kind = kind
+
+    def thrown(self) -> "SchemaRefused":
+        """With the text that PRODUCER and GET_OR_CREATE_SCHEMA are answered with."""
+        if self.kind != "incompatible":
+            return self
+        text = f"org.apache.pulsar.broker.service.schema.exceptions.IncompatibleSchemaException: {self}"
+        return SchemaRefused(self.kind, f"{text} caused by {text}")
+
+
 class Schemas:
     """All schemas."""
 
@@ -52,6 +69,14 @@ class Schemas:
         deleted = max((number for number, row in rows if row is None), default=-1)
         return [_stored(number, row) for number, row in rows[deleted + 1 :]]
 
+    def latest(self, name: TopicName) -> Stored | None:
+        """The latest version, which is an empty schema if it deleted those before it."""
+        rows = self._rows.get(name.schema_key, {"versions": []})["versions"]
+        if not rows:
+            return None
+        last = len(rows) - 1
+        return Stored(last, Schema(0, b"", {}), 0) if rows[-1] is None else _stored(last, rows[-1])
+
     def get(self, name: TopicName, version: bytes = b"") -> Stored | None:
         """A version of a topic's schema, or the latest one."""
         versions = self.versions(name)
@@ -61,7 +86,7 @@ class Schemas:
         return next((each for each in versions if each.number == number), None)
 
     def add(self, name: TopicName, schema: Schema, strategy: str, time_ms: int) -> Stored:
-        """The version with this schema; a new one if it is compatible with those before. Raises Refused."""
+        """The version with this schema; a new one if those before allow it. Raises SchemaRefused."""
         versions = self.versions(name)
         schemas = [each.schema for each in versions]
         _check(refusal(schemas, schema, strategy))
@@ -79,7 +104,7 @@ class Schemas:
         return _stored(len(rows), row)
 
     def check(self, name: TopicName, schema: Schema, strategy: str) -> None:
-        """Raises Refused if a consumer with this schema cannot read what is there."""
+        """Raises SchemaRefused if a consumer with this schema cannot read what is there."""
         versions = [each.schema for each in self.versions(name)]
         _check(refusal(versions, schema, strategy, consumer=True))
 
@@ -102,8 +127,7 @@ class Schemas:
 
 def _check(found: Refusal | None) -> None:
     if found is not None:
-        wrong = found.kind in ("incompatible", "invalid")
-        raise Refused("IncompatibleSchema" if wrong else "UnknownError", found.text)
+        raise SchemaRefused(found.kind, found.text)
 
 
 def _stored(number: int, row: Row) -> Stored:

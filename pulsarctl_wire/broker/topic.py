@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from pulsarctl_wire.broker.journal import Journal
 from pulsarctl_wire.broker.policies import Limiter, SendRules, limit, policy, publish_rate, send_rules
 from pulsarctl_wire.broker.producer import Producer
-from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.refusal import Refused, thrown
 from pulsarctl_wire.broker.scheduler import Completion, Scheduler
-from pulsarctl_wire.broker.schemas import from_wire
+from pulsarctl_wire.broker.schemas import SchemaRefused, Stored, from_wire
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandSend,
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from pulsarctl_wire.broker.subscription import Subscription
 
 
+_FENCED = thrown("ServiceNotReady", "Topic is temporarily unavailable", "TopicFencedException")
+
+
 class Topic:
     """A loaded topic. `epoch` counts its exclusive producers; None if there was none."""
 
@@ -44,7 +47,7 @@ class Topic:
         self.last_active_ms = self.scheduler.time_ms
         self._limiter = Limiter(self.scheduler)
         self._rules_at = -1
-        self._rules = SendRules(False, 0, False, False)
+        self._rules = SendRules(False, 0, 0, False, False)
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Any] = {}
         self.closed = False
@@ -70,16 +73,34 @@ class Topic:
             if producer.mode != Shared:
                 await self._claim(producer, queued)
             elif self.exclusive is not None or self.waiting:
-                name = self.exclusive.name if self.exclusive is not None else self.waiting[0][0].name
-                raise Refused("ProducerBusy", f"Topic has an existing exclusive producer: {name}")
+                raise thrown("ProducerBusy", self._exclusive_text)
             await self._register(producer)
+            producer.topic_epoch = self.epoch
         except Refused:
             self._release(producer)
             raise
 
+    @property
+    def _exclusive_text(self) -> str:
+        name = "null" if self.exclusive is None else self.exclusive.name
+        return f"Topic has an existing exclusive producer: {name}"
+
+    def check_room(self) -> None:
+        """Raises Refused if the topic has as many producers as it may."""
+        most = limit(self, "max producers", self.settings.maxProducersPerTopic)
+        if most and len(self.producers) >= most:
+            raise Refused("ProducerBusy", f"Topic '{self.name.full}' reached max producers limit")
+
+    def check_consumers(self) -> None:
+        """Raises Refused if the topic has as many consumers as it may."""
+        most = limit(self, "max consumers", self.settings.maxConsumersPerTopic)
+        if most and sum(len(each.consumers) for each in self.subscriptions.values()) >= most:
+            raise Refused("ConsumerBusy", "Topic reached max consumers limit")
+
     def check_producer(self, encrypted: bool) -> None:
         """Raises Refused if the topic takes no such producers."""
-        if self.rules.encrypted and not encrypted:
+        required = self.rules.encrypted or self.settings.encryptionRequireOnProducer
+        if required and not encrypted:
             raise Refused("MetadataError", f"Encryption is required in {self.name.full}")
 
     @property
@@ -103,28 +124,36 @@ class Topic:
                 producer.connection.hold(wait)
 
     async def register_schema(self, schema: WireSchema) -> bytes:
-        """The version of a schema, which is registered if it is new. Raises Refused."""
-        schemas, it = self.broker.cluster.schemas, from_wire(schema)
-        updates = policy(self, "schema updates")
-        if self.settings.isAllowAutoUpdateSchemaEnabled if updates is None else updates:
-            stored = schemas.add(self.name, it, self.strategy, self.scheduler.time_ms)
-        elif (known := schemas.known(self.name, it)) is not None:
-            stored = known
-        else:
-            text = "Schema not found and schema auto updating is disabled."
-            raise Refused("IncompatibleSchema", text)
+        """The version of a schema, which is registered if it is new. Raises SchemaRefused."""
+        try:
+            stored = self._add_schema(schema)
+        except SchemaRefused as refused:
+            raise refused.thrown() from None
         await self.journal.synced()
         return stored.version
 
+    def _add_schema(self, schema: WireSchema) -> Stored:
+        schemas, it = self.broker.cluster.schemas, from_wire(schema)
+        updates = policy(self, "schema updates")
+        if self.settings.isAllowAutoUpdateSchemaEnabled if updates is None else updates:
+            return schemas.add(self.name, it, self.strategy, self.scheduler.time_ms)
+        if (known := schemas.known(self.name, it)) is not None:
+            return known
+        raise SchemaRefused("incompatible", "Schema not found and schema auto updating is disabled.")
+
     def check_no_schema(self) -> None:
-        """Raises Refused if producers must have a schema."""
+        """Raises SchemaRefused if producers must have a schema."""
         enforced = policy(self, "schema validation") or self.settings.isSchemaValidationEnforced
         if enforced and self.broker.cluster.schemas.get(self.name) is not None:
             text = "Producers cannot connect or send message without a schema to topics with a schema"
-            raise Refused("IncompatibleSchema", text)
+            text = f"{text}when SchemaValidationEnforced is enabled"  # there is no blank in Pulsar's either
+            raise SchemaRefused("incompatible", text).thrown()
 
     async def check_consumer_schema(self, schema: WireSchema) -> None:
-        """Raises Refused if consumers with this schema cannot read the topic; an unused topic gets it."""
+        """Raises Refused if consumers with this schema cannot read the topic; an unused topic gets it.
+
+        What is no valid schema at all is let in, as Pulsar does; the topic does not get it.
+        """
         if schema.type == WireSchema.AutoConsume:
             return
         schemas = self.broker.cluster.schemas
@@ -132,8 +161,15 @@ class Topic:
         used = self.producers or self.has_messages or any(not each.takes_any_schema for each in consumers)
         if used or schemas.get(self.name) is not None:
             schemas.check(self.name, from_wire(schema), self.strategy)
-        else:
-            await self.register_schema(schema)
+            return
+        try:
+            self._add_schema(schema)
+        except SchemaRefused as refused:
+            if refused.kind == "thrown":  # told without the class of the exception
+                raise Refused(refused.code, str(refused).partition(": ")[2]) from None
+            if refused.kind != "invalid":
+                raise
+        await self.journal.synced()
 
     @property
     def has_messages(self) -> bool:
@@ -149,43 +185,45 @@ class Topic:
     def check_open(self) -> None:
         """Raises Refused if the topic takes no producers."""
         if self.closed:
-            raise Refused("ServiceNotReady", "Topic is temporarily unavailable")
+            raise _FENCED
         if self.terminated:
-            raise Refused("TopicTerminatedError", "Topic was already terminated")
+            text = "Topic was already terminated"
+            raise thrown("TopicTerminatedError", text, "TopicTerminatedException")
 
     async def _claim(self, producer: Producer, queued: Callable[[], None]) -> None:
         """Make `producer` the exclusive one."""
         busy = self.exclusive is not None or bool(self.producers)
-        if producer.mode == Exclusive and (busy or self.waiting):
-            other = "exclusive producer" if self.exclusive is not None or self.waiting else "shared producers"
-            raise Refused("ProducerFenced", f"Topic has existing {other}")
-        self._check_epoch(producer)
+        if producer.mode == Exclusive and (self.exclusive is not None or self.waiting):
+            raise thrown("ProducerFenced", self._exclusive_text)
+        if producer.mode == Exclusive and busy:
+            raise thrown("ProducerFenced", "Topic has existing shared producers")
         if producer.mode == WaitForExclusive and busy:
             turn: Completion[None] = self.scheduler.completion()
             self.waiting.append((producer, turn))
             queued()
-            await turn
+            await turn  # an epoch that has passed does not matter any more
+        else:
+            if busy:
+                self._fence()
             self._check_epoch(producer)
-        elif busy:
-            self._fence()
         self.exclusive = producer
         if producer.topic_epoch is not None:
             self.epoch = producer.topic_epoch
         else:
             self.epoch = 0 if self.epoch is None else self.epoch + 1
-        producer.topic_epoch = self.epoch
         self.save()
         await self.journal.synced()
 
     def _check_epoch(self, producer: Producer) -> None:
         epoch = producer.topic_epoch
         if epoch is not None and self.epoch is not None and epoch < self.epoch:
-            raise Refused("ProducerFenced", f"Topic epoch has already moved. Current epoch: {self.epoch}")
+            text = f"Current epoch: {self.epoch}, Producer epoch: {epoch}"
+            raise thrown("ProducerFenced", f"Topic epoch has already moved. {text}")
 
     def _fence(self) -> None:
         """Remove all other producers, silently: their next SEND closes their connection."""
-        for producer, turn in self.waiting:
-            turn.fail(Refused("ProducerFenced", f"Fenced out: {producer.name}"))
+        for _, turn in self.waiting:
+            turn.fail(thrown("ProducerFenced", "Fenced out"))
         self.waiting.clear()
         for producer in list(self.producers.values()):
             producer.closed = True
@@ -195,15 +233,13 @@ class Topic:
 
     async def _register(self, producer: Producer) -> None:
         """Enter it under its name, which must be free."""
-        most = limit(self, "max producers", self.settings.maxProducersPerTopic)
-        if most and len(self.producers) >= most:
-            raise Refused("ProducerBusy", f"Topic '{self.name.full}' reached max producers limit")
         most = self.settings.maxSameAddressProducersPerTopic
         same = [each for each in self.producers.values() if each.connection.host == producer.connection.host]
         if most and len(same) >= most:
             text = f"Topic '{self.name.full}' reached max same address producers limit"
-            raise Refused("ProducerBusy", text)
-        busy = Refused("ProducerBusy", f"Producer with name '{producer.name}' is already connected to topic")
+            raise thrown("ProducerBusy", text)
+        text = f"Producer with name '{producer.name}' is already connected to topic '{self.name.full}'"
+        busy = thrown("ProducerBusy", text, "NamingException")
         while (other := self.producers.get(producer.name)) is not None:
             if producer.succeeds(other) or other.connection.closed:
                 other.closed = True  # though it may still be storing what was sent
@@ -271,9 +307,8 @@ class Topic:
         for producer in list(self.producers.values()):
             self.remove_producer(producer)
             producer.connection.close_producer(producer, **told)
-        for producer, turn in self.waiting:
-            producer.connection.close_producer(producer, **told)
-            turn.fail(Refused("ServiceNotReady", "Topic is temporarily unavailable"))
+        for _, turn in self.waiting:
+            turn.fail(_FENCED)
         self.waiting.clear()
 
     def disconnect(self, **told: Any) -> None:

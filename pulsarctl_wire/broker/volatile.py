@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, int32
 from pulsarctl_wire.broker.log import Entry, Position
+from pulsarctl_wire.broker.policies import limit
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.selectors import Selector, selector_for, sticky_key
@@ -43,14 +44,21 @@ class VolatileSubscription:
             alive = await self.consumers[0].connection.is_alive()
             if alive or self.consumers:
                 raise Refused("ConsumerBusy", "Exclusive consumer is already connected")
+        most = limit(
+            self.topic, "max consumers of subscription", self.topic.settings.maxConsumersPerSubscription
+        )
+        if most and len(self.consumers) >= most:
+            raise Refused("ConsumerBusy", "Subscription reached max consumers limit")
         self.kind = consumer.kind
         if self.kind == KEY_SHARED:
             if not self.consumers:
                 self._selector = selector_for(consumer)
             assert self._selector is not None
             self._selector.add(consumer)
+        active = self._active()
         self.consumers.append(consumer)
-        self._tell()
+        if self.kind == FAILOVER and self._active() is active:
+            consumer.tell_active(False)  # a change is not told
 
     def remove(self, consumer: Consumer) -> None:
         """A consumer leaves."""
@@ -61,20 +69,20 @@ class VolatileSubscription:
             self.gone_bytes_out += consumer.bytes_out
             if self._selector is not None:
                 self._selector.remove(consumer)
-            self._tell()
             self.topic.consumer_left(self)
 
-    def _tell(self) -> None:
-        if self.kind == FAILOVER and self.consumers:
-            active = self._active()
-            for consumer in self.consumers:
-                consumer.tell_active(consumer is active)
-
-    def _active(self) -> Consumer:
-        return min(self.consumers, key=lambda each: (each.priority, each.name))
+    def _active(self) -> Consumer | None:
+        """Of a Failover subscription: by the number of the partition, as clients share partitions."""
+        if not self.consumers:
+            return None
+        ordered = sorted(self.consumers, key=lambda each: (each.priority, each.name))
+        first = [each for each in ordered if each.priority == ordered[0].priority]
+        return first[max(self.topic.partition, 0) % len(first)]
 
     def deliver(self, entry: Entry) -> None:
-        """Send an entry to a consumer with permits; otherwise it is dropped."""
+        """Send an entry to a consumer with permits; otherwise it is dropped, as one that is no message."""
+        if entry.metadata is None:
+            return
         consumer = self._choose(entry)
         if consumer is None or not consumer.available:
             self.dropped += entry.count

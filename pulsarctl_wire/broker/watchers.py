@@ -21,13 +21,28 @@ def topics_hash(names: list[str]) -> str:
     return crc32c(",".join(sorted(names)).encode()).to_bytes(4, "little").hex() if names else "00000000"
 
 
+def without_domain(pattern: str) -> str:
+    """A pattern for names without their domain. Raises Refused."""
+    prefix, found, rest = pattern.partition("://")
+    if not found:
+        return pattern
+    rest = rest.partition("://")[0]
+    if not rest:
+        text = "java.lang.ArrayIndexOutOfBoundsException: Index 1 out of bounds for length 1"
+        raise Refused("MetadataError", text)
+    for domain in ("non-persistent", "persistent"):
+        if prefix.endswith(domain):
+            return prefix.removesuffix(domain) + rest
+    text = f"java.lang.IllegalArgumentException: Does not support topic domain: {prefix}"
+    raise Refused("MetadataError", text)
+
+
 def compiled(pattern: str) -> Pattern:
     """A pattern for names without their domain. Raises Refused."""
     try:
-        return Pattern(pattern.rpartition("://")[2])
+        return Pattern(pattern)
     except (re.error, TooMuch) as error:
-        text = f"{str(error).capitalize()}\n{pattern}"
-        raise Refused("MetadataError", f"java.util.regex.PatternSyntaxException: {text}") from None
+        raise Refused("MetadataError", f"java.util.regex.PatternSyntaxException: {error}") from None
 
 
 def matching(pattern: Pattern, names: Iterable[TopicName]) -> list[TopicName]:

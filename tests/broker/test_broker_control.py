@@ -96,7 +96,7 @@ def test_other_hosts_and_origins_are_refused(headers: dict[str, str], status: in
         ("POST", "/pwire/advance", b'{"seconds": NaN}', 400, "seconds=nan: it must be a number"),
         ("POST", "/pwire/advance", {"seconds": True}, 400, "seconds=True: it must be a number"),
         ("POST", "/pwire/cut", {"connection": "1"}, 400, "connection=1: it must be a number"),
-        ("POST", "/pwire/unload", {}, 400, "Invalid topic name"),
+        ("POST", "/pwire/unload", {}, 400, "Invalid short topic name"),
         ("POST", "/pwire/unload", {"topic": "none"}, 400, "Topic not found"),
         ("POST", "/pwire/compact", {"topic": "none"}, 400, "Topic not found"),
         ("POST", "/pwire/move", {"topic": "t", "broker": 1}, 400, "there is no broker 1"),

@@ -6,6 +6,7 @@ from pulsarctl_wire.broker.admin.base import TOPIC, Answer, Problem, Request, Ro
 from pulsarctl_wire.broker.log import Position
 from pulsarctl_wire.broker.names import TopicName
 from pulsarctl_wire.broker.persistent import PersistentTopic
+from pulsarctl_wire.broker.refusal import Refused
 
 _EXISTS: Final = "This topic already exists"
 _MOST_PARTITIONS: Final = 10_000
@@ -44,12 +45,10 @@ def _check_new(request: Request, name: TopicName) -> None:
 
 def _check_room(request: Request, name: TopicName, number: int) -> None:
     """Raises Problem if the namespace may not have so many topics more."""
-    own = request.namespaces.policies(name.namespace).get("max_topics_per_namespace")
-    most = request.cluster.settings.maxTopicsPerNamespace if own is None else own
-    if most > 0 and not name.is_system:
-        there = [each for each in request.namespaces.stored_topics(name.namespace) if not each.is_system]
-        if len(there) + number > most:
-            raise Problem(412, "Exceed maximum number of topics in namespace.")
+    try:
+        request.cluster.check_room(name, number)
+    except Refused as refused:
+        raise Problem(412, str(refused)) from None
 
 
 async def create(request: Request) -> Answer:

@@ -9,6 +9,7 @@ from pulsarctl_wire.broker.consumer import INDIVIDUAL, Consumer, int32
 from pulsarctl_wire.broker.cursor import mask_of
 from pulsarctl_wire.broker.handlers.lookups import topic_of
 from pulsarctl_wire.broker.log import Position
+from pulsarctl_wire.broker.names import TopicName
 from pulsarctl_wire.broker.persistent import PersistentTopic
 from pulsarctl_wire.broker.refusal import Refused, Violation
 from pulsarctl_wire.broker.subscription import Subscription
@@ -42,9 +43,10 @@ def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> W
 
     async def open_consumer() -> None:
         try:
-            topic = await connection.broker.topic(name, create=body.force_topic_creation)
+            topic = await _topic(connection, body, name)
+            topic.check_consumers()
             subscription = connection.text(body.subscription)
-            if not subscription.strip():
+            if name.is_persistent and not subscription.strip():
                 raise Refused("ProducerBusy", "Empty subscription name")
             if body.HasField("schema"):
                 await topic.check_consumer_schema(body.schema)
@@ -65,6 +67,15 @@ def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> W
             it.subscription.check_end()
 
     return open_consumer()
+
+
+async def _topic(connection: Connection, body: CommandSubscribe, name: TopicName) -> AnyTopic:
+    try:
+        return await connection.broker.topic(name, create=body.force_topic_creation)
+    except Refused as refused:
+        if refused.code != "TopicNotFound":
+            raise
+        raise Refused(refused.code, f"Topic {name.full} does not exist") from None
 
 
 def _consumer(connection: Connection, consumer_id: int) -> Consumer | None:
@@ -230,7 +241,7 @@ def get_last_message_id(connection: Connection, body: Any, frame: Frame) -> Wait
     it = _known(connection, body.consumer_id)
     topic: AnyTopic = it.subscription.topic
     if not isinstance(topic, PersistentTopic):
-        raise Refused("UnknownError", "getLastMessageId is not supported on non-persistent topic")
+        raise Refused("UnknownError", "Failed to recover Transaction Buffer.")
     return _last_id(connection, body.request_id, it, topic)
 
 

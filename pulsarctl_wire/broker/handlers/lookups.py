@@ -7,7 +7,7 @@ from pulsarctl_wire.broker.broker import Broker
 from pulsarctl_wire.broker.connection import Connection
 from pulsarctl_wire.broker.names import InvalidName, TopicName, check_namespace, parse_topic
 from pulsarctl_wire.broker.refusal import Refused, Violation
-from pulsarctl_wire.broker.watchers import Watcher, compiled, matching, topics_hash
+from pulsarctl_wire.broker.watchers import Watcher, compiled, matching, topics_hash, without_domain
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandGetTopicsOfNamespace,
@@ -35,8 +35,7 @@ def lookup(connection: Connection, body: Any, frame: Frame) -> None:
             raise Refused("TopicNotFound", "Namespace not found")
         owner, response, authoritative = _find_owner(connection, name, body.authoritative)
         plain, secure = owner.service_url, owner.service_url_tls
-        if body.HasField("advertised_listener_name") and body.advertised_listener_name:
-            listener = connection.text(body.advertised_listener_name)
+        if listener := connection.text(body.advertised_listener_name).strip():
             if listener not in owner.listeners:
                 raise Refused("ServiceNotReady", f"the broker do not have {listener} listener")
             plain, secure = owner.listeners[listener]
@@ -101,13 +100,13 @@ def _partitions(connection: Connection, name: TopicName, *, create: bool) -> int
     partitions = cluster.namespaces.partitions(name)
     if partitions or name.full in cluster.namespaces.topics or name.full in connection.broker.topics:
         return partitions
-    if not cluster.namespaces.exists(name.namespace):
-        raise Refused("TopicNotFound", "Namespace not found")
     if not create or not cluster.may_create(name):
         raise Refused("TopicNotFound", "")
+    if not cluster.namespaces.exists(name.namespace):
+        raise Refused("TopicNotFound", "Namespace not found")
     partitions = cluster.default_partitions(name) if name.partition < 0 else 0
-    if partitions:
-        cluster.scheduler.start(cluster.create_partitioned(name, partitions))
+    if partitions:  # which are made when clients use them
+        cluster.namespaces.create_partitioned(name, partitions, {})
     return partitions
 
 
@@ -122,10 +121,14 @@ def get_topics(connection: Connection, body: Any, frame: Frame) -> None:
     if mode != CommandGetTopicsOfNamespace.PERSISTENT:
         names += _loaded_volatile(connection, namespace)
     names = [name for name in names if not name.is_system]
-    pattern = connection.text(body.topics_pattern)
-    filtered = bool(pattern) and len(pattern) <= connection.settings.subscriptionPatternMaxLength
+    pattern, settings = connection.text(body.topics_pattern), connection.settings
+    filtered = (
+        body.HasField("topics_pattern")
+        and settings.enableBrokerSideSubscriptionPatternEvaluation
+        and len(pattern) <= settings.subscriptionPatternMaxLength
+    )
     if filtered:
-        names = matching(compiled(pattern), names)
+        names = matching(compiled(without_domain(pattern)), names)
     topics = [name.full for name in names]
     known = topics_hash(topics)
     changed = connection.text(body.topics_hash) != known
@@ -155,11 +158,18 @@ def watch(connection: Connection, body: Any, frame: Frame) -> None:
     """WATCH_TOPIC_LIST: the topics that match now; updates follow."""
     namespace = _namespace(connection, body.namespace)
     connection.authorize_list(namespace)
-    pattern = connection.text(body.topics_pattern)
-    most = connection.settings.subscriptionPatternMaxLength
-    if len(pattern) > most:
-        text = f"Unable to create topic list watcher: Pattern longer than maximum: {most}"
-        raise Refused("NotAllowedError", text)
+    settings = connection.settings
+    try:
+        pattern = without_domain(connection.text(body.topics_pattern))
+    except Refused:
+        text = "Exception occurred while trying to handle command WatchTopicList"
+        raise Refused("AuthorizationError", text) from None
+    most = settings.subscriptionPatternMaxLength
+    wrong = f"Pattern longer than maximum: {most}" if len(pattern) > most else ""
+    if not settings.enableBrokerSideSubscriptionPatternEvaluation:
+        wrong = "Evaluating subscription patterns is disabled."
+    if wrong:
+        raise Refused("NotAllowedError", f"Unable to create topic list watcher: {wrong}")
     try:
         wanted = compiled(pattern)
     except Refused as refused:

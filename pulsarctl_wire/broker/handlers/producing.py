@@ -7,9 +7,10 @@ from pulsarctl_wire.broker.connection import Connection, Opening, Waiting
 from pulsarctl_wire.broker.handlers.lookups import topic_of
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused, Violation
+from pulsarctl_wire.broker.schemas import SchemaRefused
 from pulsarctl_wire.broker.transactions import id_of
-from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandProducer, CommandSend
+from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandProducer, CommandSend, MessageMetadata
 from pulsarctl_wire.wire.state import NO_REQUEST
 
 
@@ -41,11 +42,18 @@ async def _join(connection: Connection, body: CommandProducer, topic: AnyTopic, 
         connection.tell_migrated(body.producer_id, topic.migrated, producer=True)
         connection.send("CLOSE_PRODUCER", producer_id=body.producer_id, request_id=NO_REQUEST)
         return
+    topic.check_room()
     await topic.check_backlog()
     topic.check_producer(body.encrypted)
     version = b""
     if body.HasField("schema"):
-        version = await topic.register_schema(body.schema)
+        try:
+            version = await topic.register_schema(body.schema)
+        except SchemaRefused as refused:
+            if refused.kind != "thrown":
+                raise
+            connection.producers[body.producer_id] = Opening()  # Pulsar neither answers nor frees the id
+            return
     else:
         topic.check_no_schema()
     if body.initial_subscription_name:
@@ -61,7 +69,7 @@ async def _join(connection: Connection, body: CommandProducer, topic: AnyTopic, 
 
     def queued() -> None:
         connection.producers[body.producer_id] = opening
-        _success(connection, body.request_id, it, -1, ready=False)
+        _success(connection, body.request_id, it, topic.last_sequence(it.name), ready=False)
 
     try:
         await topic.add_producer(it, queued)
@@ -73,12 +81,17 @@ async def _join(connection: Connection, body: CommandProducer, topic: AnyTopic, 
         topic.remove_producer(it)
         return
     connection.producers[it.id] = it
-    connection.reopened(it.id)
-    _success(connection, body.request_id, it, topic.last_sequence(it.name))
+    _success(connection, body.request_id, it, topic.last_sequence(it.name), epoch=it.topic_epoch)
 
 
 def _success(
-    connection: Connection, request_id: int, it: Producer, last_sequence: int, *, ready: bool = True
+    connection: Connection,
+    request_id: int,
+    it: Producer,
+    last_sequence: int,
+    *,
+    epoch: int | None = None,
+    ready: bool = True,
 ) -> None:
     connection.send(
         "PRODUCER_SUCCESS",
@@ -86,7 +99,7 @@ def _success(
         producer_name=it.name,
         last_sequence_id=last_sequence,
         schema_version=it.schema_version,
-        topic_epoch=it.topic_epoch if it.mode and ready else None,
+        topic_epoch=epoch,
         producer_ready=ready,
     )
 
@@ -99,34 +112,48 @@ def send(connection: Connection, body: CommandSend, frame: Frame) -> None:
             return
         raise Violation("SEND for a producer that is not open")
     tail_at = 8 + frame.command_size
-    if len(frame.raw) == tail_at:
+    magic = frame.raw[tail_at : tail_at + 2]
+    if len(frame.raw) < tail_at + (6 if magic == MAGIC_CHECKSUM else 2):
         raise Violation("SEND without an entry")
-    highest = body.highest_sequence_id
-    if frame.checksum == "invalid":
-        it.error(body.sequence_id, highest, "ChecksumError", "Checksum failed on the broker")
-    elif body.HasField("message_id"):
-        text = "Only shadow topic supports sending messages with messageId"
-        it.error(body.sequence_id, highest, "NotAllowedError", text)
-    elif id_of(body) is not None and not connection.settings.transactionCoordinatorEnabled:
-        it.error(body.sequence_id, highest, "NotAllowedError", "Transaction buffer disable!")
-    elif it.topic.rules.encrypted and not _is_encrypted(frame):
-        it.error(body.sequence_id, highest, "MetadataError", "Messages must be encrypted")
-    elif (longest := it.topic.rules.longest_delay_ms) and _delay(connection, frame) > longest:
-        text = f"Exceeds max allowed delivery delay of {longest} milliseconds"
-        it.error(body.sequence_id, highest, "NotAllowedError", text)
+    try:
+        _check(connection, it, body, frame, len(frame.raw) - tail_at)
+    except Refused as refused:
+        it.error(body.sequence_id, body.highest_sequence_id, refused.code, str(refused))
     else:
         it.topic.publish(it, body, frame, tail_at)
 
 
-def _delay(connection: Connection, frame: Frame) -> int:
-    """For how many ms a message is not to be delivered."""
-    return 0 if frame.metadata is None else frame.metadata.deliver_at_time - connection.scheduler.time_ms
+def _check(connection: Connection, it: Producer, body: CommandSend, frame: Frame, size: int) -> None:
+    """Raises Refused, Violation if a SEND cannot be accepted; `size` is that of its entry in bytes."""
+    in_transaction = id_of(body) is not None
+    if in_transaction and not it.topic.name.is_persistent:
+        raise Violation("a transaction with a topic that is not persistent")
+    if body.HasField("message_id") and not in_transaction:
+        raise Refused("NotAllowedError", "Only shadow topic supports sending messages with messageId")
+    if frame.checksum == "invalid":
+        raise Refused("ChecksumError", "Checksum failed on the broker")
+    rules = it.topic.rules
+    if rules.encrypted and not _metadata(frame).encryption_keys:
+        raise Refused("MetadataError", "Messages must be encrypted")
+    if rules.largest and size > rules.largest and not body.is_chunk:
+        raise Refused("NotAllowedError", "Exceed maximum message size")
+    if (longest := rules.longest_delay_ms) and _delay(frame) > longest:
+        raise Refused("NotAllowedError", f"Exceeds max allowed delivery delay of {longest} milliseconds")
+    if in_transaction and not connection.settings.transactionCoordinatorEnabled:
+        raise Refused("NotAllowedError", "Transaction buffer disable!")
 
 
-def _is_encrypted(frame: Frame) -> bool:
-    if frame.metadata is None:
-        raise Violation("metadata that cannot be decoded, where it must say that the message is encrypted")
-    return bool(frame.metadata.encryption_keys)
+def _delay(frame: Frame) -> int:
+    """For how many ms after it was published a message is not to be delivered."""
+    metadata = _metadata(frame)
+    return metadata.deliver_at_time - metadata.publish_time
+
+
+def _metadata(frame: Frame) -> MessageMetadata:
+    """The metadata that rules of the topic are about. Raises Violation."""
+    if frame.metadata is None or not frame.metadata.IsInitialized():
+        raise Violation("metadata that cannot be decoded, where the topic has rules for it")
+    return frame.metadata
 
 
 def close_producer(connection: Connection, body: Any, frame: Frame) -> Waiting | None:

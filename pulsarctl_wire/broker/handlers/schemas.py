@@ -6,20 +6,23 @@ from pulsarctl_wire.broker.connection import Connection
 from pulsarctl_wire.broker.names import InvalidName, parse_topic
 from pulsarctl_wire.broker.refusal import Refused, Violation
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
+from pulsarctl_wire.wire.PulsarApi_pb2 import Schema, ServerError
 
 
 def get_schema(connection: Connection, body: Any, frame: Frame) -> None:
     """GET_SCHEMA: a topic's schema, the latest one unless a version is given."""
-    version = body.schema_version if body.HasField("schema_version") else b""
-    if len(version) not in (0, 8):
-        raise Violation("a schema version of a wrong size")
+    topic, version = connection.text(body.topic), body.schema_version
+    if 0 < len(version) < 8:
+        raise Violation("a schema version that is too short")
     answer: dict[str, Any]
     try:
-        name = parse_topic(connection.text(body.topic))
-        found = connection.cluster.schemas.get(name, version)
+        if body.HasField("schema_version") and not version:
+            raise Refused("IncompatibleSchema", "Empty schema version")
+        name = parse_topic(topic)
+        schemas = connection.cluster.schemas
+        found = schemas.get(name, version[:8]) if version else schemas.latest(name)
         if found is None:
-            raise Refused("TopicNotFound", f"Topic not found or no-schema {name.full}")
+            raise Refused("TopicNotFound", f"Topic not found or no-schema {topic}")
         answer = {"schema": found.wire(name.schema_key), "schema_version": found.version}
     except InvalidName as error:
         answer = _failed(Refused("InvalidTopicName", str(error)))
@@ -34,16 +37,20 @@ def _failed(refused: Refused) -> dict[str, Any]:
 
 async def get_or_create_schema(connection: Connection, body: Any, frame: Frame) -> None:
     """GET_OR_CREATE_SCHEMA: registers a schema with a topic that is loaded."""
+    text = connection.text(body.topic)
     try:
-        name = parse_topic(connection.text(body.topic))
+        topic = connection.broker.topics.get(parse_topic(text).full)
     except InvalidName as error:
         raise Violation(str(error)) from None
     answer: dict[str, Any]
     try:
-        topic = connection.broker.topics.get(name.full)
         if topic is None:
-            raise Refused("TopicNotFound", f"Topic not found {name.full}")
-        answer = {"schema_version": await topic.register_schema(body.schema)}
+            raise Refused("TopicNotFound", f"Topic not found {text}")
+        if body.schema.type == Schema.Type.Value("None"):
+            topic.check_no_schema()
+            answer = {"schema_version": b""}
+        else:
+            answer = {"schema_version": await topic.register_schema(body.schema)}
     except Refused as refused:
         answer = _failed(refused)
     connection.send("GET_OR_CREATE_SCHEMA_RESPONSE", request_id=body.request_id, **answer)

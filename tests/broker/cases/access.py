@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.probe import Probe, Target, case
+from broker.probe import Probe, Target, admin_path, case
 
-from pulsarctl_wire.wire.PulsarApi_pb2 import ProducerAccessMode
+from pulsarctl_wire.wire.PulsarApi_pb2 import ProducerAccessMode, ServerError
 
 
 def fields(topic: str, mode: str, producer_id: int = 1, **more: Any) -> dict[str, Any]:
@@ -92,3 +92,46 @@ async def epochs(broker: Target) -> None:
         await created(probe, topic, "Exclusive", epoch, **given)
         await probe.request("CLOSE_PRODUCER", "SUCCESS", producer_id=1)
     await probe.refused("ProducerFenced", "PRODUCER", **fields(topic, "Exclusive", topic_epoch=0))
+
+
+@case("access/epoch_told_to_shared")
+async def epoch_told_to_shared(broker: Target) -> None:
+    probe, topic = await broker.connected(), broker.topic()
+    await probe.lookup(topic)
+    await created(probe, topic, "Exclusive", 0)
+    await probe.request("CLOSE_PRODUCER", "SUCCESS", producer_id=1)
+    await created(probe, topic, "Shared", 0)
+    body = await probe.request("PRODUCER", "PRODUCER_SUCCESS", **fields(topic, "Shared"))
+    assert not body.HasField("topic_epoch")
+
+
+@case("access/lower_epoch_fences")
+async def lower_epoch_fences(broker: Target) -> None:
+    topic, other = broker.topic(), await broker.connected()
+    probe = await broker.producing(**fields(topic, "Exclusive", topic_epoch=5))
+    fencing = fields(topic, "ExclusiveWithFencing", topic_epoch=3)
+    await other.refused("ProducerFenced", "PRODUCER", **fencing)
+    await probe.nothing()
+    probe.publish()
+    await probe.closes()
+
+
+@case("access/lower_epoch_waits")
+async def lower_epoch_waits(broker: Target) -> None:
+    topic, other = broker.topic(), await broker.connected()
+    probe = await broker.producing(**fields(topic, "Exclusive", topic_epoch=5))
+    number = other.start("PRODUCER", **fields(topic, "WaitForExclusive", topic_epoch=3))
+    await other.expect("PRODUCER_SUCCESS", request_id=number, producer_ready=False)
+    await probe.request("CLOSE_PRODUCER", "SUCCESS", producer_id=1)
+    await other.expect("PRODUCER_SUCCESS", request_id=number, producer_ready=True, topic_epoch=3)
+
+
+@case("access/unload_while_waiting")
+async def unload_while_waiting(broker: Target) -> None:
+    topic = broker.topic()
+    probe, other = await broker.producing(topic), await broker.connected()
+    number = await queued(other, topic, 2)
+    await broker.rest("PUT", f"{admin_path(topic)}/unload")
+    await probe.expect("CLOSE_PRODUCER", producer_id=1)
+    await other.expect("ERROR", request_id=number, error=ServerError.ServiceNotReady)
+    await other.nothing()

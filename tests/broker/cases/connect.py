@@ -100,3 +100,11 @@ async def pipelined(broker: Target) -> None:
     probe.send(hello + frame("LOOKUP", topic=broker.topic(), request_id=1, authoritative=False))
     await probe.expect("CONNECTED")
     await probe.expect("LOOKUP_RESPONSE", request_id=1)
+
+
+@case("connect/auth_response_incomplete")
+async def incomplete_auth_response(broker: Target) -> None:
+    for fields in ({}, {"response": {"auth_data": b"x"}}, {"response": {"auth_method_name": "none"}}):
+        probe = await broker.connection()
+        probe.send(raw("AUTH_RESPONSE", **fields))
+        await probe.closes()

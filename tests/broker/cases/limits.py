@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from broker.probe import Target, admin_path, case, subscription
 
+from pulsarctl_wire.wire.PulsarApi_pb2 import ProducerAccessMode, Schema, ServerError
+
 
 @case("limits/producers_per_topic")
 async def producers_per_topic(broker: Target) -> None:
@@ -48,3 +50,24 @@ async def nondurable(broker: Target) -> None:
     topic = broker.topic()
     await broker.rest("PUT", admin_path(topic))
     await broker.subscribed(topic, durable=False)
+
+
+@case("limits/before_schema")
+async def before_schema(broker: Target) -> None:
+    topic = broker.topic()
+    probe = await broker.producing(topic)
+    await probe.producer(topic, 2)
+    wrong = {"name": "", "type": Schema.Avro, "schema_data": b"{"}
+    exclusive = ProducerAccessMode.Value("Exclusive")
+    fields = {"topic": topic, "producer_id": 3, "producer_access_mode": exclusive, "schema": wrong}
+    body = await probe.request("PRODUCER", "ERROR", **fields)
+    assert body.error == ServerError.ProducerBusy
+    assert body.message == f"Topic '{topic}' reached max producers limit"
+
+
+@case("limits/nonpersistent_consumers")
+async def nonpersistent_consumers(broker: Target) -> None:
+    topic = broker.topic("non-persistent")
+    probe = await broker.subscribed(topic, "Shared")
+    await probe.subscribe(topic, "Shared", consumer_id=2)
+    await probe.refused("ConsumerBusy", "SUBSCRIBE", **subscription(topic, "Shared", 3))

@@ -54,3 +54,25 @@ async def does_not_create(broker: Target) -> None:
 @case("lookup/unknown_listener")
 async def unknown_listener(broker: Target) -> None:
     await failed(broker, ServerError.ServiceNotReady, broker.topic(), advertised_listener_name="nope")
+
+
+@case("lookup/blank_listener")
+async def blank_listener(broker: Target) -> None:
+    probe = await broker.connected()
+    fields = {"topic": broker.topic(), "advertised_listener_name": " "}
+    body = await probe.request("LOOKUP", "LOOKUP_RESPONSE", **fields)
+    assert body.response == body.Connect, body
+
+
+@case("lookup/old_name_anywhere")
+async def old_name_anywhere(broker: Target) -> None:
+    probe = await broker.connected()
+    await probe.producer(f"persistent://nobody/nowhere/ns/{broker.name()}")
+
+
+@case("lookup/domain_in_capitals")
+async def domain_in_capitals(broker: Target) -> None:
+    topic = f"{await broker.namespace()}/{broker.name()}"
+    probe = await broker.producing(f"PERSISTENT://{topic}")
+    body = await probe.listing(namespace=topic.rpartition("/")[0])
+    assert list(body.topics) == [f"persistent://{topic}"]

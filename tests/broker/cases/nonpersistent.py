@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from broker.probe import Target, case, payloads, subscription
 
+from pulsarctl_wire.wire.PulsarApi_pb2 import ProducerAccessMode
+
 
 @case("nonpersistent/last_id")
 async def last_id(broker: Target) -> None:
@@ -40,8 +42,41 @@ async def fan_out(broker: Target) -> None:
         assert payloads(await consumer.messages(1)) == [b"m0"]
 
 
+@case("nonpersistent/failover_told")
+async def failover_told(broker: Target) -> None:
+    topic = broker.topic("non-persistent")
+    producer = await broker.producing(topic)
+    first = await broker.subscribed(topic, "Failover", permits=10, consumer_name="b")
+    standby = await broker.connected()
+    number = standby.start("SUBSCRIBE", **subscription(topic, "Failover", consumer_name="c"))
+    await standby.expect("ACTIVE_CONSUMER_CHANGE", consumer_id=1, is_active=False)
+    await standby.expect("SUCCESS", request_id=number)
+    await first.nothing()
+    await producer.publish_all(b"m0")
+    assert payloads(await first.messages(1)) == [b"m0"]
+    taking = await broker.subscribed(topic, "Failover", permits=10, consumer_name="a")
+    await taking.nothing()
+    await producer.publish_all(b"m1", first=1)
+    assert payloads(await taking.messages(1)) == [b"m1"]
+    await first.nothing()
+
+
 @case("nonpersistent/read_compacted")
 async def read_compacted(broker: Target) -> None:
-    probe = await broker.connected()
-    await probe.lookup(topic := broker.topic("non-persistent"))
+    topic, probe = broker.topic("non-persistent"), await broker.connected()
+    await probe.lookup(topic)
     await probe.refused("NotAllowedError", "SUBSCRIBE", **subscription(topic, read_compacted=True))
+    await probe.request("SUBSCRIBE", "SUCCESS", **subscription(topic) | {"subscription": ""})
+
+
+@case("nonpersistent/waiting_producer")
+async def waiting_producer(broker: Target) -> None:
+    topic = broker.topic("non-persistent")
+    exclusive, waiting = map(ProducerAccessMode.Value, ("Exclusive", "WaitForExclusive"))
+    probe = await broker.producing(topic, producer_access_mode=exclusive)
+    number = probe.start("PRODUCER", topic=topic, producer_id=2, producer_access_mode=waiting)
+    await probe.expect("PRODUCER_SUCCESS", request_id=number, producer_ready=False)
+    probe.start("CLOSE_PRODUCER", producer_id=1)
+    answers = [await probe.next(), await probe.next()]
+    (success,) = (each.body for each in answers if each.command == "PRODUCER_SUCCESS")
+    assert (success.producer_ready, success.topic_epoch) == (True, 1)

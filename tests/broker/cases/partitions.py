@@ -61,3 +61,33 @@ async def invalid_name(broker: Target) -> None:
     body = await described(await broker.connected(), "foo://x")
     assert body.response == body.Failed, body
     assert body.error == ServerError.InvalidTopicName, body
+
+
+@case("partitions/unknown_namespace")
+async def unknown_namespace(broker: Target) -> None:
+    probe, topic = await broker.connected(), f"persistent://public/{broker.name('n')}/t"
+    for creation, text in ((True, "Namespace not found"), (False, "")):
+        fields = {"topic": topic, "metadata_auto_creation_enabled": creation}
+        body = await probe.request("PARTITIONED_METADATA", "PARTITIONED_METADATA_RESPONSE", **fields)
+        assert (body.response, body.error, body.message) == (body.Failed, ServerError.TopicNotFound, text)
+
+
+@case("partitions/metadata_beyond_range")
+async def metadata_beyond_range(broker: Target) -> None:
+    topic, probe = await broker.partitioned(3), await broker.connected()
+    fields = {"topic": f"{topic}-partition-7"}
+    body = await probe.request("PARTITIONED_METADATA", "PARTITIONED_METADATA_RESPONSE", **fields)
+    assert (body.response, body.error) == (body.Failed, ServerError.TopicNotFound)
+
+
+@case("partitions/made_when_used")
+async def made_when_used(broker: Target) -> None:
+    creation = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3}
+    namespace = await broker.namespace()
+    await broker.rest("POST", f"/admin/v2/namespaces/{namespace}/autoTopicCreation", creation)
+    topic, probe = f"persistent://{namespace}/t", await broker.connected()
+    body = await probe.request("PARTITIONED_METADATA", "PARTITIONED_METADATA_RESPONSE", topic=topic)
+    assert body.partitions == 3
+    assert list((await probe.listing(namespace=namespace)).topics) == []
+    await probe.producer(f"{topic}-partition-1")
+    assert list((await probe.listing(namespace=namespace)).topics) == [f"{topic}-partition-1"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from zlib import crc32
 
-from broker.probe import Target, case, frame, payloads, sent
+from broker.probe import Target, case, frame, payloads, sent, subscription
 
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
+
+EXCEPTION = "org.apache.pulsar.broker.service.BrokerServiceException$"
 
 
 @case("producer/create")
@@ -203,3 +205,48 @@ async def create_and_close_together(broker: Target) -> None:
 async def with_metadata(broker: Target) -> None:
     fields = {"metadata": [{"key": "k", "value": "v"}], "encrypted": False}
     await broker.producing(broker.topic(), user_provided_producer_name=False, **fields)
+
+
+@case("producer/name_taken_text")
+async def name_taken_text(broker: Target) -> None:
+    topic = broker.topic()
+    probe = await broker.producing(topic, producer_name="p")
+    body = await probe.request("PRODUCER", "ERROR", topic=topic, producer_id=2, producer_name="p")
+    text = f"Producer with name 'p' is already connected to topic '{topic}'"
+    assert body.message == f"{EXCEPTION}NamingException: {text}"
+
+
+@case("producer/bad_topic_blank")
+async def blank_topic(broker: Target) -> None:
+    probe, topic = await broker.connected(), "persistent://public/default/ "
+    text = f"Invalid topic name: Invalid topic name: {topic}. Topic local name must not be blank."
+    body = await probe.request("LOOKUP", "LOOKUP_RESPONSE", topic=topic)
+    assert (body.error, body.message) == (ServerError.InvalidTopicName, text)
+    body = await probe.request("PRODUCER", "ERROR", topic=topic, producer_id=1)
+    assert (body.error, body.message) == (ServerError.InvalidTopicName, text)
+
+
+@case("producer/initial_subscription_refused")
+async def initial_subscription_refused(broker: Target) -> None:
+    namespace = await broker.namespace()
+    path = f"/admin/v2/namespaces/{namespace}/autoSubscriptionCreation"
+    await broker.rest("POST", path, {"allowAutoSubscriptionCreation": False})
+    topic, probe = f"persistent://{namespace}/t", await broker.connected()
+    await probe.lookup(topic)
+    fields = {"topic": topic, "producer_id": 1, "initial_subscription_name": "i"}
+    await probe.refused("NotAllowedError", "PRODUCER", **fields)
+    await probe.refused("SubscriptionNotFound", "SUBSCRIBE", **subscription(topic))
+
+
+@case("producer/not_served_text")
+async def not_served_text(broker: Target) -> None:
+    namespace, probe = f"public/{broker.name('n')}", await broker.connected()
+    for domain, begin in (
+        ("persistent", ""),
+        ("non-persistent", f"{EXCEPTION}ServiceUnitNotReadyException: "),
+    ):
+        topic = f"{domain}://{namespace}/t"
+        body = await probe.request("PRODUCER", "ERROR", topic=topic, producer_id=1)
+        bundle = f"{begin}Namespace bundle ({namespace}/0x00000000_0xffffffff)"
+        assert body.message.startswith(f"{bundle} for topic ({topic}) not served by this instance:")
+        assert body.message.endswith(". Please redo the lookup.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from broker.probe import Probe, Target, case
+from broker.probe import Probe, Target, case, subscription
 
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema, ServerError
 
@@ -110,3 +110,79 @@ async def auto_consume(broker: Target) -> None:
     topic = await with_schema(broker)
     schema = {"name": "", "type": Schema.AutoConsume, "schema_data": b""}
     await broker.subscribed(topic, schema=schema)
+
+
+@case("schema/get_empty_version")
+async def get_empty_version(broker: Target) -> None:
+    body = await get(broker, await with_schema(broker), schema_version=b"")
+    has_error(body, ServerError.IncompatibleSchema)
+    assert body.error_message == "Empty schema version"
+
+
+@case("schema/get_short_version")
+async def get_short_version(broker: Target) -> None:
+    topic, probe = await with_schema(broker), await broker.connected()
+    assert (await get(broker, topic, schema_version=bytes(9))).schema_version == FIRST
+    probe.start("GET_SCHEMA", topic=topic, schema_version=bytes(7))
+    await probe.closes()
+
+
+@case("schema/get_deleted")
+async def get_deleted(broker: Target) -> None:
+    topic = await with_schema(broker)
+    await broker.rest("DELETE", f"/admin/v2/schemas/{topic.partition('://')[2]}/schema")
+    body = await get(broker, topic)
+    assert (body.schema.type, body.schema.schema_data) == (Schema.Type.Value("None"), b"")
+    assert body.schema_version == (1).to_bytes(8, "big")
+    has_error(await get(broker, topic, schema_version=FIRST), ServerError.TopicNotFound)
+
+
+@case("schema/get_or_create_none")
+async def get_or_create_none(broker: Target) -> None:
+    topic, probe = await with_schema(broker), await broker.connected()
+    none = {"name": "", "type": Schema.Type.Value("None"), "schema_data": b""}
+    fields = {"topic": topic, "schema": none}
+    body = await probe.request("GET_OR_CREATE_SCHEMA", "GET_OR_CREATE_SCHEMA_RESPONSE", **fields)
+    assert body.HasField("schema_version")
+    assert body.schema_version == b""
+
+
+@case("schema/unanswered")
+async def unanswered(broker: Target) -> None:
+    topic, probe = broker.topic(), await broker.connected()
+    await probe.lookup(topic)
+    fields = {"topic": topic, "producer_id": 1}
+    wrong = {"name": "", "type": Schema.KeyValue, "schema_data": b""}
+    probe.start("PRODUCER", **fields, schema=wrong)
+    await probe.nothing(1.0)
+    await probe.refused("ServiceNotReady", "PRODUCER", **fields)
+    await probe.request("CLOSE_PRODUCER", "SUCCESS", producer_id=1)
+    await probe.request("PRODUCER", "PRODUCER_SUCCESS", **fields)
+
+
+@case("schema/consumer_invalid")
+async def consumer_invalid(broker: Target) -> None:
+    topic = broker.topic()
+    await broker.subscribed(topic, schema={**avro("int"), "schema_data": b"{"})
+    has_error(await get(broker, topic), ServerError.TopicNotFound)
+
+
+@case("schema/incompatible_text")
+async def incompatible_text(broker: Target) -> None:
+    topic, probe = await with_schema(broker), await broker.connected()
+
+    def shown(kind: str) -> str:
+        field = f'{{\n    "name" : "a",\n    "type" : "{kind}"\n  }}'
+        return f'{{\n  "type" : "record",\n  "name" : "R",\n  "fields" : [ {field} ]\n}}'
+
+    def text(strategy: str, first: str, second: str) -> str:
+        begin = f"Error during schema compatibility check with strategy {strategy}: "
+        exception = "org.apache.avro.SchemaValidationException: Unable to read schema: "
+        return f"{begin}{exception}\n{shown(first)}\nusing schema:\n{shown(second)}"
+
+    body = await probe.request("PRODUCER", "ERROR", topic=topic, producer_id=1, schema=avro("string"))
+    package = "org.apache.pulsar.broker.service.schema.exceptions"
+    said = f"{package}.IncompatibleSchemaException: {text('FULL', 'string', 'int')}"
+    assert body.message == f"{said} caused by {said}"
+    body = await probe.request("SUBSCRIBE", "ERROR", **subscription(topic, schema=avro("string")))
+    assert body.message == text("BACKWARD", "int", "string")

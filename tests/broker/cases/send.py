@@ -240,3 +240,80 @@ async def undecodable_encrypted(broker: Target) -> None:
     probe = await broker.producing(topic, encrypted=True)
     probe.send(sent_raw(entry(NOT_METADATA)))
     await probe.closes()
+
+
+@case("send/tail_too_short")
+async def short_tails(broker: Target) -> None:
+    topic = broker.topic()
+    for short in (b"\0", b"\x0e\x01\0\0"):
+        probe = await broker.producing(topic)
+        probe.send(sent_raw(short))
+        await probe.closes()
+
+
+@case("send/incomplete_not_delivered")
+async def incomplete_not_delivered(broker: Target) -> None:
+    for domain in ("persistent", "non-persistent"):
+        topic = broker.topic(domain)
+        probe, consumer = await broker.producing(topic), await broker.subscribed(topic, permits=10)
+        await consumer.nothing()  # it has its permits
+        probe.send(sent_raw(entry(b"")))
+        await probe.expect("SEND_RECEIPT")
+        await probe.publish_all(b"m", first=1)
+        assert payloads(await consumer.messages(1)) == [b"m"]
+
+
+@case("send/message_id_before_checksum")
+async def message_id_before_checksum(broker: Target) -> None:
+    probe = await broker.producing(broker.topic())
+    wrong = bytearray(sent(7, message_id={"ledgerId": 1, "entryId": 1}))
+    wrong[-1] ^= 1
+    probe.send(bytes(wrong))
+    await probe.expect("SEND_ERROR", sequence_id=7, error=NOT_ALLOWED)
+
+
+@case("send/nonpersistent_transaction")
+async def nonpersistent_transaction(broker: Target) -> None:
+    probe = await broker.producing(broker.topic("non-persistent"))
+    probe.publish(txnid_most_bits=0, txnid_least_bits=1)
+    await probe.closes()
+
+
+@case("send/closed_after_broker_close")
+async def closed_after_broker_close(broker: Target) -> None:
+    topic = broker.topic()
+    probe = await broker.producing(topic)
+    await broker.rest("PUT", f"{admin_path(topic)}/unload")
+    await probe.expect("CLOSE_PRODUCER", producer_id=1)
+    await probe.producer(topic)
+    await probe.request("CLOSE_PRODUCER", "SUCCESS", producer_id=1)
+    probe.publish()
+    await probe.nothing()
+
+
+@case("send/topic_max_size")
+async def topic_max_size(broker: Target) -> None:
+    topic = broker.topic()
+    probe = await broker.producing(topic)
+    path = f"{admin_path(topic)}/maxMessageSize"
+    await broker.rest("POST", path, 100)
+    while await broker.rest("GET", path) != 100:
+        await broker.advance(0.2)
+    await broker.settle()
+    await probe.publish_all(b"x" * 50)
+    probe.publish(1, b"x" * 500)
+    await probe.expect("SEND_ERROR", sequence_id=1, error=NOT_ALLOWED, message="Exceed maximum message size")
+    probe.publish(2, b"x" * 500, is_chunk=True)
+    await probe.expect("SEND_RECEIPT", sequence_id=2)
+
+
+@case("delayed/too_long")
+async def too_long_delay(broker: Target) -> None:
+    delays = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 5000}
+    topic = f"persistent://{await broker.namespace({'delayed_delivery_policies': delays})}/t"
+    probe = await broker.producing(topic)
+    published = metadata().publish_time
+    await probe.publish_all(b"m", meta_deliver_at_time=published + 4000)
+    probe.publish(1, highest_sequence_id=3, meta_deliver_at_time=published + 6000)
+    text = "Exceeds max allowed delivery delay of 5000 milliseconds"
+    await probe.expect("SEND_ERROR", sequence_id=3, error=NOT_ALLOWED, message=text)

@@ -114,3 +114,41 @@ async def system_topics_hidden(broker: Target) -> None:
     assert found
     hidden = ("__change_events", "transaction_coordinator")
     assert not [each for each in found if any(part in each for part in hidden)]
+
+
+@case("topics/pattern_other_domain")
+async def pattern_other_domain(broker: Target) -> None:
+    probe = await broker.connected()
+    fields = {"namespace": "public/default", "topics_pattern": "foo://public/default/x"}
+    await probe.refused("MetadataError", "GET_TOPICS_OF_NAMESPACE", **fields)
+    await probe.refused("AuthorizationError", "WATCH_TOPIC_LIST", watcher_id=1, **fields)
+
+
+@case("topics/pattern_empty")
+async def pattern_empty(broker: Target) -> None:
+    probe = await broker.producing(broker.topic())
+    body = await probe.listing(topics_pattern="")
+    assert (list(body.topics), body.filtered) == ([], True)
+
+
+@case("topics/pattern_error_text")
+async def pattern_error_text(broker: Target) -> None:
+    probe = await broker.connected()
+    for pattern, text in (
+        ("(", "Unclosed group near index 1\n("),
+        ("[", "Unclosed character class near index 0\n[\n^"),
+        ("a**", "Dangling meta character '*' near index 2\na**\n  ^"),
+    ):
+        fields = {"namespace": "public/default", "topics_pattern": pattern}
+        body = await probe.request("GET_TOPICS_OF_NAMESPACE", "ERROR", **fields)
+        assert body.message == f"java.util.regex.PatternSyntaxException: {text}"
+
+
+@case("topics/too_many")
+async def too_many(broker: Target) -> None:
+    namespace = await broker.namespace({"max_topics_per_namespace": 1})
+    probe = await broker.producing(f"persistent://{namespace}/a")
+    await probe.lookup(f"persistent://{namespace}/b")
+    fields = {"topic": f"persistent://{namespace}/b", "producer_id": 2}
+    await probe.refused("NotAllowedError", "PRODUCER", **fields)
+    await probe.producer(f"non-persistent://{namespace}/c", 2)

@@ -95,3 +95,11 @@ async def no_such_namespace(broker: Target) -> None:
 async def same_id_again(broker: Target) -> None:
     probe, prefix = await watching(broker)
     await watch(probe, prefix)
+
+
+@case("watch/long_with_domain")
+async def long_with_domain(broker: Target) -> None:
+    probe = await broker.connected()
+    fields = {"namespace": "public/default", "topics_pattern": f"persistent://{'x' * 50}", "watcher_id": 1}
+    body = await probe.request("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_SUCCESS", **fields)
+    assert list(body.topic) == []
