@@ -82,7 +82,7 @@ class Dispatcher:
     def next_entry(self) -> Entry | None:
         """The next entry that consumers may see; None if there is none now."""
         while True:
-            index = self.cursor.next_open(self.read_at)
+            index = self.cursor.next_open(max(self.read_at, self.topic.log.first))
             stop = self.topic.readable
             if index >= stop:
                 self._found_end()

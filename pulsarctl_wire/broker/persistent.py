@@ -294,6 +294,8 @@ class PersistentTopic(Topic):
     ) -> Subscription:
         """A new subscription, which begins at an index."""
         start, still_open = self.reset_to.pop(name, (start, 0))
+        if self.compaction.log is None:
+            start = max(start, self.log.first)
         cursor = Cursor(self.journal, f"{self.log.number}/{name}", start, durable=durable)
         if still_open:
             cursor.set_open(start, still_open)

@@ -308,8 +308,10 @@ class Subscription:
             self.cursor.ack_before(index + 1)
         else:
             self.cursor.ack_before(index)
-            if self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled and not self.cursor.is_acked(index):
-                self.cursor.set_open(index, mask_of(message_id.ack_set))
+            still_open = mask_of(message_id.ack_set)
+            by_index = self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled
+            if by_index and still_open and not self.cursor.is_acked(index):
+                self.cursor.set_open(index, still_open)
         self._was_acked(consumer, mark)
         self.check_end()
 

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.broker.cursor import mask_of
 from pulsarctl_wire.broker.journal import Row
-from pulsarctl_wire.broker.names import parse_topic
+from pulsarctl_wire.broker.log import signed
+from pulsarctl_wire.broker.names import InvalidName, parse_topic
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.scheduler import Timer
 from pulsarctl_wire.wire.commands import build_command
@@ -43,6 +44,11 @@ ASSIGN: Final = "persistent://pulsar/system/transaction_coordinator_assign"
 
 COORDINATORS: Final = 1
 
+_LARGEST_BATCH: Final = 1 << 20
+"""Messages; what clients say beyond that is not believed."""
+
+_CONFLICT: Final = "org.apache.pulsar.transaction.common.exception.TransactionConflictException: "
+
 Id = tuple[int, int]
 """A transaction's id: most and least significant bits; the former is the coordinator's number."""
 
@@ -57,6 +63,27 @@ def id_of(command: CommandSend | CommandAck) -> Id | None:
 def key_of(txn: Id) -> str:
     """The key of a transaction in tables."""
     return f"{txn[0]}/{txn[1]}"
+
+
+def text_of(txn: Id) -> str:
+    """A transaction, as in Pulsar's messages."""
+    return f"({txn[0]},{txn[1]})"
+
+
+def stray(rows: Iterable[str], begun: Iterable[str], ended: Id) -> Id | None:
+    """The first of these transactions (keys), if it began before all that are open; None if it did not.
+
+    It is over, or never was: Pulsar aborts it when a later one of its coordinator ends.
+    """
+    first = min((id_of_key(key) for key in rows), default=None)
+    least = min((id_of_key(key) for key in begun), default=(ended[0], ended[1] + 1))
+    return first if first is not None and first[0] == ended[0] and first < least else None
+
+
+def id_of_key(key: str) -> Id:
+    """The transaction of a key in tables."""
+    most, _, least = key.partition("/")
+    return int(most), int(least)
 
 
 def marker(txn: Id, *, commit: bool, time_ms: int) -> tuple[bytes, MessageMetadata]:
@@ -81,6 +108,8 @@ class Coordinators:
         self._rows = cluster.journal.table("transactions")
         self._loaded: set[int] = set()
         self._timers: dict[Id, Timer] = {}
+        self._ending: dict[Id, str] = {}
+        """What those are doing that END_TXN is being carried out for."""
         if cluster.settings.transactionCoordinatorEnabled:
             cluster.namespaces.create_partitioned(parse_topic(ASSIGN), COORDINATORS, {})
             cluster.scheduler.ready.append(self._restore)
@@ -88,8 +117,7 @@ class Coordinators:
     def _restore(self) -> None:
         """Go on with the transactions that are stored, once the time is known."""
         for key, row in self._rows.items():
-            most, _, least = key.partition("/")
-            self._expire_later((int(most), int(least)), row)
+            self._expire_later(id_of_key(key), row)
 
     def load(self, number: int) -> None:
         """A client wants to use a coordinator."""
@@ -128,13 +156,20 @@ class Coordinators:
             raise Refused("TransactionCoordinatorNotFound", text)
         row = self._rows.get(key_of(txn))
         if row is None:
-            text = f"The transaction with this txdID `({txn[0]},{txn[1]})`not found "
+            text = f"The transaction with this txdID `{text_of(txn)}`not found "
             raise Refused("TransactionNotFound", text)
         return row
 
+    def get_open(self, txn: Id) -> Row:
+        """The row of an open transaction that is not being ended. Raises Refused."""
+        if (status := self._ending.get(txn)) is not None:
+            text = f"Expect Txn `{text_of(txn)}` to be in OPEN status but it is in {status} status"
+            raise Refused("InvalidTxnStatus", text)
+        return self.get(txn)
+
     async def add(self, txn: Id, topics: Iterable[str], subscriptions: Iterable[tuple[str, str]]) -> None:
         """The transaction will touch these topics and subscriptions (topic, name). Raises Refused."""
-        row = self.get(txn)
+        row = self.get_open(txn)
         for known, new in ((row["topics"], topics), (row["subscriptions"], map(list, subscriptions))):
             known += [each for each in new if each not in known]
         self._cluster.journal.put("transactions", key_of(txn), row)
@@ -142,7 +177,16 @@ class Coordinators:
 
     async def end(self, txn: Id, *, commit: bool) -> None:
         """Commit or abort a transaction. Raises Refused."""
-        row = self.get(txn)
+        row = self.get_open(txn)
+        self._ending[txn] = "COMMITTING" if commit else "ABORTING"
+        try:
+            await self._end(txn, row, commit=commit)
+        except InvalidName as error:  # nobody has checked it before
+            raise Refused("UnknownError", str(error)) from None
+        finally:
+            del self._ending[txn]
+
+    async def _end(self, txn: Id, row: Row, *, commit: bool) -> None:
         topics: dict[str, PersistentTopic | None] = {}
         while names := [name for name in _touched(row) if _is_missing(topics, name)]:
             for name in names:
@@ -181,11 +225,9 @@ class Buffer:
         return self._open.keys()
 
     def sent(self, txn: Id, index: int) -> None:
-        """A message was sent in a transaction. If that is over, or never was, nobody will see it."""
+        """A message was sent in a transaction. Nobody asks whether that is open, but it is not aborted."""
         key = key_of(txn)
-        if key not in self._begun:
-            self._abort(key, index, index)
-        elif key not in self._open:
+        if key not in self._open and key not in self._aborted:
             self._topic.journal.put(f"txn-open/{self._topic.log.number}", key, {"first": index})
 
     def _abort(self, key: str, first: int, last: int) -> None:
@@ -195,6 +237,12 @@ class Buffer:
 
     def end(self, txn: Id, *, commit: bool) -> None:
         """A transaction ends; a marker says how."""
+        self._end(txn, commit=commit)
+        over = stray(self._open, self._begun, txn)
+        if over is not None:
+            self._end(over, commit=False)
+
+    def _end(self, txn: Id, *, commit: bool) -> None:
         topic, key = self._topic, key_of(txn)
         data, metadata = marker(txn, commit=commit, time_ms=topic.scheduler.time_ms)
         index = topic.append_own(data, metadata)
@@ -255,22 +303,21 @@ class PendingAcks:
         return mask if part is None else part if mask is None else mask & part
 
     def hides(self, index: int) -> bool:
-        """Whether an entry must not be delivered, as a transaction has acknowledged it."""
-        if not self._rows:
-            return False
-        if index in self.hidden or (index in self.parts and not self.left(index)):
-            return True
-        return any(index < row["until"] for row in self._rows.values())
+        """Whether an entry must not be delivered, as a transaction has acknowledged it by itself."""
+        return index in self.hidden or (index in self.parts and not self.left(index))
 
     def ack(self, txn: Id, ids: Iterable[MessageIdData]) -> None:
-        """Acknowledge messages in a transaction. Raises Refused; then none is."""
+        """Acknowledge messages in a transaction, which nobody asks about. Raises Refused; then none is."""
         entries: list[tuple[int, int | None, int]] = []
         for each in ids:
             index, there = self._subscription.topic.log.locate(each.ledgerId, each.entryId)
+            mask = mask_of(each.ack_set)
+            size = min(max(each.batch_size, mask.bit_length(), 1), _LARGEST_BATCH)
+            if why := self._conflict(index, there, mask, size):
+                words = f"with long[] size of {len(each.ack_set)}" if each.ack_set else "is null"
+                kind = "batch message" if mask and index in self.parts else "message"
+                raise self._refusal(txn, f"ack {kind}:{_position(each)} (ackSet {words}) {why}.")
             if there:
-                mask = mask_of(each.ack_set)
-                size = each.batch_size or max(mask.bit_length(), 1)
-                self._check(index, mask, size)
                 entries.append((index, mask or None, size))
         row = self._row(txn)
         row["entries"] += entries
@@ -280,57 +327,67 @@ class PendingAcks:
             if self.hides(entry[0]):
                 self._subscription.settle(entry[0])
 
-    def _check(self, index: int, mask: int, size: int) -> None:
-        part = self.parts.get(index)
+    def _conflict(self, index: int, there: bool, mask: int, size: int) -> str:
+        """Why messages of an entry cannot be acknowledged; empty if they can."""
+        cursor, part = self._subscription.cursor, self.parts.get(index)
         acked = (1 << size) - 1 & ~mask
-        if (
-            self._subscription.cursor.is_acked(index)
-            or self.hides(index)
-            or (part is not None and (not mask or acked & ~part))
-        ):
-            raise self._conflict(index)
+        if not there:
+            acked_already = index <= cursor.mark and index < self._subscription.topic.log.end
+            return "already acked before" if acked_already else ""
+        if cursor.is_acked(index) or (mask and acked & ~cursor.masks.get(index, -1)):
+            return "already acked before"
+        if index in self.hidden or (part is not None and (not mask or acked & ~part)):
+            return "in pending ack status"
+        return ""
 
-    def _conflict(self, index: int) -> Refused:
-        ledger, entry = self._subscription.topic.log.position(index)
+    def _refusal(self, txn: Id, what: str) -> Refused:
         name = f"[{self._subscription.topic.name.full}][{self._subscription.name}]"
-        return Refused("TransactionConflict", f"{name} message {ledger}:{entry} is acknowledged already")
+        return Refused("TransactionConflict", f"{_CONFLICT}{name} Transaction:{text_of(txn)} try to {what}")
 
-    def ack_until(self, txn: Id, ids: Iterable[MessageIdData]) -> None:
+    def ack_until(self, txn: Id, message_id: MessageIdData) -> None:
         """Acknowledge everything up to a message in a transaction. Raises Refused."""
-        for each in ids:
-            index, there = self._subscription.topic.log.locate(each.ledgerId, each.entryId)
-            if not there:
-                return
-            others = [row["until"] for key, row in self._rows.items() if key != key_of(txn)]
-            if index < self._subscription.cursor.mark or any(others):
-                raise self._conflict(index)
-            row = self._row(txn)
-            row["until"] = max(row["until"], index + 1)
-            self._journal.put(self._table, key_of(txn), row)
+        log, key = self._subscription.topic.log, key_of(txn)
+        index, there = log.locate(message_id.ledgerId, message_id.entryId)
+        until, mark = index + there, self._subscription.cursor.mark
+        ack = f"ack position: {_position(message_id)} within range of"
+        if until <= mark:
+            ledger, entry = log.before(mark)
+            raise self._refusal(txn, f"cumulative {ack} cursor's markDeletePosition: {ledger}:{entry}")
+        for other, row in self._rows.items():
+            if row["until"] and (other != key or until <= row["until"]):
+                ledger, entry = log.position(row["until"] - 1)
+                raise self._refusal(txn, f"cumulative batch {ack} current currentPosition: {ledger}:{entry}")
+        self._journal.put(self._table, key, {**self._row(txn), "until": until})
 
     def _row(self, txn: Id) -> Row:
-        if key_of(txn) not in self._journal.table("transactions"):
-            raise Refused("TransactionNotFound", f"The transaction {txn} is over, or never was")
         return self._rows.get(key_of(txn)) or {"entries": [], "until": 0}
 
     def end(self, txn: Id, *, commit: bool) -> None:
         """A transaction ends: what it acknowledged is, or is delivered again."""
-        row = self._rows.get(key_of(txn))
-        if row is None:
-            return
+        if key_of(txn) in self._rows:
+            self._end(txn, commit=commit)
+            over = stray(self._rows, self._journal.table("transactions"), txn)
+            if over is not None:
+                self._end(over, commit=False)
+
+    def _end(self, txn: Id, *, commit: bool) -> None:
+        row = self._rows[key_of(txn)]
         self._journal.delete(self._table, key_of(txn))
         self._look()
         if commit:
             self._subscription.apply(row["entries"], row["until"])
-        else:
-            before = range(self._subscription.cursor.mark, row["until"])
-            self._subscription.deliver_again(sorted({*before, *(index for index, _, _ in row["entries"])}))
+        elif row["entries"]:
+            self._subscription.deliver_again(sorted({index for index, _, _ in row["entries"]}))
 
     def delete(self) -> None:
         """Delete all rows."""
         self._journal.delete_table(self._table)
         self.hidden.clear()
         self.parts.clear()
+
+
+def _position(message_id: MessageIdData) -> str:
+    return f"{signed(message_id.ledgerId)}:{signed(message_id.entryId)}"
 
 
 def _touched(row: Row) -> list[str]:

@@ -6,10 +6,11 @@ from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Cons
 from pulsarctl_wire.broker.log import Entry, Position
 from pulsarctl_wire.broker.policies import limit
 from pulsarctl_wire.broker.producer import Producer
-from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.refusal import Refused, Violation
 from pulsarctl_wire.broker.selectors import Selector, selector_for, sticky_key
 from pulsarctl_wire.broker.subscription import check_fits
 from pulsarctl_wire.broker.topic import Topic
+from pulsarctl_wire.broker.transactions import id_of
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSend, CommandSubscribe, MessageIdData
 
@@ -145,7 +146,9 @@ class VolatileTopic(Topic):
     """A loaded non-persistent topic."""
 
     def publish(self, producer: Producer, command: CommandSend, frame: Frame, tail_at: int) -> None:
-        """SEND: the entry is `frame.raw[tail_at:]`."""
+        """SEND: the entry is `frame.raw[tail_at:]`. Transactions are for persistent topics only."""
+        if id_of(command) is not None:
+            raise Violation("a transaction in a non-persistent topic")
         entry = Entry(0, frame.raw[tail_at:], frame.metadata)
         self.messages_in += entry.count
         self.bytes_in += len(entry.data)

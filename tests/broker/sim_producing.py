@@ -115,6 +115,8 @@ class Producing(World):
 
         def effect() -> None:
             message.no = min(message.no, self.no)
+            if message.txn is not None and message.txn.may_be_over(self.now_ms):
+                message.topic.stuck = True
             publisher = client.publishers.get(it.id)
             if publisher is not None and publisher.opened:
                 publisher.waiting.append((sequence, message))

@@ -332,6 +332,8 @@ class Steps(Producing):
                 pass
             elif txn is not None:
                 subscription.take(ack, position, bits, settles=not open_)
+                if txn.may_be_over(self.now_ms):
+                    ack.undone.clear()  # nobody may get it again
             else:
                 subscription.ack(ack, position, bits)
         return ack

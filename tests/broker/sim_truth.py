@@ -76,6 +76,10 @@ class Txn:
         self.messages: list[Message] = []
         self.acks: list[tuple[Subscription, Ack]] = []
 
+    def may_be_over(self, now_ms: int) -> bool:
+        """Whether it may have been aborted, so that what is done in it waits for a later one to end."""
+        return now_ms >= self.until_ms
+
     @property
     def over(self) -> bool:
         return self.state in ("committed", "aborted")
@@ -107,6 +111,8 @@ class Topic:
         """Whether producers may have been shut out without a word."""
         self.ending = False
         """Whether it was asked to terminate."""
+        self.stuck = False
+        """Whether something was sent in a transaction that may have been over: it may hide what follows."""
         self.order: list[Position] = []
         self.at: dict[Position, Message] = {}
         self.messages: list[Message] = []
@@ -129,7 +135,7 @@ class Topic:
 
     def blocked(self) -> bool:
         """Whether a transaction may hide what follows it."""
-        return any(
+        return self.stuck or any(
             each.txn is not None and not each.txn.over and not each.txn.finished for each in self.messages
         )
 

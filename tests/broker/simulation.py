@@ -393,7 +393,7 @@ class Simulation(Steps):
         client = self.clients[0]
         self.connect(client)
         for number, subscription in enumerate(self.subscriptions()):
-            if subscription.exists == "yes":
+            if subscription.exists == "yes" and not subscription.topic.stuck:
                 self._drain_one(client, number, subscription)
         for number, topic in enumerate(self.topics.values(), 20):
             self._read_all(client, number, topic.name)
@@ -414,12 +414,12 @@ class Simulation(Steps):
     def _read_all(self, client: Client, number: int, name: str) -> None:
         """What a reader finds in a topic from its beginning."""
         topic = self.topics[name]
-        fields = {"topic": name, "subscription": "reader", "subType": 0, "durable": False}
+        fields = {"topic": name, "subscription": "last reader", "subType": 0, "durable": False}
         it = Consumer(client, number, {**fields, "initialPosition": 1}, {})
         client.consumers.append(it)
         self.open_consumer(it, 100_000)
         self.settle()
-        if topic.trims:
+        if topic.trims or topic.stuck:
             return
         for message in topic.messages:
             seen = message.txn is None or message.txn.state == "committed"

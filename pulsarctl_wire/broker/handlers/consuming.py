@@ -127,7 +127,7 @@ def _ack_in_transaction(it: Consumer, txn: Id, body: CommandAck) -> None:
         raise Refused("NotAllowedError", _NO_TRANSACTIONS)
     pending = it.subscription.transactions
     if body.ack_type == CommandAck.Cumulative:
-        pending.ack_until(txn, body.message_id)
+        pending.ack_until(txn, body.message_id[0])
     else:
         pending.ack(txn, body.message_id)
 

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from pulsarctl_wire.broker.connection import Connection, Waiting
-from pulsarctl_wire.broker.names import parse_topic
+from pulsarctl_wire.broker.names import InvalidName, parse_topic
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.transactions import ASSIGN
 from pulsarctl_wire.wire.commands import command_name
@@ -38,7 +38,7 @@ def new(connection: Connection, body: Any, frame: Frame) -> Waiting:
         try:
             txn = await connection.cluster.transactions.new(body.tc_id, body.txn_ttl_millis)
         except Refused as refused:
-            _respond(connection, frame, body, (body.tc_id, 0), refused)
+            _respond(connection, frame, body, (body.tc_id, None), refused)
         else:
             _respond(connection, frame, body, txn)
 
@@ -46,7 +46,11 @@ def new(connection: Connection, body: Any, frame: Frame) -> Waiting:
 
 
 def _respond(
-    connection: Connection, frame: Frame, body: Any, txn: tuple[int, int], refused: Refused | None = None
+    connection: Connection,
+    frame: Frame,
+    body: Any,
+    txn: tuple[int, int | None],
+    refused: Refused | None = None,
 ) -> None:
     fields: dict[str, Any] = {}
     if refused is not None:
@@ -74,11 +78,19 @@ def _changing(connection: Connection, frame: Frame, body: Any, change: Waiting) 
     return answer()
 
 
+def _full(topic: str) -> str:
+    """The full name of a topic; an invalid one is taken as it is, and found wrong by END_TXN."""
+    try:
+        return parse_topic(topic).full
+    except InvalidName:
+        return topic
+
+
 def add_partition(connection: Connection, body: Any, frame: Frame) -> Waiting:
     """ADD_PARTITION_TO_TXN."""
     _check_on(connection)
     txn = body.txnid_most_bits, body.txnid_least_bits
-    topics = [parse_topic(connection.text(each)).full for each in body.partitions]
+    topics = [_full(connection.text(each)) for each in body.partitions]
     return _changing(connection, frame, body, connection.cluster.transactions.add(txn, topics, ()))
 
 
@@ -87,8 +99,7 @@ def add_subscription(connection: Connection, body: Any, frame: Frame) -> Waiting
     _check_on(connection)
     txn = body.txnid_most_bits, body.txnid_least_bits
     pairs = [
-        (parse_topic(connection.text(each.topic)).full, connection.text(each.subscription))
-        for each in body.subscription
+        (_full(connection.text(each.topic)), connection.text(each.subscription)) for each in body.subscription
     ]
     return _changing(connection, frame, body, connection.cluster.transactions.add(txn, (), pairs))
 

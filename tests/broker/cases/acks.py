@@ -187,3 +187,17 @@ async def redelivery_count_restarts(broker: Target) -> None:
         await consumer.expect("MESSAGE", redelivery_count=1)
         one = {**id_of(message.body.message_id), "ack_set": [left_open], "batch_size": 3}
         await consumer.acked(one)
+
+
+@case("ack/cumulative_nothing_open")
+async def cumulative_nothing_open(broker: Target) -> None:
+    producer = await broker.producing(topic := broker.topic())
+    for first in (0, 3):
+        await producer.publish_batch(b"0", b"1", b"2", first=first)
+    consumer = await broker.subscribed(topic, permits=20)
+    second = id_of((await consumer.messages(2))[1].body.message_id)
+    for still_open in (0b100, 0):
+        await consumer.acked({**second, "ack_set": [still_open], "batch_size": 3}, kind="Cumulative")
+    consumer.command("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=1)
+    (message,) = await consumer.messages(1)
+    assert list(message.body.ack_set) == [4]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.probe import Probe, Target, case, id_of, payloads
+from broker.probe import Probe, Target, case, frame, id_of, payloads
 
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError, TxnAction
 
-UNKNOWN = {"txnid_most_bits": 0, "txnid_least_bits": 999_999}
+UNKNOWN: dict[str, Any] = {"txnid_most_bits": 0, "txnid_least_bits": 999_999}
 COORDINATOR = "persistent://pulsar/system/transaction_coordinator_assign-partition-0"
 """The topic whose owner is coordinator 0."""
 
@@ -93,8 +93,10 @@ async def sent_in(broker: Target, probe: Probe, topic: str) -> dict[str, int]:
 
 @case("txn/new")
 async def new(broker: Target) -> None:
-    txn = await begun(broker, await broker.connected())
+    probe = await broker.connected()
+    txn = await begun(broker, probe)
     assert txn["txnid_most_bits"] == 0
+    await end(probe, "ABORT", txn)
 
 
 @case("txn/commit")
@@ -160,3 +162,125 @@ async def end_unknown(broker: Target) -> None:
 @case("txn/send_unknown_txn")
 async def send_unknown(broker: Target) -> None:
     await stored(broker, await broker.connected(), broker.topic(), UNKNOWN)
+
+
+@case("txn/new_unknown_coordinator")
+async def new_unknown_coordinator(broker: Target) -> None:
+    probe = await broker.connected()
+    body = await probe.request("NEW_TXN", "NEW_TXN_RESPONSE", tc_id=99, txn_ttl_millis=1000)
+    assert body.error == LOADING, body
+    assert body.txnid_most_bits == 99
+    assert not body.HasField("txnid_least_bits")
+
+
+@case("txn/end_twice_at_once")
+async def end_twice_at_once(broker: Target) -> None:
+    probe = await broker.connected()
+    txn = await begun(broker, probe)
+    topic = await broker.filled(1)
+    await succeeds(probe, "ADD_PARTITION_TO_TXN", partitions=[topic], **txn)
+    for number in (51, 52):
+        probe.write(frame("END_TXN", request_id=number, txn_action=COMMIT, **txn))
+    answers = {each.body.request_id: each.body for each in [await probe.next() for _ in range(2)]}
+    assert not answers[51].HasField("error")
+    assert ServerError.Name(answers[52].error) in ("InvalidTxnStatus", "TransactionNotFound")
+
+
+@case("txn/send_nonpersistent")
+async def send_nonpersistent(broker: Target) -> None:
+    producer = await broker.producing(broker.topic("non-persistent"))
+    producer.publish(0, b"in", **UNKNOWN)
+    await producer.closes()
+
+
+@case("txn/send_when_over")
+async def send_when_over(broker: Target) -> None:
+    topic = broker.topic()
+    probe = await broker.connected()
+    over = await begun(broker, probe)
+    await end(probe, "COMMIT", over)
+    await stored(broker, probe, topic, over)
+    await probe.publish_all(b"plain", first=1)
+    consumer = await broker.subscribed(topic, permits=10)
+    await consumer.nothing()
+    later = await begun(broker, probe)
+    await succeeds(probe, "ADD_PARTITION_TO_TXN", partitions=[topic], **later)
+    of_metadata = {f"meta_{key}": value for key, value in later.items()}
+    await probe.publish_all(b"later", first=2, **later, **of_metadata)
+    await consumer.nothing()
+    await end(probe, "COMMIT", later)
+    assert payloads(await consumer.messages(2)) == [b"plain", b"later"]
+
+
+async def acking(broker: Target, kind: str) -> tuple[Probe, str, Probe, list[dict[str, int]]]:
+    """A connection for transactions, a topic, its consumer, and the ids of its 3 messages."""
+    probe = await broker.connected()
+    topic = await broker.filled(3)
+    consumer = await broker.subscribed(topic, kind, 10)
+    return probe, topic, consumer, [id_of(each.body.message_id) for each in await consumer.messages(3)]
+
+
+@case("txn/ack_when_over")
+async def ack_when_over(broker: Target) -> None:
+    probe, topic, consumer, ids = await acking(broker, "Shared")
+    over = await begun(broker, probe)
+    await end(probe, "COMMIT", over)
+    await consumer.acked(ids[0], **over)
+    await consumer.again(topic, "Shared")
+    assert payloads(await consumer.messages(2)) == [b"m1", b"m2"]
+    later = await begun(broker, probe)
+    subscription = [{**SUBSCRIPTION, "topic": topic}]
+    await succeeds(probe, "ADD_SUBSCRIPTION_TO_TXN", subscription=subscription, **later)
+    await consumer.acked(ids[1], **later)
+    await end(probe, "COMMIT", later)
+    assert payloads(await consumer.messages(1)) == [b"m0"]
+
+
+async def conflict(consumer: Probe, text: str, *ids: Any, **fields: Any) -> None:
+    """ACK that is answered by TransactionConflict, with this in its message."""
+    consumer.ack(*ids, request_id=77, **fields)
+    body = (await consumer.expect("ACK_RESPONSE", request_id=77)).body
+    assert ServerError.Name(body.error) == "TransactionConflict", body
+    assert text in body.message, body
+
+
+@case("txn/ack_conflict_texts")
+async def ack_conflict_texts(broker: Target) -> None:
+    probe, topic, consumer, ids = await acking(broker, "Shared")
+    one, other = [await begun(broker, probe) for _ in range(2)]
+    number = f"({other['txnid_most_bits']},{other['txnid_least_bits']})"
+    await consumer.acked(ids[0], **one)
+    text = f"[{topic}][s] Transaction:{number} try to ack message:{ids[0]['ledgerId']}:0 (ackSet is null)"
+    await conflict(consumer, f"{text} in pending ack status.", ids[0], **other)
+    await consumer.acked(ids[1])
+    text = f"[{topic}][s] Transaction:{number} try to ack message:{ids[1]['ledgerId']}:1 (ackSet is null)"
+    await conflict(consumer, f"{text} already acked before.", ids[1], **other)
+    for txn in (one, other):
+        await end(probe, "ABORT", txn)
+
+
+@case("txn/ack_cumulative_hides_nothing")
+async def ack_cumulative_hides_nothing(broker: Target) -> None:
+    probe, topic, consumer, ids = await acking(broker, "Exclusive")
+    txn = await begun(broker, probe)
+    subscription = [{**SUBSCRIPTION, "topic": topic}]
+    await succeeds(probe, "ADD_SUBSCRIPTION_TO_TXN", subscription=subscription, **txn)
+    await consumer.acked(ids[1], kind="Cumulative", **txn)
+    consumer.command("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=1)
+    assert payloads(await consumer.messages(3)) == [b"m0", b"m1", b"m2"]
+    await conflict(consumer, "within range of current currentPosition", ids[0], kind="Cumulative", **txn)
+    await end(probe, "ABORT", txn)
+    await consumer.nothing()
+
+
+@case("txn/add_invalid_topic")
+async def add_invalid_topic(broker: Target) -> None:
+    # the last one: a real broker has this transaction for ever, and aborts nothing that is over after it
+    probe = await broker.connected()
+    txn = await begun(broker, probe)
+    await succeeds(probe, "ADD_PARTITION_TO_TXN", partitions=["foo://x"], **txn)
+    invalid = [{"topic": "foo://x", "subscription": "s"}]
+    await succeeds(probe, "ADD_SUBSCRIPTION_TO_TXN", subscription=invalid, **txn)
+    body = await probe.request("END_TXN", "END_TXN_RESPONSE", txn_action=COMMIT, **txn)
+    assert body.HasField("error")
+    assert body.error == ServerError.UnknownError, body
