@@ -7,7 +7,7 @@ PONG and AUTH_RESPONSE are taken at any time. Sources: b/ServerCnx, PulsarHandle
 """
 
 import struct
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire import __version__
@@ -301,10 +301,10 @@ class Connection:
         """A received string; it may not be UTF-8."""
         return as_text(value)
 
-    def pairs(self, received: Iterable[Any]) -> dict[str, str]:
+    def pairs(self, received: Sequence[Any]) -> dict[str, str]:
         """Received keys and values. Raises Violation if a key comes twice."""
-        pairs = [(self.text(pair.key), self.text(pair.value)) for pair in received]
-        if len(found := dict(pairs)) < len(pairs):
+        found = {self.text(pair.key): self.text(pair.value) for pair in received}
+        if len(found) < len(received):
             raise Violation("a key comes twice")
         return found
 
@@ -403,13 +403,12 @@ class Connection:
         """Say that the topic of a producer or consumer has moved to another cluster."""
         if self.version >= 20:
             kind = CommandTopicMigrated.Producer if producer else CommandTopicMigrated.Consumer
-            plain, secure = urls
             self.send(
                 "TOPIC_MIGRATED",
                 resource_id=number,
                 resource_type=kind,
-                brokerServiceUrl=plain or None,
-                brokerServiceUrlTls=secure or None,
+                brokerServiceUrl=urls[0] or None,
+                brokerServiceUrlTls=urls[1] or None,
             )
 
     def close_producer(self, producer: "Producer", **told: Any) -> None:

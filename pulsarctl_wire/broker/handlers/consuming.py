@@ -11,15 +11,13 @@ from pulsarctl_wire.broker.handlers.lookups import topic_of
 from pulsarctl_wire.broker.log import Position
 from pulsarctl_wire.broker.names import TopicName
 from pulsarctl_wire.broker.persistent import PersistentTopic
-from pulsarctl_wire.broker.refusal import Refused, Violation
+from pulsarctl_wire.broker.refusal import Refused, Violation, thrown
 from pulsarctl_wire.broker.subscription import Subscription
 from pulsarctl_wire.broker.transactions import Id, id_of
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe, ServerError
 
 _UNSIGNED: Final = 1 << 64
-_JAVA: Final = "org.apache.pulsar.broker.service.BrokerServiceException$"
-_NO_TRANSACTIONS: Final = f"{_JAVA}NotAllowedException: Server don't support transaction ack!"
 _UNDECODABLE: Final = (
     "Failed to get batch size for entry java.lang.IllegalStateException: Some required fields are missing"
 )
@@ -124,7 +122,7 @@ def ack(connection: Connection, body: CommandAck, frame: Frame) -> None:
 def _ack_in_transaction(it: Consumer, txn: Id, body: CommandAck) -> None:
     on = it.connection.settings.transactionCoordinatorEnabled
     if not on or not isinstance(it.subscription, Subscription):
-        raise Refused("NotAllowedError", _NO_TRANSACTIONS)
+        raise thrown("NotAllowedError", "Server don't support transaction ack!", "NotAllowedException")
     pending = it.subscription.transactions
     if body.ack_type == CommandAck.Cumulative:
         pending.ack_until(txn, body.message_id[0])
