@@ -71,6 +71,12 @@ class Consumer:
             and not self.subscription.is_held
         )
 
+    @property
+    def room(self) -> int:
+        """How many messages it has permits for, and may leave unacknowledged."""
+        left = self._most_unacked - self.unacked if self._most_unacked else self.permits
+        return min(self.permits, left)
+
     # -- delivery
 
     def deliver(self, entry: Entry, position: Position, redelivered: int, slot: int = 0) -> None:

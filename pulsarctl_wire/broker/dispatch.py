@@ -1,14 +1,13 @@
 """Dispatchers: which consumer gets which entry, and when.
 
     SingleActive   (single_active.py) Exclusive and Failover: all to one consumer
-    Shared         to whoever has permits, in turn
+    Shared         (shared.py) to whoever has permits, in turn
     KeyShared      (key_shared.py) by key
 
 A dispatcher reads from `read_at` on. It calls nobody: `Subscription` calls `dispatch` whenever there may be
 something to deliver, that is after FLOW, new entries, acknowledgements and changes of consumers.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
@@ -146,42 +145,6 @@ class Dispatcher:
         """Stop timers."""
 
 
-class Replay:
-    """Indexes of entries to be delivered again, the lowest first."""
-
-    def __init__(self) -> None:
-        self._heap: list[int] = []
-        self._members: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def __contains__(self, index: int) -> bool:
-        return index in self._members
-
-    def add(self, index: int) -> None:
-        """Add an index."""
-        if index not in self._members:
-            self._members.add(index)
-            heappush(self._heap, index)
-
-    def discard(self, index: int) -> None:
-        """Remove an index, if it is there."""
-        self._members.discard(index)
-
-    def first(self) -> int | None:
-        """The lowest index."""
-        heap = self._heap
-        while heap and heap[0] not in self._members:
-            heappop(heap)
-        return heap[0] if heap else None
-
-    def clear(self) -> None:
-        """Remove all."""
-        self._heap.clear()
-        self._members.clear()
-
-
 class ManyActive(Dispatcher):
     """What Shared and Key_Shared have in common: delayed entries, and giving entries back."""
 
@@ -273,107 +236,3 @@ class ManyActive(Dispatcher):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _priority(consumer: Consumer) -> int:
-    return consumer.priority
-
-
-class Shared(ManyActive):
-    """In turn, in runs of entries, to consumers with permits, those of the lowest priority number first."""
-
-    def __init__(self, subscription: "Subscription") -> None:
-        super().__init__(subscription)
-        self.replay = Replay()
-        self._turn = 0
-        self._chunks: dict[str, Consumer] = {}
-
-    def add(self, consumer: Consumer) -> None:
-        """A consumer joins. Raises Refused."""
-        super().add(consumer)
-        self.consumers.sort(key=_priority)
-
-    def put_back(self, index: int) -> None:
-        """Have an entry delivered again, or later."""
-        self.replay.add(index)
-
-    def rewind(self) -> None:
-        """Deliver everything again that is not acknowledged."""
-        super().rewind()
-        self.replay.clear()
-        self._chunks.clear()
-
-    def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves."""
-        super().remove(consumer)
-        self._chunks = {uuid: it for uuid, it in self._chunks.items() if it is not consumer}
-
-    def acked(self, index: int) -> None:
-        """An entry was acknowledged."""
-        super().acked(index)
-        self.replay.discard(index)
-
-    def dispatch(self) -> None:
-        """Deliver what can be delivered now."""
-        held: list[int] = []
-        consumer: Consumer | None = None
-        run, most = 0, self.topic.settings.dispatcherMaxRoundRobinBatchSize
-        while any(each.available for each in self.consumers):
-            entry = self._replayed() or self._new()
-            if entry is None:
-                break
-            if consumer is None or run >= most or not consumer.available:
-                consumer, run = self._next_consumer(), 0
-            wanted = self._chunk_owner(entry, consumer)
-            if wanted.available:
-                self.deliver(wanted, entry)
-                run += 1
-            else:
-                held.append(entry.index)
-        for index in held:
-            self.replay.add(index)
-
-    def _replayed(self) -> Entry | None:
-        while (index := self.replay.first()) is not None:
-            if self.cursor.is_acked(index):
-                self.replay.discard(index)
-                continue
-            entry = self.entry(index, index + 1)
-            if entry is None or self.is_hidden(entry) or self.is_delayed(entry):
-                if entry is None:
-                    return None
-                self.replay.discard(index)
-                continue
-            self.replay.discard(index)
-            return entry
-        return None
-
-    def _new(self) -> Entry | None:
-        if len(self.replay):  # it is being read
-            return None
-        while (entry := self.next_entry()) is not None:
-            if not self.is_delayed(entry):
-                return entry
-        return None
-
-    def _next_consumer(self) -> Consumer:
-        """The next one in turn of those with the lowest priority number that have permits."""
-        consumers = self.consumers
-        turn = self._turn if self._turn < len(consumers) else 0
-        first = bisect_left(consumers, consumers[turn].priority, key=_priority)
-        stop = bisect_right(consumers, consumers[turn].priority, key=_priority)
-        order = *range(first), *range(turn, stop), *range(first, turn), *range(stop, len(consumers))
-        found = next(at for at in order if consumers[at].available)
-        self._turn = found + 1
-        chosen: Consumer = consumers[found]
-        return chosen
-
-    def _chunk_owner(self, entry: Entry, consumer: Consumer) -> Consumer:
-        """Who gets an entry: all chunks of a message go to the consumer that got the first one."""
-        metadata = entry.metadata
-        if metadata is None or not metadata.HasField("chunk_id") or not metadata.HasField("uuid"):
-            return consumer
-        owner = self._chunks.setdefault(metadata.uuid, consumer)
-        if owner.available and metadata.chunk_id >= metadata.num_chunks_from_msg - 1:
-            del self._chunks[metadata.uuid]
-        return owner

@@ -60,6 +60,8 @@ class PersistentTopic(Topic):
             subscription = Subscription(self, key.removeprefix(prefix), load_cursor(self.journal, key))
             subscription.stored = True
             self.subscriptions[subscription.name] = subscription
+        if self.subscriptions:
+            self.trim()
         self.save()
 
     def save(self) -> None:

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, Consumer
 from pulsarctl_wire.broker.cursor import Cursor, mask_of
-from pulsarctl_wire.broker.dispatch import Dispatcher, Shared
+from pulsarctl_wire.broker.dispatch import Dispatcher
 from pulsarctl_wire.broker.key_shared import KeyShared
 from pulsarctl_wire.broker.policies import Limiter, Rate, dispatch_rate, limit
 from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.shared import Shared
 from pulsarctl_wire.broker.single_active import SingleActive
 from pulsarctl_wire.broker.transactions import PendingAcks
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, KeySharedMode, MessageIdData

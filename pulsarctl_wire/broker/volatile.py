@@ -8,6 +8,7 @@ from pulsarctl_wire.broker.policies import limit
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused, Violation
 from pulsarctl_wire.broker.selectors import Selector, selector_for, sticky_key
+from pulsarctl_wire.broker.shared import in_turn
 from pulsarctl_wire.broker.subscription import check_fits
 from pulsarctl_wire.broker.topic import Topic
 from pulsarctl_wire.broker.transactions import id_of
@@ -101,11 +102,11 @@ class VolatileSubscription:
             return self._active()
         if self._selector is not None:
             return self._selector.owner(self._selector.slot(sticky_key(entry.metadata)))
-        for at in range(self._turn, self._turn + len(self.consumers)):
-            if self.consumers[at % len(self.consumers)].available:
-                self._turn = (at + 1) % len(self.consumers)
-                return self.consumers[at % len(self.consumers)]
-        return None
+        at = in_turn(self.consumers, self._turn)
+        if at is None or sum(each.permits for each in self.consumers) <= 0:
+            return None
+        self._turn = at + 1
+        return self.consumers[at]
 
     def disconnect(self, *, but: Consumer | None = None, **told: Any) -> None:
         """Close all consumers; CLOSE_CONSUMER says so to all of them `but` one."""

@@ -400,7 +400,7 @@ class Subscription:
 
     def _spend(self, session: Session, what: str, messages: int) -> None:
         session.entries += 1
-        if session.kind in INDIVIDUAL:
+        if session.kind == KEY_SHARED:
             if session.permits <= 0:
                 raise Broken(f"{what}, which has {session.permits} permits")
         elif session.entries > session.granted:

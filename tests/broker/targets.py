@@ -107,7 +107,9 @@ class EmbeddedTarget(Target):
         return all(
             probe.closed.done()
             if (peer := peers.get(probe.connection.client)) is None
-            else not probe.closed.done() and (peer.sent, peer.received) == (probe.received, probe.sent)
+            else peer.is_open
+            and not probe.closed.done()
+            and (peer.sent, peer.received) == (probe.received, probe.sent)
             for probe in self.probes
         )
 

@@ -11,12 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.broker.cursor import BLOCK, Cursor, load_cursor, mask_of, words_of
-from pulsarctl_wire.broker.dispatch import Replay
 from pulsarctl_wire.broker.journal import Journal, entry_key
 from pulsarctl_wire.broker.log import Cache, Ledger, Log
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.scheduler import Scheduler
 from pulsarctl_wire.broker.selectors import AutoSplit, ConsistentHashing, Selector, Sticky
+from pulsarctl_wire.broker.shared import Replay
 
 MOST = 3 * BLOCK
 SIZE = 5
