@@ -10,13 +10,16 @@ from string import ascii_letters, digits
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pulsarctl_wire.broker.names import TopicName
+from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.settings import Settings
 from pulsarctl_wire.errors import WireError
 
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.namespaces import Namespaces
 
-_HMAC: Final = ["HS256", "HS384", "HS512"]
+_HMAC: Final = {"HS256": 0, "HS384": 48, "HS512": 64}
+"""Algorithm -> the bytes that its key must have."""
+
 _SIGNED: Final = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512"]
 _NOT_BASE64: Final = bytes(set(range(256)) - set(f"{ascii_letters}{digits}-_".encode()))
 _CLASSES: Final = {"Token": "token", "Basic": "basic", "Tls": "tls"}
@@ -77,22 +80,33 @@ class Access:
     def _token(self, data: bytes, now_ms: int) -> Role:
         import jwt
 
-        key, algorithms = self._keys.token_secret, _HMAC
-        if self._keys.token_public:
-            key, algorithms = self._keys.token_public, _SIGNED
-        checks = {"verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_aud": False}
+        key, algorithms = self._keys.token_public, _SIGNED
+        if self._keys.token_secret:
+            key = self._keys.token_secret
+            algorithms = [name for name, least in _HMAC.items() if len(key) >= least]
+        unchecked = dict.fromkeys(("exp", "nbf", "iat", "aud", "sub"), False)
+        checks = {f"verify_{claim}": wanted for claim, wanted in unchecked.items()}
         try:
             claims = jwt.decode(_without_spaces(data), key, algorithms, options=checks)  # type: ignore[arg-type]
         except (jwt.PyJWTError, ValueError) as error:
             raise Refusal(str(error)) from None
-        name, expires = claims.get(self._settings.tokenAuthClaim or "sub"), claims.get("exp")
-        if not isinstance(name, str):
-            raise Refusal("the token names no role")
+        self._check_audience(claims)
+        name = _role(claims.get(self._settings.tokenAuthClaim or "sub"))
+        begins, expires = claims.get("nbf"), claims.get("exp")
+        if isinstance(begins, (int, float)) and begins * 1000 > now_ms:
+            raise Refusal("the token is not valid yet")
         if expires is None:
             return Role(name)
         if not isinstance(expires, (int, float)) or expires * 1000 <= now_ms:
             raise Refusal("the token has expired")
         return Role(name, int(expires * 1000))
+
+    def _check_audience(self, claims: Mapping[str, object]) -> None:
+        """Raises Refusal if a token is for other brokers."""
+        if self._settings.tokenAudienceClaim:
+            found = claims.get(self._settings.tokenAudienceClaim)
+            if self._settings.tokenAudience not in (found if isinstance(found, list) else [found]):
+                raise Refusal("the token is for another audience")
 
     def _basic(self, text: str) -> Role:
         from passlib.apache import HtpasswdFile
@@ -103,11 +117,16 @@ class Access:
             raise Refusal("wrong user or password")
         return Role(user)
 
-    def roles_fit(self, role: str, original: str, *, proxied: bool) -> bool:
-        """Whether a connection of `role` may act for the role `original` ("": for itself)."""
-        if role in self.proxies:
-            return proxied and bool(original) and original not in self.proxies
-        return not proxied and original in ("", role)
+    def check_roles(self, role: str, original: str, *, proxied: bool) -> None:
+        """Raises Refused if a connection of `role` may not act for the role `original` ("": for itself)."""
+        if not self.authorizes:
+            return
+        is_proxy = role in self.proxies
+        if bool(original) != is_proxy or original in self.proxies:
+            raise Refused("AuthorizationError", "Invalid roles.")
+        if proxied and not is_proxy:
+            text = "Must not set proxyVersion without connecting as a ProxyRole."
+            raise Refused("AuthorizationError", text)
 
     # -- authorization
 
@@ -115,25 +134,66 @@ class Access:
         """Whether a role may do everything."""
         return not self.authorizes or role in self.superusers
 
-    def may(self, role: str, name: TopicName, *actions: str) -> bool:
-        """Whether a role was granted one of these actions ("produce", "consume") for a topic."""
+    def may(self, role: str, name: TopicName, *actions: str, subscription: str = "") -> bool:
+        """Whether a role may do one of these actions ("produce", "consume") with a topic.
+
+        Those of a subscription may be some of the roles only.
+        """
         if self.is_super(role) or self._rules_tenant(role, name.namespace):
             return True
         policies = self._namespaces.policies(name.namespace).get("auth_policies", {})
-        of_topic = policies.get("destination_auth", {}).get(name.parent.full, {})
-        granted = {*_granted(policies.get("namespace_auth", {}), role), *_granted(of_topic, role)}
-        granted |= set(_granted(policies.get("destination_auth", {}).get(name.full, {}), role))
-        return not granted.isdisjoint(actions)
+        chosen = policies.get("subscription_auth_roles", {}).get(subscription)
+        if (chosen and role not in chosen) or not self.has_prefix(role, name, subscription):
+            return False
+        topics = policies.get("destination_auth", {})
+        grants = (
+            policies.get("namespace_auth", {}),
+            topics.get(name.parent.full, {}),
+            topics.get(name.full, {}),
+        )
+        return not self._granted(role, *grants).isdisjoint(actions)
 
     def may_list(self, role: str, namespace: str) -> bool:
         """Whether a role may list the topics of a namespace."""
         policies = self._namespaces.policies(namespace).get("auth_policies", {})
-        granted = _granted(policies.get("namespace_auth", {}), role)
-        return self.is_super(role) or self._rules_tenant(role, namespace) or bool(granted)
+        granted = self._granted(role, policies.get("namespace_auth", {}))
+        lists = not granted.isdisjoint(("produce", "consume"))
+        return lists or self.is_super(role) or self._rules_tenant(role, namespace)
+
+    def has_prefix(self, role: str, name: TopicName, subscription: str) -> bool:
+        """Whether a subscription's name, if there is one, begins with the role, if it must."""
+        policies = self._namespaces.policies(name.namespace)
+        needed = bool(subscription) and policies.get("subscription_auth_mode") == "Prefix"
+        free = self.is_super(role) or self._rules_tenant(role, name.namespace)
+        return free or not needed or subscription.startswith(role)
+
+    def knows(self, role: str, namespace: str) -> bool:
+        """Whether there is the tenant that the rights of a role depend on."""
+        return self.is_super(role) or namespace.partition("/")[0] in self._namespaces.tenants
 
     def _rules_tenant(self, role: str, namespace: str) -> bool:
         tenant = self._namespaces.tenants.get(namespace.partition("/")[0], {})
         return role in tenant.get("adminRoles", ())
+
+    def _granted(self, role: str, *grants: Mapping[str, list[str]]) -> set[str]:
+        """The actions granted to a role; a grant may be for all roles that begin or end alike."""
+        wild = self._settings.authorizationAllowWildcardsMatching
+        return {
+            action
+            for granted in grants
+            for pattern, actions in granted.items()
+            if pattern == role or (wild and _matches(pattern, role))
+            for action in actions
+        }
+
+
+def _role(claim: object) -> str:
+    """The role that a token names, or the first of several; "", which has no rights, if it names none."""
+    if isinstance(claim, list):
+        claim = claim[0] if claim and isinstance(claim[0], str) else None
+    if claim is not None and not isinstance(claim, str):
+        raise Refusal("the token's role is no text")
+    return claim or ""
 
 
 def _without_spaces(token: bytes) -> bytes:
@@ -142,12 +202,8 @@ def _without_spaces(token: bytes) -> bytes:
     return b".".join([*map(bytes.strip, parts), signature.strip(_NOT_BASE64)])
 
 
-def _granted(policies: Mapping[str, list[str]], role: str) -> list[str]:
-    """The actions granted to a role; a grant may end or begin with *."""
-    granted = list(policies.get(role, ()))
-    for pattern, actions in policies.items():
-        if (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
-            pattern.startswith("*") and role.endswith(pattern[1:])
-        ):
-            granted += actions
-    return granted
+def _matches(pattern: str, role: str) -> bool:
+    """Whether a role matches a pattern that ends or begins with *."""
+    return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
+        pattern.startswith("*") and role.endswith(pattern[1:])
+    )

@@ -1,8 +1,8 @@
 """A client's connection: the handshake, PING and PONG, and what is sent to the client.
 
-    start --CONNECT--> connected --> closed
+    start --CONNECT--> (connecting -->) connected --> closed
 
-CONNECT in any other state, and any other command before it, closes the connection without an answer. PING,
+CONNECT in any other state, and any other command before `connected`, closes without an answer. PING,
 PONG and AUTH_RESPONSE are taken at any time. Sources: b/ServerCnx, PulsarHandler (4.0).
 """
 
@@ -11,14 +11,13 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire import __version__
-from pulsarctl_wire.broker.access import Refusal, Role
+from pulsarctl_wire.broker.identity import Identity
 from pulsarctl_wire.broker.refusal import Refused, Violation
 from pulsarctl_wire.broker.scheduler import Completion, Scheduler, Timer
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.fields import REFRESH, as_text
+from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Frame, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
-    AuthMethod,
     BaseCommand,
     CommandAuthResponse,
     CommandConnect,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from pulsarctl_wire.broker.broker import Broker
     from pulsarctl_wire.broker.consumer import Consumer
     from pulsarctl_wire.broker.log import Entry, Position
-    from pulsarctl_wire.broker.names import TopicName
     from pulsarctl_wire.broker.producer import Producer
 
 PROTOCOL_VERSION: Final = 21
@@ -55,7 +53,7 @@ Waiting = Coroutine[Any, None, None]
 MOST_UNSENT: Final = 1 << 18
 """Bytes after which consumers get no more messages until the owner has taken them."""
 
-START, CONNECTED, CLOSED = range(3)
+START, CONNECTING, CONNECTED, CLOSED = range(4)
 
 
 class Opening:
@@ -82,10 +80,7 @@ class Connection:
         self.number = number
         self.client = client
         self.certificate = certificate
-        self.role = Role("")
-        self.original_role = ""
-        self._method = ""
-        self._challenged = False
+        self.identity = Identity(self)
         self.state = START
         self.version = 0
         self.client_version = ""
@@ -112,9 +107,10 @@ class Connection:
         others = self.broker.connections.values()
         most, per_ip = self.settings.brokerMaxConnections, self.settings.brokerMaxConnectionsPerIp
         if most and len(others) >= most:
-            self._refuse("NotAllowedError", "Reached the maximum number of connections")
+            self._refuse(Refused("NotAllowedError", "Reached the maximum number of connections"))
         elif per_ip and sum(each.host == self.host for each in others) >= per_ip:
-            self._refuse("NotAllowedError", "Reached the maximum number of connections on address")
+            text = f"Reached the maximum number of connections on address/{self.client}"
+            self._refuse(Refused("NotAllowedError", text))
 
     @property
     def host(self) -> str:
@@ -173,13 +169,20 @@ class Connection:
             self._refresh(body)
         elif kind == BaseCommand.PONG:
             pass
-        elif self.state == START:
-            if kind == BaseCommand.CONNECT:
-                self._connect(body)
-            else:
-                self.close()
-        else:
+        elif self.state == CONNECTED:
             self._handle(kind, body, frame)
+        elif self.state == START and kind == BaseCommand.CONNECT:
+            self._connect(body)
+        else:
+            self.close()
+
+    def _refresh(self, body: CommandAuthResponse) -> None:
+        try:
+            self.identity.refresh(body)
+        except Refused as refused:
+            self._refuse(refused)
+        except Violation:
+            self.close()
 
     def _handle(self, kind: int, body: Any, frame: Frame) -> None:
         handler = self.cluster.handlers.get(kind)
@@ -205,21 +208,23 @@ class Connection:
             self.close()
 
     def _connect(self, body: CommandConnect) -> None:
-        access = self.cluster.access
-        if access.authenticates:
-            self._method = self._method_of(body)
-            try:
-                self.role = self._authenticate(self._method, body.auth_data)
-            except Refusal:
-                self._refuse("AuthenticationError", "Failed to authenticate")
-                return
-            self.original_role = self.text(body.original_principal)
-            proxied = body.HasField("proxy_version")
-            fit = access.roles_fit(self.role.name, self.original_role, proxied=proxied)
-            if access.authorizes and not fit:
-                self._refuse("AuthorizationError", "Invalid roles.")
-                return
-            self._check_later()
+        if self.cluster.access.authenticates:
+            self.state = CONNECTING  # as Pulsar does this beside, what came with CONNECT came too early
+            self.scheduler.ready.append(lambda: self._authenticate(body))
+        else:
+            self._connected(body)
+
+    def _authenticate(self, body: CommandConnect) -> None:
+        if self.state != CONNECTING:
+            return
+        try:
+            self.identity.establish(body)
+        except Refused as refused:
+            self._refuse(refused)
+        else:
+            self._connected(body)
+
+    def _connected(self, body: CommandConnect) -> None:
         self.state = CONNECTED
         self.version = min(body.protocol_version, PROTOCOL_VERSION)
         self.client_version = self.text(body.client_version)
@@ -234,67 +239,6 @@ class Connection:
                 **_FEATURES,
             },
         )
-
-    # -- authentication
-
-    def _method_of(self, body: CommandConnect) -> str:
-        if body.HasField("auth_method_name"):
-            return self.text(body.auth_method_name)
-        if body.HasField("auth_method"):
-            return AuthMethod.Name(body.auth_method).removeprefix("AuthMethod").lower()
-        return "tls" if self.certificate else "none"
-
-    def _authenticate(self, method: str, data: bytes) -> Role:
-        return self.cluster.access.authenticate(method, data, self.certificate, self.scheduler.time_ms)
-
-    def _check_later(self) -> None:
-        self.scheduler.later(self.settings.authenticationRefreshCheckSeconds, self._check_expiry)
-
-    def _check_expiry(self) -> None:
-        """Ask for new credentials once they have expired; close if there are none at the next check."""
-        expires = self.role.expires_ms
-        if self.closed:
-            return
-        if expires is not None and expires <= self.scheduler.time_ms:
-            if self._challenged or not self.features.supports_auth_refresh:
-                self.close()
-                return
-            self._challenged = True
-            challenge = {"auth_method_name": self._method, "auth_data": REFRESH}
-            self.send("AUTH_CHALLENGE", challenge=challenge, protocol_version=PROTOCOL_VERSION)
-        self._check_later()
-
-    def _refresh(self, body: CommandAuthResponse) -> None:
-        """The client has sent new credentials, which must be of the same role."""
-        response = body.response
-        if not (response.HasField("auth_method_name") and response.HasField("auth_data")):
-            self.close()
-            return
-        try:
-            if not self.cluster.access.authenticates or self.state != CONNECTED:
-                raise Refusal("nobody asked")
-            role = self._authenticate(self.text(response.auth_method_name), response.auth_data)
-        except Refusal:
-            self._refuse("AuthenticationError", "Failed to authenticate")
-            return
-        if role.name != self.role.name:
-            self.close()
-            return
-        self.role, self._challenged = role, False
-
-    def authorize(self, doing: str, name: "TopicName", *actions: str) -> None:
-        """Raises Refused if the client may do none of these actions with a topic; `doing` says what for."""
-        access = self.cluster.access
-        roles = {self.role.name, self.original_role or self.role.name}
-        if access.authorizes and not all(access.may(role, name, *actions) for role in roles):
-            raise Refused("AuthorizationError", f"Client is not authorized to {doing}")
-
-    def authorize_list(self, namespace: str) -> None:
-        """Raises Refused if the client may not list the topics of a namespace."""
-        access = self.cluster.access
-        roles = {self.role.name, self.original_role or self.role.name}
-        if access.authorizes and not all(access.may_list(role, namespace) for role in roles):
-            raise Refused("AuthorizationError", "Client is not authorized to GetTopicsOfNamespace")
 
     @staticmethod
     def text(value: str | bytes) -> str:
@@ -334,9 +278,9 @@ class Connection:
         code = ServerError.Value(refused.code)
         self.send("ERROR", request_id=request_id, error=code, message=str(refused))
 
-    def _refuse(self, code: str, text: str) -> None:
+    def _refuse(self, refused: Refused) -> None:
         """Say what is wrong with the connection, and close it."""
-        self.refuse(NO_REQUEST, Refused(code, text))
+        self.refuse(NO_REQUEST, refused)
         self.close()
 
     def send_receipt(self, producer_id: int, sequence: int, highest: int, ledger: int, entry: int) -> None:

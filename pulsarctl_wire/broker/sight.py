@@ -60,7 +60,7 @@ def _connection(connection: "Connection") -> dict[str, Any]:
         "client_version": connection.client_version,
         "protocol_version": connection.version,
         "state": _STATES[connection.state],
-        "role": connection.role.name,
+        "role": connection.identity.role.name,
         "sends_being_stored": connection.pending,
         "throttled": connection.throttled,
         "client_reads_too_slowly": connection.paused,

@@ -114,6 +114,20 @@ class Topic:
         """A policy of the topic or of its namespace was changed."""
         self.policies = self.broker.cluster.namespaces.topic_policies(self.name)
         self._rules_at = -1
+        self._close_refused()
+
+    def _close_refused(self) -> None:
+        """Close producers and consumers that the policies do not allow any more."""
+        for subscription in list(self.subscriptions.values()):
+            for consumer in list(subscription.consumers):
+                if not consumer.connection.identity.may(self.name, "consume", subscription=subscription.name):
+                    subscription.remove(consumer)
+                    consumer.connection.close_consumer(consumer)
+        for producer in list(self.producers.values()):
+            allowed = producer.connection.identity.may(self.name, "produce")
+            if not allowed or (self.rules.encrypted and not producer.encrypted):
+                self.remove_producer(producer)
+                producer.connection.close_producer(producer)
 
     def limit_rate(self, producer: Producer, messages: int, size: int) -> None:
         """Messages were published: if that is too fast, the producer's connection is not read for a while."""

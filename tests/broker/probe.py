@@ -337,8 +337,8 @@ class Target:
         """Call the admin API, as admin. Raises RestError (tests/interop/brokers.py)."""
         raise NotImplementedError
 
-    def token(self, role: str, expires_in: float | None = None) -> str:
-        """A valid token for `role`, which expires in so many seconds."""
+    def token(self, role: str, expires_in: float | None = None, **claims: object) -> str:
+        """A token for `role`, which expires in so many seconds, with other claims too."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:

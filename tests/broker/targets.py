@@ -50,8 +50,8 @@ class RealTarget(Target):
     async def rest(self, method: str, path: str, body: object = None) -> Any:
         return await asyncio.to_thread(self.broker.rest, method, path, body)
 
-    def token(self, role: str, expires_in: float | None = None) -> str:
-        return self.broker.token(role, expires_in)
+    def token(self, role: str, expires_in: float | None = None, **claims: object) -> str:
+        return self.broker.token(role, expires_in, **claims)
 
 
 class EmbeddedTarget(Target):
@@ -81,10 +81,10 @@ class EmbeddedTarget(Target):
             await self.rest("POST", path, ["produce", "consume"])
         return self
 
-    def token(self, role: str, expires_in: float | None = None) -> str:
+    def token(self, role: str, expires_in: float | None = None, **claims: object) -> str:
         now = self.now_ms() / 1000
         expiry = {} if expires_in is None else {"exp": math.ceil(now + expires_in)}
-        return sign(self._key, sub=role, **expiry)
+        return sign(self._key, **{"sub": role, **expiry, **claims})
 
     async def __aexit__(self, *reason: object) -> None:
         await super().__aexit__(*reason)

@@ -234,10 +234,13 @@ class Pulsar:
         """Process numbers by role, of what runs."""
         return {name: it.process.pid for name, it in self._roles.items() if it.process.pid}
 
-    def token(self, role: str = "client", expires_in: float | None = None) -> str:
-        """A token for `role` that expires in so many seconds, at the clock's next whole second."""
+    def token(self, role: str = "client", expires_in: float | None = None, **claims: object) -> str:
+        """A token for `role` that expires in so many seconds, at the clock's next whole second.
+
+        `claims` are others that it has.
+        """
         expiry = {} if expires_in is None else {"exp": math.ceil(time.time() + expires_in)}
-        return sign(self._key, sub=role, **expiry)
+        return sign(self._key, **{"sub": role, **expiry, **claims})
 
     def rest(self, method: str, path: str, body: object = None, *, timeout: float = 30) -> Any:
         """Call the admin API, as `admin`, at a path or at another broker's URL; follows redirects.

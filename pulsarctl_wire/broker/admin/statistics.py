@@ -120,8 +120,8 @@ def _consumer(consumer: Consumer, rates: Rates) -> dict[str, Any]:
     }
     if consumer.kind == KEY_SHARED:
         told["drainingHashes"] = []
-    if consumer.connection.role.name:
-        told["appId"] = consumer.connection.role.name
+    if consumer.connection.identity.principal:
+        told["appId"] = consumer.connection.identity.principal
     return told
 
 

@@ -26,7 +26,10 @@ _UNDECODABLE: Final = (
 def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> Waiting | None:
     """SUBSCRIBE. If the id is in use, that consumer is the answer, whatever else the command says."""
     name = topic_of(connection, body.topic)
-    connection.authorize("subscribe", name, "consume")
+    identity, subscription = connection.identity, connection.text(body.subscription)
+    identity.check_tenant(name.namespace)
+    identity.check_prefix(name, subscription)
+    identity.authorize("subscribe", name, "consume", subscription=subscription)
     size = sum(len(key) + len(value) for key, value in connection.pairs(body.metadata).items())
     most = connection.settings.maxConsumerMetadataSize
     if size > most:
@@ -43,7 +46,6 @@ def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> W
         try:
             topic = await _topic(connection, body, name)
             topic.check_consumers()
-            subscription = connection.text(body.subscription)
             if name.is_persistent and not subscription.strip():
                 raise Refused("ProducerBusy", "Empty subscription name")
             if body.HasField("schema"):

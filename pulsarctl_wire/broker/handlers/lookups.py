@@ -30,7 +30,10 @@ def lookup(connection: Connection, body: Any, frame: Frame) -> None:
     answer: dict[str, Any]
     try:
         name = topic_of(connection, body.topic)
-        connection.authorize("Lookup", name, "produce", "consume")
+        connection.identity.check_tenant(
+            name.namespace, "Exception occurred while trying to authorize lookup"
+        )
+        connection.identity.authorize("Lookup", name, "produce", "consume")
         if not connection.cluster.namespaces.exists(name.namespace):
             raise Refused("TopicNotFound", "Namespace not found")
         owner, response, authoritative = _find_owner(connection, name, body.authoritative)
@@ -78,10 +81,9 @@ def partitioned_metadata(connection: Connection, body: Any, frame: Frame) -> Non
     answer: dict[str, Any]
     try:
         name = topic_of(connection, body.topic)
-        if name.namespace.partition("/")[0] not in connection.cluster.namespaces.tenants:
-            text = f"Tenant or namespace or topic does not exist: {name.namespace}"
-            raise Refused("TopicNotFound", text)
-        connection.authorize("Get Partition Metadata", name, "produce", "consume")
+        text = f"Tenant or namespace or topic does not exist: {name.namespace}"
+        connection.identity.check_tenant(name.namespace, text, "TopicNotFound")
+        connection.identity.authorize("Get Partition Metadata", name, "produce", "consume")
         answer = {
             "partitions": _partitions(connection, name, create=body.metadata_auto_creation_enabled),
             "response": CommandPartitionedTopicMetadataResponse.Success,
@@ -113,7 +115,9 @@ def _partitions(connection: Connection, name: TopicName, *, create: bool) -> int
 def get_topics(connection: Connection, body: Any, frame: Frame) -> None:
     """GET_TOPICS_OF_NAMESPACE."""
     namespace = _namespace(connection, body.namespace)
-    connection.authorize_list(namespace)
+    text = "Exception occurred while trying to authorize GetTopicsOfNamespace"
+    connection.identity.check_tenant(namespace, text)
+    connection.identity.authorize_list(namespace, "Client is not authorized to GetTopicsOfNamespace")
     mode = body.mode
     names: list[TopicName] = []
     if mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
@@ -157,13 +161,14 @@ def _namespace(connection: Connection, text: str | bytes) -> str:
 def watch(connection: Connection, body: Any, frame: Frame) -> None:
     """WATCH_TOPIC_LIST: the topics that match now; updates follow."""
     namespace = _namespace(connection, body.namespace)
-    connection.authorize_list(namespace)
+    failed = "Exception occurred while trying to handle command WatchTopicList"
+    connection.identity.check_tenant(namespace, failed)
+    connection.identity.authorize_list(namespace, "Proxy Client is not authorized to watchTopicList")
     settings = connection.settings
     try:
         pattern = without_domain(connection.text(body.topics_pattern))
     except Refused:
-        text = "Exception occurred while trying to handle command WatchTopicList"
-        raise Refused("AuthorizationError", text) from None
+        raise Refused("AuthorizationError", failed) from None
     most = settings.subscriptionPatternMaxLength
     wrong = f"Pattern longer than maximum: {most}" if len(pattern) > most else ""
     if not settings.enableBrokerSideSubscriptionPatternEvaluation:

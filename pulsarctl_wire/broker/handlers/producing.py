@@ -17,7 +17,11 @@ from pulsarctl_wire.wire.state import NO_REQUEST
 def producer(connection: Connection, body: CommandProducer, frame: Frame) -> Waiting | None:
     """PRODUCER. If the id is in use, that producer is the answer, whatever else the command says."""
     name = topic_of(connection, body.topic)
-    connection.authorize("Produce", name, "produce")
+    identity = connection.identity
+    identity.check_tenant(name.namespace)
+    identity.authorize("Produce", name, "produce")
+    if initial := connection.text(body.initial_subscription_name):
+        identity.authorize("Produce", name, "consume", subscription=initial)
     known = connection.producers.get(body.producer_id)
     if isinstance(known, Opening):
         raise Refused("ServiceNotReady", "Producer is already present on the connection")

@@ -317,3 +317,13 @@ async def too_long_delay(broker: Target) -> None:
     probe.publish(1, highest_sequence_id=3, meta_deliver_at_time=published + 6000)
     text = "Exceeds max allowed delivery delay of 5000 milliseconds"
     await probe.expect("SEND_ERROR", sequence_id=3, error=NOT_ALLOWED, message=text)
+
+
+@case("encryption/required_later")
+async def encryption_required_later(broker: Target) -> None:
+    namespace = await broker.namespace()
+    probe = await broker.producing(f"persistent://{namespace}/t")
+    await probe.producer(f"persistent://{namespace}/t", 2, encrypted=True)
+    await broker.rest("POST", f"/admin/v2/namespaces/{namespace}/encryptionRequired", True)
+    await probe.expect("CLOSE_PRODUCER", producer_id=1)
+    await probe.nothing()
