@@ -17,9 +17,7 @@ A unix socket takes them as lines (net/control.py), HTTP as POST /pwire/advance 
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from pulsarctl_wire.broker import housekeeping
 from pulsarctl_wire.broker.broker import AnyTopic, Broker
@@ -188,16 +186,8 @@ _REQUESTS: Final[dict[str, Callable[["Server", Mapping[str, Any]], Awaitable[dic
 # -- over HTTP
 
 
-async def answer_http(
-    server: "Server", method: str, path: str, headers: Mapping[str, str], body: bytes
-) -> tuple[int, dict[str, Any]]:
-    """The status and the JSON body that answer a request below `PREFIX`; `headers` have names in lower case.
-
-    A web page must not control the broker of whoever looks at it. So a request of another origin is refused,
-    and one for a host name that is not the broker's own, as a page may have its name point to this machine.
-    """
-    if not _is_own(server, headers):
-        return 403, {"error": "the headers Host and Origin must name this broker"}
+async def answer_http(server: "Server", method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+    """The status and the JSON body that answer a request below `PREFIX`."""
     do = path.removeprefix(PREFIX).strip("/")
     if method != ("GET" if do == "state" else "POST"):
         return 405, {"error": f"{method} cannot be used here"}
@@ -212,23 +202,3 @@ async def answer_http(
         return 404 if do not in _REQUESTS else 400, {"error": str(error)}
     except (ValueError, RecursionError):
         return 400, {"error": "the body is not JSON"}
-
-
-def _is_own(server: "Server", headers: Mapping[str, str]) -> bool:
-    host, origin = headers.get("host", ""), headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
-        return False
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
-    urls = [url for broker in server.cluster.brokers for url in (broker.http_url, broker.service_url)]
-    return _is_address(name) or name in {"localhost", *(urlsplit(url).hostname for url in urls)}
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -1,10 +1,12 @@
-"""The admin API over HTTP: what `admin` answers, for browsers and clients that are on this machine.
+"""The admin API and the control requests over HTTP, for browsers and clients that are on this machine.
 
 Requests must name this machine as their host, and come from no page of another site: otherwise any web page
 could use the broker of whoever looks at it (CSRF, DNS rebinding).
 """
 
+import asyncio
 import json
+import logging
 import socket
 import traceback
 from base64 import b64decode
@@ -30,6 +32,12 @@ MOST_BODY: Final = 1024 * 1024
 
 _METHOD: Final = "X-Pulsar-Auth-Method-Name"
 """Says which credentials a request has; then nothing else will do."""
+
+PATIENCE: Final = 30.0
+"""Seconds that a connection may be idle, and that a body may take to arrive."""
+
+_SILENT: Final = logging.Logger("pulsarctl_wire.http", logging.CRITICAL + 1)
+"""For aiohttp, which logs what it refuses; what goes wrong here is reported."""
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -82,9 +90,13 @@ class Api:
         except Refusal:
             return _failed(401, "Authentication required")
         try:
-            data = await request.read()
+            data = await asyncio.wait_for(request.read(), PATIENCE)
         except web.HTTPRequestEntityTooLarge:
             return _failed(413, f"The body is larger than {MOST_BODY} bytes")
+        except (TimeoutError, asyncio.TimeoutError):
+            return _failed(408, f"The body has not arrived within {PATIENCE:g} seconds")
+        except (web.RequestPayloadError, OSError) as error:  # also if the client has gone
+            return _failed(400, f"The body cannot be read: {error}")
         try:
             if request.path.startswith(PREFIX):
                 return await self._control(request, data, role)
@@ -103,16 +115,15 @@ class Api:
         """Answer a request that controls the broker (control.py)."""
         if role is not None and not self._broker.cluster.access.is_super(role):
             return _failed(401, f"{role} may not control the broker")
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        status, told = await answer_http(self._server, request.method, request.path, headers, data)
-        return _response(Answer(status, told))
+        return _response(Answer(*await answer_http(self._server, request.method, request.path, data)))
 
     def _refusal(self, request: web.BaseRequest) -> str:
         """Why a request is not served; "" if it is."""
-        if not self._is_own(request.headers.get("Host", "")):
+        host = request.headers.get("Host", "")
+        if not self._is_own(host):
             return "The host of the request is not this broker"
         for origin in request.headers.getall("Origin", ()):
-            if not self._is_own(origin.partition("://")[2]):
+            if origin.partition("://")[2].lower() != host.lower():
                 return "The request comes from a page of another site"
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin", "same-site"):
             return "The request comes from a page of another site"
@@ -144,6 +155,18 @@ class Api:
             raise _NoJson from None
 
 
+class _Connections(web.Server):
+    """The HTTP connections of a broker; those beyond `most` are ended."""
+
+    most = 0
+
+    def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
+        """aiohttp: somebody has connected."""
+        super().connection_made(handler, transport)
+        if len(self.connections) > self.most > 0:
+            asyncio.get_running_loop().call_soon(transport.abort)  # when aiohttp has begun with it
+
+
 class _NoJson(Exception):
     """A body is no JSON."""
 
@@ -172,8 +195,10 @@ async def serve_http(
         broker.http_url = broker.http_url or f"http://{address}"
     else:
         broker.https_url = broker.https_url or f"https://{address}"
-    low_level = web.Server(Api(server, broker, address.host).handle, access_log=None)
-    runner = web.ServerRunner(low_level, shutdown_timeout=0.1)
+    handle = Api(server, broker, address.host).handle
+    connections = _Connections(handle, access_log=None, logger=_SILENT, keepalive_timeout=PATIENCE)
+    connections.most = server.cluster.settings.maxHttpServerConnections
+    runner = web.ServerRunner(connections, shutdown_timeout=0.1)
     await runner.setup()
     await web.SockSite(runner, sock, ssl_context=ssl_context).start()
     return runner

@@ -101,6 +101,7 @@ class Settings:
     maxConsumerMetadataSize: int = 1_024
     maxConsumersPerSubscription: int = 0
     maxConsumersPerTopic: int = 0
+    maxHttpServerConnections: int = 2048
     maxMessagePublishBufferSizeInMB: int = 3_014
     maxMessageSize: int = 5_242_880
     maxNamespacesPerTenant: int = 0

@@ -13,6 +13,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import pytest
 from broker.probe import sent
@@ -242,6 +243,50 @@ def test_the_traffic_is_shown_and_recorded(tmp_path: Path) -> None:
     assert shown == [*commands, "SEND", "SEND_RECEIPT"]
     decoded = run("decode", record, "-o", "json", home=tmp_path)
     assert [json.loads(line)["command"] for line in decoded.stdout.splitlines()] == shown
+
+
+def test_the_traffic_of_a_cluster_with_tls_is_watched(tmp_path: Path) -> None:
+    """Of all brokers, decrypted, with faults, before and after one of them dies."""
+    record = tmp_path / "record.pcapng"
+    fault = "drop command=SEND_RECEIPT nth=1"
+    args: list[str | Path] = [
+        "--tap",
+        "-o",
+        "json",
+        "--record",
+        record,
+        "--metrics",
+        "127.0.0.1:0",
+        "--fault",
+        fault,
+    ]
+    with Started("--memory", "--brokers", "3", "--tls-port", "0", *args) as broker:
+        context = ssl.create_default_context(cafile=broker.err.line(r"clients have to trust (.*)")[0][1])
+        urls = [each["service_url_tls"] for each in broker.said["brokers"]]
+        broker.ctl("move", "t", "1")
+        for _ in range(2):
+            for url in urls:
+                with RawClient(url, context) as client:
+                    assert client.lookup("t") == broker.said["brokers"][1]["service_url"]
+            broker.ctl("kill", "2")
+            broker.ctl("start", "2")
+        with RawClient(urls[1], context) as client:
+            client.produce("t")
+            client.socket.sendall(sent(0) + sent(1))
+            assert client.expect("SEND_RECEIPT").sequence_id == 1
+        metrics = broker.err.line(r"metrics at (http:.*)")[0][1]
+        with urlopen(metrics, timeout=PATIENCE) as found:
+            assert b"pwire_malformed_total 0.0" in found.read()
+        assert broker.stop() == 0
+        shown = [each for each in broker.out.records[1:] if each["command"] == "LOOKUP_RESPONSE"]
+    assert len(shown) == 7
+    decoded = run("decode", record, "--connections", "-o", "json", home=tmp_path)
+    servers = [json.loads(line)["server"] for line in decoded.stdout.splitlines()]
+    ports = [url.rpartition(":")[2] for url in urls]
+    assert [each.rpartition(":")[2] for each in servers] == [*ports, *ports, ports[1]]
+    whole = run("decode", record, "-o", "json", home=tmp_path)
+    commands = [json.loads(line)["command"] for line in whole.stdout.splitlines()]
+    assert (commands.count("SEND"), commands.count("SEND_RECEIPT")) == (2, 1)
 
 
 def test_faults_of_the_command_line_and_of_ctl() -> None:
