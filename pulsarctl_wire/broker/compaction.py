@@ -2,7 +2,8 @@
 
 The copies are entries of a log of their own, under the indexes of the originals, so it has holes. A later
 compaction reads the former copy, and what the topic has got since. Messages without a key are left out, and
-in batches those with an empty payload. Messages of a batch that are left out stay as empty ones, marked
+empty ones delete their key: in batches those with an empty payload, else those whose `uncompressed_size` is
+given as 0. Messages of a batch that are left out stay as empty ones, marked
 `compacted_out`.
 Source: compaction/TwoPhaseCompactor, RawBatchConverter (4.0).
 
@@ -45,6 +46,10 @@ class Compaction:
         self.horizon: int = 0 if row is None else row["horizon"]
         self.status = "NOT_RUN"
         self.error = ""
+        self.removed_messages = 0
+        """What the last compaction left out, counted as Pulsar does: no message that another one deletes."""
+        self.succeeded_ms = self.failed_ms = self.duration_ms = 0
+        """When one succeeded and failed last, and how long the last one took."""
 
     # -- reading
 
@@ -65,14 +70,15 @@ class Compaction:
         while index < stop:
             done = scheduler.completion()
             if index < self.horizon:
+                behind = self.horizon
                 self.read(index, done.resolve)
             else:
-                log.read(index, min(index + _MANY, stop), done.resolve)
+                behind = min(index + _MANY, stop)
+                log.read(index, behind, done.resolve)
             entries: list[Entry] = await done
             for entry in entries:
                 use(entry)
-            behind = entries[-1].index + 1 if entries else 0
-            index = max(behind, index + 1) if entries else max(self.horizon, min(index + _MANY, stop))
+            index = entries[-1].index + 1 if entries else behind
 
     # -- making it
 
@@ -80,23 +86,32 @@ class Compaction:
         """Compact the topic as it is now."""
         if self.status == "RUNNING":
             return
+        scheduler, began = self._topic.scheduler, self._topic.scheduler.time_ms
         self.status, self.error = "RUNNING", ""
         try:
             await self._run()
         except Exception as error:
             self.status, self.error = "ERROR", str(error)
+            self.failed_ms = scheduler.time_ms
             raise
-        self.status = "SUCCESS"
+        finally:
+            self.duration_ms = scheduler.time_ms - began
+        self.status, self.succeeded_ms = "SUCCESS", scheduler.time_ms
 
     async def _run(self) -> None:
         topic, journal = self._topic, self._topic.journal
         cursor = topic.compaction_cursor()
         stop = topic.readable
         latest: dict[bytes, tuple[int, int]] = {}
+        self.removed_messages = 0
 
         def note(entry: Entry) -> None:
-            for at, (key, _) in enumerate(_keys(entry)):
-                if key:
+            for at, (key, empty) in enumerate(_keys(entry)):
+                if empty or not key or key in latest:
+                    self.removed_messages += 1
+                if empty:
+                    latest.pop(key, None)
+                elif key:
                     latest[key] = entry.index, at
 
         await self._entries(stop, note)
@@ -133,7 +148,7 @@ def _text(value: str | bytes) -> bytes:
 
 
 def _keys(entry: Entry) -> Iterator[tuple[bytes, bool]]:
-    """Of each message in an entry: its key (empty: none), and whether it goes although it is the last one."""
+    """Of each message in an entry: its key (empty: none), and whether it deletes that key."""
     metadata = entry.metadata
     if metadata is None or metadata.HasField("marker_type"):
         return
@@ -141,7 +156,8 @@ def _keys(entry: Entry) -> Iterator[tuple[bytes, bool]]:
         for single, payload in _singles(entry, metadata):
             yield _text(single.partition_key), not payload
     else:
-        yield _text(metadata.partition_key), False
+        empty = metadata.HasField("uncompressed_size") and not metadata.uncompressed_size
+        yield _text(metadata.partition_key), empty
 
 
 def _singles(entry: Entry, metadata: MessageMetadata) -> Iterator[Single]:
@@ -165,9 +181,7 @@ def _singles(entry: Entry, metadata: MessageMetadata) -> Iterator[Single]:
 def _kept(entry: Entry, latest: dict[bytes, tuple[int, int]]) -> bytes | None:
     """What the copy has of an entry; None if nothing."""
     metadata = entry.metadata
-    stays = [
-        not empty and latest.get(key) == (entry.index, at) for at, (key, empty) in enumerate(_keys(entry))
-    ]
+    stays = [latest.get(key) == (entry.index, at) for at, (key, _) in enumerate(_keys(entry))]
     if metadata is None or not any(stays):
         return None
     if all(stays) or not _is_batch(metadata):

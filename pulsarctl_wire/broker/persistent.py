@@ -288,7 +288,10 @@ class PersistentTopic(Topic):
             name,
             self._start_of(command),
             durable=command.durable,
-            properties={as_text(pair.key): as_text(pair.value) for pair in command.subscription_properties},
+            properties={
+                as_text(pair.key): as_text(pair.value)
+                for pair in reversed(command.subscription_properties)  # the first one of a key counts
+            },
         )
 
     def create_subscription(

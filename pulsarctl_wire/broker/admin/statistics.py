@@ -263,6 +263,11 @@ async def topic_stats(topic: AnyTopic, request: Request) -> dict[str, Any]:
     return told
 
 
+def _compaction(topic: PersistentTopic) -> tuple[int, int, int, int]:
+    it = topic.compaction
+    return it.removed_messages, it.succeeded_ms, it.failed_ms, it.duration_ms
+
+
 async def _add_stored(topic: PersistentTopic, told: dict[str, Any], request: Request) -> None:
     """Add what only persistent topics have."""
     limits = quotas(topic)
@@ -280,6 +285,7 @@ async def _add_stored(topic: PersistentTopic, told: dict[str, Any], request: Req
         "earliestMsgPublishTimeInBacklogs": min(filter(None, times), default=0),
         "ongoingTxnCount": len(topic.journal.table(f"txn-open/{topic.log.number}")),
         "abortedTxnCount": len(topic.journal.table(f"txn-aborted/{topic.log.number}")),
+        "compaction": dict(zip(_NO_COMPACTION, _compaction(topic), strict=True)),
         "deduplicationStatus": "Enabled" if topic.rules.deduplicates else "Disabled",
     }
 

@@ -97,6 +97,43 @@ async def compacted_batch(broker: Target, last: bytes) -> None:
     assert found == [(True, b""), (False, b"2"), (not last, last)]
 
 
+@case("compaction/no_key_last")
+async def no_key_last(broker: Target) -> None:
+    producer = await broker.producing(topic := broker.topic())
+    await producer.publish_all(b"1", meta_partition_key="a")
+    await producer.publish_all(b"none", first=1)
+    await compact(broker, topic)
+    await producer.publish_all(b"2", first=2, meta_partition_key="b")
+    await compact(broker, topic)
+    await producer.publish_all(b"3", first=3, meta_partition_key="c")
+    consumer = await broker.subscribed(topic, permits=100, read_compacted=True)
+    assert payloads(await consumer.messages(3)) == [b"1", b"2", b"3"]
+    await consumer.nothing()
+
+
+@case("compaction/deleted_key")
+async def deleted_key(broker: Target) -> None:
+    producer = await broker.producing(topic := broker.topic())
+    await producer.publish_all(b"1", meta_partition_key="a")
+    await producer.publish_all(b"", first=1, meta_partition_key="a", meta_uncompressed_size=0)
+    await producer.publish_all(b"1", first=2, meta_partition_key="b")
+    consumer = await compacted(broker, topic)
+    (message,) = await consumer.messages(1)
+    assert message.metadata is not None
+    assert message.metadata.partition_key == "b"
+    await consumer.nothing()
+    told = (await broker.rest("GET", f"{admin_path(topic)}/stats"))["compaction"]
+    assert told["lastCompactionRemovedEventCount"] == 1
+    assert told["lastCompactionSucceedTimestamp"] > told["lastCompactionFailedTimestamp"] == 0
+
+
+@case("subscribe/properties_of_one_key")
+async def properties_of_one_key(broker: Target) -> None:
+    pairs = [{"key": "k", "value": value} for value in "12"]
+    await broker.subscribed(topic := broker.topic(), subscription_properties=pairs)
+    assert await broker.rest("GET", f"{admin_path(topic)}/subscription/s/properties") == {"k": "1"}
+
+
 @case("quota/exception", "producer_exception", "ProducerBlockedQuotaExceededException")
 @case("quota/hold", "producer_request_hold", "ProducerBlockedQuotaExceededError")
 async def quota(broker: Target, policy: str, code: str) -> None:
