@@ -205,11 +205,9 @@ class PersistentTopic(Topic):
         """Whether the largest backlog of a subscription is beyond a quota."""
         marks = [each.cursor.mark for each in self.subscriptions.values() if each.cursor.durable]
         oldest = min(marks, default=self.log.stored)
-        if oldest >= self.log.stored:
-            return False
-        if quota.size > 0 and self.log.size_from(oldest) >= quota.size:
+        if 0 <= quota.size <= self.log.size_from(oldest):
             return True
-        if quota.seconds <= 0:
+        if quota.seconds <= 0 or oldest >= self.log.stored:
             return False
         entry = await self.log.entry(oldest, self.scheduler)
         return entry is not None and self.scheduler.time_ms - entry.time_ms > quota.seconds * 1000

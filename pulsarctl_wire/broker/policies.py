@@ -88,22 +88,19 @@ def retention(topic: "Topic") -> Retention:
 
 
 def quotas(topic: "Topic") -> list[Quota]:
-    """The backlog quotas of a topic."""
-    found = policy(topic, "backlog quotas")
-    if found:
-        return [
-            Quota(
-                each.get("limitSize") or each.get("limit") or -1 if kind == "destination_storage" else -1,
-                each.get("limitTime") or -1 if kind == "message_age" else -1,
-                each.get("policy") or "producer_request_hold",
-            )
-            for kind, each in found.items()
-        ]
-    settings = topic.settings
+    """The backlog quotas of a topic: one in bytes, one in seconds."""
+    found, settings = policy(topic, "backlog quotas") or {}, topic.settings
     size, limit_gb = settings.backlogQuotaDefaultLimitBytes, settings.backlogQuotaDefaultLimitGB
-    if limit_gb > 0:
-        size = int(limit_gb * 2**30)
-    return [Quota(size, settings.backlogQuotaDefaultLimitSecond, settings.backlogQuotaDefaultRetentionPolicy)]
+    default: dict[str, Any] = {
+        "limitSize": int(limit_gb * 2**30) if limit_gb > 0 else size,
+        "limitTime": settings.backlogQuotaDefaultLimitSecond,
+        "policy": settings.backlogQuotaDefaultRetentionPolicy,
+    }
+    of_size, of_age = (found.get(kind) or default for kind in ("destination_storage", "message_age"))
+    return [
+        Quota(of_size["limitSize"], -1, of_size["policy"]),
+        Quota(-1, of_age["limitTime"], of_age["policy"]),
+    ]
 
 
 class Rate(NamedTuple):

@@ -12,7 +12,7 @@ from pulsarctl_wire.broker.admin.policies import (
     topic_of,
     within,
 )
-from pulsarctl_wire.broker.admin.shapes import NO_RATE, RATE
+from pulsarctl_wire.broker.admin.shapes import NO_RATE, QUOTA, RATE
 from pulsarctl_wire.broker.policy_names import of_topic
 
 _QUOTAS: Final = ("destination_storage", "message_age")
@@ -25,18 +25,13 @@ def _quota(request: Request) -> tuple[str, dict[str, Any]]:
         raise Problem(404, "HTTP 404 Not Found")
     if request.body is None:
         return kind, {}
-    body = request.fields()
-    size = body.get("limitSize", body.get("limit", -1))
-    seconds, policy = body.get("limitTime", -1), body.get("policy")
-    if policy is None:
+    body = QUOTA.read(request.body)
+    if body.get("policy") not in _POLICIES:
         of = f"namespace[{request.named['tenant']}/{request.named['namespace']}]"
         text = "backlog quota failed because the data validation failed. the attribute policy cannot be null"
         raise Problem(400, f"Set {of} {text}")
-    if not isinstance(size, int) or not isinstance(seconds, int) or policy not in _POLICIES:
-        raise Problem(400, "The quota is not valid")
-    if kind == "destination_storage" and "limitSize" not in body and "limit" in body:
-        size = body["limit"]
-    return kind, {"limit": size, "limitSize": size, "limitTime": seconds, "policy": policy}
+    size = body.get("limitSize", body.get("limit", 0))
+    return kind, {"limit": size, "limitSize": size, "limitTime": body["limitTime"], "policy": body["policy"]}
 
 
 def _merged(quotas: dict[str, Any] | None, kind: str, quota: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -1,13 +1,35 @@
 """What the bodies of requests for policies must be."""
 
 from collections.abc import Callable
+from types import NoneType
 from typing import Any, Final, NamedTuple
 
-from pulsarctl_wire.broker.admin.base import MOST_INT, Problem, integer
+from pulsarctl_wire.broker.admin.base import MOST_INT, MOST_LONG, Problem
+
+_TRUTH: Final = {"true": True, "false": False}
+
+
+def scalar(value: Any, kind: type) -> Any:
+    """A JSON value as Pulsar reads a bool, int or float: it may be a string, and null counts as 0.
+
+    Fractions of an int are cut. Raises Problem.
+    """
+    given = value.strip() if isinstance(value, str) else value
+    try:
+        if given is None or given == "":
+            return kind()
+        if kind is bool:
+            return bool(given) if isinstance(given, int) else _TRUTH[given.lower()]
+        number = kind(given)
+        if isinstance(given, bool) or not abs(number) <= MOST_LONG:
+            raise ValueError
+        return number
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        raise Problem(400, f"Cannot deserialize value of type `{kind.__name__}`") from None
 
 
 class Shape(NamedTuple):
-    """An object with these fields and defaults."""
+    """An object with these fields and defaults; a type is that of a field without default."""
 
     fields: dict[str, Any]
     check: Callable[[dict[str, Any]], Problem | None] | None = None
@@ -17,17 +39,22 @@ class Shape(NamedTuple):
         """The value; fields that are unknown are ignored. Raises Problem."""
         if not isinstance(body, dict):
             raise Problem(400, "An object is expected")
-        value = {name: body.get(name, default) for name, default in self.fields.items()}
-        for name, default in self.fields.items():
-            wanted = (int, float) if isinstance(default, float) else type(default)
-            fits = default is None or (value[name] is None and isinstance(default, str))
-            strict = isinstance(value[name], bool) == isinstance(default, bool)
-            if not fits and not (strict and isinstance(value[name], wanted)):
-                raise Problem(400, f"{name} is not valid")
+        value = {name: self._field(name, default, body) for name, default in self.fields.items()}
         value = {name: each for name, each in value.items() if each is not None}
         problem = self.check(value) if self.check is not None else None
         if problem is not None:
             raise problem
+        return value
+
+    @staticmethod
+    def _field(name: str, default: Any, body: dict[str, Any]) -> Any:
+        if isinstance(default, type):
+            return None if body.get(name) is None else scalar(body[name], default)
+        value = body.get(name, default)
+        if not isinstance(default, str):
+            return scalar(value, type(default))
+        if not isinstance(value, (str, NoneType)):
+            raise Problem(400, f"{name} is not valid")
         return value
 
 
@@ -39,16 +66,12 @@ class Number(NamedTuple):
 
     def read(self, body: Any) -> Any:
         """The value. Raises Problem."""
-        if isinstance(body, str):
-            try:
-                body = integer(body, self.most)
-            except Problem:
-                raise Problem(400, "A number is expected") from None
-        if isinstance(body, bool) or not isinstance(body, int) or abs(body) > self.most:
+        number = None if body is None else scalar(body, int)
+        if number is None or abs(number) > self.most:
             raise Problem(400, "A number is expected")
-        if body < 0:
+        if number < 0:
             raise Problem(412, self.wrong)
-        return body
+        return number
 
 
 class Truth(NamedTuple):
@@ -59,9 +82,9 @@ class Truth(NamedTuple):
     def read(self, body: Any) -> Any:
         """The value. Raises Problem."""
         body = self.default if body is None else body
-        if not isinstance(body, bool):
+        if body is None:
             raise Problem(400, "true or false is expected")
-        return body
+        return scalar(body, bool)
 
 
 class OneOf(NamedTuple):
@@ -116,7 +139,7 @@ def _check_creation(value: dict[str, Any]) -> Problem | None:
         return None
     if kind not in ("partitioned", "non-partitioned"):
         why = f"Unknown topic type [{kind or 'null'}]"
-    elif kind == "partitioned" and (not isinstance(partitions, int) or partitions < 1):
+    elif kind == "partitioned" and partitions < 1:
         why = "[defaultNumPartitions] cannot be less than 1 for partition type."
     elif kind == "non-partitioned" and partitions:
         why = "[defaultNumPartitions] is not allowed to be set when the type is non-partition."
@@ -131,9 +154,10 @@ def _check_persistence(value: dict[str, Any]) -> Problem | None:
     return Problem(400, f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) >= AckQuorum ({ack})")
 
 
+QUOTA: Final = Shape({"limit": int, "limitSize": int, "limitTime": 0, "policy": ""})
 RETENTION: Final = Shape({"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}, _check_retention)
 AUTO_TOPIC: Final = Shape(
-    {"allowAutoTopicCreation": False, "topicType": "", "defaultNumPartitions": None}, _check_creation
+    {"allowAutoTopicCreation": False, "topicType": "", "defaultNumPartitions": int}, _check_creation
 )
 AUTO_SUBSCRIPTION: Final = Shape({"allowAutoSubscriptionCreation": False})
 INACTIVE: Final = Shape(

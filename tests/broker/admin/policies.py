@@ -209,6 +209,29 @@ async def namespace_quota(broker: Target) -> None:
     assert set(await broker.rest("GET", f"{namespace}/backlogQuotaMap")) == {"message_age"}
 
 
+@call("namespace/values as strings")
+async def strings(broker: Target) -> None:
+    namespace = f"{NAMESPACES}/{await broker.namespace()}"
+    given = {"limit": "10240", "limitTime": None, "policy": "producer_exception"}
+    await broker.rest("POST", f"{namespace}/backlogQuota", given)
+    found = await broker.rest("GET", f"{namespace}/backlogQuotaMap")
+    quota = {"limit": 10240, "limitSize": 10240, "limitTime": 0, "policy": "producer_exception"}
+    assert found == {"destination_storage": quota}
+    for wrong in ({"limit": "x"}, {"limit": True}, {"limitTime": "1.5"}, {"policy": "nothing"}):
+        await refused(broker, 400, "", "POST", f"{namespace}/backlogQuota", {**quota, **wrong})
+    rate = {"dispatchThrottlingRateInMsg": " 10 ", "relativeToPublishRate": "true", "ratePeriodInSecond": ""}
+    await broker.rest("POST", f"{namespace}/dispatchRate", rate)
+    found = await broker.rest("GET", f"{namespace}/dispatchRate")
+    assert (found["dispatchThrottlingRateInMsg"], found["ratePeriodInSecond"]) == (10, 0)
+    assert found["relativeToPublishRate"] is True
+    await refused(broker, 400, "", "POST", f"{namespace}/dispatchRate", {"relativeToPublishRate": "yes"})
+    await broker.rest("POST", f"{namespace}/messageTTL", 5.7)
+    assert await broker.rest("GET", f"{namespace}/messageTTL") == 5
+    await refused(broker, 400, "", "POST", f"{namespace}/messageTTL", True)
+    await broker.rest("POST", f"{namespace}/deduplication", 1)
+    assert await broker.rest("GET", f"{namespace}/deduplication") is True
+
+
 @call("topic/backlogQuota")
 async def topic_quota(broker: Target) -> None:
     topic = broker.topic()

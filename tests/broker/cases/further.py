@@ -148,6 +148,15 @@ async def quota(broker: Target, policy: str, code: str) -> None:
     await producer.refused(code, "PRODUCER", topic=topic, producer_id=2)
 
 
+@case("quota/zero")
+async def quota_of_zero(broker: Target) -> None:
+    namespace = await broker.namespace()
+    quota = {"limitTime": 10, "policy": "producer_exception"}
+    await broker.rest("POST", f"/admin/v2/namespaces/{namespace}/backlogQuota", quota)
+    probe = await broker.subscribed(topic := f"persistent://{namespace}/t")
+    await probe.refused("ProducerBlockedQuotaExceededException", "PRODUCER", topic=topic, producer_id=1)
+
+
 @case("producer/initial_subscription")
 async def initial_subscription(broker: Target) -> None:
     producer = await broker.producing(topic := broker.topic(), initial_subscription_name="i")
