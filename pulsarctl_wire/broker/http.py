@@ -36,6 +36,8 @@ _METHOD: Final = "X-Pulsar-Auth-Method-Name"
 PATIENCE: Final = 30.0
 """Seconds that a connection may be idle, and that a body may take to arrive."""
 
+_LINGERING: Final = 1.0  # seconds for the rest of a body that is not wanted, so that the answer is read
+
 _SILENT: Final = logging.Logger("pulsarctl_wire.http", logging.CRITICAL + 1)
 """For aiohttp, which logs what it refuses; what goes wrong here is reported."""
 
@@ -196,7 +198,9 @@ async def serve_http(
     else:
         broker.https_url = broker.https_url or f"https://{address}"
     handle = Api(server, broker, address.host).handle
-    connections = _Connections(handle, access_log=None, logger=_SILENT, keepalive_timeout=PATIENCE)
+    connections = _Connections(
+        handle, access_log=None, logger=_SILENT, keepalive_timeout=PATIENCE, lingering_time=_LINGERING
+    )
     connections.most = server.cluster.settings.maxHttpServerConnections
     runner = web.ServerRunner(connections, shutdown_timeout=0.1)
     await runner.setup()
