@@ -18,7 +18,7 @@ from threading import Thread
 from typing import Any, Final, Protocol
 
 from pulsarctl_wire.broker.journal import LOG_BITS, Commit, Read
-from pulsarctl_wire.errors import InUse, WireError
+from pulsarctl_wire.errors import InUse, SettingsError, WireError
 
 VERSION: Final = 1
 """Version of the tables."""
@@ -117,7 +117,10 @@ def _limited(entries: Any, most: int) -> Iterator[tuple[int, bytes]]:
 
 
 class Sqlite:
-    """A database in a directory, which nobody else may use meanwhile. Raises InUse, StorageError."""
+    """A database in a directory, which nobody else may use meanwhile.
+
+    Raises InUse, SettingsError if there can be no such directory, StorageError if the database is damaged.
+    """
 
     def __init__(self, directory: Path) -> None:
         try:
@@ -129,7 +132,8 @@ class Sqlite:
             text = f"{directory}: another broker uses this directory; name another with --data"
             raise InUse(text) from None
         except OSError as error:
-            raise StorageError(f"{directory}: {error.strerror or error}") from None
+            text = f"{directory}: {error.strerror or error}; name another with --data"
+            raise SettingsError(text) from None
         self._path = path = directory / "broker.db"
         try:
             self._writer = self._open(path)

@@ -116,7 +116,7 @@ class Verbs(HelpPage, TyperGroup):
 app = typer.Typer(
     name="pwire",
     cls=Verbs,
-    help="Debug Apache Pulsar's binary protocol: decode captures and live traffic, run sessions, proxy.",
+    help="Debug Apache Pulsar's binary protocol: decode traffic, run sessions, a proxy, a broker.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,

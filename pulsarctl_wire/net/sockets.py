@@ -16,6 +16,8 @@ Socket = socket.socket
 TlsContext = ssl.SSLContext
 """The type of TLS contexts, for modules that must not import `ssl`."""
 
+_FILES: Final = 65_536
+
 ANY_HOST: Final = {"0.0.0.0", "::"}
 
 LINGER: Final = struct.pack("ii", 1, 0)
@@ -23,6 +25,16 @@ LINGER: Final = struct.pack("ii", 1, 0)
 
 BACKLOG: Final = 1024
 """Connections that may wait to be accepted."""
+
+
+def allow_many_sockets() -> None:
+    """Raise this process's limit of open files as far as possible."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    with suppress(ValueError, OSError):  # some systems report "unlimited" but have a limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def plain(host: str) -> str:

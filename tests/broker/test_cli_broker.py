@@ -189,6 +189,7 @@ def test_a_directory_that_is_in_use(tmp_path: Path) -> None:
         ),
         (["--partitions", "orders"], "--partitions orders: use TOPIC=N, as in orders=3"),
         (["--partitions", "orders=0"], "--partitions orders=0: use TOPIC=N, as in orders=3"),
+        ([*FREE, "--data", "/dev/null/d"], "/dev/null/d: Not a directory; name another with --data"),
         (["--memory", "--data", "d"], "--data cannot be combined with --memory"),
         (["--conf", "none"], "none: No such file or directory; name another with --conf"),
         ([*FREE, "--memory", "--partitions", "a/b=3"], "a/b=3: Invalid short topic name"),

@@ -15,7 +15,7 @@ from broker.sim_storage import Disk
 
 from pulsarctl_wire.broker.journal import Commit, Read, entry_key
 from pulsarctl_wire.broker.storage import Memory, Sqlite, StorageError
-from pulsarctl_wire.errors import InUse
+from pulsarctl_wire.errors import InUse, SettingsError
 
 LOGS = 3
 
@@ -204,7 +204,7 @@ def test_a_damaged_file(tmp_path: Path, seed: int, where: int) -> None:
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    refused(tmp_path / "file" / "below")
-    if os.geteuid():
-        (tmp_path / "closed").mkdir(0o500)
-        refused(tmp_path / "closed")
+    (tmp_path / "closed").mkdir(0o500)
+    for directory in (tmp_path / "file" / "below", *([tmp_path / "closed"] if os.geteuid() else [])):
+        with pytest.raises(SettingsError, match=r"\A[^\n]+; name another with --data\Z"):
+            Sqlite(directory)

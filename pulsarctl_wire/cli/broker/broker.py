@@ -63,7 +63,9 @@ def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions, injecti
     with ExitStack() as stack:
         plan = _plan(place, data, settings, stack)
         from pulsarctl_wire.broker.running import bind
+        from pulsarctl_wire.net.sockets import allow_many_sockets
 
+        allow_many_sockets()
         sockets = bind(plan)
         watched = None
         if watching.tap or watching.record or watching.stats or watching.metrics:

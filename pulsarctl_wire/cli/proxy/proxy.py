@@ -14,7 +14,7 @@ import signal
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pulsarctl_wire.net.sockets import Socket
     from pulsarctl_wire.net.tap import TapRing
 
-_FILES: Final = 65_536
 
 app = typer.Typer(
     name="proxy", cls=Group, help="Forward connections to a cluster, show the traffic, and inject faults."
@@ -57,9 +56,10 @@ app.callback(invoke_without_command=True)(takes(proxy))
 
 def _run(forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOptions) -> int:
     """Check everything, fork the watcher, forward until a signal comes; returns the exit code."""
-    _allow_connections()
     from pulsarctl_wire.cli.proxy.injecting import faults_of
+    from pulsarctl_wire.net.sockets import allow_many_sockets
 
+    allow_many_sockets()
     faults = faults_of(injecting)
     plan = _plan(forwarding)
     check(watching)
@@ -82,16 +82,6 @@ def _run(forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOpt
         ring.end()
         code = watcher.wait()
     return code
-
-
-def _allow_connections() -> None:
-    """Raise the limit of open files as far as possible: each connection needs two."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    with suppress(ValueError, OSError):  # some systems report "unlimited" but have a limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def _listen(address: Address) -> Socket:
