@@ -7,6 +7,7 @@ from pulsarctl_wire.broker.counters import Rates
 from pulsarctl_wire.broker.log import Cache
 from pulsarctl_wire.broker.names import TopicName
 from pulsarctl_wire.broker.persistent import PersistentTopic, new_row
+from pulsarctl_wire.broker.policies import Limiter
 from pulsarctl_wire.broker.refusal import Refused, thrown
 from pulsarctl_wire.broker.scheduler import Completion
 from pulsarctl_wire.broker.volatile import VolatileTopic
@@ -43,6 +44,29 @@ class Broker:
         self.adds_timestamp = "AppendBrokerTimestamp" in interceptors
         self.adds_index = "AppendIndex" in interceptors
         self.adds_metadata = self.adds_timestamp or self.adds_index
+        self.publish_limiter = Limiter(self.scheduler)
+        self._lookups = (0, 0)  # when, and how many
+        self._buffered = 0
+        self.is_full = False
+        """Whether so much waits to be stored that connections must not be read from for now."""
+
+    def admit_lookup(self) -> None:
+        """Raises Refused if more lookups have come together than may be under way at once."""
+        at, number = self._lookups
+        now = self.scheduler.ticks
+        self._lookups = now, number + 1 if at == now else 1
+        if self._lookups[1] > self.settings.maxConcurrentLookupRequest:
+            raise Refused("TooManyRequests", "Failed due to too many pending lookup requests")
+
+    def buffer(self, size: int) -> None:
+        """So many bytes wait to be stored, or if negative, do not any more."""
+        self._buffered += size
+        most = self.settings.maxMessagePublishBufferSizeInMB << 20
+        full = self._buffered > (most // 2 if self.is_full else most)
+        if full != self.is_full:
+            self.is_full = full
+            for connection in self.connections.values():
+                connection.throttle()
 
     def producer_name(self) -> str:
         """A name that no producer has had, once what the journal has now is durable."""

@@ -379,16 +379,18 @@ class Connection:
 
     # -- flow control
 
-    def publishing(self, change: int) -> None:
-        """The number of SENDs that are being stored has changed: too many are a reason not to read more."""
+    def publishing(self, change: int, size: int) -> None:
+        """The number and bytes of SENDs being stored have changed: too much is a reason not to read more."""
         self.pending += change
+        self.broker.buffer(size)
         if self.throttled or self.pending >= self._most_pending:
-            self._throttle()
+            self.throttle()
 
-    def _throttle(self) -> None:
+    def throttle(self) -> None:
+        """Decide whether to read from the client."""
         most = self._most_pending
         throttled = self.pending >= most if not self.throttled else self.pending > most // 2
-        throttled = throttled or self._held_until > self.scheduler.ticks
+        throttled = throttled or self.broker.is_full or self._held_until > self.scheduler.ticks
         if throttled != self.throttled:
             self.throttled = throttled
             self.cluster.touched[self] = None
@@ -396,8 +398,8 @@ class Connection:
     def hold(self, seconds: float) -> None:
         """Do not read from the client for a while."""
         self._held_until = max(self._held_until, self.scheduler.ticks + int(seconds * 1e9))
-        self.scheduler.later(seconds, self._throttle)
-        self._throttle()
+        self.scheduler.later(seconds, self.throttle)
+        self.throttle()
 
     def set_writable(self, writable: bool) -> None:
         """Whether the client reads fast enough."""

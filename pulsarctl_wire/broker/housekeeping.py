@@ -9,6 +9,7 @@ from pulsarctl_wire.broker.policies import Quota, policy
 
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.broker import Broker
+    from pulsarctl_wire.broker.names import TopicName
     from pulsarctl_wire.broker.settings import Settings
     from pulsarctl_wire.broker.subscription import Subscription
 
@@ -84,6 +85,21 @@ async def delete_unused(broker: "Broker") -> None:
                 await subscription.delete(asked_by=None, force=False)
         if _is_unused(topic, now):
             await broker.delete(topic)
+            await _delete_parent(broker, topic.name.parent)
+
+
+async def _delete_parent(broker: "Broker", name: "TopicName") -> None:
+    """Delete a partitioned topic without partitions, if the settings say so."""
+    cluster, wanted = broker.cluster, broker.settings.brokerDeleteInactivePartitionedTopicMetadataEnabled
+    if wanted and not any(part.full in cluster.namespaces.topics for part in cluster.parts(name)):
+        await cluster.delete_partitioned(name)
+
+
+async def forget_producers(broker: "Broker") -> None:
+    """Forget the sequence ids of producers that have been gone for long."""
+    minutes = broker.settings.brokerDeduplicationProducerInactivityTimeoutMinutes
+    for topic in _topics(broker):
+        topic.forget_producers(topic.scheduler.time_ms - minutes * 60_000)
 
 
 def _is_unused(topic: PersistentTopic, now_ms: int) -> bool:
@@ -113,10 +129,12 @@ def _period(settings: "Settings", check: Check) -> float:
         return settings.retentionCheckIntervalInSeconds
     if check is check_quotas:
         return settings.backlogQuotaCheckIntervalInSeconds
+    if check is forget_producers:
+        return settings.brokerDeduplicationProducerInactivityTimeoutMinutes * 20  # a third of it
     return settings.brokerDeleteInactiveTopicsFrequencySeconds
 
 
-CHECKS: Final[tuple[Check, ...]] = (expire, check_quotas, trim, delete_unused)
+CHECKS: Final[tuple[Check, ...]] = (expire, check_quotas, trim, delete_unused, forget_producers)
 
 
 async def run(broker: "Broker") -> None:

@@ -49,6 +49,7 @@ class PersistentTopic(Topic):
         self.log.open_ledger(self.scheduler.time_ms)
         sequences = self.journal.table(f"sequences/{self.log.number}")
         self._sequences: dict[str, int] = {name: each["last"] for name, each in sequences.items()}
+        self._gone: dict[str, int] = dict.fromkeys(sequences, self.scheduler.time_ms)
         self._fresh = False
         self.transactions = Buffer(self)
         self.compaction = Compaction(self)
@@ -119,16 +120,17 @@ class PersistentTopic(Topic):
         txn = id_of(command)
         if txn is not None:
             self.transactions.sent(txn, index)
-        producer.begun()
+        size = len(data)
+        producer.begun(size)
         producer.messages_in += count
-        producer.bytes_in += len(data)
+        producer.bytes_in += size
         self.messages_in += count
-        self.bytes_in += len(data)
+        self.bytes_in += size
         ledger = self.log.ledgers[-1]
         ids = ledger.id, index - ledger.first
-        self.journal.when_synced(self._stored, producer, sequence, highest, index, *ids)
+        self.journal.when_synced(self._stored, producer, sequence, highest, index, *ids, size)
         if rules.limits_rate:
-            self.limit_rate(producer, count, len(data))
+            self.limit_rate(producer, count, size)
         self._roll_if_full()
 
     def append_own(self, data: bytes, metadata: MessageMetadata) -> int:
@@ -138,9 +140,9 @@ class PersistentTopic(Topic):
         return index
 
     def _stored(
-        self, producer: Producer, sequence: int, highest: int, index: int, ledger: int, entry: int
+        self, producer: Producer, sequence: int, highest: int, index: int, ledger: int, entry: int, size: int
     ) -> None:
-        producer.receipt(sequence, highest, ledger, entry)
+        producer.receipt(sequence, highest, ledger, entry, size)
         self._durable(index)
 
     def _durable(self, index: int) -> None:
@@ -233,18 +235,34 @@ class PersistentTopic(Topic):
         if metadata is not None and metadata.chunk_id < metadata.num_chunks_from_msg - 1:
             return False  # of the chunks of a message, the last one counts
         table, name = f"sequences/{self.log.number}", producer.name
-        if sequence <= self._sequences.get(name, -1):
-            producer.begun()
-            self.journal.when_synced(producer.receipt, sequence, highest, NOT_STORED, NOT_STORED)
+        number = signed(sequence)
+        if number <= self._sequences.get(name, -1):
+            producer.begun(0)
+            self.journal.when_synced(producer.receipt, sequence, highest, NOT_STORED, NOT_STORED, 0)
             return True
-        if sequence <= self.journal.table(table).get(name, {"last": -1})["last"]:
+        if number <= self.journal.table(table).get(name, {"last": -1})["last"]:
             text = "Cannot determine whether the message is a duplicate at this time"
+            text = f"[{self.name.full}][{name}]{text}"
             producer.error(sequence, highest, "PersistenceError", text)
             return True
-        last = max(sequence, highest)
+        last = max(number, signed(highest))
+        self._gone.pop(name, None)
         self.journal.put(table, name, {"last": last})
         self.journal.when_synced(self._sequences.__setitem__, name, last)
         return False
+
+    def remove_producer(self, producer: Producer) -> None:
+        """A producer leaves."""
+        super().remove_producer(producer)
+        if producer.name in self.journal.table(f"sequences/{self.log.number}"):
+            self._gone[producer.name] = self.scheduler.time_ms
+
+    def forget_producers(self, before_ms: int) -> None:
+        """Forget the sequence ids of producers that have been gone since then."""
+        for name in [name for name, left in self._gone.items() if left < before_ms]:
+            del self._gone[name]
+            if name not in self.producers and self._sequences.pop(name, None) is not None:
+                self.journal.delete(f"sequences/{self.log.number}", name)
 
     # -- subscriptions
 

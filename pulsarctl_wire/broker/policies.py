@@ -131,7 +131,7 @@ def send_rules(topic: "Topic") -> SendRules:
         largest if largest < topic.settings.maxMessageSize else 0,
         longest_delay_ms(topic),
         deduplicates(topic),
-        max(publish_rate(topic)) > 0,
+        max(*publish_rate(topic), *rate_of_all(topic.settings)) > 0,
     )
 
 
@@ -166,6 +166,13 @@ def publish_rate(topic: "Topic") -> Rate:
     return Rate(
         found.get("publishThrottlingRateInMsg", settings.maxPublishRatePerTopicInMessages),
         found.get("publishThrottlingRateInByte", settings.maxPublishRatePerTopicInBytes),
+    )
+
+
+def rate_of_all(settings: Settings) -> Rate:
+    """How fast all topics of a broker together may be published to."""
+    return Rate(
+        settings.brokerPublisherThrottlingMaxMessageRate, settings.brokerPublisherThrottlingMaxByteRate
     )
 
 

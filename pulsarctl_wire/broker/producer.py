@@ -39,24 +39,24 @@ class Producer:
 
     # -- SENDs
 
-    def begun(self) -> None:
-        """A SEND is being stored."""
+    def begun(self, size: int) -> None:
+        """A SEND of so many bytes is being stored."""
         self.pending += 1
-        self.connection.publishing(1)
+        self.connection.publishing(1, size)
 
-    def _ended(self) -> None:
+    def _ended(self, size: int) -> None:
         self.pending -= 1
-        self.connection.publishing(-1)
+        self.connection.publishing(-1, -size)
         if not self.pending:
             waiting, self._when_idle = self._when_idle, []
             for completion in waiting:
                 completion.resolve(None)
 
-    def receipt(self, sequence: int, highest: int, ledger: int, entry: int) -> None:
-        """Answer a SEND that was `begun`."""
+    def receipt(self, sequence: int, highest: int, ledger: int, entry: int, size: int) -> None:
+        """Answer a SEND of so many bytes that was `begun`."""
         if not self.closed:
             self.connection.send_receipt(self.id, sequence, highest, ledger, entry)
-        self._ended()
+        self._ended(size)
 
     def error(self, sequence: int, highest: int, code: str, text: str) -> None:
         """Answer a SEND by SEND_ERROR; it was not `begun`."""

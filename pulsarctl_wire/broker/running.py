@@ -125,6 +125,7 @@ def tls_context(plan: Plan) -> TlsContext | None:
         names=[plan.advertised, plan.host],
         client_ca=settings.tlsTrustCertsFilePath or None,
         client_optional=not settings.tlsRequireTrustedClientCertOnConnect,
+        protocols=settings.tlsProtocols,
     )
 
 

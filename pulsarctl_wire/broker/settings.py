@@ -39,10 +39,7 @@ class Settings:
     bindAddress: str = "0.0.0.0"
     brokerClientAuthenticationPlugin: str = ""
     brokerDeduplicationEnabled: bool = False
-    brokerDeduplicationEntriesInterval: int = 1_000
-    brokerDeduplicationMaxNumberOfProducers: int = 10_000
     brokerDeduplicationProducerInactivityTimeoutMinutes: int = 360
-    brokerDeduplicationSnapshotIntervalSeconds: int | None = 120
     brokerDeleteInactivePartitionedTopicMetadataEnabled: bool = False
     brokerDeleteInactiveTopicsEnabled: bool = True
     brokerDeleteInactiveTopicsFrequencySeconds: int = 60
@@ -96,13 +93,11 @@ class Settings:
     managedLedgerMinLedgerRolloverTimeMinutes: int = 10
     maxActiveTransactionsPerCoordinator: int = 0
     maxConcurrentLookupRequest: int = 50_000
-    maxConcurrentNonPersistentMessagePerConnection: int = 1_000
-    maxConcurrentTopicLoadRequest: int = 5_000
     maxConsumerMetadataSize: int = 1_024
     maxConsumersPerSubscription: int = 0
     maxConsumersPerTopic: int = 0
     maxHttpServerConnections: int = 2048
-    maxMessagePublishBufferSizeInMB: int = 3_014
+    maxMessagePublishBufferSizeInMB: int = 256
     maxMessageSize: int = 5_242_880
     maxNamespacesPerTenant: int = 0
     maxNumPartitionsPerPartitionedTopic: int = 0
@@ -126,7 +121,6 @@ class Settings:
     retentionCheckIntervalInSeconds: int = 120
     schemaCompatibilityStrategy: str = "FULL"
     strictlyVerifySubscriptionName: bool = False
-    strictTopicNameEnabled: bool = False
     subscribeRatePeriodPerConsumerInSecond: int = 30
     subscribeThrottlingRatePerConsumer: int = 0
     subscriptionExpirationTimeMinutes: int = 0
@@ -137,10 +131,7 @@ class Settings:
     subscriptionRedeliveryTrackerEnabled: bool = True
     subscriptionTypesEnabled: tuple[str, ...] = ("Failover", "Shared", "Key_Shared", "Exclusive")
     superUserRoles: tuple[str, ...] = ()
-    systemTopicEnabled: bool = True
-    tlsAllowInsecureConnection: bool = False
     tlsCertificateFilePath: str = ""
-    tlsCiphers: tuple[str, ...] = ()
     tlsKeyFilePath: str = ""
     tlsProtocols: tuple[str, ...] = ()
     tlsRequireTrustedClientCertOnConnect: bool = False
@@ -148,11 +139,9 @@ class Settings:
     tokenAudience: str = ""
     tokenAudienceClaim: str = ""
     tokenAuthClaim: str = ""
-    tokenPublicAlg: str = ""
     tokenPublicKey: str = ""
     tokenSecretKey: str = ""
     topicLevelPoliciesEnabled: bool = True
-    topicLoadTimeoutSeconds: int = 60
     transactionBufferSnapshotMaxTransactionCount: int = 1_000
     transactionBufferSnapshotMinTimeInMillis: int = 5_000
     transactionCoordinatorEnabled: bool = False

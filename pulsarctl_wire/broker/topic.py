@@ -9,7 +9,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsarctl_wire.broker.journal import Journal
-from pulsarctl_wire.broker.policies import Limiter, SendRules, limit, policy, publish_rate, send_rules
+from pulsarctl_wire.broker.policies import (
+    Limiter,
+    SendRules,
+    limit,
+    policy,
+    publish_rate,
+    rate_of_all,
+    send_rules,
+)
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused, thrown
 from pulsarctl_wire.broker.scheduler import Completion, Scheduler
@@ -131,10 +139,10 @@ class Topic:
 
     def limit_rate(self, producer: Producer, messages: int, size: int) -> None:
         """Messages were published: if that is too fast, the producer's connection is not read for a while."""
-        rate = publish_rate(self)
-        if rate.messages > 0 or rate.bytes > 0:
-            wait = self._limiter.take(rate, messages, size)
-            if wait > 0:
+        broker = self.broker
+        limits = (self._limiter, publish_rate(self)), (broker.publish_limiter, rate_of_all(self.settings))
+        for limiter, rate in limits:
+            if max(rate) > 0 and (wait := limiter.take(rate, messages, size)) > 0:
                 producer.connection.hold(wait)
 
     async def register_schema(self, schema: WireSchema) -> bytes:

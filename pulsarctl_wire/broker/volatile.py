@@ -153,8 +153,8 @@ class VolatileTopic(Topic):
         entry = Entry(0, frame.raw[tail_at:], frame.metadata)
         self.messages_in += entry.count
         self.bytes_in += len(entry.data)
-        producer.begun()
-        producer.receipt(command.sequence_id, command.highest_sequence_id, *ID)
+        producer.begun(0)
+        producer.receipt(command.sequence_id, command.highest_sequence_id, *ID, 0)
         self.limit_rate(producer, entry.count, len(entry.data))
         for subscription in self.subscriptions.values():
             subscription.deliver(entry)

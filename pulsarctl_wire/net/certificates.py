@@ -10,7 +10,7 @@ Source: RFC 5280 (4.2: extensions), RFC 6125 (names), the XDG Base Directory Spe
 import os
 import socket
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from ipaddress import ip_address
@@ -35,6 +35,7 @@ from pulsarctl_wire.errors import SettingsError
 _CERTIFICATE, _KEY = "ca.pem", "ca-key.pem"
 _CA_LIFE: Final = timedelta(days=3653)
 _LIFE: Final = timedelta(days=365)
+_PROTOCOLS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _BEFORE: Final = timedelta(days=1)
 """How far clients' clocks may be behind ours."""
 
@@ -70,14 +71,15 @@ def server_context(
     names: Iterable[str],
     client_ca: str | None = None,
     client_optional: bool = False,
+    protocols: Collection[str] = (),
 ) -> ssl.SSLContext:
     """The TLS context for accepting clients' connections.
 
     `cert` is a PEM file with the certificate and its chain, `key` the PEM file of its key (None: in the
     same file). Without `cert`, our CA in `ca_directory` (None: the default one) signs a certificate for this
     machine and the host names and IP addresses `names`. With `client_ca`, a PEM file, clients must present a
-    certificate signed by it, or may, if `client_optional`. Raises SettingsError for files that are missing
-    or do not match.
+    certificate signed by it, or may, if `client_optional`. `protocols`, unless empty, are those that are
+    spoken, such as TLSv1.3. Raises SettingsError for files that are missing or do not match.
     """
     if key and not cert:
         raise SettingsError(f"the key {key} needs a certificate as well")
@@ -86,6 +88,11 @@ def server_context(
     except OSError as error:
         raise _unusable(error, client_ca) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if protocols:
+        if not set(protocols) <= _PROTOCOLS.keys():
+            raise SettingsError(f"TLS protocols {', '.join(protocols)}: known are {', '.join(_PROTOCOLS)}")
+        versions = sorted(_PROTOCOLS[each] for each in protocols)
+        context.minimum_version, context.maximum_version = versions[0], versions[-1]
     if client_ca:
         context.verify_mode = ssl.CERT_OPTIONAL if client_optional else ssl.CERT_REQUIRED
     if cert:

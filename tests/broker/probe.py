@@ -109,6 +109,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "auth": {"proxyRoles": "proxy", "superUserRoles": "admin", "authenticationRefreshCheckSeconds": 5},
     "nocreate": {"allowAutoTopicCreation": False, "allowAutoSubscriptionCreation": False},
     "haproxy": {"haProxyProtocolEnabled": True},
+    "lookups": {"maxConcurrentLookupRequest": 1},
 }
 """Setting of a row -> lines of standalone.conf. "auth" also has tokens."""
 

@@ -55,14 +55,14 @@ class RealTarget(Target):
 
 
 class EmbeddedTarget(Target):
-    """An embedded broker of its own, in the same event loop."""
+    """An embedded broker of its own, in the same event loop; `more` are other lines of standalone.conf."""
 
     embedded = True
 
-    def __init__(self, setting: str) -> None:
+    def __init__(self, setting: str, **more: object) -> None:
         super().__init__()
         self.setting = setting
-        settings, keys = dict(SETTINGS[setting]), Keys()
+        settings, keys = {**SETTINGS[setting], **more}, Keys()
         self.tokens = {}
         if setting == "auth":
             self._key = secrets.token_bytes(32)

@@ -437,6 +437,17 @@ def test_clients_have_to_show_a_certificate(tmp_path: Path) -> None:
     assert own(directory).verify_mode == ssl.CERT_NONE
 
 
+def test_protocols(tmp_path: Path) -> None:
+    def context(*protocols: str) -> ssl.SSLContext:
+        return server_context(None, None, ca_directory=tmp_path, names=(), protocols=protocols)
+
+    only, both = context("TLSv1.3"), context("TLSv1.3", "TLSv1.2")
+    assert (only.minimum_version, only.maximum_version) == (ssl.TLSVersion.TLSv1_3,) * 2
+    assert (both.minimum_version, both.maximum_version) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+    with pytest.raises(SettingsError, match="TLS protocols SSLv3: known are"):
+        context("SSLv3")
+
+
 def test_a_ca_of_clients_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"none\.pem: No such file"):
         own(tmp_path, client_ca=str(tmp_path / "none.pem"))

@@ -124,14 +124,19 @@ async def delete(request: Request) -> Answer:
     parents = request.namespaces.partitioned_topics(name)
     if not forced and any(not each.is_system for each in [*topics, *parents]):
         raise Problem(409, "Cannot delete non empty namespace")
-    for each in parents:
+    await remove(request, name)
+    return await request.done()
+
+
+async def remove(request: Request, name: str) -> None:
+    """Delete a namespace with everything in it."""
+    for each in request.namespaces.partitioned_topics(name):
         await request.cluster.delete_partitioned(each)
-    for each in topics:
+    for each in topics_of(request.cluster, name):
         if request.cluster.exists(each):
             await request.cluster.delete_topic(each)
     await request.cluster.unload(name)
     request.namespaces.delete(name)
-    return await request.done()
 
 
 async def delete_bundle(request: Request) -> Answer:

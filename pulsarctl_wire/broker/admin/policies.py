@@ -309,6 +309,9 @@ def _changing(policy: Policy, path: str, put: Any, remove: Any) -> list[Route]:
 
 def topic_of(request: Request) -> TopicName:
     """The topic in the path, which may have policies of its own. Raises Problem."""
+    if not request.cluster.settings.topicLevelPoliciesEnabled:
+        text = "Topic level policies is disabled, to enable the topic level policy and retry."
+        raise Problem(405, text)
     name = request.known_topic()
     if name.partition >= 0 and request.namespaces.partitions(name.parent):
         raise Problem(412, "Not allowed to set/get topic policy for a partition")

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import Answer, Problem, Request, Route
+from pulsarctl_wire.broker.admin.namespaces import remove
 from pulsarctl_wire.broker.names import is_entity
 
 # -- clusters
@@ -149,10 +150,16 @@ async def update_tenant(request: Request) -> Answer:
 
 
 async def delete_tenant(request: Request) -> Answer:
-    """Delete a tenant that has no namespaces."""
+    """Delete a tenant that has no namespaces, or by force with all of them."""
     _tenant(request, "Tenant doesn't exist")
     prefix = request.named["tenant"] + "/"
-    if any(name.startswith(prefix) for name in request.namespaces.namespaces):
+    there = [name for name in request.namespaces.namespaces if name.startswith(prefix)]
+    if request.flag("force"):
+        if not request.cluster.settings.forceDeleteTenantAllowed:
+            raise Problem(405, "Broker doesn't allow forced deletion of tenants")
+        for name in there:
+            await remove(request, name)
+    elif there:
         raise Problem(409, "The tenant still has active namespaces")
     request.broker.journal.delete("tenants", request.named["tenant"])
     return await request.done()

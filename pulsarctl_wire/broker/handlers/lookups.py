@@ -30,6 +30,8 @@ def lookup(connection: Connection, body: Any, frame: Frame) -> None:
     answer: dict[str, Any]
     try:
         name = topic_of(connection, body.topic)
+        if connection.cluster.owner(name) is None:
+            connection.broker.admit_lookup()
         connection.identity.check_tenant(
             name.namespace, "Exception occurred while trying to authorize lookup"
         )
@@ -81,6 +83,7 @@ def partitioned_metadata(connection: Connection, body: Any, frame: Frame) -> Non
     answer: dict[str, Any]
     try:
         name = topic_of(connection, body.topic)
+        connection.broker.admit_lookup()
         text = f"Tenant or namespace or topic does not exist: {name.namespace}"
         connection.identity.check_tenant(name.namespace, text, "TopicNotFound")
         connection.identity.authorize("Get Partition Metadata", name, "produce", "consume")
@@ -115,6 +118,7 @@ def _partitions(connection: Connection, name: TopicName, *, create: bool) -> int
 def get_topics(connection: Connection, body: Any, frame: Frame) -> None:
     """GET_TOPICS_OF_NAMESPACE."""
     namespace = _namespace(connection, body.namespace)
+    connection.broker.admit_lookup()
     text = "Exception occurred while trying to authorize GetTopicsOfNamespace"
     connection.identity.check_tenant(namespace, text)
     connection.identity.authorize_list(namespace, "Client is not authorized to GetTopicsOfNamespace")

@@ -95,3 +95,14 @@ async def two_producers(broker: Target) -> None:
     for name in ("p", "q"):
         assert await stored(await broker.producing(topic, producer_name=name), 0)
     await received(broker, topic, 2)
+
+
+@case("dedup/signed_ids")
+async def signed_ids(broker: Target) -> None:
+    topic = broker.topic()
+    probe = await broker.producing(topic, producer_name="p")
+    assert await stored(probe, 5)
+    assert not await stored(probe, 2**64 - 1)
+    assert await stored(probe, 2**63 - 1)
+    await probe.request("CLOSE_PRODUCER", "SUCCESS", producer_id=1)
+    assert (await probe.producer(topic, producer_name="p")).last_sequence_id == 2**63 - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.probe import Target, case, host_and_port
+from broker.probe import Target, case, frame, host_and_port
 
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 
@@ -76,3 +76,16 @@ async def domain_in_capitals(broker: Target) -> None:
     probe = await broker.producing(f"PERSISTENT://{topic}")
     body = await probe.listing(namespace=topic.rpartition("/")[0])
     assert list(body.topics) == [f"persistent://{topic}"]
+
+
+@case("lookup/too_many")
+async def too_many(broker: Target) -> None:
+    probe = await broker.connected()
+    name, fields = "GET_TOPICS_OF_NAMESPACE", {"namespace": "public/default"}
+    probe.send(b"".join(frame(name, request_id=number, **fields) for number in range(20)))
+    answers = [await probe.next() for _ in range(20)]
+    refused = [each.body for each in answers if each.command == "ERROR"]
+    assert 0 < len(refused) < 20
+    assert {each.error for each in refused} == {ServerError.TooManyRequests}
+    assert {each.message for each in refused} == {"Failed due to too many pending lookup requests"}
+    await probe.listing()
