@@ -81,6 +81,10 @@ class AsyncBroker:
         """Give a topic's bundle to another broker of a cluster; its clients are told."""
         await self.ask("move", topic=topic, broker=broker)
 
+    async def migrate(self, topic: str, service_url: str = "", service_url_tls: str = "") -> None:
+        """Tell the clients of a topic that it has moved to another cluster, at these URLs."""
+        await self.ask("migrate", topic=topic, service_url=service_url, service_url_tls=service_url_tls)
+
     async def kill_broker(self, broker: int) -> None:
         """Have a broker of a cluster die: its connections end, and others take its topics."""
         await self.ask("kill", broker=broker)
@@ -324,6 +328,7 @@ class Broker:
     terminate = _blocking(AsyncBroker.terminate)
     cut = _blocking(AsyncBroker.cut)
     move = _blocking(AsyncBroker.move)
+    migrate = _blocking(AsyncBroker.migrate)
     kill_broker = _blocking(AsyncBroker.kill_broker)
     start_broker = _blocking(AsyncBroker.start_broker)
     add_fault = _blocking(AsyncBroker.add_fault)

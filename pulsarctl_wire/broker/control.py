@@ -8,6 +8,7 @@
     {"do": "terminate", "topic": "t"}   {"last": [LEDGER, ENTRY]}
     {"do": "cut", "connection": 3}      {"connections": 1}: it ends without a word; without a number, all do
     {"do": "move", "topic": "t", "broker": 1}   {}: broker 1 owns the topic's bundle from now on
+    {"do": "migrate", "topic": "t", "service_url": "pulsar://…"}   {}: clients are told that it moved
     {"do": "kill", "broker": 1}         {}: it is gone at once
     {"do": "start", "broker": 1}        {}: it is there again, at the same ports
     {"do": "fault-add", …}              and others that are about faults (net/control.py)
@@ -133,6 +134,21 @@ async def _move(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
+async def _migrate(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    urls = str(asked.get("service_url") or ""), str(asked.get("service_url_tls") or "")
+    for url, scheme in zip(urls, ("pulsar://", "pulsar+ssl://"), strict=True):
+        if url and not url.startswith(scheme):
+            raise SettingsError(f"{url[:200]}: it must begin with {scheme}")
+    if not any(urls):
+        raise SettingsError("give service_url or service_url_tls, where the topic has moved to")
+
+    async def migrate() -> None:
+        (await _topic(server, asked)).migrate(*urls)
+
+    await server.run(migrate())
+    return {}
+
+
 async def _kill(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
     broker = _broker(server, asked.get("broker"))
     if sum(each.alive for each in server.cluster.brokers) == 1:
@@ -177,6 +193,7 @@ _REQUESTS: Final[dict[str, Callable[["Server", Mapping[str, Any]], Awaitable[dic
     "terminate": _terminate,
     "cut": _cut,
     "move": _move,
+    "migrate": _migrate,
     "kill": _kill,
     "start": _start,
     **dict.fromkeys(FAULT_REQUESTS, _faults),

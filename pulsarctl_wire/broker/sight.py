@@ -80,6 +80,7 @@ def _topic(topic: "AnyTopic") -> dict[str, Any]:
         "messages_in": topic.messages_in,
         "bytes_in": topic.bytes_in,
         "terminated": topic.terminated,
+        "migrated": topic.migrated and list(topic.migrated),
         "epoch": topic.epoch,
         "schema": schema and {"type": Schema.Type.Name(schema.schema.type), "version": schema.number},  # type: ignore[arg-type]
         "producers": [_producer(each, topic) for each in topic.producers.values()],

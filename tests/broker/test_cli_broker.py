@@ -344,6 +344,9 @@ def test_ctl_kills_and_starts_brokers() -> None:
         with RawClient(second) as client:
             assert client.lookup("t") == second
             assert client.produce("t", b"a", b"b")
+        assert broker.ctl("migrate", "t", "pulsar+ssl://a:1", "pulsar://b:2").returncode == 0
+        (topic,) = json.loads(broker.ctl("state").stdout)["brokers"][1]["topics"].values()
+        assert topic["migrated"] == ["pulsar://b:2", "pulsar+ssl://a:1"]
         assert broker.ctl("compact", "t").returncode == broker.ctl("housekeeping").returncode == 0
 
 

@@ -222,6 +222,30 @@ def test_a_bundle_moves_and_a_broker_dies() -> None:
             broker.kill_broker(0)
 
 
+def test_a_topic_moves_to_another_cluster() -> None:
+    with Broker() as broker, Broker() as other:
+        with RawClient(broker.service_url) as client:
+            client.produce("t", b"a")
+            client.subscribe("t")
+            broker.migrate("t", other.service_url, "pulsar+ssl://other:6651")
+            moved = client.expect("TOPIC_MIGRATED")
+            assert (moved.brokerServiceUrl, moved.brokerServiceUrlTls) == (
+                other.service_url,
+                "pulsar+ssl://other:6651",
+            )
+            assert (moved.resource_id, moved.resource_type) == (1, moved.Producer)
+            assert client.expect("CLOSE_PRODUCER").producer_id == 1
+            client.send("FLOW", consumer_id=1, messagePermits=1)
+            assert client.message() == b"a"
+            client.send("ACK", consumer_id=1, ack_type=0, message_id=[{"ledgerId": 0, "entryId": 0}])
+            assert client.expect("TOPIC_MIGRATED").resource_type == moved.Consumer
+            assert client.expect("CLOSE_CONSUMER").consumer_id == 1
+        with pytest.raises(SettingsError, match="http://x: it must begin with pulsar://"):
+            broker.migrate("t", "http://x")
+        with pytest.raises(SettingsError, match="give service_url or service_url_tls"):
+            broker.migrate("t")
+
+
 def test_a_broker_that_died_comes_back() -> None:
     with Broker(brokers=2, tls=True) as broker:
         urls = [broker.state()["brokers"][1][each] for each in ("service_url", "http_url")]

@@ -90,6 +90,20 @@ def move(of: Topic, to: Broker, running: RunningBroker) -> None:
     running.ask("move", topic=of.topic, broker=to.broker)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OtherCluster:
+    """Where another cluster is."""
+
+    urls: list[str] = argument("URL...", "Its service URLs: pulsar://HOST:PORT, pulsar+ssl://HOST:PORT.")
+
+
+def migrate(of: Topic, to: OtherCluster, running: RunningBroker) -> None:
+    """Tell the clients of a topic that it has moved to another cluster."""
+    tls = [url for url in to.urls if url.startswith("pulsar+ssl:")]
+    plain = [url for url in to.urls if url not in tls]
+    running.ask("migrate", topic=of.topic, service_url=",".join(plain), service_url_tls=",".join(tls))
+
+
 def kill(which: Broker, running: RunningBroker) -> None:
     """Have a broker of the cluster die: its connections end, and others take its topics."""
     running.ask("kill", broker=which.broker)
@@ -100,6 +114,6 @@ def start(which: Broker, running: RunningBroker) -> None:
     running.ask("start", broker=which.broker)
 
 
-for _command in (state, advance, housekeeping, compact, unload, terminate, cut, move, kill, start):
+for _command in (state, advance, housekeeping, compact, unload, terminate, cut, move, migrate, kill, start):
     app.command(_command.__name__, cls=Command)(takes(_command))
 app.add_typer(fault.commands(RunningBroker), name="fault")
