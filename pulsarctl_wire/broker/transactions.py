@@ -168,7 +168,10 @@ class Coordinators:
         return self.get(txn)
 
     async def add(self, txn: Id, topics: Iterable[str], subscriptions: Iterable[tuple[str, str]]) -> None:
-        """The transaction will touch these topics and subscriptions (topic, name). Raises Refused."""
+        """The transaction will touch these topics and subscriptions (topic, name), as clients name them.
+
+        Raises Refused.
+        """
         row = self.get_open(txn)
         for known, new in ((row["topics"], topics), (row["subscriptions"], map(list, subscriptions))):
             known += [each for each in new if each not in known]

@@ -9,13 +9,15 @@ from typing import Final
 from pulsarctl_wire.broker.admin.base import Request
 
 _FREE: Final = ("/metrics", "/metrics/", "/admin/v2/brokers/version", "/admin/v2/brokers/ready")
+_TRANSACTIONS: Final = "/admin/v3/transactions"
+_FREE_BELOW: Final = (f"{_TRANSACTIONS}/coordinators", f"{_TRANSACTIONS}/transactionMetadata/")
 _ONLY_SUPERUSERS: Final = ("/admin/v2/tenants/", "/admin/v2/clusters/", "/admin/v2/brokers")
 
 
 def is_allowed(request: Request, method: str, path: str, role: str) -> bool:
     """Whether a role may make a request. Raises InvalidName."""
     access, named = request.cluster.access, request.named
-    if access.is_super(role) or path in _FREE:
+    if access.is_super(role) or path in _FREE or path.startswith(_FREE_BELOW):
         return True
     if path.startswith(_ONLY_SUPERUSERS) or "tenant" not in named:
         return False

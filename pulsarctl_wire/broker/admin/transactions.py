@@ -1,8 +1,10 @@
 """Transactions in the admin API (v3)."""
 
+from contextlib import suppress
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import MOST_LONG, Answer, Problem, Request, Route
+from pulsarctl_wire.broker.names import InvalidName
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.transactions import COORDINATORS, Id, key_of
 
@@ -28,7 +30,7 @@ async def metadata(request: Request) -> Answer:
         raise Problem(404, str(refused)) from None
     acked: dict[str, dict[str, Any]] = {}
     for topic, subscription in row["subscriptions"]:
-        acked.setdefault(topic, {})[subscription] = {"cumulativeAckPosition": None}
+        acked.setdefault(topic, {})[subscription] = {}
     return Answer(
         200,
         {
@@ -36,12 +38,22 @@ async def metadata(request: Request) -> Answer:
             "status": "OPEN",
             "openTimestamp": row["opened"],
             "timeoutAt": row["ttl"],
-            "producedPartitions": {
-                topic: {"startPosition": None, "aborted": False} for topic in row["topics"]
-            },
+            "producedPartitions": {name: await _produced(request, name, txn) for name in row["topics"]},
             "ackedPartitions": acked,
         },
     )
+
+
+async def _produced(request: Request, name: str, txn: Id) -> dict[str, Any]:
+    """A topic, named by a client, that a transaction may have messages in."""
+    told: dict[str, Any] = {"aborted": False}
+    with suppress(InvalidName):
+        topic = await request.cluster.loaded(name)
+        row = topic and topic.journal.table(f"txn-open/{topic.log.number}").get(key_of(txn))
+        if topic and row:
+            ledger, entry = topic.log.position(row["first"])
+            told["startPosition"] = f"{ledger}:{entry}"
+    return told
 
 
 async def coordinators(request: Request) -> Answer:

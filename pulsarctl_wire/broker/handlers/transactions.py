@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from pulsarctl_wire.broker.connection import Connection, Waiting
-from pulsarctl_wire.broker.names import InvalidName, parse_topic
+from pulsarctl_wire.broker.names import parse_topic
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.transactions import ASSIGN
 from pulsarctl_wire.wire.commands import command_name
@@ -78,19 +78,11 @@ def _changing(connection: Connection, frame: Frame, body: Any, change: Waiting) 
     return answer()
 
 
-def _full(topic: str) -> str:
-    """The full name of a topic; an invalid one is taken as it is, and found wrong by END_TXN."""
-    try:
-        return parse_topic(topic).full
-    except InvalidName:
-        return topic
-
-
 def add_partition(connection: Connection, body: Any, frame: Frame) -> Waiting:
     """ADD_PARTITION_TO_TXN."""
     _check_on(connection)
     txn = body.txnid_most_bits, body.txnid_least_bits
-    topics = [_full(connection.text(each)) for each in body.partitions]
+    topics = [connection.text(each) for each in body.partitions]
     return _changing(connection, frame, body, connection.cluster.transactions.add(txn, topics, ()))
 
 
@@ -98,9 +90,7 @@ def add_subscription(connection: Connection, body: Any, frame: Frame) -> Waiting
     """ADD_SUBSCRIPTION_TO_TXN."""
     _check_on(connection)
     txn = body.txnid_most_bits, body.txnid_least_bits
-    pairs = [
-        (_full(connection.text(each.topic)), connection.text(each.subscription)) for each in body.subscription
-    ]
+    pairs = [(connection.text(each.topic), connection.text(each.subscription)) for each in body.subscription]
     return _changing(connection, frame, body, connection.cluster.transactions.add(txn, (), pairs))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.admin.calls import call, refused
-from broker.cases.txn import begun, end
+from broker.cases.txn import begun, end, stored
 from broker.probe import Target
 
 V3 = "/admin/v3/transactions"
@@ -22,6 +22,28 @@ async def metadata(broker: Target) -> None:
     await end(probe, "COMMIT", txn)
     await broker.settle(0.5)
     await refused(broker, 404, "", "GET", f"{V3}/transactionMetadata/{most}/{least}")
+
+
+@call("transactions/what was touched, as clients name it", setting="txn")
+async def touched(broker: Target) -> None:
+    topic = broker.topic()
+    probe = await broker.subscribed(topic)
+    txn = await begun(broker, probe)
+    short = topic.rpartition("/")[2]
+    answer = "ADD_PARTITION_TO_TXN_RESPONSE"
+    await probe.request("ADD_PARTITION_TO_TXN", answer, partitions=[short, topic], **txn)
+    pairs = [{"topic": name, "subscription": "s"} for name in (short, topic)]
+    answer = "ADD_SUBSCRIPTION_TO_TXN_RESPONSE"
+    await probe.request("ADD_SUBSCRIPTION_TO_TXN", answer, subscription=pairs, **txn)
+    path = f"{V3}/transactionMetadata/{txn['txnid_most_bits']}/{txn['txnid_least_bits']}"
+    told = await broker.rest("GET", path)
+    assert told["producedPartitions"] == {short: {"aborted": False}, topic: {"aborted": False}}
+    assert told["ackedPartitions"] == {short: {"s": {}}, topic: {"s": {}}}
+    message_id = await stored(broker, probe, topic, txn)
+    start = f"{message_id.ledgerId}:{message_id.entryId}"
+    told = await broker.rest("GET", path)
+    assert told["producedPartitions"][short] == {"startPosition": start, "aborted": False}
+    await end(probe, "COMMIT", txn)
 
 
 @call("transactions/switched off")

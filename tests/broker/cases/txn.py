@@ -69,15 +69,18 @@ async def end(probe: Probe, action: str, txn: dict[str, int]) -> None:
     await succeeds(probe, "END_TXN", txn_action=TxnAction.Value(action), **txn)
 
 
-async def stored(broker: Target, probe: Probe, topic: str, txn: dict[str, int]) -> None:
-    """PRODUCER, and SEND in a transaction; again if the topic was closed, as it does not load yet."""
+async def stored(broker: Target, probe: Probe, topic: str, txn: dict[str, int]) -> Any:
+    """PRODUCER, and SEND in a transaction; again if the topic was closed, as it does not load yet.
+
+    The id of the message.
+    """
     of_metadata = {f"meta_{key}": value for key, value in txn.items()}
     for _ in range(TRIES):
         await probe.producer(topic)
         probe.publish(payload=b"in", **txn, **of_metadata)
         answer = await probe.next()
         if answer.command == "SEND_RECEIPT":
-            return
+            return answer.body.message_id
         assert answer.command == "CLOSE_PRODUCER", answer.base
         await broker.advance(0.2)
     raise AssertionError("the topic does not load")
