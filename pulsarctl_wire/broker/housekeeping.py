@@ -1,4 +1,4 @@
-"""What a broker does to its topics from time to time: expiry, retention, quotas, deleting the unused."""
+"""What a broker does to topics from time to time: expiry, quotas, compaction, retention, deletion."""
 
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +32,15 @@ async def expire(broker: "Broker") -> None:
             index = await topic.index_at(topic.scheduler.time_ms - ttl * 1000)
             for subscription in topic.subscriptions.values():
                 subscription.expire(index)
+
+
+async def compact(broker: "Broker") -> None:
+    """Compact topics that have got much since they were compacted."""
+    for topic in _topics(broker):
+        default = topic.settings.brokerServiceCompactionThresholdInBytes
+        most = policies.limit(topic, "compaction threshold", default)
+        if most > 0 and topic.log.size_from(topic.compaction_cursor().mark) > most:
+            await topic.compaction.run()
 
 
 async def trim(broker: "Broker") -> None:
@@ -129,12 +138,21 @@ def _period(settings: "Settings", check: Check) -> float:
         return settings.retentionCheckIntervalInSeconds
     if check is check_quotas:
         return settings.backlogQuotaCheckIntervalInSeconds
+    if check is compact:
+        return settings.brokerServiceCompactionMonitorIntervalInSeconds
     if check is forget_producers:
         return settings.brokerDeduplicationProducerInactivityTimeoutMinutes * 20  # a third of it
     return settings.brokerDeleteInactiveTopicsFrequencySeconds
 
 
-CHECKS: Final[tuple[Check, ...]] = (expire, check_quotas, trim, delete_unused, forget_producers)
+CHECKS: Final[tuple[Check, ...]] = (
+    expire,
+    check_quotas,
+    compact,
+    trim,
+    delete_unused,
+    forget_producers,
+)
 
 
 async def run(broker: "Broker") -> None:

@@ -50,6 +50,8 @@ class Settings:
     brokerMaxConnectionsPerIp: int = 0
     brokerPublisherThrottlingMaxByteRate: int = 0
     brokerPublisherThrottlingMaxMessageRate: int = 0
+    brokerServiceCompactionMonitorIntervalInSeconds: int = 60
+    brokerServiceCompactionThresholdInBytes: int = 0
     brokerServicePort: int | None = 6650
     brokerServicePortTls: int | None = None
     clusterName: str = "standalone"

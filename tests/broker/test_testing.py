@@ -130,6 +130,27 @@ def test_topics_and_connections() -> None:
             broker.ask("nonsense")
 
 
+def test_a_topic_is_compacted_when_it_is_large_enough() -> None:
+    with Broker(settings={"brokerServiceCompactionThresholdInBytes": 1000}) as broker:
+        with RawClient(broker.service_url) as client:
+            client.subscribe("t")
+            client.produce("t")
+            for size, last in ((800, None), (400, [0, 1])):
+                sequence = 0 if last is None else 1
+                client.socket.sendall(sent(sequence, bytes(size), meta_partition_key="k"))
+                client.expect("SEND_RECEIPT")
+                broker.housekeeping()
+                (topic,) = broker.state()["brokers"][0]["topics"].values()
+                assert topic["compacted_until"] == last
+            broker.unload("t")
+        with RawClient(broker.service_url) as client:
+            client.lookup("t")
+            fields = subscription("t", subscription="r", durable=False, read_compacted=True)
+            client.request("SUBSCRIBE", "SUCCESS", **fields)
+            client.send("FLOW", consumer_id=1, messagePermits=10)
+            assert client.message() == bytes(400)
+
+
 def test_the_state_of_subscriptions() -> None:
     with Broker() as broker, RawClient(broker.service_url) as client:
         client.lookup("t")
