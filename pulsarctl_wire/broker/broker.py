@@ -39,6 +39,7 @@ class Broker:
         self._names = 0
         self._run = self.journal.next_number("run")
         self.rates = Rates(self)
+        self.dispatch_limiter = Limiter(self.scheduler)
         self.alive = True
         interceptors = ",".join(self.settings.brokerEntryMetadataInterceptors)
         self.adds_timestamp = "AppendBrokerTimestamp" in interceptors

@@ -63,6 +63,12 @@ class Compaction:
 
         self._topic.journal.read(base + index, base + self.horizon, READ_BYTES, done)
 
+    async def last_entry(self) -> Entry | None:
+        """The last entry of the copy; None if it has none."""
+        found: list[Entry] = []
+        await self._entries(self.horizon, lambda entry: found.__setitem__(slice(None), [entry]))
+        return found[0] if found else None
+
     async def _entries(self, stop: int, use: Callable[[Entry], None]) -> None:
         """Call `use` with each entry before `stop`: those of the copy, then those of the topic."""
         log, scheduler = self._topic.log, self._topic.scheduler
@@ -194,7 +200,7 @@ def _thinned(entry: Entry, metadata: MessageMetadata, stays: list[bool]) -> byte
     pieces = []
     for (single, payload), kept in zip(_singles(entry, metadata), stays, strict=False):
         if not kept:
-            single.payload_size, single.compacted_out, payload = 0, True, b""
+            single, payload = SingleMessageMetadata(payload_size=0, compacted_out=True), b""
         head = single.SerializeToString()
         pieces += [struct.pack(">I", len(head)), head, payload]
     own = MessageMetadata()

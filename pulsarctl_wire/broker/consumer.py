@@ -19,6 +19,10 @@ INDIVIDUAL: Final = frozenset({SHARED, KEY_SHARED})
 """Subscription types whose messages are acknowledged one by one."""
 
 
+_LASTING: Final = 0.9
+"""How much of the average of messages in entries remains when more come."""
+
+
 def int32(number: int) -> int:
     """A number as Java's int holds it, which wraps around."""
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
@@ -50,7 +54,10 @@ class Consumer:
         """Whether its messages have its epoch."""
         self.since_ms = connection.scheduler.time_ms
         self.permits = 0
+        self._held_permits = 0  # given while it was blocked
         self.unacked = 0
+        self.messages_per_entry = 0.0
+        """Of those it got lately."""
         self.blocked = False
         self.closed = False
         self.pending: dict[int, tuple[int, int]] = {}
@@ -78,6 +85,26 @@ class Consumer:
         return min(self.permits, left)
 
     # -- delivery
+
+    def got(self, messages: int, entries: int) -> None:
+        """It got entries together, with so many messages."""
+        each = messages / entries
+        before = self.messages_per_entry
+        self.messages_per_entry = before * _LASTING + each * (1 - _LASTING) if before else each
+
+    def flow(self, permits: int) -> None:
+        """More permits, counted as Java's int does; while it is blocked, they do not count yet."""
+        if self.blocked:
+            self._held_permits = int32(self._held_permits + permits)
+        else:
+            self.permits = int32(self.permits + permits)
+        self.last_flow_ms = self.connection.scheduler.time_ms
+        self.subscription.flow(self)
+
+    def unblock(self) -> None:
+        """It may get messages again; permits that were given meanwhile count now."""
+        self.blocked = False
+        self.permits, self._held_permits = int32(self.permits + self._held_permits), 0
 
     def deliver(self, entry: Entry, position: Position, redelivered: int, slot: int = 0) -> None:
         """Send it an entry; `redelivered` is how often it was redelivered, `slot` that of its key."""
@@ -114,7 +141,7 @@ class Consumer:
         else:
             del self.pending[index]
         if self.blocked and self.unacked <= self._most_unacked // 2:
-            self.blocked = False
+            self.unblock()
             self.subscription.flow(self)
         return slot if gone == count else None
 
@@ -122,7 +149,7 @@ class Consumer:
         """Nothing is pending any more."""
         self.pending.clear()
         self._count(-self.unacked)
-        self.blocked = False
+        self.unblock()
 
     def _count(self, messages: int) -> None:
         self.unacked += messages

@@ -179,19 +179,25 @@ class ManyActive(Dispatcher):
         for index in list(consumer.pending) if indexes is None else indexes:
             slot = consumer.settle(index)
             if slot is not None:
-                self.redelivered[index] = self.redelivered.get(index, 0) + 1
+                self._count_again(index)
                 self.put_back(index)
                 self.settled(consumer, slot)
         if indexes is None:
             consumer.give_back()
+        elif indexes:
+            consumer.unblock()
 
     def deliver_again(self, indexes: list[int]) -> None:
         """Deliver those entries again that were passed over, and are not pending at any consumer."""
         for index in indexes:
             if index >= self.read_at or any(index in each.pending for each in self.consumers):
                 continue
-            self.redelivered[index] = self.redelivered.get(index, 0) + 1
+            self._count_again(index)
             self.put_back(index)
+
+    def _count_again(self, index: int) -> None:
+        if self.topic.settings.subscriptionRedeliveryTrackerEnabled:
+            self.redelivered[index] = self.redelivered.get(index, 0) + 1
 
     def is_delayed(self, entry: Entry) -> bool:
         """Whether it is not to be delivered yet: then it will be put back when it is time."""

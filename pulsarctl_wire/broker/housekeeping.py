@@ -80,11 +80,9 @@ async def _evict(topic: PersistentTopic, quota: Quota) -> None:
         subscription.expire(index)
 
 
-async def delete_unused(broker: "Broker") -> None:
-    """Delete topics that nobody uses, and subscriptions without consumers, after their time."""
-    for topic in list(broker.topics.values()):
-        if not isinstance(topic, PersistentTopic) or topic.closed:
-            continue
+async def expire_subscriptions(broker: "Broker") -> None:
+    """Delete subscriptions that have had no consumer for too long."""
+    for topic in _topics(broker):
         now = topic.scheduler.time_ms
         minutes = policies.limit(
             topic, "subscription expiration", topic.settings.subscriptionExpirationTimeMinutes
@@ -92,7 +90,12 @@ async def delete_unused(broker: "Broker") -> None:
         for subscription in list(topic.subscriptions.values()) if minutes > 0 else ():
             if not subscription.consumers and now - subscription.cursor.last_active_ms > minutes * 60_000:
                 await subscription.delete(asked_by=None, force=False)
-        if _is_unused(topic, now):
+
+
+async def delete_unused(broker: "Broker") -> None:
+    """Delete topics that nobody uses, after their time."""
+    for topic in _topics(broker):
+        if not topic.closed and _is_unused(topic, topic.scheduler.time_ms):
             await broker.delete(topic)
             await _delete_parent(broker, topic.name.parent)
 
@@ -142,6 +145,8 @@ def _period(settings: "Settings", check: Check) -> float:
         return settings.brokerServiceCompactionMonitorIntervalInSeconds
     if check is forget_producers:
         return settings.brokerDeduplicationProducerInactivityTimeoutMinutes * 20  # a third of it
+    if check is expire_subscriptions:
+        return settings.subscriptionExpiryCheckIntervalInMinutes * 60
     return settings.brokerDeleteInactiveTopicsFrequencySeconds
 
 
@@ -150,6 +155,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_quotas,
     compact,
     trim,
+    expire_subscriptions,
     delete_unused,
     forget_producers,
 )

@@ -25,17 +25,22 @@ _NAMES: Final[dict[str, tuple[str, str]]] = {
     "max message size": ("maxMessageSize", ""),
     "max producers": ("maxProducerPerTopic", "max_producers_per_topic"),
     "max subscriptions": ("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
+    "max unacked of subscription": (
+        *("maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription"),
+    ),
     "max unacked": ("maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer"),
     "publish rate": ("publishRate", "publishMaxMessageRate"),
     "retention": ("retentionPolicies", "retention_policies"),
     "schema compatibility": ("schemaCompatibilityStrategy", "schema_compatibility_strategy"),
     "schema updates": ("", "is_allow_auto_update_schema"),
     "schema validation": ("schemaValidationEnforced", "schema_validation_enforced"),
+    "subscribe rate": ("subscribeRate", "clusterSubscribeRate"),
+    "subscription types": ("subscriptionTypesEnabled", "subscription_types_enabled"),
     "subscription dispatch rate": ("subscriptionDispatchRate", "subscriptionDispatchRate"),
     "subscription expiration": ("", "subscription_expiration_time_minutes"),
     "ttl": ("messageTTLInSeconds", "message_ttl_in_seconds"),
 }
-_BY_CLUSTER: Final = {"publish rate", "dispatch rate", "subscription dispatch rate"}
+_BY_CLUSTER: Final = {"publish rate", "dispatch rate", "subscribe rate", "subscription dispatch rate"}
 """Policies that a namespace has for each cluster."""
 
 
@@ -104,10 +109,11 @@ def quotas(topic: "Topic") -> list[Quota]:
 
 
 class Rate(NamedTuple):
-    """Messages and bytes a second; 0 or less: no limit."""
+    """Messages and bytes a second; 0 or less: no limit. As many as in `period` seconds may come at once."""
 
     messages: float
     bytes: float
+    period: float = 1
 
 
 class SendRules(NamedTuple):
@@ -184,6 +190,7 @@ def dispatch_rate(topic: "Topic", what: str, settings: Settings) -> Rate:
         return Rate(
             found.get("dispatchThrottlingRateInMsg", -1) / period,
             found.get("dispatchThrottlingRateInByte", -1) / period,
+            period,
         )
     if what == "dispatch rate":
         return Rate(
@@ -196,7 +203,7 @@ def dispatch_rate(topic: "Topic", what: str, settings: Settings) -> Rate:
 
 
 class Limiter:
-    """Measures how far something is beyond its rate; a second's worth may come at once."""
+    """Measures how far something is beyond its rate."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -208,10 +215,11 @@ class Limiter:
         """So much has passed. Returns for how many seconds nothing more may pass."""
         seconds, self._at = (self._scheduler.ticks - self._at) / 1e9, self._scheduler.ticks
         wait = 0.0
-        for which, (most, taken) in enumerate(zip(rate, (messages, size), strict=True)):
+        for which, (most, taken) in enumerate(zip(rate[:2], (messages, size), strict=True)):
             if most <= 0:
                 continue
-            left = most if self._full else min(self._left[which] + seconds * most, most)
+            once = most * rate.period
+            left = once if self._full else min(self._left[which] + seconds * most, once)
             self._left[which] = left - taken
             wait = max(wait, -self._left[which] / most)
         self._full = False

@@ -171,19 +171,17 @@ class Sticky(_Ranges):
         ranges = [(each.start, each.end) for each in consumer.key_shared.hashRanges]
         if not ranges:
             raise Refused("ConsumerAssignError", "Ranges for KeyShared policy must not be empty.")
-        for start, end in ranges:
-            if start > end or start < 0 or end >= _SLOTS:
+        for (start, end), (after, last) in pairwise([*sorted(ranges), (1 << 31, 1 << 31)]):
+            if start > end:
                 text = f"Fixed hash range start > end for range: [{start},{end}]"
                 raise Refused("ConsumerAssignError", text)
-        wanted = sorted(ranges)
-        for (_, end), (start, _) in pairwise(wanted):
-            if start <= end:
-                raise Refused("ConsumerAssignError", "Ranges for KeyShared policy with overlap.")
+            if after <= end:
+                text = f"Consumer's own ranges conflict: [{start},{end}] overlaps with [{after},{last}]"
+                raise Refused("ConsumerAssignError", text)
         for start, end in ranges:
             for low, high, other in self._ranges:
                 if start <= high and low <= end:
-                    text = f"Range conflict with consumer {other.name}: [{low},{high}]"
-                    raise Refused("ConsumerAssignError", text)
+                    raise Refused("ConsumerAssignError", f"Range conflict with consumer {other.name}")
         self._ranges += [(start, end, consumer) for start, end in ranges]
 
     def remove(self, consumer: Consumer) -> None:

@@ -219,18 +219,4 @@ zooKeeperOperationTimeoutSeconds zookeeperServers zookeeperSessionExpiredPolicy
 zooKeeperSessionTimeoutMillis
 """
 
-_AHEAD: Final = """
-activeConsumerFailoverConsistentHashing delayedDeliveryFixedDelayDetectionLookahead
-dispatcherMaxReadSizeBytes dispatchThrottlingOnNonBacklogConsumerEnabled dispatchThrottlingRateInByte
-dispatchThrottlingRateInMsg maxSameAddressConsumersPerTopic maxUnackedMessagesPerBroker
-maxUnackedMessagesPerSubscriptionOnBrokerBlocked preciseDispatcherFlowControl
-preciseTimeBasedBacklogQuotaCheck strictlyVerifySubscriptionName subscribeRatePeriodPerConsumerInSecond
-subscribeThrottlingRatePerConsumer subscriptionExpiryCheckIntervalInMinutes
-subscriptionRedeliveryTrackerEnabled subscriptionTypesEnabled transactionBufferSnapshotMaxTransactionCount
-transactionBufferSnapshotMinTimeInMillis
-"""
-
-AHEAD: Final = frozenset(_AHEAD.split())
-"""Fields of `Settings` that nothing reads yet. Whoever uses one removes it here."""
-
 NAMES: Final = frozenset(_NAMES.split())

@@ -12,7 +12,7 @@ from pulsarctl_wire.errors import SettingsError
 
 
 class Settings:
-    """Lines of standalone.conf that have an effect here, or will have one. (A dataclass would take 3 ms.)"""
+    """Lines of standalone.conf that have an effect here. (A dataclass would take 3 ms.)"""
 
     acknowledgmentAtBatchIndexLevelEnabled: bool = False
     activeConsumerFailoverConsistentHashing: bool = False
@@ -61,11 +61,9 @@ class Settings:
     defaultRetentionSizeInMB: int = 0
     defaultRetentionTimeInMinutes: int = 0
     delayedDeliveryEnabled: bool = True
-    delayedDeliveryFixedDelayDetectionLookahead: int = 50_000
     delayedDeliveryMaxDelayInMillis: int = 0
     delayedDeliveryTickTimeMillis: int = 1_000
     dispatcherMaxReadBatchSize: int = 100
-    dispatcherMaxReadSizeBytes: int = 5_242_880
     dispatcherMaxRoundRobinBatchSize: int = 20
     dispatchThrottlingOnNonBacklogConsumerEnabled: bool = True
     dispatchThrottlingRateInByte: int = 0
@@ -112,13 +110,10 @@ class Settings:
     maxSubscriptionsPerTopic: int = 0
     maxTenants: int = 0
     maxTopicsPerNamespace: int = 0
-    maxUnackedMessagesPerBroker: int = 0
     maxUnackedMessagesPerConsumer: int = 50_000
     maxUnackedMessagesPerSubscription: int = 200_000
-    maxUnackedMessagesPerSubscriptionOnBrokerBlocked: float = 0.16
     messageExpiryCheckIntervalInMinutes: int = 5
     preciseDispatcherFlowControl: bool = False
-    preciseTimeBasedBacklogQuotaCheck: bool = False
     proxyRoles: tuple[str, ...] = ()
     retentionCheckIntervalInSeconds: int = 120
     schemaCompatibilityStrategy: str = "FULL"
@@ -144,8 +139,6 @@ class Settings:
     tokenPublicKey: str = ""
     tokenSecretKey: str = ""
     topicLevelPoliciesEnabled: bool = True
-    transactionBufferSnapshotMaxTransactionCount: int = 1_000
-    transactionBufferSnapshotMinTimeInMillis: int = 5_000
     transactionCoordinatorEnabled: bool = False
     ttlDurationDefaultInSeconds: int = 0
     webServicePort: int | None = 8080
@@ -264,9 +257,9 @@ def notes_on(lines: Mapping[str, object]) -> list[str]:
     """What to tell about lines that have no effect here, one text each."""
     if not lines:
         return []
-    from pulsarctl_wire.broker.setting_names import AHEAD, NAMES
+    from pulsarctl_wire.broker.setting_names import NAMES
 
-    without = {*NAMES - FIELDS.keys(), *AHEAD}
+    without = NAMES - FIELDS.keys()
     known = [name for name, value in lines.items() if name in without and value not in ("", None)]
     notes = unknown_in(lines)
     if known:

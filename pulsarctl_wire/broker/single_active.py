@@ -2,11 +2,13 @@
 
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
 from pulsarctl_wire.broker.dispatch import Dispatcher
 from pulsarctl_wire.broker.log import Entry
+from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.scheduler import Timer
 from pulsarctl_wire.broker.selectors import Sticky, murmur, sticky_key
 
@@ -36,7 +38,8 @@ class SingleActive(Dispatcher):
         """A consumer joins. Raises Refused."""
         if consumer.kind == EXCLUSIVE and consumer.key_shared.hashRanges:
             self._ranges = Sticky()
-            self._ranges.add(consumer)
+            with suppress(Refused):  # without valid ranges, it gets nothing
+                self._ranges.add(consumer)
         super().add(consumer)
         if not self._choose() and self.active is not None and consumer.kind == FAILOVER:
             consumer.tell_active(consumer is self.active)
@@ -52,10 +55,10 @@ class SingleActive(Dispatcher):
 
     def _choose(self) -> bool:
         """Choose the active consumer. False if it is the same as before."""
-        before = self.active
-        order = sorted(self.consumers, key=lambda each: (each.priority, each.name))
+        before, order = self.active, self.consumers
+        order.sort(key=lambda each: (each.priority, each.name))
         best = [each for each in order if each.priority == order[0].priority]
-        if self.topic.partition >= 0:
+        if self.topic.partition >= 0 and not self.topic.settings.activeConsumerFailoverConsistentHashing:
             self.active = best[self.topic.partition % len(best)]
         else:
             self.active = _on_ring(best, self.topic.name.full)
@@ -84,7 +87,7 @@ class SingleActive(Dispatcher):
             return super().next_entry()
         while self._copies:
             entry = self._copies.popleft()
-            if entry.index >= self.read_at and not self.cursor.is_acked(entry.index):
+            if entry.index >= self.read_at:  # also those acknowledged one by one
                 self.read_at = entry.index + 1
                 return entry
         if not self._reading:
@@ -107,18 +110,27 @@ class SingleActive(Dispatcher):
         self._copies.clear()
 
     def dispatch(self) -> None:
-        """Deliver what can be delivered now. Permits are taken for entries, as Pulsar does by default."""
+        """Deliver what can be delivered now."""
         consumer = self.active
-        most = self.topic.settings.dispatcherMaxReadBatchSize
         while consumer is not None and consumer.available and self._change is None:
-            for _ in range(min(consumer.permits, most)):
+            permits, entries = consumer.permits, 0
+            for _ in range(self._most(consumer)):
                 entry = self.next_entry()
                 if entry is None:
-                    return
-                if self._ranges is not None and not self._ranges.owner(_slot(self._ranges, entry)):
-                    self.subscription.skip(entry.index)
-                else:
+                    break
+                entries += 1
+                if self._ranges is None or self._ranges.owner(_slot(self._ranges, entry)):
                     self.deliver(consumer, entry)
+            if not entries:
+                return
+            consumer.got(permits - consumer.permits, entries)
+
+    def _most(self, consumer: Consumer) -> int:
+        """How many entries to read. By default Pulsar takes permits for entries, not for messages."""
+        settings, permits = self.topic.settings, consumer.permits
+        if settings.preciseDispatcherFlowControl:
+            permits = -(-permits // max(round(consumer.messages_per_entry), 1))
+        return min(permits, settings.dispatcherMaxReadBatchSize)
 
     def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
         """Deliver everything again that is not acknowledged."""

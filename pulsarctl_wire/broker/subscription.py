@@ -1,7 +1,7 @@
 """A subscription of a persistent topic: its cursor, its consumers, and what they may ask for."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, Consumer
 from pulsarctl_wire.broker.cursor import Cursor, mask_of
@@ -40,6 +40,10 @@ def check_fits(consumer: Consumer, other: Consumer) -> None:
     raise Refused("ConsumerBusy", f"Subscription is of different type. Active {text}.")
 
 
+BACKLOGGED: Final = 1000
+"""Entries of a backlog from which on consumers are slow even if only those are throttled."""
+
+
 class Subscription:
     """A subscription, whose consumers are all of the type `kind` while there are any."""
 
@@ -64,6 +68,7 @@ class Subscription:
         self._rates: list[tuple[Limiter, Rate]] = []
         self._held_until = 0
         self.unacked = 0
+        self._most_unacked = 0
         self.seeks = 0
         self.blocked = False
         """Too many messages are not acknowledged, of all its consumers."""
@@ -167,11 +172,16 @@ class Subscription:
         if self.dispatcher is None or self.topic.closed or self.is_held:
             return
         topic, settings = self.topic, self.topic.settings
+        default = settings.maxUnackedMessagesPerSubscription
+        self._most_unacked = limit(topic, "max unacked of subscription", default)
+        broker_rate = Rate(settings.dispatchThrottlingRateInMsg, settings.dispatchThrottlingRateInByte)
         rates = (
+            (topic.broker.dispatch_limiter, broker_rate),
             (topic.dispatch_limiter, dispatch_rate(topic, "dispatch rate", settings)),
             (self._limiter, dispatch_rate(topic, "subscription dispatch rate", settings)),
         )
-        self._rates = [(limiter, rate) for limiter, rate in rates if rate.messages > 0 or rate.bytes > 0]
+        throttled = settings.dispatchThrottlingOnNonBacklogConsumerEnabled or self.backlog > BACKLOGGED
+        self._rates = [each for each in rates if throttled and (each[1].messages > 0 or each[1].bytes > 0)]
         self.dispatcher.dispatch()
 
     @property
@@ -182,7 +192,7 @@ class Subscription:
     def count_unacked(self, messages: int) -> None:
         """So many more messages, or fewer, are delivered and not acknowledged."""
         self.unacked += messages
-        most = self.topic.settings.maxUnackedMessagesPerSubscription if self.cursor.durable else 0
+        most = self._most_unacked if self.cursor.durable else 0
         if most and not self.blocked and self.unacked >= most:
             self.blocked = True
         elif self.blocked and self.unacked <= most // 2:

@@ -22,6 +22,7 @@ from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused, thrown
 from pulsarctl_wire.broker.scheduler import Completion, Scheduler
 from pulsarctl_wire.broker.schemas import SchemaRefused, Stored, from_wire
+from pulsarctl_wire.broker.subscribing import SubscribeLimiter
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandSend,
@@ -54,6 +55,7 @@ class Topic:
         self.policies: dict[str, Any] = {}
         self.last_active_ms = self.scheduler.time_ms
         self._limiter = Limiter(self.scheduler)
+        self.subscribe_limiter = SubscribeLimiter(self.scheduler)
         self._rules_at = -1
         self._rules = SendRules(False, 0, 0, False, False)
         self.producers: dict[str, Producer] = {}
@@ -98,12 +100,6 @@ class Topic:
         most = limit(self, "max producers", self.settings.maxProducersPerTopic)
         if most and len(self.producers) >= most:
             raise Refused("ProducerBusy", f"Topic '{self.name.full}' reached max producers limit")
-
-    def check_consumers(self) -> None:
-        """Raises Refused if the topic has as many consumers as it may."""
-        most = limit(self, "max consumers", self.settings.maxConsumersPerTopic)
-        if most and sum(len(each.consumers) for each in self.subscriptions.values()) >= most:
-            raise Refused("ConsumerBusy", "Topic reached max consumers limit")
 
     def check_producer(self, encrypted: bool) -> None:
         """Raises Refused if the topic takes no such producers."""

@@ -5,13 +5,14 @@ from typing import Any, Final
 
 from pulsarctl_wire.broker.broker import AnyTopic
 from pulsarctl_wire.broker.connection import Connection, Opening, Waiting
-from pulsarctl_wire.broker.consumer import INDIVIDUAL, Consumer, int32
+from pulsarctl_wire.broker.consumer import INDIVIDUAL, Consumer
 from pulsarctl_wire.broker.cursor import mask_of
 from pulsarctl_wire.broker.handlers.lookups import topic_of
 from pulsarctl_wire.broker.log import Position
 from pulsarctl_wire.broker.names import TopicName
 from pulsarctl_wire.broker.persistent import PersistentTopic
 from pulsarctl_wire.broker.refusal import Refused, Violation, thrown
+from pulsarctl_wire.broker.subscribing import check_subscribe
 from pulsarctl_wire.broker.subscription import Subscription
 from pulsarctl_wire.broker.transactions import Id, id_of
 from pulsarctl_wire.wire.frame import Frame
@@ -45,9 +46,7 @@ def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> W
     async def open_consumer() -> None:
         try:
             topic = await _topic(connection, body, name)
-            topic.check_consumers()
-            if name.is_persistent and not subscription.strip():
-                raise Refused("ProducerBusy", "Empty subscription name")
+            check_subscribe(topic, connection, body, subscription)
             if body.HasField("schema"):
                 await topic.check_consumer_schema(body.schema)
             it = await topic.subscribe(connection, body, subscription)
@@ -84,15 +83,13 @@ def _consumer(connection: Connection, consumer_id: int) -> Consumer | None:
 
 
 def flow(connection: Connection, body: Any, frame: Frame) -> None:
-    """FLOW: more permits, counted as Java's int does."""
+    """FLOW: more permits."""
     it = _consumer(connection, body.consumer_id)
     if it is None:
         return
     if not 0 < body.messagePermits < 1 << 31:
         raise Violation("FLOW without permits")
-    it.permits = int32(it.permits + body.messagePermits)
-    it.last_flow_ms = connection.scheduler.time_ms
-    it.subscription.flow(it)
+    it.flow(body.messagePermits)
 
 
 def ack(connection: Connection, body: CommandAck, frame: Frame) -> None:
@@ -248,6 +245,8 @@ def get_last_message_id(connection: Connection, body: Any, frame: Frame) -> Wait
 async def _last_id(connection: Connection, request_id: int, it: Consumer, topic: PersistentTopic) -> None:
     position, batch_index = Position(-1, -1), -1
     entry = await topic.last_entry()
+    if entry is not None and it.read_compacted and entry.index < topic.compaction.horizon:
+        entry = await topic.compaction.last_entry()
     if entry is not None and entry.metadata is None:
         raise Refused("MetadataError", _UNDECODABLE)
     if entry is not None:

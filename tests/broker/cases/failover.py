@@ -116,3 +116,15 @@ async def partition_index(broker: Target) -> None:
     await broker.settle(1)
     assert sorted(each.body.consumer_id for each in of(a, "MESSAGE")) == [0, 2]
     assert [each.body.consumer_id for each in of(b, "MESSAGE")] == [1]
+
+
+@case("failover/told_in_order")
+async def told_in_order(broker: Target) -> None:
+    topic = f"{await broker.partitioned(1)}-partition-0"
+    probe = await broker.subscribed(topic, "Failover", consumer_name="b")
+    await broker.advance(1.5)
+    await probe.expect("ACTIVE_CONSUMER_CHANGE", consumer_id=1, is_active=True)
+    await probe.subscribe(topic, "Failover", consumer_id=2, consumer_name="a")
+    await broker.advance(1.5)
+    await probe.expect("ACTIVE_CONSUMER_CHANGE", consumer_id=2, is_active=True)
+    await probe.expect("ACTIVE_CONSUMER_CHANGE", consumer_id=1, is_active=False)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from broker.entries import entry
-from broker.probe import NO_REQUEST, Probe, Target, admin_path, case, payloads, sent_raw, subscription
+from broker.probe import (
+    NO_REQUEST,
+    Probe,
+    Target,
+    admin_path,
+    batch,
+    case,
+    payloads,
+    sent_raw,
+    subscription,
+)
 
 from pulsarctl_wire.wire.payload import open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema, SingleMessageMetadata
@@ -222,3 +232,58 @@ async def unsubscribe_by_force(broker: Target) -> None:
     one, other = [await broker.subscribed(topic, "Shared") for _ in range(2)]
     await one.request("UNSUBSCRIBE", "SUCCESS", consumer_id=1, force=True)
     await other.expect("CLOSE_CONSUMER", consumer_id=1, request_id=NO_REQUEST)
+
+
+async def with_keys(broker: Target, *keys: str) -> str:
+    """A topic with a message for each key, none for an empty one; their payloads are 0, 1, …"""
+    producer = await broker.producing(topic := broker.topic())
+    for number, key in enumerate(keys):
+        fields = {"meta_partition_key": key} if key else {}
+        await producer.publish_all(b"%d" % number, first=number, **fields)
+    return topic
+
+
+@case("compaction/acked_again")
+async def acked_again(broker: Target) -> None:
+    topic = await with_keys(broker, "a", "b", "a", "b")
+    consumer = await compacted(broker, topic)
+    messages = await consumer.messages(2)
+    await consumer.acked(messages[0].body.message_id)
+    consumer.command("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=1)
+    assert payloads(await consumer.messages(2)) == [b"2", b"3"]
+
+
+@case("compaction/last_id", ("a", ""), 0)
+@case("compaction/nothing_left", ("", ""), 2**64 - 1)
+async def last_id(broker: Target, keys: tuple[str, ...], expected: int) -> None:
+    topic = await with_keys(broker, *keys)
+    await compact(broker, topic)
+    for compacts, entry_id in ((True, expected), (False, 1)):
+        consumer = await broker.subscribed(topic, subscription=str(compacts), read_compacted=compacts)
+        name = "GET_LAST_MESSAGE_ID"
+        body = await consumer.request(name, f"{name}_RESPONSE", consumer_id=1)
+        assert body.last_message_id.entryId == entry_id
+        assert body.last_message_id.batch_index == -1
+
+
+@case("compaction/left_out_has_no_key")
+async def left_out_has_no_key(broker: Target) -> None:
+    producer = await broker.producing(topic := broker.topic())
+    await producer.publish_all(
+        batch(b"0", b"1", partition_key="a"), num_messages=2, meta_num_messages_in_batch=2
+    )
+    consumer = await compacted(broker, topic)
+    (message,) = await consumer.messages(1)
+    singles = [each.metadata for each in open_entry(message).messages]
+    assert [(each.compacted_out, each.HasField("partition_key")) for each in singles] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+@case("subscribe/reserved_names")
+async def reserved_names(broker: Target) -> None:
+    probe = await broker.connected()
+    await probe.lookup(topic := broker.topic())
+    for name in ("pulsar.dedup", "pulsar.repl.x"):
+        await probe.refused("ProducerBusy", "SUBSCRIBE", **subscription(topic, subscription=name))

@@ -185,3 +185,43 @@ async def out_of_order_allowed(broker: Target) -> None:
     a, _, b = await joined(broker, keySharedMeta=meta)
     await b.messages(1)
     await a.nothing()
+
+
+def ranges(*pairs: tuple[int, int]) -> dict[str, Any]:
+    """The fields of a SUBSCRIBE with these hash ranges."""
+    return {"keySharedMeta": {"keySharedMode": 1, "hashRanges": [{"start": a, "end": b} for a, b in pairs]}}
+
+
+@case("keyshared/own_ranges_overlap")
+async def own_ranges_overlap(broker: Target) -> None:
+    probe = await broker.connected()
+    await probe.lookup(topic := broker.topic())
+    fields = subscription(topic, "Key_Shared", **ranges((300, 400), (350, 500)))
+    body = await probe.request("SUBSCRIBE", "ERROR", **fields)
+    assert body.message == "Consumer's own ranges conflict: [300,400] overlaps with [350,500]"
+
+
+@case("keyshared/range_beyond")
+async def range_beyond(broker: Target) -> None:
+    topic = broker.topic()
+    for pair in ((60_000, 65_536), (-5, 10)):
+        await broker.subscribed(topic, "Key_Shared", **ranges(pair))
+
+
+@case("keyshared/exclusive_reversed")
+async def exclusive_reversed(broker: Target) -> None:
+    consumer = await broker.subscribed(await broker.filled(1), permits=10, **ranges((10, 5)))
+    await consumer.nothing()
+
+
+@case("keyshared/exclusive_keeps_rest")
+async def exclusive_keeps_rest(broker: Target) -> None:
+    producer = await broker.producing(topic := broker.topic())
+    for number in range(10):
+        await producer.publish_all(b"x", first=number, meta_partition_key=f"k{number}")
+    consumer = await broker.subscribed(topic, permits=100, **ranges((0, 32_767)))
+    await broker.settle()
+    assert 0 < len(consumer.frames) < 10
+    consumer.frames.clear()
+    body = await consumer.request("CONSUMER_STATS", "CONSUMER_STATS_RESPONSE", consumer_id=1)
+    assert body.msgBacklog == 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.probe import Target, admin_path, case, subscription
+from broker.probe import Target, admin_path, case, id_of, payloads, subscription
 
 from pulsarctl_wire.wire.PulsarApi_pb2 import ProducerAccessMode, Schema, ServerError
 
@@ -71,3 +71,25 @@ async def nonpersistent_consumers(broker: Target) -> None:
     probe = await broker.subscribed(topic, "Shared")
     await probe.subscribe(topic, "Shared", consumer_id=2)
     await probe.refused("ConsumerBusy", "SUBSCRIBE", **subscription(topic, "Shared", 3))
+
+
+@case("flow/while_blocked")
+async def while_blocked(broker: Target) -> None:
+    consumer = await broker.subscribed(await broker.filled(30), "Shared", 100)
+    ids = [each.body.message_id for each in await consumer.messages(10)]
+    consumer.flow(50)
+    for permits in (90, 135):
+        body = await consumer.request("CONSUMER_STATS", "CONSUMER_STATS_RESPONSE", consumer_id=1)
+        assert body.availablePermits == permits
+        if permits == 90:
+            consumer.ack(*ids[:5])
+            await consumer.messages(5)
+
+
+@case("limits/redeliver_unblocks")
+async def redeliver_unblocks(broker: Target) -> None:
+    consumer = await broker.subscribed(await broker.filled(30), "Shared", 100)
+    ids = [id_of(each.body.message_id) for each in await consumer.messages(10)]
+    consumer.command("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=1, message_ids=ids[:2])
+    assert payloads(await consumer.messages(2)) == [b"m0", b"m1"]
+    await consumer.nothing()
