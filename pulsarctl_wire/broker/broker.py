@@ -110,6 +110,8 @@ class Broker:
         enabled = self.settings.enablePersistentTopics, self.settings.enableNonPersistentTopics
         if not enabled[not name.is_persistent]:
             raise Refused("NotAllowedError", f"Broker is not unable to load {kind} topic {name.full}")
+        if name.is_of_transactions:
+            raise Refused("NotAllowedError", f"Can not create transaction system topic {name.full}")
         stored = name.full in self.cluster.namespaces.topics
         if not stored and not (create and self.cluster.may_create(name)):
             raise Refused("TopicNotFound", f"Topic not found {name.full}")

@@ -269,6 +269,8 @@ class Cluster:
 
     def may_create(self, name: TopicName) -> bool:
         """Whether a topic may be made because a client uses it."""
+        if name.is_system:
+            return True
         if name.partition >= 0 and (partitions := self.namespaces.partitions(name.parent)):
             return name.partition < partitions
         override = self.namespaces.policies(name.namespace).get("autoTopicCreationOverride")

@@ -66,7 +66,7 @@ class Opening:
 
 
 class Connection:
-    """A connection to a broker; `client` is the client's address.
+    """A connection to a broker; `client` is the client's address, and `address` as Pulsar shows it.
 
     `out` are bytes to be sent; the owner takes them. `version` is the protocol version that both sides know.
     `paused`: the client reads too slowly. `throttled`: the client must not be read from for now.
@@ -79,6 +79,7 @@ class Connection:
         self.settings = broker.settings
         self.number = number
         self.client = client
+        self.address = f"/{client}"
         self.certificate = certificate
         self.identity = Identity(self)
         self.state = START
@@ -109,7 +110,7 @@ class Connection:
         if most and len(others) >= most:
             self._refuse(Refused("NotAllowedError", "Reached the maximum number of connections"))
         elif per_ip and sum(each.host == self.host for each in others) >= per_ip:
-            text = f"Reached the maximum number of connections on address/{self.client}"
+            text = f"Reached the maximum number of connections on address{self.address}"
             self._refuse(Refused("NotAllowedError", text))
 
     @property

@@ -16,6 +16,14 @@ from pulsarctl_wire.errors import WireError
 _ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
 DOMAINS: Final = ("persistent", "non-persistent")
+_OF_TRANSACTIONS: Final = tuple(
+    f"persistent://pulsar/system/{begin}"
+    for begin in ("transaction_coordinator_assign", "__transaction_log_")
+)
+_EVENTS: Final = (
+    "__change_events",
+    *(f"__transaction_buffer_snapshot{each}" for each in ("", "_segments", "_indexes")),
+)
 
 
 class InvalidName(WireError):
@@ -57,10 +65,15 @@ class TopicName(NamedTuple):
         return f"{self.namespace}/{self.parent.local}"
 
     @property
+    def is_of_transactions(self) -> bool:
+        """Whether it is one of Pulsar's own topics for transactions, which no client may open."""
+        return self.full.startswith(_OF_TRANSACTIONS) or self.local.endswith("__transaction_pending_ack")
+
+    @property
     def is_system(self) -> bool:
         """Whether it is one of Pulsar's own topics."""
-        local = self.parent.local
-        return local.startswith(("__", "transaction_coordinator_")) and not local.startswith("__retry")
+        name = self.parent
+        return name.is_of_transactions or name.local in _EVENTS
 
 
 def parse_topic(text: str) -> TopicName:

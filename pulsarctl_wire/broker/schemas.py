@@ -5,14 +5,16 @@ a version that deleted all before it is null.
 """
 
 from base64 import b64decode, b64encode
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.broker.journal import Journal, Row
 from pulsarctl_wire.broker.names import TopicName
-from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.refusal import Refused, Violation
 from pulsarctl_wire.broker.schema_rules import Kind, Refusal, Schema, refusal, version_of
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
+
+_LAST_TYPE: Final = WireSchema.AutoConsume
 
 
 class Stored(NamedTuple):
@@ -37,6 +39,12 @@ def from_wire(schema: WireSchema) -> Schema:
     """A received schema."""
     properties = {as_text(pair.key): as_text(pair.value) for pair in schema.properties}
     return Schema(schema.type, schema.schema_data, properties)
+
+
+def check_wire(schema: WireSchema) -> None:
+    """Raises Violation if Pulsar cannot read a received schema: it has a property twice, or no known type."""
+    if len({pair.key for pair in schema.properties}) < len(schema.properties) or schema.type > _LAST_TYPE:
+        raise Violation("a schema that cannot be read")
 
 
 class SchemaRefused(Refused):

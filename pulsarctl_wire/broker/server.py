@@ -96,7 +96,7 @@ class Peer(FrameSocket):
             self.protocol.fail(str(error))
             return b""
         if source is not None and self.state is not None:
-            self.state.client = str(Address(*source))
+            self.state.client = self.state.address = str(Address(*source))
         return data[size:]
 
     def handle(self, event: Any) -> None:

@@ -12,6 +12,7 @@ from pulsarctl_wire.broker.log import Position
 from pulsarctl_wire.broker.names import TopicName
 from pulsarctl_wire.broker.persistent import PersistentTopic
 from pulsarctl_wire.broker.refusal import Refused, Violation, thrown
+from pulsarctl_wire.broker.schemas import check_wire
 from pulsarctl_wire.broker.subscribing import check_subscribe
 from pulsarctl_wire.broker.subscription import Subscription
 from pulsarctl_wire.broker.transactions import Id, id_of
@@ -27,6 +28,7 @@ _UNDECODABLE: Final = (
 def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> Waiting | None:
     """SUBSCRIBE. If the id is in use, that consumer is the answer, whatever else the command says."""
     name = topic_of(connection, body.topic)
+    check_wire(body.schema)
     identity, subscription = connection.identity, connection.text(body.subscription)
     identity.check_tenant(name.namespace)
     identity.check_prefix(name, subscription)
@@ -224,7 +226,7 @@ def consumer_stats(connection: Connection, body: Any, frame: Frame) -> None:
         availablePermits=it.permits % _UNSIGNED,
         unackedMessages=it.unacked % _UNSIGNED,
         blockedConsumerOnUnackedMsgs=it.blocked,
-        address=f"/{connection.client}",
+        address=connection.address,
         connectedSince=since.isoformat().replace("+00:00", "Z"),
         msgBacklog=getattr(it.subscription, "backlog", 0),
         msgRateExpired=0.0,

@@ -7,7 +7,7 @@ from pulsarctl_wire.broker.connection import Connection, Opening, Waiting
 from pulsarctl_wire.broker.handlers.lookups import topic_of
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused, Violation
-from pulsarctl_wire.broker.schemas import SchemaRefused
+from pulsarctl_wire.broker.schemas import SchemaRefused, check_wire
 from pulsarctl_wire.broker.transactions import id_of
 from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandProducer, CommandSend, MessageMetadata
@@ -16,6 +16,7 @@ from pulsarctl_wire.wire.state import NO_REQUEST
 
 def producer(connection: Connection, body: CommandProducer, frame: Frame) -> Waiting | None:
     """PRODUCER. If the id is in use, that producer is the answer, whatever else the command says."""
+    check_wire(body.schema)
     name = topic_of(connection, body.topic)
     identity = connection.identity
     identity.check_tenant(name.namespace)
@@ -134,6 +135,8 @@ def _check(connection: Connection, it: Producer, body: CommandSend, frame: Frame
         raise Violation("a transaction with a topic that is not persistent")
     if body.HasField("message_id") and not in_transaction:
         raise Refused("NotAllowedError", "Only shadow topic supports sending messages with messageId")
+    if it.closing:
+        raise Refused("PersistenceError", "Producer is closed")
     if frame.checksum == "invalid":
         raise Refused("ChecksumError", "Checksum failed on the broker")
     rules = it.topic.rules
@@ -162,11 +165,13 @@ def _metadata(frame: Frame) -> MessageMetadata:
 
 def close_producer(connection: Connection, body: Any, frame: Frame) -> Waiting | None:
     """CLOSE_PRODUCER: answered once all SENDs before it are. A PRODUCER that waits is dropped."""
-    it = connection.producers.pop(body.producer_id, None)
+    it = connection.producers.get(body.producer_id)
+    if it is not None and not isinstance(it, Opening) and it.pending:
+        it.closing = True
+        return _close_when_idle(connection, body.request_id, it)
+    connection.producers.pop(body.producer_id, None)
     if isinstance(it, Opening):
         it.cancelled = True
-    elif it is not None and it.pending:
-        return _close_when_idle(connection, body.request_id, it)
     elif it is not None:
         it.topic.remove_producer(it)
     connection.send("SUCCESS", request_id=body.request_id)
@@ -175,5 +180,7 @@ def close_producer(connection: Connection, body: Any, frame: Frame) -> Waiting |
 
 async def _close_when_idle(connection: Connection, request_id: int, it: Producer) -> None:
     await it.idle()
+    if connection.producers.get(it.id) is it:
+        del connection.producers[it.id]
     it.topic.remove_producer(it)
     connection.send("SUCCESS", request_id=request_id)

@@ -5,6 +5,7 @@ from typing import Any
 from pulsarctl_wire.broker.connection import Connection
 from pulsarctl_wire.broker.names import InvalidName, parse_topic
 from pulsarctl_wire.broker.refusal import Refused, Violation
+from pulsarctl_wire.broker.schemas import check_wire
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema, ServerError
 
@@ -37,6 +38,7 @@ def _failed(refused: Refused) -> dict[str, Any]:
 
 async def get_or_create_schema(connection: Connection, body: Any, frame: Frame) -> None:
     """GET_OR_CREATE_SCHEMA: registers a schema with a topic that is loaded."""
+    check_wire(body.schema)
     text = connection.text(body.topic)
     try:
         topic = connection.broker.topics.get(parse_topic(text).full)

@@ -250,3 +250,12 @@ async def not_served_text(broker: Target) -> None:
         bundle = f"{begin}Namespace bundle ({namespace}/0x00000000_0xffffffff)"
         assert body.message.startswith(f"{bundle} for topic ({topic}) not served by this instance:")
         assert body.message.endswith(". Please redo the lookup.")
+
+
+@case("producer/internal_topic")
+async def internal_topic(broker: Target) -> None:
+    topic, probe = f"{broker.topic()}__transaction_pending_ack", await broker.connected()
+    await probe.lookup(topic)
+    body = await probe.request("PRODUCER", "ERROR", topic=topic, producer_id=1)
+    assert body.error == ServerError.NotAllowedError
+    assert body.message == f"Can not create transaction system topic {topic}"

@@ -28,3 +28,25 @@ async def v2(broker: Target) -> None:
 @case("haproxy/optional")
 async def optional(broker: Target) -> None:
     await broker.connected()
+
+
+@case("haproxy/address_told")
+async def address_told(broker: Target) -> None:
+    topic, probe = broker.topic(), await broker.connection()
+    probe.send(V1)
+    await probe.connect()
+    await probe.subscribe(topic)
+    body = await probe.request("CONSUMER_STATS", "CONSUMER_STATS_RESPONSE", consumer_id=1)
+    assert body.address == "10.0.0.1:1234"
+
+
+@case("haproxy/malformed")
+async def malformed(broker: Target) -> None:
+    for header in (
+        V1.replace(b"10.0.0.1", b"10.0.0.300"),
+        V1.replace(b"1234", b"123456"),
+        V2[:12] + b"\x11" + V2[13:],
+    ):
+        probe = await broker.connection()
+        probe.send(header)
+        await probe.closes()

@@ -186,3 +186,19 @@ async def incompatible_text(broker: Target) -> None:
     assert body.message == f"{said} caused by {said}"
     body = await probe.request("SUBSCRIBE", "ERROR", **subscription(topic, schema=avro("string")))
     assert body.message == text("BACKWARD", "int", "string")
+
+
+@case("schema/unreadable")
+async def unreadable(broker: Target) -> None:
+    twice = avro("int") | {"properties": [{"key": "k", "value": "v"}] * 2}
+    for schema in (twice, avro("int") | {"type": Schema.External}):
+        topic = await broker.filled(1)
+        fields = {"topic": topic, "schema": schema}
+        for name, more in (
+            ("PRODUCER", {"producer_id": 1}),
+            ("SUBSCRIBE", subscription(topic)),
+            ("GET_OR_CREATE_SCHEMA", {}),
+        ):
+            probe = await broker.connected()
+            probe.start(name, **{**more, **fields})
+            await probe.closes()

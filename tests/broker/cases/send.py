@@ -11,6 +11,7 @@ from broker.probe import (
     Target,
     admin_path,
     case,
+    frame,
     id_of,
     metadata,
     payloads,
@@ -327,3 +328,16 @@ async def encryption_required_later(broker: Target) -> None:
     await broker.rest("POST", f"/admin/v2/namespaces/{namespace}/encryptionRequired", True)
     await probe.expect("CLOSE_PRODUCER", producer_id=1)
     await probe.nothing()
+
+
+@case("send/while_closing")
+async def while_closing(broker: Target) -> None:
+    probe = await broker.producing(broker.topic())
+    sends = b"".join(sent(number) for number in range(5))
+    closing = frame("CLOSE_PRODUCER", producer_id=1, request_id=9)
+    probe.send(sends + closing + sent(6))
+    answers = [await probe.next() for _ in range(7)]
+    (error,) = (each.body for each in answers if each.command == "SEND_ERROR")
+    assert (error.sequence_id, error.error) == (6, ServerError.PersistenceError)
+    assert error.message == "Producer is closed"
+    assert answers[-1].command == "SUCCESS"

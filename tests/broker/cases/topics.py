@@ -152,3 +152,10 @@ async def too_many(broker: Target) -> None:
     fields = {"topic": f"persistent://{namespace}/b", "producer_id": 2}
     await probe.refused("NotAllowedError", "PRODUCER", **fields)
     await probe.producer(f"non-persistent://{namespace}/c", 2)
+
+
+@case("topics/underscores_listed")
+async def underscores_listed(broker: Target) -> None:
+    namespace = await broker.namespace()
+    probe = await broker.producing(topic := f"persistent://{namespace}/__mine")
+    assert list((await probe.listing(namespace=namespace)).topics) == [topic]
