@@ -25,15 +25,20 @@ PATIENCE = 60
 """Seconds until a broker has ended."""
 
 IN_JAVA = """
-try (Consumer<byte[]> consumer = client.newConsumer().topic("orders").subscriptionName("s").subscribe();
+try (Consumer<byte[]> consumer = client.newConsumer().topic("orders").subscriptionName("s")
+        .subscriptionType(SubscriptionType.Shared).subscribe();
      Producer<byte[]> producer = client.newProducer().topic("orders").create()) {
-    producer.send("bread".getBytes());
+    producer.newMessage().value("bread".getBytes()).deliverAfter(1, TimeUnit.HOURS).send();
+    control(said.get("http_url").asText(), "advance", "{\\"seconds\\": 3600}");
     System.out.print(new String(consumer.receive(20, TimeUnit.SECONDS).getValue()));
 }
 """
 JAVA = """
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
+import java.net.URI;
+import java.net.http.*;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.*;
 
@@ -41,6 +46,8 @@ public class Program {
     public static void main(String[] args) throws Exception {
         %s
     }
+
+    %s
 }
 """
 GO = """
@@ -49,7 +56,10 @@ package features
 import (
 	"context"
 	"encoding/json"
+	"io"
+	"net/http"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,8 +67,9 @@ import (
 )
 
 %s
+%s
 func TestOrders(t *testing.T) {
-	serviceURL, _ := startBroker(t)
+	serviceURL, httpURL := startBroker(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	client, err := pulsar.NewClient(pulsar.ClientOptions{URL: serviceURL})
@@ -66,7 +77,8 @@ func TestOrders(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	consumer, err := client.Subscribe(pulsar.ConsumerOptions{Topic: "orders", SubscriptionName: "s"})
+	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
+		Topic: "orders", SubscriptionName: "s", Type: pulsar.Shared})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,9 +86,11 @@ func TestOrders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := producer.Send(ctx, &pulsar.ProducerMessage{Payload: []byte("bread")}); err != nil {
+	bread := pulsar.ProducerMessage{Payload: []byte("bread"), DeliverAfter: time.Hour}
+	if _, err := producer.Send(ctx, &bread); err != nil {
 		t.Fatal(err)
 	}
+	control(t, httpURL, "advance", `{"seconds": 3600}`)
 	message, err := consumer.Receive(ctx)
 	if err != nil || string(message.Payload()) != "bread" {
 		t.Fatal(message, err)
@@ -130,7 +144,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
 
 
 def test_python() -> None:
-    execute(example("python", "partitions="), {})
+    for word in ("partitions=", "wait_for_fault"):
+        execute(example("python", word), {})
     with Broker() as broker:
         execute(example("python", "def test_"), {"pulsar": pulsar})["test_orders_are_kept"](broker)
 
@@ -153,7 +168,7 @@ def test_python_with_a_process(started: Callable[[], int]) -> None:
 def test_go(go: Go, started: Callable[[], int], tmp_path: Path) -> None:
     for name in ("go.mod", "go.sum"):
         shutil.copy(Path(__file__).with_name("go") / name, tmp_path)
-    (tmp_path / "orders_test.go").write_text(GO % example("go", "startBroker"))
+    (tmp_path / "orders_test.go").write_text(GO % (example("go", "startBroker"), example("go", "/pwire/")))
     assert "--- PASS: TestOrders" in go("test", "-v", ".", place=tmp_path)
     assert started() == 1
 
@@ -161,5 +176,5 @@ def test_go(go: Go, started: Callable[[], int], tmp_path: Path) -> None:
 @pytest.mark.usefixtures("obtainable")
 def test_java(started: Callable[[], int]) -> None:
     code = example("java", "ProcessBuilder").replace("// …", IN_JAVA)
-    assert run_java(JAVA % code) == "bread"
+    assert run_java(JAVA % (code, example("java", "/pwire/"))) == "bread"
     assert started() == 1
