@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import TOPIC, Answer, Problem, Request, Route
+from pulsarctl_wire.broker.admin.shapes import scalar
 from pulsarctl_wire.broker.log import Position
 from pulsarctl_wire.broker.names import TopicName
 from pulsarctl_wire.broker.persistent import PersistentTopic
@@ -81,8 +82,9 @@ def _partitions(request: Request) -> tuple[int, dict[str, str]]:
     partitions, properties = fields.get("partitions"), fields.get("properties") or {}
     if partitions is None:
         raise Problem(400, "The request entity cannot be empty.")
-    if isinstance(partitions, bool) or not isinstance(partitions, int) or not isinstance(properties, dict):
-        raise Problem(400, "A number of partitions is expected")
+    partitions = scalar(partitions, int)
+    if not isinstance(properties, dict):
+        raise Problem(400, "Properties are an object")
     if partitions <= 0:
         raise Problem(406, _TOO_FEW)
     most = request.cluster.settings.maxNumPartitionsPerPartitionedTopic or _MOST_PARTITIONS

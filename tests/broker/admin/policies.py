@@ -314,3 +314,18 @@ async def missing(broker: Target) -> None:
     path = f"{NAMESPACES}/public/{broker.name()}/retention"
     await refused(broker, 404, "Namespace does not exist", "GET", path)
     await refused(broker, 404, "Namespace policies does not exist", "POST", path, RETENTION)
+
+
+@call("policies/values as texts")
+async def values_as_texts(broker: Target) -> None:
+    path = f"{NAMESPACES}/{await broker.namespace()}"
+    for name, value, meant in (
+        *(("messageTTL", "7", 7), ("messageTTL", 8.9, 8), ("messageTTL", "", 0)),
+        *(("deduplication", "TRUE", True), ("deduplication", "", False), ("deduplication", 1, True)),
+        ("retention", {"retentionTimeInMinutes": "5", "retentionSizeInMB": 6.5}, [5, 6]),
+    ):
+        await broker.rest("POST", f"{path}/{name}", value)
+        found = await broker.rest("GET", f"{path}/{name}")
+        assert (list(found.values()) if isinstance(found, dict) else found) == meant, name
+    for name, value in (("messageTTL", True), ("messageTTL", "x"), ("deduplication", "yes")):
+        await refused(broker, 400, "", "POST", f"{path}/{name}", value)

@@ -19,6 +19,16 @@ async def create(broker: Target) -> None:
     await refused(broker, 404, f"Partitioned Topic {topic} not found", "GET", at(topic, "partitioned-stats"))
 
 
+@call("topics/number of partitions as a text")
+async def number_as_text(broker: Target) -> None:
+    for number, partitions in (("3", 3), (" 4 ", 4), (2.7, 2)):
+        topic = broker.topic()
+        await broker.rest("PUT", at(topic, "partitions"), number)
+        assert (await broker.rest("GET", at(topic, "partitions")))["partitions"] == partitions
+    for number, status in (("x", 400), ("1.5", 400), (True, 400), ("", 406), ("-1", 406)):
+        await refused(broker, status, "", "PUT", at(broker.topic(), "partitions"), number)
+
+
 @call("topics/create a partition without its topic")
 async def lone_partition(broker: Target) -> None:
     topic = f"{broker.topic()}-partition-0"
