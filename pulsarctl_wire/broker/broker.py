@@ -78,14 +78,7 @@ class Broker:
 
     async def topic(self, name: TopicName, *, create: bool) -> AnyTopic:
         """The loaded topic; it is loaded, or made if there is none and `create` allows it. Raises Refused."""
-        if not self.cluster.is_owner(self, name):
-            bundle = f"{name.namespace}/{self.cluster.bundle_of(name)}"
-            here = self.http_url.partition("://")[2]
-            text = f"Namespace bundle ({bundle}) for topic ({name.full}) not served by this instance:{here}"
-            text = f"{text}. Please redo the lookup."
-            if name.is_persistent:
-                raise Refused("ServiceNotReady", text)
-            raise thrown("ServiceNotReady", text, "ServiceUnitNotReadyException")
+        self._check_owner(name)
         while True:
             found = self.topics.get(name.full)
             if found is not None and not found.closed:
@@ -101,6 +94,17 @@ class Broker:
                     self._opening[name.full] = opening
                     opening.then(lambda: self._opened(name))
                 return await opening
+
+    def _check_owner(self, name: TopicName) -> None:
+        """Raises Refused unless this broker owns the topic."""
+        if not self.cluster.is_owner(self, name):
+            bundle = f"{name.namespace}/{self.cluster.bundle_of(name)}"
+            here = self.http_url.partition("://")[2]
+            text = f"Namespace bundle ({bundle}) for topic ({name.full}) not served by this instance:{here}"
+            text = f"{text}. Please redo the lookup."
+            if name.is_persistent:
+                raise Refused("ServiceNotReady", text)
+            raise thrown("ServiceNotReady", text, "ServiceUnitNotReadyException")
 
     def _opened(self, name: TopicName) -> None:
         del self._opening[name.full]
@@ -123,6 +127,9 @@ class Broker:
                 self.cluster.check_room(name)
                 await self.cluster.create_topic(name)
             await self.journal.synced()  # what another broker may have had to store last
+            self._check_owner(name)
+            if name.full not in self.cluster.namespaces.topics:
+                raise Refused("ServiceNotReady", f"Topic {name.full} is being deleted")
             topic = PersistentTopic(self, name)
         self.topics[name.full] = topic
         self.rates.start()

@@ -25,7 +25,7 @@ from pulsarctl_wire.broker.names import TopicName, bundle_of, bundle_range, pars
 from pulsarctl_wire.broker.namespaces import Namespaces
 from pulsarctl_wire.broker.persistent import PersistentTopic, new_row
 from pulsarctl_wire.broker.refusal import Refused
-from pulsarctl_wire.broker.scheduler import Scheduler
+from pulsarctl_wire.broker.scheduler import Completion, Scheduler
 from pulsarctl_wire.broker.schemas import Schemas
 from pulsarctl_wire.broker.settings import Settings
 from pulsarctl_wire.broker.transactions import Coordinators
@@ -33,6 +33,7 @@ from pulsarctl_wire.broker.watchers import Watchers
 from pulsarctl_wire.wire.frame import Frame
 
 NO_KEYS = Keys()
+NOTHING: Mapping[str, str] = {}
 
 
 class Cluster:
@@ -67,6 +68,8 @@ class Cluster:
         for broker in self.brokers:
             housekeeping.start(broker)
         self._owners: dict[tuple[str, int], Broker] = {}
+        self._moving: dict[tuple[str, int], Completion[None]] = {}
+        """Bundles whose topics are being closed: no broker loads them meanwhile."""
         self._connections = 0
 
     # -- what clients and storage do
@@ -128,8 +131,12 @@ class Cluster:
         return name.namespace, bundle_of(name, self.bundles(name.namespace))
 
     def is_owner(self, broker: Broker, name: TopicName) -> bool:
-        """Whether a broker owns the bundle of a topic."""
-        return self._owners.get(self._bundle(name)) is broker
+        """Whether a broker owns the bundle of a topic, and keeps it."""
+        return self._owners.get(self._bundle(name)) is broker and not self.is_moving(name)
+
+    def is_moving(self, name: TopicName) -> bool:
+        """Whether the bundle of a topic is being unloaded."""
+        return self._bundle(name) in self._moving
 
     def owner(self, name: TopicName) -> Broker | None:
         """The broker that owns the bundle of a topic, if any does."""
@@ -154,20 +161,28 @@ class Cluster:
 
     async def unload_bundle(self, name: TopicName, to: Broker | None = None, *, tell: bool = False) -> None:
         """Take the bundle of a topic from its owner; `to` owns it next, and clients are told so if `tell`."""
-        bundle = self._bundle(name)
-        owner = self._owners.get(bundle)
-        topics = [] if owner is None else list(owner.topics.values())
         told: dict[str, str] = {}
         if to is not None and tell:
             told["assignedBrokerServiceUrl"] = to.service_url
             if to.service_url_tls:
                 told["assignedBrokerServiceUrlTls"] = to.service_url_tls
-        for topic in [each for each in topics if self._bundle(each.name) == bundle]:
-            await topic.broker.unload(topic, **told)
-        if to is None:
-            self._owners.pop(bundle, None)
-        else:
+        await self._unload(self._bundle(name), to, told)
+
+    async def _unload(
+        self, bundle: tuple[str, int], to: Broker | None = None, told: Mapping[str, str] = NOTHING
+    ) -> None:
+        """Close the topics of a bundle, and only then let `to` own it, or nobody."""
+        while (moving := self._moving.get(bundle)) is not None:
+            await moving
+        done = self._moving[bundle] = self.scheduler.completion()
+        for broker in self.brokers:
+            for topic in [each for each in broker.topics.values() if self._bundle(each.name) == bundle]:
+                await broker.unload(topic, **told)
+        del self._moving[bundle]
+        self._owners.pop(bundle, None)
+        if to is not None and to.alive:
             self._owners[bundle] = to
+        done.resolve(None)
 
     def kill(self, broker: Broker) -> None:
         """A broker dies: nobody owns its bundles. The last one alive cannot."""
@@ -183,12 +198,8 @@ class Cluster:
     async def unload(self, namespace: str, bundle: str = "") -> None:
         """Close the topics of a namespace, or of one of its bundles; nobody owns them then."""
         for owned in [each for each in self._owners if each[0] == namespace]:
-            if bundle not in ("", self.bundle_name(*owned)):
-                continue
-            for broker in self.brokers:
-                for topic in [each for each in broker.topics.values() if self._bundle(each.name) == owned]:
-                    await broker.unload(topic)
-            self._owners.pop(owned, None)
+            if bundle in ("", self.bundle_name(*owned)):
+                await self._unload(owned)
 
     def bundles(self, namespace: str) -> int:
         """The number of bundles of a namespace; 1 if it was not created."""
@@ -225,8 +236,15 @@ class Cluster:
 
     async def load(self, name: TopicName, near: Broker | None = None) -> AnyTopic:
         """A topic that exists, loaded by its owner: `near` if nobody owns it. Raises Refused."""
-        owner = self.acquire(near or self.brokers[0], name)
-        return await owner.topic(name, create=self.exists(name))
+        while True:
+            while (moving := self._moving.get(self._bundle(name))) is not None:
+                await moving
+            owner = self.acquire(near or self.candidate(name), name)
+            try:
+                return await owner.topic(name, create=self.exists(name))
+            except Refused:
+                if self.is_owner(owner, name):
+                    raise
 
     async def delete_topic(self, name: TopicName) -> None:
         """Delete a topic with everything in it, though it may have clients."""
@@ -264,7 +282,12 @@ class Cluster:
         name = parse_topic(topic)
         if name.full not in self.namespaces.topics:
             return None
-        found = await self.acquire(self.brokers[0], name).topic(name, create=False)
+        try:
+            found = await self.load(name)
+        except Refused:
+            if name.full in self.namespaces.topics:
+                raise
+            return None  # it was deleted meanwhile
         return found if isinstance(found, PersistentTopic) else None
 
     def may_create(self, name: TopicName) -> bool:

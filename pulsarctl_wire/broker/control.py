@@ -103,9 +103,7 @@ async def _terminate(server: "Server", asked: Mapping[str, Any]) -> dict[str, An
 async def _topic(server: "Server", asked: Mapping[str, Any]) -> AnyTopic:
     """The topic that a request names, loaded. Raises Refused, InvalidName."""
     name = parse_topic(str(asked.get("topic", "")))
-    cluster = server.cluster
-    owner = cluster.owner(name) or cluster.candidate(name)
-    return await cluster.acquire(owner, name).topic(name, create=False)
+    return await server.cluster.load(name)
 
 
 def _persistent(topic: AnyTopic) -> PersistentTopic:

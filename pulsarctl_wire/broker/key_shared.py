@@ -155,7 +155,8 @@ class KeyShared(ManyActive):
                 entry = self.entry(index, index + 1)
                 if entry is None:
                     return False
-                self.deliver(owner, entry, slot)
+                if not self.is_hidden(entry):  # it may have been acknowledged in a transaction meanwhile
+                    self.deliver(owner, entry, slot)
             waiting = self._waiting[slot]
             heappop(waiting)
             self._waiting_count -= 1

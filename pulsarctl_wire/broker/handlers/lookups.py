@@ -67,6 +67,8 @@ def _find_owner(connection: Connection, name: TopicName, authoritative: bool) ->
     If nobody owns the topic, the leader decides who will; who is asked authoritatively takes it.
     """
     cluster, asked = connection.cluster, connection.broker
+    if cluster.is_moving(name):
+        raise Refused("ServiceNotReady", f"Namespace bundle {cluster.bundle_of(name)} is being unloaded")
     owner = cluster.owner(name)
     if owner is None and not authoritative:
         if asked is not cluster.leader:
