@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.probe import frame
-from broker.sim_truth import Ack, Message, Position, Publisher, Session, Txn
+from broker.sim_subscription import Ack, Session
+from broker.sim_truth import Message, Position, Publisher, Txn
 
 from pulsarctl_wire.broker.connection import Connection
 from pulsarctl_wire.wire.frame import Connection as Wire
@@ -66,6 +67,12 @@ class Client:
         self.number = number
         self.now_ms = now_ms
         self.connection: Connection | None = None
+        self.home = 0
+        """The number of the broker that it connects to."""
+        self.rests_until = 0
+        """Until then (ticks) it does not go to another broker."""
+        self.authoritative = False
+        """Whether it was sent there by a lookup, and asks there authoritatively."""
         self.outbox: deque[tuple[bytes, Effect]] = deque()
         self.inbox: deque[Frame] = deque()
         self.answers: dict[int, tuple[OnAnswer, OnAnswer]] = {}
@@ -97,7 +104,10 @@ class Client:
         self.outbox.clear()
         self.inbox.clear()
         self.answers.clear()
-        self.transactions.clear()
+        self.transactions = [txn for txn in self.transactions if not txn.ending]
+        for txn in self.transactions:
+            unanswered = [message for it in self.producers for _, _, message in it.unanswered]
+            txn.busy = sum(message.txn is txn.truth for message in unanswered)
         self.frozen = self.slow = False
         for producer in self.producers:
             if producer.state != "dead":

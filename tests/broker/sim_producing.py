@@ -8,7 +8,7 @@ from typing import Any
 
 from broker.probe import batch, metadata, sent
 from broker.sim_clients import Client, Producer, Transaction
-from broker.sim_truth import Message, Publisher, Topic
+from broker.sim_truth import Broken, Message, Publisher, Topic
 from broker.sim_world import READY, World
 
 from pulsarctl_wire.broker.selectors import AutoSplit, ConsistentHashing, sticky_key
@@ -88,6 +88,9 @@ class Producing(World):
                     del client.publishers[it.id]
             elif frame.body.producer_ready:
                 publisher.opened = True
+                last = publisher.topic.sequences.get(frame.body.producer_name, -1)
+                if publisher.topic.deduplicates and frame.body.last_sequence_id < last:
+                    raise Broken(f"{label} is told {frame.body.last_sequence_id}, not {last}")
                 if not named:
                     assert frame.body.producer_name not in self.names, "a generated name comes twice"
                     self.names.add(frame.body.producer_name)
@@ -103,7 +106,7 @@ class Producing(World):
                 for sequence, data, message in it.unanswered:
                     self._send(it, sequence, data, message)
 
-        client.ask("LOOKUP", topic=it.topic, authoritative=False)
+        self.look_up(client, it.topic)
         fields: dict[str, Any] = {"producer_name": it.name} if named else {}
         if it.topic_epoch is not None:
             fields["topic_epoch"] = it.topic_epoch

@@ -7,7 +7,8 @@ from typing import Any
 from broker.probe import EARLIEST, LATEST
 from broker.sim_clients import Client, Consumer, Transaction
 from broker.sim_producing import TOPICS, Producing
-from broker.sim_truth import Ack, Position, Session, Subscription, Txn, full
+from broker.sim_subscription import Ack, Session, Subscription
+from broker.sim_truth import Position, Txn, full
 
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, SHARED
 from pulsarctl_wire.broker.cursor import words_of
@@ -17,9 +18,9 @@ from pulsarctl_wire.wire.frame import Frame
 class Steps(Producing):
     """Steps; each does nothing if it makes no sense now."""
 
-    def reopen(self) -> None:
+    def reopen(self, only: Client | None = None) -> None:
         """Make producers and consumers again that the broker closed, or that were lost with a connection."""
-        for client in self.clients:
+        for client in self.clients if only is None else [only]:
             if client.connection is None:
                 continue
             for it in client.producers:
@@ -75,7 +76,10 @@ class Steps(Producing):
         subscription = self.subscription(it.fields["topic"], it.fields["subscription"])
         label = f"c{client.number}.{it.id}"
         kind = it.fields["subType"]
-        session = Session(subscription, client, kind, {**it.options, "label": label})
+        options = {**it.options, "label": label, "priority": it.fields.get("priority_level", 0)}
+        if self.settings.maxUnackedMessagesPerConsumer >= 50_000:
+            options["run"] = self.settings.dispatcherMaxRoundRobinBatchSize
+        session = Session(subscription, client, kind, options)
         it.received.clear()
         self.note(f"subscribe {label} to {it.fields['topic'][-1]}/{it.fields['subscription']} kind {kind}")
 
@@ -101,7 +105,7 @@ class Steps(Producing):
                 it.state = "open"
                 self.flow(it, permits or self.random.choice((1, 3, 10, 1000)))
 
-        client.ask("LOOKUP", topic=it.fields["topic"], authoritative=False)
+        self.look_up(client, it.fields["topic"])
         client.ask("SUBSCRIBE", effect, answered, reaction, consumer_id=it.id, **it.fields)
 
     def a_consumer(self) -> Consumer | None:
@@ -126,8 +130,8 @@ class Steps(Producing):
 
         client.tell("FLOW", effect, consumer_id=number, messagePermits=permits)
 
-    def redeliver(self) -> None:
-        it = self.a_consumer()
+    def redeliver(self, it: Consumer | None = None) -> None:
+        it = it or self.a_consumer()
         if it is None:
             return
         client, number = it.client, it.id
@@ -248,7 +252,10 @@ class Steps(Producing):
         client, number = it.client, it.id
         many = it.fields["subType"] in INDIVIDUAL
         cumulative = cumulative or self.chance(0.03 if many else 0.3)
-        left, ids = self._choose(it, cumulative=cumulative, all_=txn is None and self.chance(0.2))
+        parts = txn is None or self.settings.acknowledgmentAtBatchIndexLevelEnabled
+        left, ids = self._choose(
+            it, cumulative=cumulative, all_=txn is None and self.chance(0.2), parts=parts
+        )
         asks = txn is not None or self.chance(0.5)
         how = "cumulative" if cumulative else ""
         self.note(f"ack c{client.number}.{number} {left} {how} asks {asks} txn {txn and txn.truth.id}")
@@ -271,8 +278,8 @@ class Steps(Producing):
                         subscription.holders.setdefault(position, holder)
             elif txn is None:
                 subscription.ack_answered(ack)
-            elif not cumulative and subscription.reset_no < ack.no:
-                ack.hides = [position for position, open_ in left.items() if not open_]
+            else:
+                ack.answered = subscription.reset_no < ack.no
 
         def reaction(frame: Frame) -> None:
             if txn is not None:
@@ -288,7 +295,7 @@ class Steps(Producing):
             client.tell("ACK", effect, **fields)
 
     def _choose(
-        self, it: Consumer, *, cumulative: bool, all_: bool
+        self, it: Consumer, *, cumulative: bool, all_: bool, parts: bool
     ) -> tuple[dict[Position, int], list[dict[str, Any]]]:
         """What to acknowledge: messages that stay open by position, and ids for ACK."""
         known = sorted(it.received)
@@ -297,7 +304,8 @@ class Steps(Producing):
         ids: list[dict[str, Any]] = []
         for position in known if all_ and not cumulative else chosen:
             count, mask = it.received[position]
-            left[position] = self.random.randrange(full(count)) & mask if self.chance(0.4) else 0
+            part = parts and self.chance(0.4)
+            left[position] = self.random.randrange(full(count)) & mask if part else 0
             ids.append({"ledgerId": position[0], "entryId": position[1]})
             if left[position]:
                 ids[-1]["ack_set"] = words_of(left[position])
@@ -320,20 +328,23 @@ class Steps(Producing):
             subscription.txns.append(txn)
         for position, open_ in left.items():
             bits = full(subscription.topic.at[position].count) & ~open_
-            if cumulative and txn is not None:
-                subscription.ack_until(ack, position, 0, whole=True)
-            elif cumulative and session.kind in INDIVIDUAL:
+            if not cumulative:
+                ack.parts[position] = ack.parts.get(position, 0) | bits
+            if cumulative and session.kind in INDIVIDUAL:
                 pass
+            elif cumulative and txn is not None:
+                subscription.ack_until(ack, position, 0, whole=True)
             elif cumulative:
                 if open_ and not partial:
                     open_ = full(subscription.topic.at[position].count)
                 subscription.ack_until(ack, position, open_, whole=not open_ or not partial)
-            elif open_ and not partial:
-                pass
             elif txn is not None:
-                subscription.take(ack, position, bits, settles=not open_)
+                settles = subscription.is_pending(position, self.now_ms, answered=False)
+                subscription.take(ack, position, bits if partial or not open_ else 0, settles=settles)
                 if txn.may_be_over(self.now_ms):
                     ack.undone.clear()  # nobody may get it again
+            elif open_ and not partial:
+                pass
             else:
                 subscription.ack(ack, position, bits)
         return ack

@@ -7,15 +7,16 @@ from typing import Any
 
 from broker.sim_clients import Client
 from broker.sim_storage import Disk, SlowDisk
-from broker.sim_truth import Broken, Message, Publisher, Session, Topic, Txn, full
+from broker.sim_subscription import Session
+from broker.sim_truth import Broken, Message, Publisher, Topic, Txn, full
 
-from pulsarctl_wire.broker.admin import answer
 from pulsarctl_wire.broker.cluster import Cluster
 from pulsarctl_wire.broker.connection import Connection
 from pulsarctl_wire.broker.cursor import mask_of
 from pulsarctl_wire.broker.settings import Settings
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandLookupTopicResponse
 
 _EPOCH_NS = 1_700_000_000 * 10**9
 ACTIVE = NUMBERS["ACTIVE_CONSUMER_CHANGE"]
@@ -27,6 +28,7 @@ PING = NUMBERS["PING"]
 RECEIPT = NUMBERS["SEND_RECEIPT"]
 SEND_ERROR = NUMBERS["SEND_ERROR"]
 READY = NUMBERS["PRODUCER_SUCCESS"]
+Redirect = CommandLookupTopicResponse.Redirect
 
 
 class Touched(dict[Connection, None]):
@@ -44,10 +46,13 @@ class Touched(dict[Connection, None]):
 class World:
     """What a simulation acts on."""
 
-    def __init__(self, settings: Settings, random: Random, clients: int, cache: int, read_bytes: int) -> None:
+    def __init__(
+        self, settings: Settings, random: Random, clients: int, cache: int, read_bytes: int, brokers: int = 1
+    ) -> None:
         self.settings = settings
         self.random = random
         self.cache = cache
+        self.brokers = brokers
         self.ticks = 0
         self.no = 0
         self.trace: list[str] = []
@@ -60,6 +65,8 @@ class World:
         self.txns: dict[tuple[int, int], Txn] = {}
         self.names: set[str] = set()
         self.most_commits = 1
+        self.fuse = 0
+        """After so many frames from the broker it crashes; 0: it does not."""
         self.disk = SlowDisk(Disk(), random)
         self.disk.most = read_bytes
         self.boot()
@@ -77,8 +84,10 @@ class World:
     def boot(self) -> None:
         """A new cluster on what is durable."""
         disk = self.disk.disk
-        self.cluster = Cluster(self.settings, disk.rows(), disk.ends())
-        self.cluster.brokers[0].cache.most = self.cache
+        self.cluster = Cluster(self.settings, disk.rows(), disk.ends(), self.brokers)
+        for broker in self.cluster.brokers:
+            broker.cache.most = self.cache
+            broker.service_url = f"pulsar://broker:{broker.number}"
         self.cluster.touched = Touched()
         self.set_time(self.ticks)
         self.flush()
@@ -90,7 +99,9 @@ class World:
                 self.closed(client)
                 client.gone()
         self.owners.clear()
+        self.fuse = 0
         for topic in self.topics.values():
+            topic.crashed()
             for subscription in topic.subscriptions.values():
                 subscription.wild = 0
         before = self.disk
@@ -148,6 +159,9 @@ class World:
             self.disk.commits.append(commit)
         if self.cluster.scheduler.failures:
             raise self.cluster.scheduler.failures[0]
+        if self.fuse < 0:
+            self.note("crash")
+            self.crash()
 
     def settle(self, seconds: float = 1.5) -> None:
         """Let everything happen that can: storage is done, all clients but frozen ones have read all."""
@@ -172,14 +186,43 @@ class World:
 
     def connect(self, client: Client) -> None:
         """A client connects."""
-        connection = self.cluster.connect(self.cluster.brokers[0], f"c{client.number}")
+        alive = [broker for broker in self.cluster.brokers if broker.alive]
+        if not self.cluster.brokers[client.home].alive:
+            client.home = self.random.choice(alive).number
+        connection = self.cluster.connect(self.cluster.brokers[client.home], f"c{client.number}")
         self.owners[connection] = client
         client.connected(connection)
         client.tell("CONNECT", client_version="sim", protocol_version=21)
         if self.settings.transactionCoordinatorEnabled:
             topic = "persistent://pulsar/system/transaction_coordinator_assign-partition-0"
-            client.ask("LOOKUP", topic=topic, authoritative=False)
+            client.ask("LOOKUP", topic=topic, authoritative=True)
             client.ask("TC_CLIENT_CONNECT_REQUEST", tc_id=0)
+
+    def look_up(self, client: Client, topic: str) -> None:
+        """Ask who owns a topic, and go there unless the client has something to do where it is."""
+
+        def reaction(frame: Frame) -> None:
+            client.authoritative = frame.body.response == Redirect and frame.body.authoritative
+            self.follow(client, frame.body.brokerServiceUrl)
+
+        client.ask("LOOKUP", None, None, reaction, topic=topic, authoritative=client.authoritative)
+
+    def follow(self, client: Client, url: str) -> None:
+        """A client is told to use another broker."""
+        if client.connection not in self.owners:
+            return
+        number = int(url.rpartition(":")[2] or client.home)
+        states = [each.state for each in client.producers] + [each.state for each in client.consumers]
+        if number != client.home and "open" not in states and self.ticks >= client.rests_until:
+            self.note(f"c{client.number} goes to broker {number}")
+            self.drop(client)
+            client.home, client.rests_until = number, self.ticks + 10**9
+            self.connect(client)
+            self.reopen(client)
+
+    def reopen(self, only: Client | None = None) -> None:
+        """Have producers and consumers made again."""
+        raise NotImplementedError
 
     def drop(self, client: Client) -> None:
         """A connection is lost, with everything that is on its way."""
@@ -299,6 +342,9 @@ class World:
             if answered is not None:
                 answered(frame)
         client.inbox.append(frame)
+        if self.fuse:
+            self.fuse -= 1
+            self.fuse = self.fuse or -1
 
     def _publisher(self, client: Client, body: Any) -> Publisher:
         found = client.publishers.get(body.producer_id)
@@ -347,10 +393,12 @@ class World:
                 it = client.producer(body.producer_id)
                 if it is not None and it.state == "open":
                     it.state = "closed"
+                    self.follow(client, body.assignedBrokerServiceUrl)
             elif kind == CLOSE_CONSUMER:
                 consumer = client.consumer(body.consumer_id)
                 if consumer is not None and consumer.state == "open":
                     consumer.state = "closed"
+                    self.follow(client, body.assignedBrokerServiceUrl)
             elif hasattr(body, "request_id") and body.request_id in client.answers:
                 reaction = client.answers[body.request_id][1]
                 if kind != READY or body.producer_ready:
@@ -379,19 +427,6 @@ class World:
                     txn.busy -= 1
         elif body.sequence_id > sequence:
             raise Broken(f"{it.name} gets the receipt of {body.sequence_id} before that of {sequence}")
-
-    # -- the admin API
-
-    def admin(self, method: str, path: str) -> list[int]:
-        """Call the admin API; the status is in the list, once there is an answer."""
-        status: list[int] = []
-
-        async def call() -> None:
-            status.append((await answer(self.cluster.brokers[0], method, path, {}, None)).status)
-
-        self.cluster.scheduler.start(call())
-        self.flush()
-        return status
 
 
 def _short(body: Any) -> str:

@@ -11,18 +11,16 @@ import sys
 import time
 import traceback
 from random import Random
-from typing import Any
 
-from broker.sim_clients import Client, Consumer, Producer, Transaction
-from broker.sim_producing import TOPICS
-from broker.sim_steps import Steps
-from broker.sim_truth import Broken, Subscription, Txn
+from broker.sim_clients import Client, Consumer, Producer
+from broker.sim_operations import Operations
+from broker.sim_subscription import Subscription
+from broker.sim_transactions import TTL_MS, Transactions
+from broker.sim_truth import Broken
 
 from pulsarctl_wire.broker.settings import Settings
-from pulsarctl_wire.wire.frame import Frame
 
 STEPS = 120
-_TTL_MS = 20_000
 _WEIGHTS: dict[str, int] = {
     "send": 24,
     "create_producer": 6,
@@ -38,8 +36,12 @@ _WEIGHTS: dict[str, int] = {
     "connect_one": 6,
     "drop_one": 3,
     "unload": 2,
+    "move": 0,
+    "kill": 0,
+    "delete": 1,
     "terminate": 0,
     "crash_now": 2,
+    "crash_soon": 3,
     "wait": 6,
     "store": 12,
     "read_one": 8,
@@ -48,13 +50,12 @@ _WEIGHTS: dict[str, int] = {
     "hinder": 2,
     "usurp": 1,
     "rest": 3,
-    "begin": 5,
+    "begin": 8,
     "join": 8,
-    "send_in": 10,
-    "ack_in": 12,
-    "end": 5,
+    "work": 20,
+    "end": 15,
 }
-_OF_TXNS = ("begin", "join", "send_in", "ack_in", "end")
+_OF_TXNS = ("begin", "join", "work", "end")
 
 
 def settings_of(random: Random) -> Settings:
@@ -78,7 +79,7 @@ def settings_of(random: Random) -> Settings:
     return settings
 
 
-class Simulation(Steps):
+class Simulation(Transactions, Operations):
     """One simulation; `run` raises what goes wrong."""
 
     def __init__(self, seed: int) -> None:
@@ -88,7 +89,9 @@ class Simulation(Steps):
         self.modes = {}
         settings = settings_of(random)
         cache = random.choice((0, 3000, 1 << 24, 1 << 24))
-        super().__init__(settings, random, random.choice((2, 3, 4)), cache, random.choice((1, 100, 1 << 20)))
+        brokers = random.choice((1, 1, 2, 3))
+        reads = random.choice((1, 100, 1 << 20))
+        super().__init__(settings, random, random.choice((2, 3, 4)), cache, reads, brokers)
         self.most_commits = random.choice((1, 1, 2, 3))
         self.weights = dict(_WEIGHTS)
         if not settings.transactionCoordinatorEnabled:
@@ -97,10 +100,14 @@ class Simulation(Steps):
             self.weights |= {name: 3 * self.weights[name] for name in _OF_TXNS}
         if random.random() < 0.15:
             self.weights["terminate"] = 1
+        if brokers > 1:
+            self.weights |= {"move": 4, "kill": 1}
         for name in random.sample(sorted(_WEIGHTS), 4):
             self.weights[name] *= random.choice((0, 3))
         changed = {name: value for name, value in vars(settings).items() if value != getattr(Settings, name)}
-        self.note(f"seed {seed}: {changed}, cache {cache}, {self.most_commits} commits at a time")
+        self.note(
+            f"seed {seed}: {changed}, cache {cache}, {self.most_commits} commits at a time, {brokers} brokers"
+        )
 
     def run(self, steps: int = STEPS) -> None:
         """Do the steps, and judge what is left."""
@@ -134,21 +141,13 @@ class Simulation(Steps):
             self.note(f"drop c{client.number}")
             self.drop(client)
 
-    def unload(self) -> None:
-        topic = self.pick(TOPICS)
-        self.note(f"unload {topic[-1]}")
-        self.admin("PUT", f"/admin/v2/{topic.replace('://', '/')}/unload")
-
-    def terminate(self) -> None:
-        topic = self.pick(self.topics)
-        if topic is not None:
-            self.note(f"terminate {topic[-1]}")
-            self.topics[topic].ending = True
-            self.admin("POST", f"/admin/v2/{topic.replace('://', '/')}/terminate")
-
     def crash_now(self) -> None:
         self.note(f"crash with {len(self.disk.commits)} commits, {self.disk.durable} of them durable")
         self.crash()
+
+    def crash_soon(self) -> None:
+        self.fuse = self.random.randrange(1, 12)
+        self.note(f"crash after {self.fuse} frames")
 
     def wait(self) -> None:
         seconds = self.random.choice((0.01, 0.1, 0.1, 1.0, 1.0, 3.0, 12.0))
@@ -203,114 +202,6 @@ class Simulation(Steps):
         self.settle()
         self.check_starving()
 
-    # -- transactions
-
-    def begin(self) -> None:
-        client = self.a_client()
-        if client is None or len(client.transactions) >= 2:
-            return
-        self.note(f"begin at c{client.number}")
-        begun: list[Txn] = []
-        began: list[int] = []
-
-        def effect() -> None:
-            began.append(self.now_ms)
-
-        def answered(frame: Frame) -> None:
-            if not frame.body.HasField("error"):
-                id_ = frame.body.txnid_most_bits, frame.body.txnid_least_bits
-                assert id_ not in self.txns, f"transaction {id_} comes twice"
-                begun.append(Txn(id_))
-                begun[0].until_ms = began[0] + _TTL_MS
-                self.txns[id_] = begun[0]
-
-        def reaction(frame: Frame) -> None:
-            client.transactions += map(Transaction, begun)
-            for _ in range(3):
-                self.join()
-
-        client.ask("NEW_TXN", effect, answered, reaction, tc_id=0, txn_ttl_millis=_TTL_MS)
-
-    def _a_txn(self) -> tuple[Client, Transaction] | None:
-        found: tuple[Client, Transaction] | None = self.pick(
-            (client, txn) for client in self.clients for txn in client.transactions if not txn.ending
-        )
-        return found
-
-    def join(self) -> None:
-        found = self._a_txn()
-        if found is None:
-            return
-        client, txn = found
-        ids = {"txnid_most_bits": txn.truth.id[0], "txnid_least_bits": txn.truth.id[1]}
-        known = [(each.fields["topic"], each.fields["subscription"]) for each in client.consumers]
-        known = [each for each in known if each[1] != "reader" and each not in txn.subscriptions]
-        known += [(each.topic, "") for each in client.producers if each.topic not in txn.topics]
-        if not known:
-            return
-        topic, name = self.pick(known)
-        self.note(f"add {topic[-1]}/{name} to {txn.truth.id}")
-        txn.busy += 1
-
-        def reaction(frame: Frame) -> None:
-            txn.busy -= 1
-            if frame.body.HasField("error"):
-                return
-            if name:
-                txn.subscriptions.add((topic, name))
-            else:
-                txn.topics.add(topic)
-
-        if name:
-            pair = [{"topic": topic, "subscription": name}]
-            client.ask("ADD_SUBSCRIPTION_TO_TXN", None, None, reaction, subscription=pair, **ids)
-        else:
-            client.ask("ADD_PARTITION_TO_TXN", None, None, reaction, partitions=[topic], **ids)
-
-    def send_in(self) -> None:
-        found = self._a_txn()
-        if found is not None:
-            client, txn = found
-            it = self.pick(each for each in client.producers if self._may(each) and each.topic in txn.topics)
-            if it is not None:
-                self.send(txn, it)
-
-    def ack_in(self) -> None:
-        found = self._a_txn()
-        if found is None:
-            return
-        client, txn = found
-
-        def fits(it: Consumer) -> bool:
-            at = it.fields["topic"], it.fields["subscription"]
-            return it.state == "open" and at in txn.subscriptions and bool(it.received)
-
-        it = self.pick(each for each in client.consumers if fits(each))
-        if it is not None:
-            self.ack(txn, it)
-
-    def end(self) -> None:
-        found = self._a_txn()
-        if found is None or found[1].busy:
-            return
-        client, txn = found
-        commit = self.chance(0.6)
-        self.note(f"end {txn.truth.id} commit {commit}")
-        txn.ending = True
-
-        def effect() -> None:
-            txn.truth.ending, txn.truth.commit_sent = True, commit
-
-        def answered(frame: Frame) -> None:
-            if not frame.body.HasField("error"):
-                txn.truth.ended(commit=commit)
-
-        def reaction(frame: Frame) -> None:
-            client.transactions.remove(txn)
-
-        ids: dict[str, Any] = {"txnid_most_bits": txn.truth.id[0], "txnid_least_bits": txn.truth.id[1]}
-        client.ask("END_TXN", effect, answered, reaction, txn_action=int(not commit), **ids)
-
     # -- the end
 
     def subscriptions(self) -> list[Subscription]:
@@ -326,30 +217,38 @@ class Simulation(Steps):
     def finish(self) -> None:
         """Faults stop: everything that is owed must come."""
         self.note("finish")
+        self.fuse = 0
         for client in self.clients:
             client.frozen = False
             if client.slow and client.connection is not None:
                 client.slow = False
                 self.cluster.set_writable(client.connection, True)
         self.settle()
-        self.settle(_TTL_MS / 1000 + 1)
+        self.settle(TTL_MS / 1000 + 1)
         for txn in self.txns.values():
             txn.finished = True
             if not txn.over and not txn.commit_sent:
                 txn.ended(commit=False)
-        for client in self.clients:
-            if client.connection is None:
-                self.connect(client)
-        self.reopen()
-        self.settle(6)
+        self.gather()
+        for _ in range(3):
+            for client in self.clients:
+                if client.connection is None:
+                    self.connect(client)
+            self.reopen()
+            self.settle(6)
         for client in self.clients:
             for it in client.consumers:
                 if it.state == "open":
                     self.flow(it, 1000)
             for producer in client.producers:
-                fenced = self.topics[producer.topic].fenced
-                if producer.state == "open" and producer.unanswered and not fenced:
-                    raise Broken(f"{producer.name} gets no receipts of {list(producer.unanswered)}")
+                topic = self.topics[producer.topic]
+                rivals = [it for other in self.clients for it in other.producers if it.topic == topic.name]
+                alone = sum(it.name == producer.name for it in rivals) == 1
+                fenced = any(self.topics[it.topic].fenced for it in client.producers)
+                free = alone and not topic.ending and not fenced and not any(it.mode for it in rivals)
+                if producer.unanswered and (free or producer.state == "open") and not topic.fenced:
+                    unanswered = [each[2] for each in producer.unanswered]
+                    raise Broken(f"{producer.name}, {producer.state}, gets no receipts of {unanswered}")
         self.settle()
         self.check_starving()
         self.leave()
@@ -371,17 +270,17 @@ class Simulation(Steps):
     def check_empty(self) -> None:
         """Nothing is left of the clients."""
         cluster = self.cluster
-        broker = cluster.brokers[0]
-        assert not broker.connections
-        assert not broker._opening
-        for topic in broker.topics.values():
-            assert not topic.producers, topic.producers
-            assert not topic.waiting
-            assert topic.exclusive is None
-            for subscription in topic.subscriptions.values():
-                assert not subscription.consumers, subscription.consumers
-                assert subscription.cursor.durable, f"{subscription.name} should be gone"
-        rates = 1  # are measured from when the first topic is loaded
+        for broker in cluster.brokers:
+            assert not broker.connections
+            assert not broker._opening
+            for topic in broker.topics.values():
+                assert not topic.producers, topic.producers
+                assert not topic.waiting
+                assert topic.exclusive is None
+                for subscription in topic.subscriptions.values():
+                    assert not subscription.consumers, subscription.consumers
+                    assert subscription.cursor.durable, f"{subscription.name} should be gone"
+        rates = len(cluster.brokers)  # are measured from when the first topic is loaded
         assert len(self.timers()) <= self.usual_timers + rates, self.timers()
         assert not cluster.journal._readers
         assert not cluster.journal._storing
@@ -391,6 +290,7 @@ class Simulation(Steps):
     def check_delivery(self) -> None:
         """Each subscription gets what it is owed, and a reader gets everything."""
         client = self.clients[0]
+        self.gather()
         self.connect(client)
         for number, subscription in enumerate(self.subscriptions()):
             if subscription.exists == "yes" and not subscription.topic.stuck:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from broker.sim_clients import Client, Consumer, Producer
+from broker.sim_operations import Operations
 from broker.sim_producing import TOPICS
-from broker.sim_steps import Steps
-from broker.sim_truth import Position
+from broker.sim_transactions import Transactions
+from broker.sim_truth import Position, Txn
 from broker.simulation import Simulation, try_seed
 
 from pulsarctl_wire.broker.consumer import KEY_SHARED, SHARED
@@ -40,13 +41,14 @@ def test_a_seed_decides_everything() -> None:
 # -- what simulations have found, step by step
 
 
-class Script(Steps):
-    """A simulation whose steps are written down; two clients are connected."""
+class Script(Transactions, Operations):
+    """A simulation whose steps are written down; one client is at the first broker, one at the last."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, brokers: int = 1, **settings: Any) -> None:
         self.sequences, self.kinds, self.modes = {}, {}, {}
-        super().__init__(Settings(**settings), Random(1), 2, 1 << 24, 1 << 20)
-        for client in self.clients:
+        super().__init__(Settings(**settings), Random(1), 2, 1 << 24, 1 << 20, brokers)
+        for client, home in zip(self.clients, (0, brokers - 1), strict=True):
+            client.home = home
             self.connect(client)
         self.settle()
 
@@ -67,15 +69,16 @@ class Script(Steps):
         for _ in range(number):
             self._send_new(it, None)
 
-    def acks(self, it: Consumer, positions: list[Position]) -> None:
+    def acks(self, it: Consumer, positions: list[Position], txn: Txn | None = None) -> None:
         ids = [{"ledgerId": ledger, "entryId": entry} for ledger, entry in positions]
         for position in positions:
             del it.received[position]
 
         def effect() -> None:
-            self._apply(it.client.sessions[it.id], dict.fromkeys(positions, 0), None, cumulative=False)
+            self._apply(it.client.sessions[it.id], dict.fromkeys(positions, 0), txn, cumulative=False)
 
-        it.client.tell("ACK", effect, consumer_id=it.id, ack_type=0, message_id=ids)
+        of = {} if txn is None else {"txnid_most_bits": txn.id[0], "txnid_least_bits": txn.id[1]}
+        it.client.tell("ACK", effect, consumer_id=it.id, ack_type=0, message_id=ids, **of)
 
 
 def test_a_consumer_that_was_blocked_gets_what_waited_for_it() -> None:
@@ -140,3 +143,61 @@ def test_a_producer_name_is_free_once_its_connection_has_ended() -> None:
     again = script.producing(other)
     script.settle()
     assert again.state == "open"
+
+
+def test_what_waits_for_permits_can_be_acknowledged_in_a_transaction() -> None:
+    """Key_Shared: it was given back, and is acknowledged before it could be delivered again."""
+    script = Script(transactionCoordinatorEnabled=True)
+    one, other = script.clients
+    consumer = script.consuming(one, KEY_SHARED, 1, consumer_name="a")
+    script.consuming(other, KEY_SHARED, consumer_name="b")
+    producer = script.producing(one)
+    script.settle()
+    script.sends(producer, 30)
+    script.settle()
+    script.redeliver(consumer)
+    script.settle()
+    script.begin(one)
+    script.settle(0)
+    acked = list(consumer.received)
+    script.acks(consumer, acked, one.transactions[0].truth)
+    script.flow(consumer, 1000)
+    script.settle()
+    assert acked
+    assert not set(acked) & set(consumer.received)
+
+
+def test_only_one_broker_loads_a_topic() -> None:
+    """Its bundle moves while the first broker makes the topic."""
+    script = Script(brokers=2)
+    client = script.clients[0]
+    script.move(TOPICS[0], script.cluster.brokers[0])
+    producer = script.producing(client)
+    script.pump(client)
+    script.move(TOPICS[0], script.cluster.brokers[1])
+    script.settle()
+    assert not script.cluster.brokers[0].topics
+    script.reopen()
+    script.settle()
+    assert (client.home, producer.state) == (1, "open")
+    assert [list(broker.topics) for broker in script.cluster.brokers] == [[], [TOPICS[0]]]
+
+
+def test_a_topic_that_is_being_deleted_is_not_loaded() -> None:
+    """Its broker is killed meanwhile, and a client asks another one for it."""
+    script = Script(brokers=2)
+    one, other = script.clients
+    script.move(TOPICS[0], script.cluster.brokers[0])
+    script.producing(one)
+    script.settle()
+    script.cluster.kill(script.cluster.brokers[1])
+    script.delete_this(script.topics[TOPICS[0]], force=True)
+    script.cluster.start(script.cluster.brokers[1])
+    script.cluster.kill(script.cluster.brokers[0])
+    script.drop(other)
+    script.connect(other)
+    producer = script.producing(other)
+    script.settle()
+    script.reopen()
+    script.settle()
+    assert producer.state == "open"

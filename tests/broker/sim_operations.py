@@ -1,0 +1,128 @@
+"""What operators do in simulations, one step each: moving, deleting and ending topics, killing brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from broker.sim_producing import TOPICS
+from broker.sim_steps import Steps
+from broker.sim_truth import Topic
+
+from pulsarctl_wire.broker.admin import answer
+from pulsarctl_wire.broker.admin.base import Answer
+from pulsarctl_wire.broker.broker import Broker
+from pulsarctl_wire.broker.names import parse_topic
+
+_FORCE = {"force": "true"}
+
+
+def path_of(topic: str) -> str:
+    """The path of a topic in the admin API."""
+    return f"/admin/v2/{topic.replace('://', '/')}"
+
+
+class Operations(Steps):
+    """Steps; each does nothing if it makes no sense now."""
+
+    def admin(
+        self,
+        method: str,
+        path: str,
+        answered: Callable[[Answer], None] | None = None,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+    ) -> list[int]:
+        """Call the admin API; once it answers, the status is in the list, and `answered` is called."""
+        status: list[int] = []
+
+        async def call() -> None:
+            broker: Broker | None = self._a_broker()
+            while broker is not None:
+                told = await answer(broker, method, path, query or {}, body)
+                broker = told.owner
+            status.append(told.status)
+            if answered is not None:
+                answered(told)
+
+        self.cluster.scheduler.start(call())
+        self.flush()
+        return status
+
+    def _a_broker(self) -> Broker:
+        broker: Broker = self.pick(each for each in self.cluster.brokers if each.alive)
+        return broker
+
+    # -- topics
+
+    def unload(self) -> None:
+        topic = self.pick(TOPICS)
+        self.note(f"unload {topic[-1]}")
+        self.admin("PUT", f"{path_of(topic)}/unload")
+
+    def terminate(self) -> None:
+        topic = self.topics.get(self.pick(TOPICS))
+        if topic is None or topic.deleted_no:
+            return
+        self.note(f"terminate {topic.name[-1]}")
+        topic.ending = True
+
+        def answered(told: Answer) -> None:
+            if told.status == 200:
+                topic.last = told.value["ledgerId"], told.value["entryId"]
+
+        self.admin("POST", f"{path_of(topic.name)}/terminate", answered)
+
+    def delete(self) -> None:
+        topic = self.topics.get(self.pick(TOPICS))
+        if topic is None or topic.deleted_no:
+            return
+        self.delete_this(topic, force=self.chance(0.8))
+
+    def delete_this(self, topic: Topic, *, force: bool) -> None:
+        """Delete a topic; `force`: although it has clients."""
+        self.note(f"delete {topic.name[-1]} force {force}")
+        self.no += 1
+        topic.deleting(self.no)
+
+        def answered(told: Answer) -> None:
+            self.note(f"deletion of {topic.name[-1]} is answered by {told.status}")
+            if told.status == 204:
+                topic.deleted()
+            topic.deleted_no = 0
+
+        self.admin("DELETE", path_of(topic.name), answered, _FORCE if force else {})
+
+    # -- brokers
+
+    def move(self, topic: str = "", to: Broker | None = None) -> None:
+        name = parse_topic(topic or self.pick(TOPICS))
+        to = to or self._a_broker()
+        self.note(f"move the bundle of {name.full[-1]} to broker {to.number}")
+        self.cluster.scheduler.start(self.cluster.unload_bundle(name, to, tell=self.chance(0.7)))
+        self.flush()
+
+    def kill(self) -> None:
+        """A broker dies; or one that is dead comes back."""
+        dead = self.pick(each for each in self.cluster.brokers if not each.alive)
+        if dead is not None and self.chance(0.7):
+            self.note(f"start broker {dead.number}")
+            self.cluster.start(dead)
+            return
+        broker = self._a_broker()
+        self.note(f"kill broker {broker.number}")
+        self.cluster.kill(broker)
+        self.flush()
+
+    def gather(self) -> None:
+        """Have one broker own everything, and all clients there."""
+        broker = next(each for each in self.cluster.brokers if each.alive)
+        if self.brokers == 1:
+            return
+        for topic in TOPICS:
+            self.move(topic, broker)
+        self.settle()
+        for client in self.clients:
+            if client.home != broker.number:
+                self.drop(client)
+                client.home = broker.number
