@@ -230,7 +230,9 @@ class Buffer:
     def sent(self, txn: Id, index: int) -> None:
         """A message was sent in a transaction. Nobody asks whether that is open, but it is not aborted."""
         key = key_of(txn)
-        if key not in self._open and key not in self._aborted:
+        if key in self._aborted:
+            self._abort(key, index, index)
+        elif key not in self._open:
             self._topic.journal.put(f"txn-open/{self._topic.log.number}", key, {"first": index})
 
     def _abort(self, key: str, first: int, last: int) -> None:

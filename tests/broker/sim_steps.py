@@ -35,7 +35,7 @@ class Steps(Producing):
         """What is known of a subscription."""
         subscriptions = self.topic(topic).subscriptions
         if name not in subscriptions:
-            early, durable = name != "late", name != "reader"
+            early, durable = name != "late", not name.endswith("reader")
             subscriptions[name] = Subscription(self.topic(topic), name, early=early, durable=durable)
         return subscriptions[name]
 

@@ -9,11 +9,11 @@ import pytest
 from broker.sim_clients import Client, Consumer, Producer
 from broker.sim_operations import Operations
 from broker.sim_producing import TOPICS
-from broker.sim_transactions import Transactions
+from broker.sim_transactions import TTL_MS, Transactions
 from broker.sim_truth import Position, Txn
 from broker.simulation import Simulation, try_seed
 
-from pulsarctl_wire.broker.consumer import KEY_SHARED, SHARED
+from pulsarctl_wire.broker.consumer import EXCLUSIVE, KEY_SHARED, SHARED
 from pulsarctl_wire.broker.settings import Settings
 
 SEEDS = 1000
@@ -201,3 +201,26 @@ def test_a_topic_that_is_being_deleted_is_not_loaded() -> None:
     script.reopen()
     script.settle()
     assert producer.state == "open"
+
+
+def test_what_is_sent_in_an_aborted_transaction_stays_hidden() -> None:
+    """Even when all that was sent in it before is deleted while it is being stored."""
+    rolls = {"managedLedgerMaxEntriesPerLedger": 1, "managedLedgerMinLedgerRolloverTimeMinutes": 0}
+    script = Script(transactionCoordinatorEnabled=True, **rolls)
+    one, other = script.clients
+    producer = script.producing(one)
+    consumer = script.consuming(other, EXCLUSIVE)
+    script.settle()
+    script.begin(one)
+    script.settle(0)
+    txn = one.transactions[0]
+    script.send(txn, producer)
+    script.settle(TTL_MS / 1000 + 1)
+    script.sends(producer, 1)
+    script.settle()
+    script.send(txn, producer)
+    script.pump(one)
+    script.acks(consumer, sorted(consumer.received))
+    script.settle()
+    assert not producer.unanswered
+    assert not consumer.received
