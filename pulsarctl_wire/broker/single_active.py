@@ -47,11 +47,13 @@ class SingleActive(Dispatcher):
     def remove(self, consumer: Consumer) -> None:
         """A consumer leaves."""
         super().remove(consumer)
-        if self.consumers and not self.resetting:
-            self._choose()
-        else:
+        if not self.consumers:
             self.close()
             self.active = self._ranges = None
+        elif self.resetting:
+            self.active = None
+        else:
+            self._choose()
 
     def _choose(self) -> bool:
         """Choose the active consumer. False if it is the same as before."""
@@ -75,8 +77,8 @@ class SingleActive(Dispatcher):
         """The change of the active consumer takes effect."""
         self._change = None
         self.rewind()
-        if self.active is not None and self.active.kind == FAILOVER:
-            for consumer in self.consumers:
+        for consumer in self.consumers:
+            if consumer.kind == FAILOVER:
                 consumer.tell_active(consumer is self.active)
         self.subscription.dispatch_soon()
 
