@@ -66,13 +66,24 @@ def _is(value: Any) -> Answer:
     return Answer(200, value)
 
 
-def _count(path: str, name: str, unset: Answer = EMPTY) -> Policy:
-    return Policy(path, name, Number(f"{path} must be 0 or more"), unset)
+def _count(path: str, name: str, unset: Answer = EMPTY, wrong: str = "") -> Policy:
+    return Policy(path, name, Number(wrong or f"{path} must be 0 or more"), unset)
+
+
+_UNACKED: Final = "maxUnackedNum must be 0 or more"
+_TOO_LARGE: Final = (
+    "topic-level maxMessageSize must be greater than or equal to 0 "
+    "and must be smaller than that in the broker-level"
+)
 
 
 OF_NAMESPACE: Final = (
     Policy("retention", "retention_policies", RETENTION),
-    Policy("messageTTL", "message_ttl_in_seconds", TTL),
+    Policy(
+        "messageTTL",
+        "message_ttl_in_seconds",
+        Number("Invalid value for message TTL, message TTL must >= 0"),
+    ),
     Policy("deduplication", "deduplicationEnabled", Truth()),
     Policy("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", INTERVAL, EMPTY, "POST"),
     Policy("encryptionRequired", "encryption_required", Truth(), _is(False), "POST"),
@@ -88,7 +99,11 @@ OF_NAMESPACE: Final = (
     _count("maxTopicsPerNamespace", "max_topics_per_namespace", _is(0)),
     _count("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer"),
     _count("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription"),
-    _count("subscriptionExpirationTime", "subscription_expiration_time_minutes"),
+    _count(
+        "subscriptionExpirationTime",
+        "subscription_expiration_time_minutes",
+        wrong="Invalid value for subscription expiration time",
+    ),
     Policy("autoTopicCreation", "autoTopicCreationOverride", AUTO_TOPIC),
     Policy("autoSubscriptionCreation", "autoSubscriptionCreationOverride", AUTO_SUBSCRIPTION),
     Policy("inactiveTopicPolicies", "inactive_topic_policies", INACTIVE),
@@ -134,7 +149,11 @@ OF_TOPIC: Final = (
         Truth(),
         effective=lambda settings: settings.brokerDeduplicationEnabled,
     ),
-    Policy("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", INTERVAL),
+    _count(
+        "deduplicationSnapshotInterval",
+        "deduplicationSnapshotIntervalSeconds",
+        wrong="interval must be 0 or more",
+    ),
     Policy("publishRate", "publishMaxMessageRate", PUBLISH, NOTHING),
     Policy("dispatchRate", "topicDispatchRate", RATE, effective=lambda _: NO_RATE),
     Policy("subscriptionDispatchRate", "subscriptionDispatchRate", RATE, effective=lambda _: NO_RATE),
@@ -146,15 +165,20 @@ OF_TOPIC: Final = (
     _count("maxConsumers", "max_consumers_per_topic")._replace(
         effective=lambda settings: settings.maxConsumersPerTopic
     ),
-    _count("maxConsumersPerSubscription", "max_consumers_per_subscription", NOTHING),
+    _count(
+        "maxConsumersPerSubscription",
+        "max_consumers_per_subscription",
+        NOTHING,
+        "Invalid value for maxConsumersPerSubscription",
+    ),
     _count("maxSubscriptionsPerTopic", "max_subscriptions_per_topic", NOTHING),
-    _count("maxMessageSize", "maxMessageSize", NOTHING),
-    _count("maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer")._replace(
+    _count("maxMessageSize", "maxMessageSize", NOTHING, _TOO_LARGE),
+    _count("maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer", wrong=_UNACKED)._replace(
         effective=lambda settings: settings.maxUnackedMessagesPerConsumer
     ),
-    _count("maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription")._replace(
-        effective=lambda settings: settings.maxUnackedMessagesPerSubscription
-    ),
+    _count(
+        "maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription", wrong=_UNACKED
+    )._replace(effective=lambda settings: settings.maxUnackedMessagesPerSubscription),
     Policy(
         "compactionThreshold",
         "compaction_threshold",
@@ -272,8 +296,16 @@ def set_of_namespace(request: Request, name: str, value: Any) -> None:
     changed(request, namespace)
 
 
+_READ_FIRST: Final = {
+    *("retention", "deduplicationSnapshotInterval", "maxSubscriptionsPerTopic", "maxTopicsPerNamespace"),
+    *("inactiveTopicPolicies", "delayedDelivery"),
+}
+"""Policies that Pulsar changes only after it has read the others: another text, if there are none."""
+
+
 def _namespace_routes(policy: Policy) -> list[Route]:
     path = f"{NAMESPACE}/{policy.path}"
+    absent = f"Namespace {'policies does' if policy.path in _READ_FIRST else 'does'} not exist"
 
     async def get(request: Request) -> Answer:
         """A policy of a namespace."""
@@ -284,8 +316,8 @@ def _namespace_routes(policy: Policy) -> list[Route]:
 
     async def put(request: Request) -> Answer:
         """Set a policy of a namespace."""
-        namespace = request.namespace_or("Namespace policies does not exist")
         value = policy.body.read(request.body)
+        namespace = request.namespace_or(absent)
         if policy.name == "retention_policies":
             quotas = request.namespaces.policies(namespace).get("backlog_quota_map", {})
             check_retention(value, list(quotas.values()), "namespace")
@@ -294,6 +326,7 @@ def _namespace_routes(policy: Policy) -> list[Route]:
 
     async def remove(request: Request) -> Answer:
         """Remove a policy of a namespace."""
+        _ = request.namespace_or(absent)
         set_of_namespace(request, policy.name, None)
         return await request.done()
 
@@ -351,6 +384,8 @@ def _topic_routes(policy: Policy) -> list[Route]:
         """Set a policy of a topic."""
         name = topic_of(request)
         value = policy.body.read(request.query.get("messageTTL", request.body))
+        if policy.name == "maxMessageSize" and value > request.cluster.settings.maxMessageSize:
+            raise Problem(412, _TOO_LARGE)
         if policy.name == "retention_policies":
             quotas = request.namespaces.policy(name, "backlog_quota_map") or {}
             check_retention(

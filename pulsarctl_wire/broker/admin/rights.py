@@ -8,7 +8,10 @@ from typing import Final
 
 from pulsarctl_wire.broker.admin.base import Request
 
-_FREE: Final = ("/metrics", "/metrics/", "/admin/v2/brokers/version", "/admin/v2/brokers/ready")
+_FREE: Final = (
+    *("/metrics", "/metrics/", "/admin/v2/brokers/version", "/admin/v2/brokers/ready"),
+    "/admin/v2/clusters",
+)
 _TRANSACTIONS: Final = "/admin/v3/transactions"
 _FREE_BELOW: Final = (f"{_TRANSACTIONS}/coordinators", f"{_TRANSACTIONS}/transactionMetadata/")
 _ONLY_SUPERUSERS: Final = ("/admin/v2/tenants/", "/admin/v2/clusters/", "/admin/v2/brokers")

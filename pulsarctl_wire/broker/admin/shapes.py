@@ -133,15 +133,17 @@ def _check_retention(value: dict[str, Any]) -> Problem | None:
 
 
 def _check_creation(value: dict[str, Any]) -> Problem | None:
-    kind, partitions = value.get("topicType"), value.get("defaultNumPartitions") or 0
+    kind, partitions = value.get("topicType"), value.get("defaultNumPartitions")
     why = ""
     if not value["allowAutoTopicCreation"]:
         return None
     if kind not in ("partitioned", "non-partitioned"):
         why = f"Unknown topic type [{kind or 'null'}]"
-    elif kind == "partitioned" and partitions < 1:
+    elif kind == "partitioned" and partitions is None:
+        why = "[defaultNumPartitions] cannot be null when the type is partitioned."
+    elif kind == "partitioned" and (partitions or 0) < 1:
         why = "[defaultNumPartitions] cannot be less than 1 for partition type."
-    elif kind == "non-partitioned" and partitions:
+    elif kind == "non-partitioned" and partitions is not None:
         why = "[defaultNumPartitions] is not allowed to be set when the type is non-partition."
     text = "Invalid configuration for autoTopicCreationOverride. the detail is "
     return Problem(412, text + why) if why else None
@@ -149,7 +151,10 @@ def _check_creation(value: dict[str, Any]) -> Problem | None:
 
 def _check_persistence(value: dict[str, Any]) -> Problem | None:
     ensemble, write, ack = (value[f"bookkeeper{name}"] for name in ("Ensemble", "WriteQuorum", "AckQuorum"))
-    if ensemble >= write >= ack >= 0:
+    for name, number in (("Ensemble", ensemble), ("WriteQuorum", write), ("AckQuorum", ack)):
+        if not 0 < number <= 5:
+            return Problem(400, f"Bookkeeper-{name} must be <= 5 and > 0.")
+    if ensemble >= write >= ack:
         return None
     return Problem(400, f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) >= AckQuorum ({ack})")
 
@@ -163,7 +168,7 @@ AUTO_SUBSCRIPTION: Final = Shape({"allowAutoSubscriptionCreation": False})
 INACTIVE: Final = Shape(
     {"inactiveTopicDeleteMode": "", "maxInactiveDurationSeconds": 0, "deleteWhileInactive": False}
 )
-DELAYED: Final = Shape({"active": False, "tickTime": 0, "maxDeliveryDelayInMillis": 0})
+DELAYED: Final = Shape({"tickTime": 0, "active": False, "maxDeliveryDelayInMillis": 0})
 PERSISTENCE: Final = Shape(
     {
         "bookkeeperEnsemble": 0,

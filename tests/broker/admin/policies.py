@@ -209,8 +209,8 @@ async def namespace_quota(broker: Target) -> None:
     assert set(await broker.rest("GET", f"{namespace}/backlogQuotaMap")) == {"message_age"}
 
 
-@call("namespace/values as strings")
-async def strings(broker: Target) -> None:
+@call("namespace/quotas and rates as texts")
+async def quotas_and_rates_as_texts(broker: Target) -> None:
     namespace = f"{NAMESPACES}/{await broker.namespace()}"
     given = {"limit": "10240", "limitTime": None, "policy": "producer_exception"}
     await broker.rest("POST", f"{namespace}/backlogQuota", given)
@@ -225,11 +225,6 @@ async def strings(broker: Target) -> None:
     assert (found["dispatchThrottlingRateInMsg"], found["ratePeriodInSecond"]) == (10, 0)
     assert found["relativeToPublishRate"] is True
     await refused(broker, 400, "", "POST", f"{namespace}/dispatchRate", {"relativeToPublishRate": "yes"})
-    await broker.rest("POST", f"{namespace}/messageTTL", 5.7)
-    assert await broker.rest("GET", f"{namespace}/messageTTL") == 5
-    await refused(broker, 400, "", "POST", f"{namespace}/messageTTL", True)
-    await broker.rest("POST", f"{namespace}/deduplication", 1)
-    assert await broker.rest("GET", f"{namespace}/deduplication") is True
 
 
 @call("topic/backlogQuota")
@@ -265,7 +260,8 @@ async def retention_below_quota(broker: Target) -> None:
 REFUSED: list[tuple[str, str, Any, int, str]] = [
     ("POST", "maxProducersPerTopic", -1, 412, "maxProducersPerTopic must be 0 or more"),
     ("POST", "maxProducersPerTopic", "x", 400, ""),
-    ("POST", "messageTTL", -1, 412, "Invalid value for message TTL"),
+    ("POST", "messageTTL", -1, 412, "Invalid value for message TTL, message TTL must >= 0"),
+    ("POST", "subscriptionExpirationTime", -1, 412, "Invalid value for subscription expiration time"),
     ("PUT", "compactionThreshold", -1, 412, "compactionThreshold must be 0 or more"),
     ("POST", "deduplicationSnapshotInterval", -1, 412, "interval must be greater than or equal to 0"),
     ("POST", "retention", [], 400, ""),
@@ -291,6 +287,27 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
         412,
         "Unknown topic type [x]",
     ),
+    (
+        "POST",
+        "autoTopicCreation",
+        {"allowAutoTopicCreation": True, "topicType": "partitioned"},
+        412,
+        "[defaultNumPartitions] cannot be null when the type is partitioned",
+    ),
+    (
+        "POST",
+        "autoTopicCreation",
+        {"allowAutoTopicCreation": True, "topicType": "non-partitioned", "defaultNumPartitions": 0},
+        412,
+        "[defaultNumPartitions] is not allowed to be set",
+    ),
+    (
+        "POST",
+        "persistence",
+        {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 0},
+        400,
+        "Bookkeeper-AckQuorum must be <= 5 and > 0.",
+    ),
     ("POST", "backlogQuota", {"limitSize": 5}, 400, "the attribute policy cannot be null"),
     (
         "POST",
@@ -314,6 +331,25 @@ async def missing(broker: Target) -> None:
     path = f"{NAMESPACES}/public/{broker.name()}/retention"
     await refused(broker, 404, "Namespace does not exist", "GET", path)
     await refused(broker, 404, "Namespace policies does not exist", "POST", path, RETENTION)
+    await refused(broker, 404, "Namespace policies does not exist", "DELETE", path)
+    path = path.replace("retention", "maxProducersPerTopic")
+    await refused(broker, 404, "Namespace does not exist", "POST", path, 5)
+    await refused(broker, 404, "Namespace does not exist", "DELETE", path)
+    await refused(broker, 412, "maxProducersPerTopic must be 0 or more", "POST", path, -5)
+
+
+@call("topic/policy/refused")
+async def topic_refusals(broker: Target) -> None:
+    topic = broker.topic()
+    await broker.rest("PUT", at(topic))
+    for policy, value, reason in (
+        ("maxMessageSize", 6 << 20, "must be smaller than that in the broker-level"),
+        ("maxMessageSize", -1, "must be greater than or equal to 0"),
+        ("maxUnackedMessagesOnConsumer", -1, "maxUnackedNum must be 0 or more"),
+        ("maxConsumersPerSubscription", -1, "Invalid value for maxConsumersPerSubscription"),
+        ("deduplicationSnapshotInterval", -1, "interval must be 0 or more"),
+    ):
+        await refused(broker, 412, reason, "POST", at(topic, policy), value)
 
 
 @call("policies/values as texts")

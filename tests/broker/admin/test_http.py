@@ -433,6 +433,7 @@ def test_tokens_and_rights() -> None:
             assert await status("GET", f"{DEFAULT}/topics", "client") == 200
             assert await status("GET", f"{DEFAULT}/topics", "stranger") == 401
             assert await status("GET", "/admin/v2/tenants", "client") == 401
+            assert await status("GET", "/admin/v2/clusters", "client") == 200
             transactions = "/admin/v3/transactions"
             assert await status("GET", f"{transactions}/coordinators", "stranger") == 503  # switched off
             assert await status("GET", f"{transactions}/transactionMetadata/0/0", "stranger") == 503
