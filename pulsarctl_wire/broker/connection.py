@@ -7,6 +7,7 @@ PONG and AUTH_RESPONSE are taken at any time. Sources: b/ServerCnx, PulsarHandle
 """
 
 import struct
+from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,6 +91,7 @@ class Connection:
         self.unsent = 0
         self.paused = False
         self.throttled = False
+        self._held: deque[Frame] = deque()
         self.producers: dict[int, Any] = {}  # Producer or Opening
         self.consumers: dict[int, Any] = {}  # Consumer or Opening
         self.pending = 0
@@ -154,7 +156,17 @@ class Connection:
     # -- receiving
 
     def receive(self, frame: Frame) -> None:
-        """The client has sent a frame."""
+        """The client has sent a frame; those that came together wait while it must not be read from."""
+        if self.throttled:
+            self._held.append(frame)
+        else:
+            self._receive(frame)
+
+    def _receive_held(self) -> None:
+        while self._held and not self.throttled:
+            self._receive(self._held.popleft())
+
+    def _receive(self, frame: Frame) -> None:
         if self.state == CLOSED:
             return
         self._pinged = False
@@ -395,6 +407,8 @@ class Connection:
         if throttled != self.throttled:
             self.throttled = throttled
             self.cluster.touched[self] = None
+            if not throttled and self._held:
+                self.scheduler.ready.append(self._receive_held)
 
     def hold(self, seconds: float) -> None:
         """Do not read from the client for a while."""

@@ -220,7 +220,8 @@ class Limiter:
                 continue
             once = most * rate.period
             left = once if self._full else min(self._left[which] + seconds * most, once)
-            self._left[which] = left - taken
-            wait = max(wait, -self._left[which] / most)
+            self._left[which] = left = left - taken
+            if left < 1:  # until there is room for one more
+                wait = max(wait, (1 - left) / most)
         self._full = False
         return wait

@@ -153,8 +153,10 @@ def get_topics(connection: Connection, body: Any, frame: Frame) -> None:
 
 
 def _loaded_volatile(connection: Connection, namespace: str) -> Iterable[TopicName]:
-    loaded = [topic.name for broker in connection.cluster.brokers for topic in broker.topics.values()]
-    return sorted(name for name in loaded if name.namespace == namespace and not name.is_persistent)
+    """Those that are used, in the order of their names."""
+    loaded = [topic for broker in connection.cluster.brokers for topic in broker.topics.values()]
+    used = [topic.name for topic in loaded if topic.producers or topic.subscriptions]
+    return sorted(name for name in used if name.namespace == namespace and not name.is_persistent)
 
 
 def _namespace(connection: Connection, text: str | bytes) -> str:

@@ -341,3 +341,18 @@ async def while_closing(broker: Target) -> None:
     assert (error.sequence_id, error.error) == (6, ServerError.PersistenceError)
     assert error.message == "Producer is closed"
     assert answers[-1].command == "SUCCESS"
+
+
+@case("send/too_fast")
+async def too_fast(broker: Target) -> None:
+    namespace = await broker.namespace()
+    rate = {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": -1}
+    await broker.rest("POST", f"/admin/v2/namespaces/{namespace}/publishRate", rate)
+    probe = await broker.producing(f"persistent://{namespace}/t")
+    probe.send(b"".join(map(sent, range(3))) + frame("PING"))
+    await probe.expect("SEND_RECEIPT", sequence_id=0)
+    await probe.nothing(0.2)
+    await broker.advance(5)
+    for number in (1, 2):
+        await probe.expect("SEND_RECEIPT", sequence_id=number)
+    await probe.expect("PONG")

@@ -159,3 +159,12 @@ async def underscores_listed(broker: Target) -> None:
     namespace = await broker.namespace()
     probe = await broker.producing(topic := f"persistent://{namespace}/__mine")
     assert list((await probe.listing(namespace=namespace)).topics) == [topic]
+
+
+@case("topics/unused_volatile")
+async def unused_volatile(broker: Target) -> None:
+    namespace, probe = await broker.namespace(), await broker.connected()
+    await broker.rest("PUT", f"/admin/v2/non-persistent/{namespace}/t", {})
+    assert list((await probe.listing(namespace=namespace, mode=1)).topics) == []
+    await probe.producer(topic := f"non-persistent://{namespace}/t")
+    assert list((await probe.listing(namespace=namespace, mode=1)).topics) == [topic]
