@@ -71,12 +71,12 @@ class Consumer:
     @property
     def available(self) -> bool:
         """Whether a message can be delivered to it now."""
-        return (
-            self.permits > 0
-            and not self.blocked
-            and not self.connection.paused
-            and not self.subscription.is_held
-        )
+        return self.permits > 0 and not self.blocked and self.reads
+
+    @property
+    def reads(self) -> bool:
+        """Whether it could get messages, if it has permits and is not blocked."""
+        return not (self.closed or self.connection.paused or self.subscription.is_held)
 
     @property
     def room(self) -> int:

@@ -29,6 +29,8 @@ class KeyShared(ManyActive):
         self._draining: dict[int, list[Consumer]] = {}  # the old owner, once for each pending entry
         self._unslotted: list[int] = []  # put back; their slots are not known
         self._retry = False
+        self._most: dict[Consumer, int] = {}
+        """How many entries each may get now: as many as it has permits, even if they are batches."""
 
     # -- consumers
 
@@ -76,7 +78,7 @@ class KeyShared(ManyActive):
     def _ready(self, slot: int) -> Consumer | None:
         """The owner of a slot, if it can get a message of it now."""
         owner = self.selector.owner(slot)
-        if owner is None or not owner.available:
+        if owner is None or not self._may_get(owner):
             return None
         holders = self._draining.get(slot)
         return None if holders and any(it is not owner for it in holders) else owner
@@ -101,7 +103,8 @@ class KeyShared(ManyActive):
 
     def dispatch(self) -> None:
         """Deliver what can be delivered now."""
-        while any(each.available for each in self.consumers):
+        self._most = {each: each.room for each in self.consumers if each.available}
+        while any(map(self._may_get, self.consumers)):
             if self._retry:
                 if not self._find_slots() or not self._deliver_waiting():
                     return  # something is being read
@@ -114,6 +117,14 @@ class KeyShared(ManyActive):
                 return
             if not self.is_delayed(entry):
                 self._deliver_or_wait(entry)
+
+    def _may_get(self, consumer: Consumer) -> bool:
+        return self._most.get(consumer, 0) > 0 and consumer.reads
+
+    def deliver(self, consumer: Consumer, entry: Entry, slot: int = 0) -> None:
+        """Send it an entry."""
+        self._most[consumer] -= 1
+        super().deliver(consumer, entry, slot)
 
     def _deliver_or_wait(self, entry: Entry) -> None:
         slot = self.selector.slot(sticky_key(entry.metadata))

@@ -166,7 +166,7 @@ class Run:
             await (self.target.advance(1.5) if self.slow else self.target.settle())
             return
         quiet = self.quiet + 1.2 * self.slow
-        before, last = -1, 0.0
+        before, last = -1, time.monotonic()
         while time.monotonic() - last < quiet:
             count = sum(len(probe.frames) + probe.closed.done() for probe in self.clients.values())
             if count != before:

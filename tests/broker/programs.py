@@ -117,7 +117,7 @@ class _Draft:
         fields["subscription"] = "r" if self.rarely() else "s"
         fields["initialPosition"] = self.one("Earliest", "Earliest", "Latest")
         if self.rarely():
-            fields["durable"] = False
+            fields |= {"durable": False, "subscription": "reader"}
             if self.one(True, False):
                 fields["start_message_id"] = self.one("earliest", "latest", self.message())
         if kind in ("Shared", "Failover") and self.rarely():

@@ -296,10 +296,7 @@ class Subscription:
 
     def _spend(self, session: Session, what: str, messages: int) -> None:
         session.entries += 1
-        if session.kind == KEY_SHARED:
-            if session.permits <= 0:
-                raise Broken(f"{what}, which has {session.permits} permits")
-        elif session.entries > session.granted:
+        if session.entries > session.granted:
             raise Broken(f"{what}, which has got {session.entries} entries for {session.granted} permits")
         session.messages += messages
 
