@@ -35,6 +35,12 @@ class Identity:
         """The role that counts; "" without authentication."""
         return self.original.name or self.role.name
 
+    @property
+    def is_super(self) -> bool:
+        """Whether it may do everything."""
+        roles = {self.role.name, self.original.name or self.role.name}
+        return not self._access.authorizes or all(map(self._access.is_super, roles))
+
     # -- authentication
 
     def establish(self, body: CommandConnect) -> None:

@@ -7,7 +7,7 @@
 All share one storage, so a transaction ends in a single commit: markers in its topics, acknowledgements, and
 the coordinator's row. Stored as rows:
 
-    transactions             most/least -> {ttl, opened, topics, subscriptions}
+    transactions             most/least -> {ttl, opened, owner, topics, subscriptions}
     txn-open/LOG             most/least -> {first}: the index of its first message
     txn-aborted/LOG          most/least -> {first, last}: the indexes of its first message and its marker
     txn-acks/LOG/NAME        most/least -> {entries: [[index, open messages or null, batch size]], until}
@@ -123,8 +123,8 @@ class Coordinators:
         """A client wants to use a coordinator."""
         self._loaded.add(number)
 
-    async def new(self, number: int, ttl_ms: int) -> Id:
-        """Open a transaction. Raises Refused."""
+    async def new(self, number: int, ttl_ms: int, owner: str) -> Id:
+        """Open a transaction for a role. Raises Refused."""
         if number not in self._loaded:
             text = f"Transaction coordinator with id {number} not found!"
             raise Refused("TransactionCoordinatorNotFound", text)
@@ -133,7 +133,7 @@ class Coordinators:
             await self._cluster.scheduler.completion()  # as Pulsar: without an answer
         txn = number, self._cluster.journal.next_number(f"transactions {number}")
         opened = self._cluster.scheduler.time_ms
-        row: Row = {"ttl": ttl_ms, "opened": opened, "topics": [], "subscriptions": []}
+        row: Row = {"ttl": ttl_ms, "opened": opened, "owner": owner, "topics": [], "subscriptions": []}
         self._cluster.journal.put("transactions", key_of(txn), row)
         self._expire_later(txn, row)
         await self._cluster.journal.synced()

@@ -40,6 +40,8 @@ _BY_NAME: Final[dict[str, Handler]] = {
     "ADD_PARTITION_TO_TXN": transactions.add_partition,
     "ADD_SUBSCRIPTION_TO_TXN": transactions.add_subscription,
     "END_TXN": transactions.end,
+    "END_TXN_ON_PARTITION": transactions.end_on_partition,
+    "END_TXN_ON_SUBSCRIPTION": transactions.end_on_subscription,
 }
 
 HANDLERS: Final[dict[int, Handler]] = {NUMBERS[name]: handler for name, handler in _BY_NAME.items()}

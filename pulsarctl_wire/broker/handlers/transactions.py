@@ -1,11 +1,12 @@
 """The transaction coordinator's commands (PIP-31)."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from pulsarctl_wire.broker.connection import Connection, Waiting
-from pulsarctl_wire.broker.names import parse_topic
-from pulsarctl_wire.broker.refusal import Refused
-from pulsarctl_wire.broker.transactions import ASSIGN
+from pulsarctl_wire.broker.names import InvalidName, parse_topic
+from pulsarctl_wire.broker.refusal import Refused, Violation
+from pulsarctl_wire.broker.transactions import ASSIGN, Id, text_of
 from pulsarctl_wire.wire.commands import command_name
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import COMMIT, ServerError
@@ -36,7 +37,9 @@ def new(connection: Connection, body: Any, frame: Frame) -> Waiting:
 
     async def answer() -> None:
         try:
-            txn = await connection.cluster.transactions.new(body.tc_id, body.txn_ttl_millis)
+            txn = await connection.cluster.transactions.new(
+                body.tc_id, body.txn_ttl_millis, connection.identity.principal
+            )
         except Refused as refused:
             _respond(connection, frame, body, (body.tc_id, None), refused)
         else:
@@ -78,25 +81,74 @@ def _changing(connection: Connection, frame: Frame, body: Any, change: Waiting) 
     return answer()
 
 
+def _check_owner(connection: Connection, txn: Id) -> None:
+    """Raises Refused if somebody else has begun a transaction, unless a superuser asks."""
+    identity, authorizes = connection.identity, connection.cluster.access.authorizes
+    owner = connection.cluster.transactions.get(txn).get("owner", "")
+    if owner != identity.principal and not (authorizes and identity.is_super):
+        who = f"Client ({identity.principal}) is neither the owner of the transaction {text_of(txn)}"
+        raise Refused("TransactionNotFound", f"{who} nor a super user")
+
+
+def _of_client(connection: Connection, frame: Frame, body: Any, change: Callable[[Id], Waiting]) -> Waiting:
+    """A command of a client, which changes a transaction of its own."""
+    _check_on(connection)
+
+    async def checked() -> None:
+        txn = body.txnid_most_bits, body.txnid_least_bits
+        _check_owner(connection, txn)
+        await change(txn)
+
+    return _changing(connection, frame, body, checked())
+
+
 def add_partition(connection: Connection, body: Any, frame: Frame) -> Waiting:
     """ADD_PARTITION_TO_TXN."""
-    _check_on(connection)
-    txn = body.txnid_most_bits, body.txnid_least_bits
     topics = [connection.text(each) for each in body.partitions]
-    return _changing(connection, frame, body, connection.cluster.transactions.add(txn, topics, ()))
+    coordinators = connection.cluster.transactions
+    return _of_client(connection, frame, body, lambda txn: coordinators.add(txn, topics, ()))
 
 
 def add_subscription(connection: Connection, body: Any, frame: Frame) -> Waiting:
     """ADD_SUBSCRIPTION_TO_TXN."""
-    _check_on(connection)
-    txn = body.txnid_most_bits, body.txnid_least_bits
     pairs = [(connection.text(each.topic), connection.text(each.subscription)) for each in body.subscription]
-    return _changing(connection, frame, body, connection.cluster.transactions.add(txn, (), pairs))
+    coordinators = connection.cluster.transactions
+    return _of_client(connection, frame, body, lambda txn: coordinators.add(txn, (), pairs))
 
 
 def end(connection: Connection, body: Any, frame: Frame) -> Waiting:
     """END_TXN."""
-    _check_on(connection)
+    commit, coordinators = body.txn_action == COMMIT, connection.cluster.transactions
+    return _of_client(connection, frame, body, lambda txn: coordinators.end(txn, commit=commit))
+
+
+def _ended_at(connection: Connection, frame: Frame, body: Any, topic: str, subscription: str) -> Waiting:
+    """What a coordinator tells the owner of a topic: the end of a transaction there."""
     txn = body.txnid_most_bits, body.txnid_least_bits
-    commit = body.txn_action == COMMIT
-    return _changing(connection, frame, body, connection.cluster.transactions.end(txn, commit=commit))
+
+    async def ended() -> None:
+        if not connection.identity.is_super:
+            who = f"TC client ({connection.identity.principal}) is not a super user"
+            text = f"{who}, and is not allowed to operate on transaction {text_of(txn)}"
+            raise Refused("TransactionNotFound", text)
+        try:
+            found = await connection.cluster.loaded(topic)
+        except InvalidName:
+            raise Violation("a topic that cannot be") from None
+        there: Any = found if found is None or not subscription else found.subscriptions.get(subscription)
+        if there is not None:
+            there.transactions.end(txn, commit=body.txn_action == COMMIT)
+            await connection.cluster.journal.synced()
+
+    return _changing(connection, frame, body, ended())
+
+
+def end_on_partition(connection: Connection, body: Any, frame: Frame) -> Waiting:
+    """END_TXN_ON_PARTITION."""
+    return _ended_at(connection, frame, body, connection.text(body.topic), "")
+
+
+def end_on_subscription(connection: Connection, body: Any, frame: Frame) -> Waiting:
+    """END_TXN_ON_SUBSCRIPTION."""
+    text, where = connection.text, body.subscription
+    return _ended_at(connection, frame, body, text(where.topic), text(where.subscription))

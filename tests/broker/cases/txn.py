@@ -276,6 +276,32 @@ async def ack_cumulative_hides_nothing(broker: Target) -> None:
     await consumer.nothing()
 
 
+@case("txn/end_on_partition")
+async def end_on_partition(broker: Target) -> None:
+    topic = broker.topic()
+    probe = await broker.connected()
+    txn = await sent_in(broker, probe, topic)
+    consumer = await broker.subscribed(topic, permits=10)
+    ending = {"txn_action": COMMIT, "txnid_least_bits_of_low_watermark": 0, **txn}
+    await succeeds(probe, "END_TXN_ON_PARTITION", topic=topic, **ending)
+    assert payloads(await consumer.messages(1)) == [b"in"]
+    await succeeds(probe, "END_TXN_ON_PARTITION", topic=broker.topic(), **ending)
+    await end(probe, "COMMIT", txn)
+
+
+@case("txn/end_on_subscription")
+async def end_on_subscription(broker: Target) -> None:
+    probe, topic, consumer, ids = await acking(broker, "Shared")
+    txn = await begun(broker, probe)
+    await consumer.acked(ids[1], **txn)
+    where = {**SUBSCRIPTION, "topic": topic}
+    ending = {"txn_action": TxnAction.Value("ABORT"), "txnid_least_bits_of_low_watermark": 0, **txn}
+    await succeeds(probe, "END_TXN_ON_SUBSCRIPTION", subscription=where, **ending)
+    message = await consumer.expect("MESSAGE", redelivery_count=1)
+    assert message.payload == b"m1"
+    await end(probe, "ABORT", txn)
+
+
 @case("txn/add_invalid_topic")
 async def add_invalid_topic(broker: Target) -> None:
     # the last one: a real broker has this transaction for ever, and aborts nothing that is over after it
