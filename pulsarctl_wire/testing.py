@@ -93,6 +93,10 @@ class AsyncBroker:
         """Start a broker again that was killed, at the same ports."""
         await self.ask("start", broker=broker)
 
+    async def restart_broker(self, broker: int = 0) -> None:
+        """Have a broker die and start again at once: its connections end, its topics are loaded anew."""
+        await self.ask("restart", broker=broker)
+
     async def add_fault(self, fault: str) -> int:
         """Add a fault, as for --fault: "drop command=SEND_RECEIPT nth=1". Returns its number."""
         number: int = (await self.ask("fault-add", fault=fault))["number"]
@@ -331,6 +335,7 @@ class Broker:
     migrate = _blocking(AsyncBroker.migrate)
     kill_broker = _blocking(AsyncBroker.kill_broker)
     start_broker = _blocking(AsyncBroker.start_broker)
+    restart_broker = _blocking(AsyncBroker.restart_broker)
     add_fault = _blocking(AsyncBroker.add_fault)
     faults = _blocking(AsyncBroker.faults)
     wait_for_fault = _blocking(AsyncBroker.wait_for_fault)

@@ -187,13 +187,21 @@ class Cluster:
     def kill(self, broker: Broker) -> None:
         """A broker dies: nobody owns its bundles. The last one alive cannot."""
         if sum(each.alive for each in self.brokers) > 1:
-            broker.kill()
-            self._owners = {bundle: owner for bundle, owner in self._owners.items() if owner is not broker}
+            self._end(broker)
+
+    def _end(self, broker: Broker) -> None:
+        broker.kill()
+        self._owners = {bundle: owner for bundle, owner in self._owners.items() if owner is not broker}
         self.scheduler.run()
 
     def start(self, broker: Broker) -> None:
         """A broker that died is there again; it owns nothing yet."""
         broker.alive = True
+
+    def restart(self, broker: Broker) -> None:
+        """A broker dies, and is there again at once; it may be the only one."""
+        self._end(broker)
+        self.start(broker)
 
     async def unload(self, namespace: str, bundle: str = "") -> None:
         """Close the topics of a namespace, or of one of its bundles; nobody owns them then."""

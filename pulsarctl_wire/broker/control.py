@@ -11,6 +11,7 @@
     {"do": "migrate", "topic": "t", "service_url": "pulsar://…"}   {}: clients are told that it moved
     {"do": "kill", "broker": 1}         {}: it is gone at once
     {"do": "start", "broker": 1}        {}: it is there again, at the same ports
+    {"do": "restart", "broker": 1}      {}: it was gone, and is there again
     {"do": "fault-add", …}              and others that are about faults (net/control.py)
 
 A unix socket takes them as lines (net/control.py), HTTP as POST /pwire/advance with a body {"seconds": 60}.
@@ -160,6 +161,12 @@ async def _start(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
+async def _restart(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    server.cluster.restart(_broker(server, asked.get("broker", 0)))
+    server.flush()
+    return {}
+
+
 def _running(server: "Server") -> "Running":
     assert server.running is not None, "a server without ports of its own"
     return server.running
@@ -194,6 +201,7 @@ _REQUESTS: Final[dict[str, Callable[["Server", Mapping[str, Any]], Awaitable[dic
     "migrate": _migrate,
     "kill": _kill,
     "start": _start,
+    "restart": _restart,
     **dict.fromkeys(FAULT_REQUESTS, _faults),
 }
 

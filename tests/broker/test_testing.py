@@ -305,6 +305,39 @@ def answers(url: str) -> bool:
         return True
 
 
+def test_the_only_broker_restarts() -> None:
+    with Broker() as broker:
+        with RawClient(broker.service_url) as client:
+            assert client.produce("t", b"a") == [(0, 0)]
+            broker.restart_broker()
+            assert client.ended()
+        with RawClient(broker.service_url) as client:
+            ((ledger, entry),) = client.produce("t", b"b")
+            assert (ledger > 0, entry) == (True, 0)
+            client.subscribe("t", 10)
+            assert [client.message(), client.message()] == [b"a", b"b"]
+        with pytest.raises(SettingsError, match="there is no broker 1"):
+            broker.restart_broker(1)
+
+
+def test_a_transaction_ends_though_the_first_broker_is_dead() -> None:
+    with Broker(settings={"transactionCoordinatorEnabled": True}, brokers=2) as broker:
+        first, second = broker.service_urls
+        broker.move("t", 0)
+        broker.move(f"{ASSIGN}-partition-0", 1)
+        with RawClient(first) as client:
+            client.produce("t", b"a")
+        with RawClient(second) as client:
+            client.request("TC_CLIENT_CONNECT_REQUEST", "TC_CLIENT_CONNECT_RESPONSE", tc_id=0)
+            found = client.request("NEW_TXN", "NEW_TXN_RESPONSE", tc_id=0, txn_ttl_millis=10_000)
+            txn = {"txnid_most_bits": found.txnid_most_bits, "txnid_least_bits": found.txnid_least_bits}
+            client.request("ADD_PARTITION_TO_TXN", "ADD_PARTITION_TO_TXN_RESPONSE", partitions=[T], **txn)
+            broker.kill_broker(0)
+            broker.advance(10)
+            assert not broker.state()["transactions"]
+            assert client.lookup("t") == second
+
+
 def test_a_broker_can_be_asked_to_kill_itself() -> None:
     with Broker(brokers=2) as broker:
         split = urlsplit(broker.state()["brokers"][1]["http_url"])

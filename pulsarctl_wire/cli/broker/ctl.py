@@ -114,6 +114,31 @@ def start(which: Broker, running: RunningBroker) -> None:
     running.ask("start", broker=which.broker)
 
 
-for _command in (state, advance, housekeeping, compact, unload, terminate, cut, move, migrate, kill, start):
+@dataclass(frozen=True, kw_only=True)
+class BrokerOrFirst:
+    """Which broker, by default the first one."""
+
+    broker: int = argument("[BROKER]", "The number of a broker, from 0. Default: 0.", default=0)
+
+
+def restart(which: BrokerOrFirst, running: RunningBroker) -> None:
+    """Have a broker die and start again at once: its connections end, its topics are loaded anew."""
+    running.ask("restart", broker=which.broker)
+
+
+for _command in (
+    state,
+    advance,
+    housekeeping,
+    compact,
+    unload,
+    terminate,
+    cut,
+    move,
+    migrate,
+    kill,
+    start,
+    restart,
+):
     app.command(_command.__name__, cls=Command)(takes(_command))
 app.add_typer(fault.commands(RunningBroker), name="fault")
