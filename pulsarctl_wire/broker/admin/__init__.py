@@ -93,9 +93,9 @@ async def answer(
             continue
         named = {name: unquote(value) for name, value in match.groupdict().items()}
         request = Request(broker, named, query, body)
-        if role is not None and not is_allowed(request, method, path, role):
-            return Answer(401, {"reason": f"{role or 'Who is nobody'} may not {method} {path}"})
         try:
+            if role is not None and not is_allowed(request, method, path, role):
+                return Answer(401, {"reason": f"{role or 'Who is nobody'} may not {method} {path}"})
             return await handler(request)
         except Moved as moved:
             return _redirect(moved.owner, path, query)

@@ -6,7 +6,7 @@ that they may produce to or consume from.
 
 from typing import Final
 
-from pulsarctl_wire.broker.admin.base import Request
+from pulsarctl_wire.broker.admin.base import Problem, Request
 
 _FREE: Final = (
     *("/metrics", "/metrics/", "/admin/v2/brokers/version", "/admin/v2/brokers/ready"),
@@ -18,13 +18,15 @@ _ONLY_SUPERUSERS: Final = ("/admin/v2/tenants/", "/admin/v2/clusters/", "/admin/
 
 
 def is_allowed(request: Request, method: str, path: str, role: str) -> bool:
-    """Whether a role may make a request. Raises InvalidName."""
+    """Whether a role may make a request. Raises InvalidName, Problem."""
     access, named = request.cluster.access, request.named
     if access.is_super(role) or path in _FREE or path.startswith(_FREE_BELOW):
         return True
     if path.startswith(_ONLY_SUPERUSERS) or "tenant" not in named:
         return False
-    if role in request.namespaces.tenants.get(named["tenant"], {}).get("adminRoles", ()):
+    if named["tenant"] not in request.namespaces.tenants:
+        raise Problem(404, "Tenant does not exist")
+    if role in request.namespaces.tenants[named["tenant"]].get("adminRoles", ()):
         return True
     if method != "GET" or "namespace" not in named:
         return False

@@ -434,6 +434,8 @@ def test_tokens_and_rights() -> None:
             assert await status("GET", f"{DEFAULT}/topics", "stranger") == 401
             assert await status("GET", "/admin/v2/tenants", "client") == 401
             assert await status("GET", "/admin/v2/clusters", "client") == 200
+            assert await status("GET", "/admin/v2/namespaces/nope/n", "client") == 404
+            assert await status("GET", "/admin/v2/tenants/nope", "client") == 401
             transactions = "/admin/v3/transactions"
             assert await status("GET", f"{transactions}/coordinators", "stranger") == 503  # switched off
             assert await status("GET", f"{transactions}/transactionMetadata/0/0", "stranger") == 503
