@@ -10,6 +10,7 @@ Source: pulsar-common/…/naming/TopicName.java, NamespaceName.java, NamedEntity
 import re
 import zlib
 from typing import Final, NamedTuple
+from urllib.parse import quote_plus
 
 from pulsarctl_wire.errors import WireError
 
@@ -61,8 +62,9 @@ class TopicName(NamedTuple):
 
     @property
     def schema_key(self) -> str:
-        """What its schema is stored under: tenant/namespace/local of the parent."""
-        return f"{self.namespace}/{self.parent.local}"
+        """What its schema is stored under, and its name: tenant/namespace/local, encoded, of the parent."""
+        tenant, *_, namespace = self.namespace.split("/")
+        return f"{tenant}/{namespace}/{quote_plus(self.parent.local, safe='*')}"
 
     @property
     def is_of_transactions(self) -> bool:

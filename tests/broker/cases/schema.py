@@ -202,3 +202,11 @@ async def unreadable(broker: Target) -> None:
             probe = await broker.connected()
             probe.start(name, **{**more, **fields})
             await probe.closes()
+
+
+@case("schema/name_encoded")
+async def name_encoded(broker: Target) -> None:
+    name = broker.name()
+    topic = f"persistent://public/somewhere/ns/{name} ü"
+    await broker.producing(topic, schema=avro("int"))
+    assert (await get(broker, topic)).schema.name == f"public/ns/{name}+%C3%BC"
