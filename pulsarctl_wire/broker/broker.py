@@ -110,10 +110,9 @@ class Broker:
         del self._opening[name.full]
 
     async def _open(self, name: TopicName, create: bool) -> AnyTopic:
-        kind = "persistent" if name.is_persistent else "non-persistent"
         enabled = self.settings.enablePersistentTopics, self.settings.enableNonPersistentTopics
-        if not enabled[not name.is_persistent]:
-            raise Refused("NotAllowedError", f"Broker is not unable to load {kind} topic {name.full}")
+        if not enabled[not name.is_persistent]:  # the text is the same for both
+            raise Refused("NotAllowedError", "Broker is unable to load persistent topic")
         if name.is_of_transactions:
             raise Refused("NotAllowedError", f"Can not create transaction system topic {name.full}")
         stored = name.full in self.cluster.namespaces.topics

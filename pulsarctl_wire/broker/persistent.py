@@ -299,7 +299,8 @@ class PersistentTopic(Topic):
             raise Refused("SubscriptionNotFound", "Subscription does not exist")
         most = limit(self, "max subscriptions", self.settings.maxSubscriptionsPerTopic)
         if most and len(self.subscriptions) >= most:
-            raise Refused("NotAllowedError", "Exceed the maximum number of subscriptions of the topic")
+            text = f"Exceed the maximum number of subscriptions of the topic: {self.name.full}"
+            raise Refused("NotAllowedError", text)
         return self.create_subscription(
             name,
             self._start_of(command),
