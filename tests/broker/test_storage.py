@@ -74,51 +74,77 @@ def test_every_storage_does_as_the_model(tmp_path: Path, seed: int) -> None:
     again.close()
 
 
-def copy_of(source: Path, target: Path, wal: int) -> None:
-    """A copy of the database as a crash may leave it: the log has its first `wal` bytes."""
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir()
-    shutil.copyfile(source / "broker.db", target / "broker.db")
-    data = (source / "broker.db-wal").read_bytes()
-    (target / "broker.db-wal").write_bytes(data[:wal])
+FRAME = 24 + 4096
+"""Bytes of a frame of SQLite's log, which begins with 32 bytes of its own."""
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_what_was_synced_outlives_a_crash(tmp_path: Path, seed: int) -> None:
-    """The log is cut at any byte behind the end of the last commit that was synced."""
-    random, ends = Random(100 + seed), [0] * LOGS
+def opened(directory: Path, database: bytes, log: bytes) -> Sqlite:
+    """A storage on files with these bytes, as a crash may leave them."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    (directory / "broker.db").write_bytes(database)
+    (directory / "broker.db-wal").write_bytes(log)
+    return Sqlite(directory)
+
+
+def cuts_of(random: Random, old: bytes, new: bytes) -> list[int]:
+    """Where the writing of a log may have stopped: at many bytes, also around the ends of frames."""
+    first = next((at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), len(old))
+    ends = [at for end in range(32, len(new) + 1, FRAME) for at in (end - 1, end, end + 1)]
+    found = random.sample(range(first, len(new)), 20) + random.sample(ends, min(10, len(ends)))
+    return sorted({first, len(new), *(cut for cut in found if first <= cut <= len(new))})
+
+
+@pytest.mark.parametrize("pages", [1000, 20])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crash_leaves_whole_commits(tmp_path: Path, seed: int, pages: int) -> None:
+    """The log is cut at any byte behind the last sync: what is left are the first commits, each as a whole.
+
+    After so many pages the log is copied into the database (a checkpoint), and then written again over its
+    old bytes; a crash leaves these behind the cut, or only some of the pages in the database.
+    """
+    random, ends = Random(seed), [0] * LOGS
     source, target = tmp_path / "source", tmp_path / "copy"
     sqlite, model = Sqlite(source), Disk()
-    wal = source / "broker.db-wal"
+    sqlite._writer.execute(f"PRAGMA wal_autocheckpoint = {pages}")
+    files = source / "broker.db", source / "broker.db-wal"
+    begun_again = torn = 0
     for _ in range(12):
-        before = model.copy()
-        synced = wal.stat().st_size
-        commit = random_commit(random, ends, size=3000)
-        sqlite.commit(commit)
-        model.apply(commit)
-        size = wal.stat().st_size
-        for cut in {synced, size, *(random.randint(synced, size) for _ in range(6))}:
-            copy_of(source, target, cut)
-            copy = Sqlite(target)
-            assert same(copy, model) or (cut < size and same(copy, before)), (synced, cut, size)
+        database, old = (path.read_bytes() for path in files)
+        states = [model.copy()]
+        for _ in range(random.choice((1, 3))):
+            commit = random_commit(random, ends, size=3000)
+            sqlite.commit(commit)
+            model.apply(commit)
+            states.append(model.copy())
+            if files[0].read_bytes() != database:
+                break
+        after, new = (path.read_bytes() for path in files)
+        begun_again += new[:32] != old[:32]
+        reached = 0
+        for cut in cuts_of(random, old, new):
+            copy = opened(target, database, new[:cut] + old[cut:])
+            found = [number for number, state in enumerate(states) if same(copy, state)]
+            copy.close()
+            assert found, f"a cut at {cut}"
+            assert found[-1] >= reached
+            reached = found[-1]
+        assert reached == len(states) - 1
+        if after != database:
+            torn += 1
+            database = database.ljust(len(after), b"\0")
+            parts = [random.choice((database, after))[at : at + 4096] for at in range(0, len(after), 4096)]
+            copy = opened(target, b"".join(parts), new)
+            assert same(copy, model)
             copy.close()
     sqlite.close()
+    assert (begun_again > 1 and torn > 1) == (pages == 20)
 
 
-def test_a_crash_while_the_log_is_written_again(tmp_path: Path) -> None:
-    """After a checkpoint, the log begins anew over its old bytes; what is left of them does not count."""
-    random, ends = Random(1), [0] * LOGS
-    source, target = tmp_path / "source", tmp_path / "copy"
-    sqlite, model = Sqlite(source), Disk()
-    sqlite._writer.execute("PRAGMA wal_autocheckpoint = 20")
-    for _ in range(60):
-        commit = random_commit(random, ends, size=3000)
-        sqlite.commit(commit)
-        model.apply(commit)
-        copy_of(source, target, (source / "broker.db-wal").stat().st_size)
-        copy = Sqlite(target)
-        assert same(copy, model)
-        copy.close()
+def test_each_commit_is_synced(tmp_path: Path) -> None:
+    """SQLite is told so; copies of its files cannot show it."""
+    sqlite = Sqlite(tmp_path)
+    assert sqlite._writer.execute("PRAGMA synchronous").fetchone() == (2,)
     sqlite.close()
 
 
