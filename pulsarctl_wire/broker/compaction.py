@@ -7,7 +7,8 @@ given as 0. Messages of a batch that are left out stay as empty ones, marked
 `compacted_out`.
 Source: compaction/TwoPhaseCompactor, RawBatchConverter (4.0).
 
-    rows of "compacted": log -> {log: the copy's number, horizon: what it covers, in indexes}
+    rows of "compacted": log -> {log: the copy's number, horizon: what it covers, in indexes,
+                                 former: the number of the copy before, whose entries may still be there}
 """
 
 import struct
@@ -44,12 +45,18 @@ class Compaction:
         row = topic.journal.table("compacted").get(str(topic.log.number))
         self.log: int | None = None if row is None else row["log"]
         self.horizon: int = 0 if row is None else row["horizon"]
+        self._forget(None if row is None else row.get("former"))
         self.status = "NOT_RUN"
         self.error = ""
         self.removed_messages = 0
         """What the last compaction left out, counted as Pulsar does: no message that another one deletes."""
         self.succeeded_ms = self.failed_ms = self.duration_ms = 0
         """When one succeeded and failed last, and how long the last one took."""
+
+    def _forget(self, log: int | None) -> None:
+        """Delete the entries of a copy."""
+        if log is not None:
+            self._topic.journal.trim(entry_key(log, 0), entry_key(log + 1, 0))
 
     # -- reading
 
@@ -83,7 +90,8 @@ class Compaction:
                 log.read(index, behind, done.resolve)
             entries: list[Entry] = await done
             for entry in entries:
-                use(entry)
+                if entry.metadata is None or not self._topic.is_aborted(entry.index, entry.metadata):
+                    use(entry)
             index = entries[-1].index + 1 if entries else behind
 
     # -- making it
@@ -129,18 +137,20 @@ class Compaction:
                 journal.append(entry_key(number, entry.index), data)
 
         await self._entries(stop, keep)
-        if self.log is not None:
-            journal.trim(entry_key(self.log, 0), entry_key(self.log + 1, 0))
-        journal.put("compacted", str(topic.log.number), {"log": number, "horizon": stop})
+        if topic.closed:  # whoever loads it next knows nothing of this copy
+            self._forget(number)
+            return
+        former = self.log
+        journal.put("compacted", str(topic.log.number), {"log": number, "horizon": stop, "former": former})
         await journal.synced()
         self.log, self.horizon = number, stop
+        self._forget(former)  # not before: it may be being read
         cursor.ack_before(stop)
         topic.trim()
 
     def delete(self) -> None:
         """Delete the copy."""
-        if self.log is not None:
-            self._topic.journal.trim(entry_key(self.log, 0), entry_key(self.log + 1, 0))
+        self._forget(self.log)
         self._topic.journal.delete("compacted", str(self._topic.log.number))
 
 

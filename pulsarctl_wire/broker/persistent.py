@@ -189,6 +189,8 @@ class PersistentTopic(Topic):
 
     def trim(self) -> None:
         """Delete ledgers that all durable subscriptions have acknowledged, and retention does not keep."""
+        if self.closed:
+            return
         marks = [each.cursor.mark for each in self.subscriptions.values() if each.cursor.durable]
         kept, now = retention(self), self.scheduler.time_ms
         closed = self.log.trim(
