@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from broker.sim_clients import Client, Consumer
 from broker.sim_producing import TOPICS
 from broker.sim_steps import Steps
-from broker.sim_truth import Topic
+from broker.sim_subscription import Subscription
+from broker.sim_truth import Broken, Position, Topic
 
 from pulsarctl_wire.broker.admin import answer
 from pulsarctl_wire.broker.admin.base import Answer
@@ -92,6 +94,89 @@ class Operations(Steps):
             topic.deleted_no = 0
 
         self.admin("DELETE", path_of(topic.name), answered, _FORCE if force else {})
+
+    def compact(self) -> None:
+        topic = self.topics.get(self.pick(TOPICS))
+        if topic is not None:
+            self.note(f"compact {topic.name[-1]}")
+            topic.compacted = True
+            self.admin("PUT", f"{path_of(topic.name)}/compaction")
+
+    def reader(self, client: Client, number: int, topic: str, name: str, **fields: Any) -> Consumer:
+        """A reader that has read a topic from its beginning."""
+        fields |= {"topic": topic, "subscription": name, "subType": 0, "durable": False}
+        it = Consumer(client, number, {**fields, "initialPosition": 1}, {})
+        client.consumers.append(it)
+        self.open_consumer(it, 100_000)
+        self.settle()
+        return it
+
+    def read_compacted(self, client: Client, number: int, topic: Topic) -> None:
+        """The last message of each key is there."""
+        it = self.reader(client, number, topic.name, "compacted reader", read_compacted=True)
+        known = [each for each in topic.order if topic.at[each].is_visible]
+        latest = {topic.at[each].compacts: each for each in known}
+        for key, position in latest.items():
+            message = topic.at[position]
+            hidden = [each for each in topic.messages if each.txn is not None and not each.txn.over]
+            if key and position not in it.received and key not in [each.compacts for each in hidden]:
+                raise Broken(f"{message} at {position} is lost by compaction")
+
+    # -- subscriptions
+
+    def _a_subscription(self) -> Subscription | None:
+        """One that exists, of a topic that is loaded."""
+        loaded = [topic for broker in self.cluster.brokers for topic in broker.topics.values()]
+        names = [topic.name.full for topic in loaded if not topic.closed]
+        found: Subscription | None = self.pick(
+            each
+            for topic in self.topics.values()
+            for each in topic.subscriptions.values()
+            if each.exists == "yes" and topic.name in names
+        )
+        return found
+
+    def _reset(self, it: Subscription, call: str, target: Position | None, body: Any) -> None:
+        """Have a subscription go to the first entry, or behind all (None)."""
+        self.note(f"{call} of {it}")
+        self.no += 1
+        no, known = self.no, list(it.topic.order)
+        before = {each for each, bits in it.open.items() if bits}
+        it.forget(no)
+
+        def answered(told: Answer) -> None:
+            if told.status == 204:
+                it.sought(no, target, known, before)
+                it.sure = max(it.sure, self.no) if it.reset_no == no else it.sure
+
+        self.admin("POST", f"{path_of(it.topic.name)}/subscription/{it.name}/{call}", answered, None, body)
+
+    def skip_all(self) -> None:
+        it = self._a_subscription()
+        if it is not None:
+            self._reset(it, "skip_all", None, None)
+
+    def reset_cursor(self) -> None:
+        it = self._a_subscription()
+        if it is not None and self.chance(0.5):
+            self._reset(it, "resetcursor", (-1, -1), "earliest")
+        elif it is not None:
+            self._reset(it, "resetcursor", None, "latest")
+
+    def drop_subscription(self) -> None:
+        it = self._a_subscription()
+        if it is None:
+            return
+        self.note(f"delete {it}")
+        self.no += 1
+        no = self.no
+        it.unsubscribing(no)
+
+        def answered(told: Answer) -> None:
+            if told.status == 204:
+                it.unsubscribed(no)
+
+        self.admin("DELETE", f"{path_of(it.topic.name)}/subscription/{it.name}", answered, _FORCE)
 
     # -- brokers
 

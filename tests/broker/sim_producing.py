@@ -148,6 +148,7 @@ class Producing(World):
         key = self.pick(KEYS)
         if key:
             fields["partition_key"] = key
+            message.compacts = "" if batched else key
         if txn is None and not key and not batched and self.chance(0.1):
             message.due_ms = fields["deliver_at_time"] = self.now_ms + self.random.randrange(5000)
         parts: dict[str, Any] = {"producer_id": it.id}

@@ -37,6 +37,8 @@ class Message:
         self.producer = ""
         self.sequence = 0
         self.key = ""
+        self.compacts = ""
+        """Its key for compaction; empty if compaction may drop it."""
         self.slots = (0, 0)
         """Of its key: by consistent hashing, and in ranges."""
         self.due_ms = 0
@@ -112,6 +114,8 @@ class Topic:
         """Whether something was sent in a transaction that may have been over: it may hide what follows."""
         self.deleted_no = 0
         """When somebody asked to delete it, and has no answer yet."""
+        self.compacted = False
+        """Whether somebody asked for compaction."""
         self.buried: set[Position] = set()
         """Positions that were deleted with a former topic of its name."""
         self.last: Position | None = None

@@ -39,6 +39,10 @@ _WEIGHTS: dict[str, int] = {
     "move": 0,
     "kill": 0,
     "delete": 1,
+    "compact": 2,
+    "skip_all": 1,
+    "reset_cursor": 1,
+    "drop_subscription": 1,
     "terminate": 0,
     "crash_now": 2,
     "crash_soon": 3,
@@ -297,6 +301,9 @@ class Simulation(Transactions, Operations):
                 self._drain_one(client, number, subscription)
         for number, topic in enumerate(self.topics.values(), 20):
             self._read_all(client, number, topic.name)
+        for number, topic in enumerate(self.topics.values(), 30):
+            if topic.compacted and not topic.stuck and not topic.trims:
+                self.read_compacted(client, number, topic)
 
     def _drain_one(self, client: Client, number: int, subscription: Subscription) -> None:
         fields = {"topic": subscription.topic.name, "subscription": subscription.name, "subType": 0}
@@ -314,11 +321,7 @@ class Simulation(Transactions, Operations):
     def _read_all(self, client: Client, number: int, name: str) -> None:
         """What a reader finds in a topic from its beginning."""
         topic = self.topics[name]
-        fields = {"topic": name, "subscription": "last reader", "subType": 0, "durable": False}
-        it = Consumer(client, number, {**fields, "initialPosition": 1}, {})
-        client.consumers.append(it)
-        self.open_consumer(it, 100_000)
-        self.settle()
+        it = self.reader(client, number, name, "last reader")
         if topic.trims or topic.stuck:
             return
         for message in topic.messages:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from broker.sim_clients import Client, Consumer, Producer
-from broker.sim_operations import Operations
+from broker.sim_operations import Operations, path_of
 from broker.sim_producing import TOPICS
 from broker.sim_transactions import TTL_MS, Transactions
 from broker.sim_truth import Position, Txn
@@ -224,3 +224,45 @@ def test_what_is_sent_in_an_aborted_transaction_stays_hidden() -> None:
     script.settle()
     assert not producer.unanswered
     assert not consumer.received
+
+
+def test_a_compacted_copy_survives_unloading() -> None:
+    """Compaction goes on while the topic is unloaded and loaded again."""
+    script = Script()
+    one, other = script.clients
+    producer = script.producing(one)
+    script.settle()
+    script.sends(producer, 20)
+    script.settle()
+    script.admin("PUT", f"{path_of(TOPICS[0])}/compaction")
+    script.settle()
+    script.sends(producer, 1)
+    script.settle()
+    script.admin("PUT", f"{path_of(TOPICS[0])}/compaction")
+    script.admin("PUT", f"{path_of(TOPICS[0])}/unload")
+    for _ in range(20):
+        script.exchange()
+        script.reopen()
+        if script.disk.commits:
+            script.report()
+    assert producer.state == "open"
+    assert script.disk.reads, "compaction should still be reading"
+    script.settle()
+    script.read_compacted(other, 5, script.topics[TOPICS[0]])
+
+
+def test_compaction_leaves_out_what_was_aborted() -> None:
+    script = Script(transactionCoordinatorEnabled=True)
+    one, other = script.clients
+    producer = script.producing(one)
+    script.settle()
+    script.sends(producer, 20)
+    script.settle()
+    script.begin(one)
+    script.settle(0)
+    for _ in range(5):
+        script.send(one.transactions[0], producer)
+    script.settle(TTL_MS / 1000 + 1)
+    script.admin("PUT", f"{path_of(TOPICS[0])}/compaction")
+    script.settle()
+    script.read_compacted(other, 5, script.topics[TOPICS[0]])
