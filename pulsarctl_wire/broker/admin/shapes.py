@@ -59,13 +59,16 @@ class Shape(NamedTuple):
 
 
 class Number(NamedTuple):
-    """A number; `wrong` is the reason if it is negative."""
+    """A number; `wrong` is the reason if it is negative. `optional`: no body removes it."""
 
     wrong: str
     most: int = MOST_INT
+    optional: bool = False
 
     def read(self, body: Any) -> Any:
         """The value. Raises Problem."""
+        if body is None and self.optional:
+            return None
         number = None if body is None else scalar(body, int)
         if number is None or abs(number) > self.most:
             raise Problem(400, "A number is expected")
@@ -205,5 +208,5 @@ OLD_STRATEGY: Final = OneOf(
         "FullTransitive",
     )
 )
-INTERVAL: Final = Number("interval must be greater than or equal to 0")
+INTERVAL: Final = Number("interval must be greater than or equal to 0", optional=True)
 TTL: Final = Number("Invalid value for message TTL")

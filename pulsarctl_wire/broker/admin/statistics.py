@@ -200,6 +200,8 @@ async def _persistent(subscription: Any, rates: Rates, *, earliest: bool) -> dic
     if subscription.kind == KEY_SHARED and subscription.consumers:
         told["keySharedMode"] = "STICKY" if dispatcher.mode == STICKY else "AUTO_SPLIT"
         told["allowOutOfOrderDelivery"] = dispatcher.out_of_order
+    if earliest:
+        told["earliestMsgPublishTimeInBacklog"] = -1
     if earliest and subscription.backlog:
         entry = await topic.log.entry(cursor.next_open(cursor.mark), topic.scheduler)
         if entry is not None and entry.metadata is not None:
@@ -276,13 +278,17 @@ async def _add_stored(topic: PersistentTopic, told: dict[str, Any], request: Req
     for name, each in list(topic.subscriptions.items()):
         subscriptions[name] = await _persistent(each, topic.broker.rates, earliest=earliest)
     times = [each["earliestMsgPublishTimeInBacklog"] for each in subscriptions.values()]
+    largest = max((each["backlogSize"] for each in subscriptions.values()), default=0)
+    if not request.flag("subscriptionBacklogSize", "true"):
+        for each in subscriptions.values():
+            each["backlogSize"] = -1
     told |= {
         "storageSize": topic.log.size,
-        "backlogSize": max((each["backlogSize"] for each in subscriptions.values()), default=0),
+        "backlogSize": largest,
         "backlogQuotaLimitSize": max(each.size for each in limits),
         "backlogQuotaLimitTime": max(each.seconds for each in limits),
         "oldestBacklogMessageAgeSeconds": -1,
-        "earliestMsgPublishTimeInBacklogs": min(filter(None, times), default=0),
+        "earliestMsgPublishTimeInBacklogs": min((time for time in times if time > 0), default=0),
         "ongoingTxnCount": len(topic.journal.table(f"txn-open/{topic.log.number}")),
         "abortedTxnCount": len(topic.journal.table(f"txn-aborted/{topic.log.number}")),
         "compaction": dict(zip(_NO_COMPACTION, _compaction(topic), strict=True)),
@@ -307,7 +313,9 @@ def _sum(key: str, one: Any, other: Any) -> Any:
     if isinstance(one, list) and isinstance(other, list):
         return _merge_lists(one, other)
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        return max(one, other) if key in _LATEST or "imestamp" in key or "PublishTime" in key else one + other
+        if key.startswith("earliest"):
+            return min(one, other) if one and other else one or other
+        return max(one, other) if key in _LATEST or "imestamp" in key else one + other
     return one
 
 

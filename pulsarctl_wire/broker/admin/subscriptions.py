@@ -191,24 +191,24 @@ async def set_properties(request: Request) -> Answer:
 
 
 async def analyze(request: Request) -> Answer:
-    """Count the messages of a backlog."""
+    """Count the messages of a backlog, or from a position on: then acknowledged ones before it too."""
     request.refuse_partitioned("Analyze backlog on a partitioned topic is not allowed")
     topic = await request.persistent_topic("Analyze backlog")
     cursor = request.subscription(topic).cursor
-    entries = messages = 0
-    first = last = cursor.next_open(cursor.mark)
-    index = first
-    while index < topic.log.stored:
-        entry = await topic.log.entry(index, topic.scheduler)
-        entries, last = entries + 1, index
-        messages += 1 if entry is None else entry.count
-        index = cursor.next_open(index + 1)
-    counted: dict[str, Any] = {"entries": entries, "messages": messages, "aborted": False}
+    start = cursor.mark if request.body is None else _index(topic, _message_id(request))
+    found = []
+    messages = 0
+    for index in range(start, topic.log.stored):
+        if index < cursor.mark or not cursor.is_acked(index):
+            entry = await topic.log.entry(index, topic.scheduler)
+            found.append(index)
+            messages += 1 if entry is None else entry.count
+    counted: dict[str, Any] = {"entries": len(found), "messages": messages, "aborted": False}
     for kind in ("Rejected", "Accepted", "Rescheduled"):
-        counted[f"filter{kind}Entries"] = entries if kind == "Accepted" else 0
+        counted[f"filter{kind}Entries"] = len(found) if kind == "Accepted" else 0
         counted[f"filter{kind}Messages"] = messages if kind == "Accepted" else 0
-    if entries:
-        for key, index in (("firstMessageId", first), ("lastMessageId", last)):
+    if found:
+        for key, index in (("firstMessageId", found[0]), ("lastMessageId", found[-1])):
             counted[key] = ":".join(map(str, topic.log.position(index)))
     return Answer(200, counted)
 

@@ -128,6 +128,27 @@ async def active(broker: Target) -> None:
     assert told["subscriptions"]["s"]["activeConsumerName"] == "one"
 
 
+@call("stats/of backlogs")
+async def backlogs(broker: Target) -> None:
+    topic = await broker.filled(2)
+    for name, start in (("all", "earliest"), ("none", "latest")):
+        await broker.rest("PUT", at(topic, "subscription", name), start)
+
+    async def told(query: str) -> tuple[int, list[tuple[int, int]]]:
+        stats = await broker.rest("GET", at(topic, f"stats?{query}"))
+        parts = [stats["subscriptions"][name] for name in ("all", "none")]
+        pairs = [(each["backlogSize"], each["earliestMsgPublishTimeInBacklog"]) for each in parts]
+        return stats["backlogSize"], pairs
+
+    size, ((of_all, no_time), none) = await told("")
+    assert size == of_all > 0 == no_time
+    assert none == (0, 0)
+    assert await told("subscriptionBacklogSize=false") == (size, [(-1, 0), (-1, 0)])
+    _, ((_, time), none) = await told("getEarliestTimeInBacklog=true")
+    assert time > 0
+    assert none == (0, -1)
+
+
 @call("stats/role of a consumer", setting="auth")
 async def role_of_a_consumer(broker: Target) -> None:
     consumer = await broker.connected(auth_method_name="token", auth_data=broker.tokens["client"].encode())

@@ -365,3 +365,6 @@ async def values_as_texts(broker: Target) -> None:
         assert (list(found.values()) if isinstance(found, dict) else found) == meant, name
     for name, value in (("messageTTL", True), ("messageTTL", "x"), ("deduplication", "yes")):
         await refused(broker, 400, "", "POST", f"{path}/{name}", value)
+    await broker.rest("POST", f"{path}/deduplicationSnapshotInterval", 5)
+    await broker.rest("POST", f"{path}/deduplicationSnapshotInterval")  # pulsar-admin removes it so
+    assert await broker.rest("GET", f"{path}/deduplicationSnapshotInterval") == ""

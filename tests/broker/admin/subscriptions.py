@@ -157,3 +157,18 @@ async def analyze(broker: Target) -> None:
     await broker.rest("PUT", at(topic, "subscription/s"), "earliest")
     told = await broker.rest("POST", at(topic, "subscription/s/analyzeBacklog"))
     assert (told["entries"], told["messages"], told["aborted"]) == (2, 3, False)
+
+
+@call("subscriptions/analyze from a position")
+async def analyze_from(broker: Target) -> None:
+    topic = await broker.filled(6)
+    consumer = await broker.subscribed(topic, permits=5)
+    ids = [each.body.message_id for each in await consumer.messages(5)]
+    await consumer.acked(ids[0], ids[3])
+    path = at(topic, "subscription/s/analyzeBacklog")
+    for start, entries, first in ((None, 4, 1), (3, 2, 4), (0, 5, 0), (9, 0, None)):
+        body = None if start is None else {**place(ids[0]), "entryId": start}
+        told = await broker.rest("POST", path, body)
+        assert (told["entries"], told["messages"]) == (entries, entries)
+        if first is not None:
+            assert told["firstMessageId"] == f"{ids[0].ledgerId}:{first}"
