@@ -157,7 +157,7 @@ async def _kill(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _start(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
-    _running(server).start(_broker(server, asked.get("broker"), alive=False))
+    await _running(server).start(_broker(server, asked.get("broker"), alive=False))
     return {}
 
 

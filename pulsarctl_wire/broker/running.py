@@ -209,6 +209,7 @@ class Running:
         storage = Memory() if plan.data is None else Sqlite(plan.data)
         self.server = Server(plan.settings, storage, plan.brokers, keys, tap=tap, note=note)
         self.server.running = self
+        self._changing = asyncio.Lock()
         self._loading: set[asyncio.Task[None]] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._admin_sites: list[tuple[Broker, Any]] = []
@@ -266,19 +267,22 @@ class Running:
 
     async def kill(self, broker: Broker) -> None:
         """Let a broker die: its connections end without a word, and nobody listens at its ports."""
-        sockets = self._sockets[broker.number]
-        addresses = [None if sock is None else Address(*sock.getsockname()[:2]) for sock in sockets]
-        self.server.cluster.kill(broker)
-        self.server.flush()
-        await self._close_ports(broker)
-        sockets.close()
-        kept: list[Any] = [each and bound(each, listening=False) for each in addresses]
-        self._sockets[broker.number] = Sockets(*kept)
+        async with self._changing:
+            sockets = self._sockets[broker.number]
+            addresses = [None if sock is None else Address(*sock.getsockname()[:2]) for sock in sockets]
+            self.server.cluster.kill(broker)
+            self.server.flush()
+            await self._close_ports(broker)
+            sockets.close()
+            kept: list[Any] = [each and bound(each, listening=False) for each in addresses]
+            self._sockets[broker.number] = Sockets(*kept)
 
-    def start(self, broker: Broker) -> None:
+    async def start(self, broker: Broker) -> None:
         """Start a broker that was killed, at the same ports."""
-        self.server.cluster.start(broker)
-        self._open_ports(broker)
+        async with self._changing:
+            if not broker.alive:
+                self.server.cluster.start(broker)
+                self._open_ports(broker)
 
     async def _partitioned(self, topic: str, partitions: int) -> None:
         """Have a partitioned topic, with so many partitions or more than it has."""

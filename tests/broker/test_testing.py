@@ -305,6 +305,17 @@ def answers(url: str) -> bool:
         return True
 
 
+def test_a_broker_is_started_while_it_is_being_killed() -> None:
+    async def check() -> None:
+        async with Broker(brokers=2) as broker:
+            url = broker.service_urls[1]
+            for _ in range(5):
+                await asyncio.gather(broker.aio.kill_broker(1), broker.aio.start_broker(1))
+                assert await asyncio.to_thread(answers, url)
+
+    asyncio.run(check())
+
+
 def test_the_only_broker_restarts() -> None:
     with Broker() as broker:
         with RawClient(broker.service_url) as client:
