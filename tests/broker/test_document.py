@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pulsarctl_wire.broker import faulty, http, log, sight
+from pulsarctl_wire.broker.admin.namespaces import MOST_BUNDLES
 from pulsarctl_wire.broker.connection import MOST_UNSENT
 from pulsarctl_wire.broker.setting_names import NAMES
 from pulsarctl_wire.broker.settings import FIELDS, Settings
@@ -41,6 +42,7 @@ def test_each_field_of_the_state_is_described() -> None:
         ("a message", f"{Settings.maxMessageSize >> 20} MiB"),
         ("unacknowledged messages", f"{Settings.maxUnackedMessagesPerSubscription:,}"),
         ("Key_Shared", f"{Settings.keySharedLookAheadMsgInReplayThresholdPerSubscription:,}"),
+        ("bundles", f"{MOST_BUNDLES:,}"),
         ("HTTP request", f"{http.MOST_BODY >> 20} MiB"),
         ("`state`", f"{sight.MOST_LISTED} of each"),
         ("faults delay", f"{faulty.MOST_DELAYED >> 20} MiB"),

@@ -3,11 +3,15 @@
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import NAMESPACE, TOPIC, Answer, Problem, Request, Route
+from pulsarctl_wire.broker.admin.initial_policies import read_policies
 from pulsarctl_wire.broker.admin.policies import changed
 from pulsarctl_wire.broker.cluster import Cluster
 from pulsarctl_wire.broker.names import TopicName, is_entity
 from pulsarctl_wire.broker.persistent import PersistentTopic
 from pulsarctl_wire.broker.subscription import Subscription
+
+MOST_BUNDLES: Final = 10_000
+"""Of a namespace: their names are listed in answers."""
 
 _ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")
 _UNSET: Final[dict[str, Any]] = {
@@ -83,9 +87,11 @@ async def create(request: Request) -> Answer:
         raise Problem(412, "Namespace name is not valid")
     if tenant not in namespaces.tenants:
         raise Problem(404, "Tenant does not exist")
-    told = dict(request.fields()) if request.body is not None else {}
-    bundles = (told.pop("bundles", None) or {}).get("numBundles") or None
-    clusters = told.pop("replication_clusters", None) or []
+    told = read_policies(request.fields() if request.body is not None else {})
+    bundles = told.pop("bundles", {}).get("numBundles", 0)
+    if bundles > MOST_BUNDLES:
+        raise Problem(400, f"A namespace may have {MOST_BUNDLES:,} bundles here")
+    clusters = told.pop("replication_clusters", [])
     allowed = set(namespaces.tenants[tenant]["allowedClusters"]) | {request.cluster.settings.clusterName}
     for cluster in clusters:
         if cluster not in allowed:
@@ -96,8 +102,8 @@ async def create(request: Request) -> Answer:
     most = request.cluster.settings.maxNamespacesPerTenant
     if most > 0 and sum(each.startswith(f"{tenant}/") for each in namespaces.namespaces) >= most:
         raise Problem(412, f"Exceed the maximum number of namespace in tenant :{tenant}")
-    policies = {key: value for key, value in told.items() if value is not None and value != _UNSET.get(key)}
-    namespaces.create(name, policies | ({"bundles": bundles} if bundles else {}))
+    policies = {key: value for key, value in told.items() if value != _UNSET.get(key)}
+    namespaces.create(name, policies | ({"bundles": bundles} if bundles > 0 else {}))
     return await request.done()
 
 

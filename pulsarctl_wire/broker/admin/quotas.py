@@ -15,23 +15,29 @@ from pulsarctl_wire.broker.admin.policies import (
 from pulsarctl_wire.broker.admin.shapes import NO_RATE, QUOTA, RATE
 from pulsarctl_wire.broker.policy_names import of_topic
 
-_QUOTAS: Final = ("destination_storage", "message_age")
+QUOTAS: Final = ("destination_storage", "message_age")
 _POLICIES: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 
 
+def read_quota(body: Any) -> dict[str, Any]:
+    """A backlog quota; its policy may be missing. Raises Problem."""
+    given = QUOTA.read(body)
+    size = given.get("limitSize", given.get("limit", 0))
+    return {"limit": size, "limitSize": size, "limitTime": given["limitTime"], "policy": given.get("policy")}
+
+
 def _quota(request: Request) -> tuple[str, dict[str, Any]]:
-    kind = request.query.get("backlogQuotaType", _QUOTAS[0])
-    if kind not in _QUOTAS:
+    kind = request.query.get("backlogQuotaType", QUOTAS[0])
+    if kind not in QUOTAS:
         raise Problem(404, "HTTP 404 Not Found")
     if request.body is None:
         return kind, {}
-    body = QUOTA.read(request.body)
-    if body.get("policy") not in _POLICIES:
+    quota = read_quota(request.body)
+    if quota["policy"] not in _POLICIES:
         of = f"namespace[{request.named['tenant']}/{request.named['namespace']}]"
         text = "backlog quota failed because the data validation failed. the attribute policy cannot be null"
         raise Problem(400, f"Set {of} {text}")
-    size = body.get("limitSize", body.get("limit", 0))
-    return kind, {"limit": size, "limitSize": size, "limitTime": body["limitTime"], "policy": body["policy"]}
+    return kind, quota
 
 
 def _merged(quotas: dict[str, Any] | None, kind: str, quota: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -71,7 +77,7 @@ async def topic_quotas(request: Request) -> Answer:
     if not request.flag("applied"):
         return Answer(200, of_topic(own_policies(request, name), "backlog_quota_map") or {})
     quotas = request.namespaces.policy(name, "backlog_quota_map") or {}
-    return Answer(200, {kind: quotas.get(kind, DEFAULT_QUOTA) for kind in _QUOTAS})
+    return Answer(200, {kind: quotas.get(kind, DEFAULT_QUOTA) for kind in QUOTAS})
 
 
 async def change_topic_quota(request: Request) -> Answer:

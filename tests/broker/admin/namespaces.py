@@ -176,3 +176,32 @@ async def clear_backlog(broker: Target) -> None:
     assert stats["subscriptions"]["s"]["msgBacklog"] == 0
     await broker.rest("POST", f"{NAMESPACES}/{name}/unsubscribe/s")
     assert await broker.rest("GET", at(topic, "subscriptions")) == []
+
+
+@call("namespaces/created with policies")
+async def created_with(broker: Target) -> None:
+    texts = {"destination_storage": {"limit": "5", "policy": "producer_exception"}}
+    rate = {"standalone": {"publishThrottlingRateInMsg": 5}}
+    rights = {"namespace_auth": {"a": ["produce"]}}
+    given: dict[str, Any] = {
+        "backlog_quota_map": texts,
+        "publishMaxMessageRate": rate,
+        "auth_policies": rights,
+        "foo": 1,
+    }
+    given["bundles"] = {"numBundles": 0}  # as many as by default
+    name = await broker.namespace({**given, "message_ttl_in_seconds": "9"})
+    found = await broker.rest("GET", f"{NAMESPACES}/{name}")
+    quota = {"limit": 5, "limitSize": 5, "limitTime": 0, "policy": "producer_exception"}
+    assert found["backlog_quota_map"] == {"destination_storage": quota}
+    assert found["publishMaxMessageRate"]["standalone"]["publishThrottlingRateInByte"] == -1
+    assert found["auth_policies"]["namespace_auth"] == {"a": ["produce"]}
+    assert (found["message_ttl_in_seconds"], found["bundles"]["numBundles"]) == (9, 4)
+    assert "foo" not in found
+    for wrong in (
+        *({"backlog_quota_map": 5}, {"auth_policies": 5}, {"publishMaxMessageRate": {"standalone": 5}}),
+        *({"retention_policies": 5}, {"deduplicationEnabled": "yes"}, {"message_ttl_in_seconds": "x"}),
+        *({"bundles": 5}, {"bundles": {"numBundles": "x"}}, {"replication_clusters": 5}),
+        {"persistence": {"bookkeeperEnsemble": 0}},
+    ):
+        await refused(broker, 400, "", "PUT", f"{NAMESPACES}/public/{broker.name('n')}", wrong)
