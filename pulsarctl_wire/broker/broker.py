@@ -161,11 +161,5 @@ class Broker:
             self.cluster.watchers.changed(topic.name, created=False)
         await self.journal.synced()
 
-    def topic_idle(self, topic: Any) -> None:
-        """A client of a topic left."""
-        used = topic.producers or topic.subscriptions or topic.exclusive or topic.waiting
-        if not topic.name.is_persistent and not used:
-            self.topics.pop(topic.name.full, None)
-
 
 __all__ = ["Broker", "new_row"]

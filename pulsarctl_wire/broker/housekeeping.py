@@ -8,7 +8,7 @@ from pulsarctl_wire.broker.persistent import PersistentTopic
 from pulsarctl_wire.broker.policies import Quota, policy
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.broker.broker import Broker
+    from pulsarctl_wire.broker.broker import AnyTopic, Broker
     from pulsarctl_wire.broker.names import TopicName
     from pulsarctl_wire.broker.settings import Settings
     from pulsarctl_wire.broker.subscription import Subscription
@@ -94,7 +94,7 @@ async def expire_subscriptions(broker: "Broker") -> None:
 
 async def delete_unused(broker: "Broker") -> None:
     """Delete topics that nobody uses, after their time."""
-    for topic in _topics(broker):
+    for topic in list(broker.topics.values()):
         if not topic.closed and _is_unused(topic, topic.scheduler.time_ms):
             await broker.delete(topic)
             await _delete_parent(broker, topic.name.parent)
@@ -114,7 +114,7 @@ async def forget_producers(broker: "Broker") -> None:
         topic.forget_producers(topic.scheduler.time_ms - minutes * 60_000)
 
 
-def _is_unused(topic: PersistentTopic, now_ms: int) -> bool:
+def _is_unused(topic: "AnyTopic", now_ms: int) -> bool:
     settings = topic.settings
     own = policy(topic, "inactive topics") or {}
     if not own.get("deleteWhileInactive", settings.brokerDeleteInactiveTopicsEnabled):
@@ -124,11 +124,11 @@ def _is_unused(topic: PersistentTopic, now_ms: int) -> bool:
         or settings.brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
         or settings.brokerDeleteInactiveTopicsFrequencySeconds
     )
-    if topic.producers or topic.waiting or now_ms - topic.last_active_ms < seconds * 1000:
+    if topic.producers or topic.waiting or topic.exclusive or now_ms - topic.last_active_ms < seconds * 1000:
         return False
     mode = own.get("inactiveTopicDeleteMode", settings.brokerDeleteInactiveTopicsMode)
     subscriptions: list[Subscription] = list(topic.subscriptions.values())
-    if mode == "delete_when_subscriptions_caught_up":
+    if mode == "delete_when_subscriptions_caught_up" and isinstance(topic, PersistentTopic):
         return not any(each.consumers or each.backlog for each in subscriptions)
     return not subscriptions
 

@@ -365,7 +365,6 @@ class PersistentTopic(Topic):
             self.gone_messages_out += subscription.gone_messages_out
             self.gone_bytes_out += subscription.gone_bytes_out
         self.last_active_ms = self.scheduler.time_ms
-        self.broker.topic_idle(self)
 
     # -- positions
 

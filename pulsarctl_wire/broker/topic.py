@@ -274,7 +274,6 @@ class Topic:
             del self.producers[producer.name]
         self._release(producer)
         self.last_active_ms = self.scheduler.time_ms
-        self.broker.topic_idle(self)
 
     def _release(self, producer: Producer) -> None:
         """Let the next one have exclusive access, if that is possible now."""

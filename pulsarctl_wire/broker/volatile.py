@@ -175,7 +175,7 @@ class VolatileTopic(Topic):
         if not subscription.consumers and self.subscriptions.pop(subscription.name, None) is not None:
             self.gone_messages_out += subscription.gone_messages_out
             self.gone_bytes_out += subscription.gone_bytes_out
-        self.broker.topic_idle(self)
+        self.last_active_ms = self.scheduler.time_ms
 
     async def create_initial(self, name: str) -> None:
         """Subscriptions that nobody uses keep nothing."""

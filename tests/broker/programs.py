@@ -184,6 +184,10 @@ class _Draft:
         if self.one(True, False):
             self.subscribe()
 
+    def admin(self) -> None:
+        calls = _CALLS if self.topic == "nonpersistent" else _CALLS + _STORED_CALLS
+        self.add("admin", self.one(*calls))
+
 
 _USUAL = (
     "producer",
@@ -199,7 +203,24 @@ _USUAL = (
     "ack",
     "redeliver",
 )
-_OTHER = ("close_producer", "close_consumer", "seek", "unsubscribe", "last_id", "stats", "end", "unload")
+_CALLS = ("PUT subscription/r", "DELETE subscription/s", "DELETE subscription/s?force=true", "POST terminate")
+_STORED_CALLS = (
+    "POST subscription/s/skip_all",
+    "POST subscription/s/skip/1",
+    "POST subscription/s/resetcursor/0",
+)
+"""Of topics that store messages: for others a real broker answers 500."""
+_OTHER = (
+    "admin",
+    "close_producer",
+    "close_consumer",
+    "seek",
+    "unsubscribe",
+    "last_id",
+    "stats",
+    "end",
+    "unload",
+)
 
 
 @st.composite

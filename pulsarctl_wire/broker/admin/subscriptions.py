@@ -56,8 +56,10 @@ async def create(request: Request) -> Answer:
     name, subscription, told = request.topic_name, request.named["subscription"], _message_id(request)
     cluster = request.cluster
     properties = told.get("properties") or {}
+    if not name.is_persistent:
+        raise Problem(400, "Create subscription on non-persistent topic can only be done through client")
     if not cluster.exists(name) and not request.namespaces.partitions(name):
-        if not name.is_persistent or not cluster.may_create(name):
+        if not cluster.may_create(name):
             raise Problem(412, "Topic does not exist and cannot be auto-created")
         request.namespaces.check_partition(name)
         await cluster.create_topic(name)
@@ -72,13 +74,14 @@ async def create(request: Request) -> Answer:
 
 
 async def delete(request: Request) -> Answer:
-    """Delete a subscription; with force=true, though it has consumers."""
-    topics = await request.all_parts("Unsubscribe")
+    """Delete a subscription; with force=true, or of a non-persistent topic, though it has consumers."""
+    durable = request.topic_name.is_persistent
+    topics: list[Any] = await request.all_parts("Unsubscribe") if durable else [await request.topic()]
     found = [topic for topic in topics if request.named["subscription"] in topic.subscriptions]
     if not found:
         request.subscription(topics[0])
     for subscription in map(request.subscription, found):
-        if subscription.consumers and not request.flag("force"):
+        if subscription.consumers and durable and not request.flag("force"):
             raise Problem(412, "Subscription has active connected consumers")
         await subscription.delete(asked_by=None, force=True)
     return await request.done()

@@ -193,8 +193,10 @@ async def unload(request: Request) -> Answer:
 
 async def terminate(request: Request) -> Answer:
     """Let a topic take no more messages."""
+    if not request.topic_name.is_persistent:
+        raise Problem(406, "Need to provide a persistent topic name")
     request.refuse_partitioned("Termination of a partitioned topic is not allowed")
-    topic = await request.persistent_topic("Termination")
+    topic = await request.persistent_topic()
     await topic.terminate()
     return Answer(200, told_id(confirmed(topic)))
 
