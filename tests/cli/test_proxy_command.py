@@ -27,6 +27,7 @@ from pulsarctl_wire.cli.console import (
     EXIT_OUTPUT,
     EXIT_PIPE,
     EXIT_SOURCE,
+    EXIT_UNANSWERED,
     EXIT_UNREACHABLE,
     EXIT_USAGE,
 )
@@ -366,7 +367,7 @@ def test_it_drains(number: int) -> None:
     with Proxied("--tap", "--fault", "delay command=SEND time=60m") as proxy:
         with proxy.connect() as client, proxy.accept() as broker:
             client.sendall(SEND)
-            until(lambda: "1 matched" in proxy.ctl("fault", "list").stdout)
+            assert proxy.ctl("fault", "wait", "1").stdout == "1\n"
             proxy.kill(number)
             assert receive(broker, len(SEND) + 1) == SEND
             assert receive(client, 1) == b""
@@ -438,6 +439,9 @@ def test_ctl_changes_the_faults_of_a_running_proxy() -> None:
                 "1  drop command=PING  1 matched, 1 hit",
                 "2  delay command=PONG time=1s  0 matched, 0 hit",
             ]
+            _refused(
+                proxy.ctl("fault", "wait", "2", "--timeout", "0"), EXIT_UNANSWERED, "fault 2 had 0 of 1 hits"
+            )
             assert proxy.ctl("fault", "remove", "1").returncode == 0
             proxy.err.line(TIMED + "fault #1 was removed$")
             session.talk([(False, PING)])
