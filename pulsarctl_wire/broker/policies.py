@@ -202,6 +202,9 @@ def dispatch_rate(topic: "Topic", what: str, settings: Settings) -> Rate:
     )
 
 
+_ANY: Final = 1 << 31
+
+
 class Limiter:
     """Measures how far something is beyond its rate."""
 
@@ -210,6 +213,12 @@ class Limiter:
         self._left = [0.0, 0.0]
         self._at = scheduler.ticks
         self._full = True
+
+    def room(self, rate: Rate) -> int:
+        """How many messages may pass now, if any may."""
+        seconds, once = (self._scheduler.ticks - self._at) / 1e9, rate.messages * rate.period
+        left = once if self._full else min(self._left[0] + seconds * rate.messages, once)
+        return max(int(left), 1) if rate.messages > 0 else _ANY
 
     def take(self, rate: Rate, messages: int, size: int) -> float:
         """So much has passed. Returns for how many seconds nothing more may pass."""

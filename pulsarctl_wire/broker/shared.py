@@ -104,7 +104,8 @@ class Shared(ManyActive):
         """As many entries as there are permits: those to be delivered again, or new ones."""
         permits = sum(each.permits for each in self.consumers)
         first = next(each.permits for each in self.consumers if each.available)
-        most = min(max(permits, first), self.topic.settings.dispatcherMaxReadBatchSize)
+        most = self.topic.settings.dispatcherMaxReadBatchSize
+        most = min(max(permits, first), most, self.subscription.room)
         for source in (self._replayed, self._new):
             entries = list(islice(iter(source, None), most))
             if entries:

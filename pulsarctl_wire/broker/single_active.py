@@ -132,7 +132,7 @@ class SingleActive(Dispatcher):
         settings, permits = self.topic.settings, consumer.permits
         if settings.preciseDispatcherFlowControl:
             permits = -(-permits // max(round(consumer.messages_per_entry), 1))
-        return min(permits, settings.dispatcherMaxReadBatchSize)
+        return min(permits, settings.dispatcherMaxReadBatchSize, self.subscription.room)
 
     def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
         """Deliver everything again that is not acknowledged."""

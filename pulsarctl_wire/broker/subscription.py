@@ -40,6 +40,8 @@ def check_fits(consumer: Consumer, other: Consumer) -> None:
     raise Refused("ConsumerBusy", f"Subscription is of different type. Active {text}.")
 
 
+_ANY: Final = 1 << 31
+
 BACKLOGGED: Final = 1000
 """Entries of a backlog from which on consumers are slow even if only those are throttled."""
 
@@ -67,6 +69,8 @@ class Subscription:
         self._limiter = Limiter(topic.scheduler)
         self._rates: list[tuple[Limiter, Rate]] = []
         self._held_until = 0
+        self.room = _ANY
+        """How many messages its rates allow to deliver now."""
         self.unacked = 0
         self._most_unacked = 0
         self.seeks = 0
@@ -182,6 +186,7 @@ class Subscription:
         )
         throttled = settings.dispatchThrottlingOnNonBacklogConsumerEnabled or self.backlog > BACKLOGGED
         self._rates = [each for each in rates if throttled and (each[1].messages > 0 or each[1].bytes > 0)]
+        self.room = min((limiter.room(rate) for limiter, rate in self._rates), default=_ANY)
         self.dispatcher.dispatch()
 
     @property
@@ -260,9 +265,9 @@ class Subscription:
             self.topic.mark_moved(mark, self.cursor.mark)
 
     def _ack_entry(self, index: int) -> None:
+        self.settle(index)
         if not self.cursor.ack(index):
             return
-        self.settle(index)
         if self.dispatcher is not None:
             self.dispatcher.acked(index)
 
@@ -364,9 +369,6 @@ class Subscription:
         index = min(index, self.topic.log.stored)
         if self.cursor.ack_before(index):
             self.last_moved_ms = self.topic.scheduler.time_ms
-            for consumer in self.consumers:
-                for each in [each for each in consumer.pending if each < index]:
-                    self._settle(consumer, each)
             self.check_end()
             self.dispatch_soon()
 

@@ -8,7 +8,6 @@ from pulsarctl_wire.broker.policies import limit
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused, Violation
 from pulsarctl_wire.broker.selectors import Selector, selector_for, sticky_key
-from pulsarctl_wire.broker.shared import in_turn
 from pulsarctl_wire.broker.subscription import check_fits
 from pulsarctl_wire.broker.topic import Topic
 from pulsarctl_wire.broker.transactions import id_of
@@ -102,7 +101,9 @@ class VolatileSubscription:
             return self._active()
         if self._selector is not None:
             return self._selector.owner(self._selector.slot(sticky_key(entry.metadata)))
-        at = in_turn(self.consumers, self._turn)
+        turn, count = self._turn, len(self.consumers)  # priorities do not count here
+        places = (at % count for at in range(turn, turn + count))
+        at = next((at for at in places if self.consumers[at].available), None)
         if at is None or sum(each.permits for each in self.consumers) <= 0:
             return None
         self._turn = at + 1

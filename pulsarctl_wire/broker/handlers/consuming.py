@@ -39,6 +39,8 @@ def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> W
         raise Refused("MetadataError", f"metadata has a max size of {most} bytes")
     known = connection.consumers.get(body.consumer_id)
     if isinstance(known, Opening):
+        if known.cancelled:
+            raise Refused("UnknownError", "Consumer that failed is already present on the connection")
         raise Refused("ServiceNotReady", "Consumer is already present on the connection")
     if known is not None:
         connection.send("SUCCESS", request_id=body.request_id)
@@ -194,11 +196,12 @@ def unsubscribe(connection: Connection, body: Any, frame: Frame) -> Waiting:
 
 
 def close_consumer(connection: Connection, body: Any, frame: Frame) -> None:
-    """CLOSE_CONSUMER. A SUBSCRIBE that waits is dropped."""
-    it = connection.consumers.pop(body.consumer_id, None)
+    """CLOSE_CONSUMER. A SUBSCRIBE that waits is dropped; until then, its id cannot be used again."""
+    it = connection.consumers.get(body.consumer_id)
     if isinstance(it, Opening):
         it.cancelled = True
     elif it is not None:
+        del connection.consumers[body.consumer_id]
         it.subscription.remove(it)
     connection.send("SUCCESS", request_id=body.request_id)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.probe import Probe, Target, batch, case, frame, payloads, subscription
+from broker.probe import Probe, Target, admin_path, batch, case, frame, payloads, subscription
 
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 
@@ -131,3 +131,28 @@ async def stats_while_subscribing(broker: Target) -> None:
     stats = answers["CONSUMER_STATS_RESPONSE"]
     assert stats.request_id == 52
     assert not stats.HasField("error_code") or stats.error_code == ServerError.ConsumerNotFound
+
+
+@case("flow/expired_unacked")
+async def expired_unacked(broker: Target) -> None:
+    topic = await broker.filled(2)
+    consumer = await broker.subscribed(topic, "Shared", 1)
+    await consumer.messages(1)
+    await broker.advance(2.5)
+    await broker.rest("POST", f"{admin_path(topic)}/subscription/s/expireMessages/1")
+    await broker.advance(0.5)
+    body = await stats(consumer)
+    assert (body.unackedMessages, body.msgBacklog) == (1, 0)
+
+
+@case("flow/dispatch_rate")
+async def dispatch_rate(broker: Target) -> None:
+    namespace = await broker.namespace()
+    rate = {"dispatchThrottlingRateInMsg": 3, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 60}
+    await broker.rest("POST", f"/admin/v2/namespaces/{namespace}/dispatchRate", rate)
+    await broker.advance(1)
+    for kind in ("Shared", "Exclusive"):
+        topic = await broker.filled(8, f"persistent://{namespace}/{kind}")
+        consumer = await broker.subscribed(topic, kind, 10)
+        await consumer.messages(3)
+        await consumer.nothing()

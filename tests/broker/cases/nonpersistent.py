@@ -80,3 +80,13 @@ async def waiting_producer(broker: Target) -> None:
     answers = [await probe.next(), await probe.next()]
     (success,) = (each.body for each in answers if each.command == "PRODUCER_SUCCESS")
     assert (success.producer_ready, success.topic_epoch) == (True, 1)
+
+
+@case("nonpersistent/priority_level")
+async def priority_level(broker: Target) -> None:
+    topic = broker.topic("non-persistent")
+    consumers = [await broker.subscribed(topic, "Shared", 2, priority_level=level) for level in (1, 0)]
+    producer = await broker.producing(topic)
+    await producer.publish_all(b"0", b"1", b"2", b"3")
+    got = [payloads(await each.messages(2)) for each in consumers]
+    assert got == [[b"0", b"2"], [b"1", b"3"]]

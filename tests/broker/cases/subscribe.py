@@ -348,3 +348,17 @@ async def turn_goes_on(broker: Target) -> None:
     producer = await broker.producing(topic)
     await producer.publish_all(b"new")
     assert payloads(await consumers[1].messages(1)) == [b"new"]
+
+
+@case("subscribe/closed_while_opening")
+async def closed_while_opening(broker: Target) -> None:
+    first = await broker.subscribed(topic := broker.topic())
+    first.answers_pings = False
+    probe = await broker.connected()
+    await probe.lookup(topic)
+    probe.start("SUBSCRIBE", **subscription(topic))
+    await broker.settle()
+    await probe.request("CLOSE_CONSUMER", "SUCCESS", consumer_id=1)
+    await probe.refused("UnknownError", "SUBSCRIBE", **subscription(topic))
+    await broker.advance(6)
+    await probe.nothing()
