@@ -346,7 +346,7 @@ class Connection:
         data = entry.data
         if entry.at and not self._knows_broker_metadata():
             data = data[entry.at :]
-        elif self.version < 11 and data[:2] == MAGIC_CHECKSUM:
+        if self.version < 11 and data[:2] == MAGIC_CHECKSUM:
             data = data[6:]
         head = command.SerializeToString()
         sizes = (4 + len(head) + len(data)).to_bytes(4, "big") + len(head).to_bytes(4, "big")

@@ -7,7 +7,7 @@ from pulsarctl_wire.broker.compaction import SUBSCRIPTION, Compaction
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, Consumer
 from pulsarctl_wire.broker.cursor import Cursor, load_cursor
 from pulsarctl_wire.broker.journal import Row
-from pulsarctl_wire.broker.log import Entry, Ledger, Log, Position, messages_in, signed
+from pulsarctl_wire.broker.log import Entry, Ledger, Log, Position, signed
 from pulsarctl_wire.broker.policies import Limiter, Quota, limit, may_subscribe, quotas, retention
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused, thrown
@@ -110,9 +110,9 @@ class PersistentTopic(Topic):
         if judged and self._is_duplicate(producer, sequence, highest, frame):
             return
         data, at = frame.raw[tail_at:], 0
-        count = max(command.num_messages, 1) if frame.metadata is None else messages_in(frame.metadata)
+        count = max(command.num_messages, 0)
         self.log.messages += count
-        if self.broker.adds_metadata:
+        if self.broker.adds_metadata and count:
             added = self._broker_metadata()
             data, at = added + data, len(added)
         metadata = frame.metadata if not frame.partial else None

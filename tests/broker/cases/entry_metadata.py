@@ -35,3 +35,21 @@ async def index(broker: Target) -> None:
 async def not_exposed(broker: Target, fields: dict[str, Any]) -> None:
     for message in await received(broker, **fields):
         assert tail(message).startswith(MAGIC_CHECKSUM)
+
+
+@case("bem/num_messages_counts")
+async def num_messages_counts(broker: Target) -> None:
+    topic = broker.topic()
+    probe, consumer = await broker.producing(topic), await broker.connected(feature_flags=FLAG)
+    for number, told in enumerate((5, 0, -1, 1)):
+        await probe.publish_all(b"m", first=number, num_messages=told)
+    await consumer.subscribe(topic)
+    consumer.flow(10)
+    found = [each.broker_entry_metadata for each in await consumer.messages(4)]
+    assert [each and each.index for each in found] == [4, None, None, 5]
+
+
+@case("bem/version_10")
+async def without_checksum(broker: Target) -> None:
+    for message in await received(broker, feature_flags=FLAG, protocol_version=10):
+        assert tail(message)[:2] == bytes(2)  # the first half of the metadata's size
