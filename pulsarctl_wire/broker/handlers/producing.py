@@ -35,6 +35,9 @@ def producer(connection: Connection, body: CommandProducer, frame: Frame) -> Wai
         try:
             topic = await connection.broker.topic(name, create=True)
             await _join(connection, body, topic, opening)
+        except Refused:
+            if not opening.cancelled:  # otherwise it was closed meanwhile, and needs no answer
+                raise
         finally:
             if connection.producers.get(body.producer_id) is opening:
                 del connection.producers[body.producer_id]
@@ -57,7 +60,8 @@ async def _join(connection: Connection, body: CommandProducer, topic: AnyTopic, 
         except SchemaRefused as refused:
             if refused.kind != "thrown":
                 raise
-            connection.producers[body.producer_id] = Opening()  # Pulsar neither answers nor frees the id
+            if not opening.cancelled:  # Pulsar neither answers nor frees the id
+                connection.producers[body.producer_id] = Opening()
             return
     else:
         topic.check_no_schema()
@@ -76,12 +80,7 @@ async def _join(connection: Connection, body: CommandProducer, topic: AnyTopic, 
         connection.producers[body.producer_id] = opening
         _success(connection, body.request_id, it, topic.last_sequence(it.name), ready=False)
 
-    try:
-        await topic.add_producer(it, queued)
-    except Refused:
-        if opening.cancelled:  # it was closed meanwhile, and needs no answer
-            return
-        raise
+    await topic.add_producer(it, queued)
     if opening.cancelled or connection.closed:
         topic.remove_producer(it)
         return
