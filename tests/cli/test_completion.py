@@ -54,7 +54,8 @@ def test_reports_faults_and_kinds(offered: Any) -> None:
     assert offered("stats", "--by", "") == list(KINDS)
     assert offered("stats", "--by", "topic,pro") == ["topic,producer"]
     assert set(offered("proxy", "--fault", "")) == {each.name for each in FAULTS}
-    assert "drop" in offered("proxy", "ctl", "fault", "add", "dr")
+    for verb in ("proxy", "broker"):
+        assert "drop" in offered(verb, "ctl", "fault", "add", "dr")
     assert offered("decode", "--color", "a") == ["always", "auto"]
 
 

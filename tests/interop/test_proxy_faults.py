@@ -371,6 +371,7 @@ def test_control(broker: Broker, topic: str, pwire: Pwire, client: Client, tmp_p
         proxy.until_frames(20, "SEND_RECEIPT")
         assert ctl("add", "duplicate command=SEND_RECEIPT") == ["1"]
         assert ctl("add", "delay", "time=1ms") == ["2"]
+        assert int(ctl("wait", "1", "--hits", "2")[0]) >= 2
         proxy.says("#1 duplicate: SEND_RECEIPT")
         first, second = ctl("list")
         assert re.fullmatch(r"1  duplicate command=SEND_RECEIPT  (\d+) matched, \1 hit", first)
@@ -380,7 +381,7 @@ def test_control(broker: Broker, topic: str, pwire: Pwire, client: Client, tmp_p
         assert client.answer()["sent"] == [None] * 200
         assert ctl("clear") == []
         assert ctl("list") == []
-        done = pwire("proxy", "ctl", "remove", "--control", path, 1, url="")
+        done = pwire("proxy", "ctl", "fault", "remove", "--control", path, 1, url="")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == "pwire: there is no fault 1; see ctl fault list\n"
         assert proxy.interrupt() == 0, proxy.said
