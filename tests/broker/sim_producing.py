@@ -8,7 +8,7 @@ from typing import Any
 
 from broker.probe import batch, metadata, sent
 from broker.sim_clients import Client, Producer, Transaction
-from broker.sim_truth import Broken, Message, Publisher, Topic
+from broker.sim_truth import NEVER, Broken, Message, Publisher, Topic
 from broker.sim_world import READY, World
 
 from pulsarctl_wire.broker.selectors import AutoSplit, ConsistentHashing, sticky_key
@@ -39,9 +39,11 @@ class Producing(World):
         """What is known of a topic."""
         found = self.topics.get(name)
         if found is None:
-            trims = self.settings.defaultRetentionSizeInMB == 0
+            vanishes = self.settings.brokerDeleteInactiveTopicsEnabled
+            trims = self.settings.defaultRetentionSizeInMB == 0 or vanishes
             dedup = self.settings.brokerDeduplicationEnabled
             found = self.topics[name] = Topic(name, deduplicates=dedup, trims=trims)
+            found.ttl_ms = self.settings.ttlDurationDefaultInSeconds * 1000
         return found
 
     def a_client(self) -> Client | None:
@@ -117,7 +119,8 @@ class Producing(World):
         client = it.client
 
         def effect() -> None:
-            message.no = min(message.no, self.no)
+            if message.no == NEVER:
+                message.no, message.sent_ms = self.no, self.now_ms
             if message.txn is not None and message.txn.may_be_over(self.now_ms):
                 message.topic.stuck = True
             publisher = client.publishers.get(it.id)

@@ -220,9 +220,11 @@ class Subscription:
                     bits |= ack.parts.get(position, 0) if ack.answered or not answered else 0
         return bits == full(self.topic.at[position].count)
 
-    def _is_owed(self, position: Position, now_ms: int) -> bool:
+    def is_owed(self, position: Position, now_ms: int) -> bool:
         """Whether messages of an entry must be delivered now."""
-        return bool(self.open.get(position)) and not self.is_pending(position, now_ms, answered=False)
+        if not self.open.get(position) or self.topic.expires(position, now_ms):
+            return False
+        return not self.is_pending(position, now_ms, answered=False)
 
     def committed(self, ack: Ack) -> None:
         """The transaction that it is part of was committed."""
@@ -310,7 +312,7 @@ class Subscription:
             session.rewound()
         order = self.topic.order
         for each in order[: bisect_left(order, position)]:
-            if each not in session.seen and self._is_owed(each, session.client.now_ms()):
+            if each not in session.seen and self.is_owed(each, session.client.now_ms()):
                 raise Broken(f"{what} before {self.topic.at[each]} at {each}")
         session.seen.add(position)
         session.last = position
@@ -332,15 +334,17 @@ class Subscription:
         if position in self.holders:
             raise Broken(f"{what}, while it is pending at {self.holders[position]}")
         if session.kind == KEY_SHARED and session.ordered:
+            now_ms = session.client.now_ms()
             for other, holder in self.holders.items():
-                if holder is not session and self.topic.at[other].key == message.key:
+                same = holder is not session and self.topic.at[other].key == message.key
+                if same and not self.topic.expires(other, now_ms):
                     raise Broken(f"{what}, while {other} of its key is pending at {holder}")
             order = self.topic.order
             for each in order[: bisect_left(order, position)]:
                 if (
                     self.topic.at[each].key == message.key
                     and each not in self.holders
-                    and self._is_owed(each, session.client.now_ms())
+                    and self.is_owed(each, now_ms)
                 ):
                     raise Broken(f"{what} before {each} of its key")
         self.holders[position] = session
@@ -356,7 +360,7 @@ class Subscription:
             for each in self.topic.order
             if each not in self.holders
             and self.topic.at[each].due_ms <= now_ms
-            and self._is_owed(each, now_ms)
+            and self.is_owed(each, now_ms)
         ]
         able = [each for each in self.sessions if each.permits > 0 and each.client.reads]
         if self.sessions[0].kind not in INDIVIDUAL:

@@ -45,6 +45,7 @@ class Message:
         self.txn: Txn | None = None
         self.no = NEVER
         """When it was first sent."""
+        self.sent_ms = 0
         self.stored = False
         """Whether a receipt said so."""
         self.positions: list[Position] = []
@@ -106,6 +107,8 @@ class Topic:
         self.name = name
         self.deduplicates = deduplicates
         self.trims = trims
+        """Whether what nobody needs may be deleted, even the topic itself."""
+        self.ttl_ms = 0
         self.fenced = False
         """Whether producers may have been shut out without a word."""
         self.ending = False
@@ -157,25 +160,30 @@ class Topic:
         self.messages = [message for message in self.messages if message.no == NEVER]
         self.sequences.clear()
         for subscription in self.subscriptions.values():
-            subscription.unsubscribing(no)
+            if subscription.exists != "no":
+                subscription.unsubscribing(no)
 
-    def deleted(self) -> None:
-        """It was answered that it is deleted."""
+    def deleted(self, no: int) -> None:
+        """It was answered that it is deleted: that has happened since it was asked for."""
+        for subscription in self.subscriptions.values():
+            subscription.unsubscribed(self.deleted_no)
+        self.deleting(no)
         for message in self.at.values():
             message.positions.clear()
         self.buried |= self.at.keys()
         self.order.clear()
         self.at.clear()
-        self.sequences.clear()
-        for subscription in self.subscriptions.values():
-            subscription.unsubscribed(self.deleted_no)
         self.ending, self.last, self.deleted_no = False, None, 0
 
-    def crashed(self) -> None:
+    def crashed(self, no: int) -> None:
         """The broker has crashed: it may have been deleted, or not."""
         if self.deleted_no:
+            self.deleting(no)
             self.deleted_no = 0
-            self.sequences.clear()
+
+    def expires(self, position: Position, now_ms: int) -> bool:
+        """Whether a message may have been acknowledged as it is too old."""
+        return 0 < self.ttl_ms <= now_ms - self.at[position].sent_ms
 
     def blocked(self) -> bool:
         """Whether a transaction may hide what follows it."""

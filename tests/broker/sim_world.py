@@ -101,7 +101,7 @@ class World:
         self.owners.clear()
         self.fuse = 0
         for topic in self.topics.values():
-            topic.crashed()
+            topic.crashed(self.no)
             for subscription in topic.subscriptions.values():
                 subscription.wild = 0
         before = self.disk
@@ -367,7 +367,7 @@ class World:
 
     def _end(self, session: Session) -> None:
         subscription = session.subscription
-        left = [position for position, bits in subscription.open.items() if bits]
+        left = [position for position in subscription.open if subscription.is_owed(position, self.now_ms)]
         if not subscription.topic.ending or left:
             raise Broken(f"{session} is told the end of {subscription}, where {left} are left")
 

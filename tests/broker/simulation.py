@@ -59,6 +59,7 @@ _WEIGHTS: dict[str, int] = {
     "work": 20,
     "end": 15,
 }
+_TIMESTAMPS = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
 _OF_TXNS = ("begin", "join", "work", "end")
 
 
@@ -75,6 +76,13 @@ def settings_of(random: Random) -> Settings:
         settings.defaultRetentionTimeInMinutes = settings.defaultRetentionSizeInMB = 0
         settings.managedLedgerMaxEntriesPerLedger = random.choice((1, 3, 5))
         settings.managedLedgerMinLedgerRolloverTimeMinutes = 0
+    if random.random() < 0.15:
+        settings.ttlDurationDefaultInSeconds = random.choice((5, 30))
+        settings.messageExpiryCheckIntervalInMinutes = 1
+        settings.brokerEntryMetadataInterceptors = (_TIMESTAMPS,)
+    if random.random() < 0.3 and not settings.brokerDeduplicationEnabled:
+        settings.brokerDeleteInactiveTopicsEnabled = True
+        settings.brokerDeleteInactiveTopicsFrequencySeconds = random.choice((1, 5))
     if random.random() < 0.2:
         settings.maxUnackedMessagesPerConsumer = random.choice((4, 10))
     if random.random() < 0.1:
@@ -262,6 +270,15 @@ class Simulation(Transactions, Operations):
             self.crash()
         self.check_delivery()
 
+    def crash(self) -> None:
+        """The broker dies, and starts again: what was deleted is still gone."""
+        super().crash()
+        topics, cursors = map(self.cluster.journal.table, ("topics", "cursors"))
+        for it in self.subscriptions():
+            row = topics.get(it.topic.name)
+            if it.exists == "no" and row is not None and f"{row['log']}/{it.name}" in cursors:
+                raise Broken(f"{it} was deleted, but is there")
+
     def leave(self) -> None:
         """All clients leave."""
         self.note("leave")
@@ -281,6 +298,8 @@ class Simulation(Transactions, Operations):
                 assert not topic.producers, topic.producers
                 assert not topic.waiting
                 assert topic.exclusive is None
+                unused = self.settings.brokerDeleteInactiveTopicsEnabled and not topic.subscriptions
+                assert not unused, f"{topic.name.full} should be gone"
                 for subscription in topic.subscriptions.values():
                     assert not subscription.consumers, subscription.consumers
                     assert subscription.cursor.durable, f"{subscription.name} should be gone"
@@ -312,7 +331,7 @@ class Simulation(Transactions, Operations):
         self.open_consumer(it, 100_000)
         self.settle()
         for position, bits in subscription.open.items():
-            if bits & ~it.received.get(position, (0, 0))[1]:
+            if subscription.is_owed(position, self.now_ms) and bits & ~it.received.get(position, (0, 0))[1]:
                 raise Broken(f"{subscription} does not get {subscription.topic.at[position]} at {position}")
         if it.received:
             self.ack(None, it, cumulative=True)
