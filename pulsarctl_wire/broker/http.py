@@ -185,7 +185,18 @@ def _response(answer: Answer) -> web.Response:
     if isinstance(answer.value, bytes):
         return web.Response(status=answer.status, headers=headers, body=answer.value)
     text = json.dumps(answer.value, separators=(",", ":"))
-    return web.Response(status=answer.status, headers=headers, body=text.encode("utf-8", "replace"))
+    return web.Response(
+        status=answer.status,
+        reason=_phrase(answer) if answer.status >= 400 else None,
+        headers=headers,
+        body=text.encode("utf-8", "replace"),
+    )
+
+
+def _phrase(answer: Answer) -> str | None:
+    """Why a request is refused, for the status line: some clients show only that."""
+    text = str(answer.value.get("reason", "")) if isinstance(answer.value, dict) else ""
+    return text if text and text.isascii() and text.isprintable() else None
 
 
 async def serve_http(

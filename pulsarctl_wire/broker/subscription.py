@@ -395,13 +395,18 @@ class Subscription:
 
     async def reset(self, index: int, still_open: int = 0) -> None:
         """Go to an entry: all consumers that get messages are disconnected, and told so."""
+        first = self.topic.log.first
+        if not self.reads_compacted or self.topic.compaction.log is None:
+            index = max(index, first)
+        elif index == first:
+            index = 0  # the copy has entries that the topic has no more
         if isinstance(self.dispatcher, SingleActive):
             self.dispatcher.resetting = True
             self.disconnect(only=self.dispatcher.active)
             self.dispatcher.resetting = False
         else:
             self.disconnect()
-        self.cursor.reset(index if self.reads_compacted else max(index, self.topic.log.first))
+        self.cursor.reset(index)
         if still_open:
             self.cursor.set_open(index, still_open)
         if not self.cursor.durable:  # it went with its last consumer

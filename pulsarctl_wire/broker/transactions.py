@@ -273,6 +273,16 @@ class Buffer:
             self._topic.journal.delete_table(f"{table}/{self._topic.log.number}")
 
 
+def _merged(entries: Iterable[tuple[int, int | None, int]]) -> list[tuple[int, int | None, int]]:
+    """What a transaction has acknowledged, each entry once: parts that are all of a batch are the batch."""
+    found: dict[int, tuple[int | None, int]] = {}
+    for index, mask, size in entries:
+        before, _ = found.get(index, (mask, size))
+        both = None if mask is None or before is None else mask & before
+        found[index] = both or None, size
+    return [(index, mask, size) for index, (mask, size) in found.items()]
+
+
 class PendingAcks:
     """What transactions have acknowledged in a subscription, until they end.
 
@@ -380,7 +390,7 @@ class PendingAcks:
         self._journal.delete(self._table, key_of(txn))
         self._look()
         if commit:
-            self._subscription.apply(row["entries"], row["until"])
+            self._subscription.apply(_merged(row["entries"]), row["until"])
         elif row["entries"]:
             self._subscription.deliver_again(sorted({index for index, _, _ in row["entries"]}))
 

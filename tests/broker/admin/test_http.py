@@ -29,6 +29,7 @@ class Reply(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
+    phrase: str
 
     @property
     def json(self) -> Any:
@@ -53,7 +54,8 @@ class Site:
         head, _, body = text.partition(b"\r\n\r\n")
         first, *lines = head.decode().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        return Reply(int(first.split()[1]), headers, body)
+        _, status, phrase = first.split(" ", 2)
+        return Reply(int(status), headers, body, phrase)
 
     async def refused(self) -> bytes:
         """What a client gets that asks for the version: nothing if its connection is ended."""
@@ -122,6 +124,7 @@ def test_answers() -> None:
         assert (reply.status, reply.body) == (200, b"ok")
         reply = await one.ask("GET", "/admin/v2/namespaces/public/nope")
         assert (reply.status, reply.json) == (404, {"reason": "Namespace does not exist"})
+        assert reply.phrase == "Namespace does not exist"
 
     checked(check)
 

@@ -137,6 +137,24 @@ async def deleted_key(broker: Target) -> None:
     assert told["lastCompactionSucceedTimestamp"] > told["lastCompactionFailedTimestamp"] == 0
 
 
+@case("compaction/seek_to_the_start")
+async def seek_to_the_start(broker: Target) -> None:
+    producer = await broker.producing(topic := broker.topic())
+    for number, key in enumerate("ab"):
+        await producer.publish_all(b"1", first=number, meta_partition_key=key)
+    consumer = await compacted(broker, topic)
+    await consumer.acked(*[each.body.message_id for each in await consumer.messages(2)])
+    await broker.rest("PUT", f"{admin_path(topic)}/unload")
+    consumer = await broker.subscribed(topic, read_compacted=True)
+    number = consumer.start("SEEK", consumer_id=1, message_publish_time=0)
+    await consumer.expect("CLOSE_CONSUMER")
+    await consumer.expect("SUCCESS", request_id=number)
+    await consumer.subscribe(topic, read_compacted=True)
+    consumer.flow(10)
+    await consumer.messages(2)
+    await consumer.nothing()
+
+
 @case("subscribe/properties_of_one_key")
 async def properties_of_one_key(broker: Target) -> None:
     pairs = [{"key": "k", "value": value} for value in "12"]

@@ -313,3 +313,21 @@ async def add_invalid_topic(broker: Target) -> None:
     body = await probe.request("END_TXN", "END_TXN_RESPONSE", txn_action=COMMIT, **txn)
     assert body.HasField("error")
     assert body.error == ServerError.UnknownError, body
+
+
+@case("txn/batch_acked_in_parts")
+async def batch_acked_in_parts(broker: Target) -> None:
+    probe = await broker.connected()
+    txn = await begun(broker, probe)
+    producer = await broker.producing(topic := broker.topic())
+    entry = id_of(await producer.publish_batch(b"0", b"1"))
+    consumer = await broker.subscribed(topic, "Shared", permits=10)
+    await consumer.messages(1)
+    subscription = [{**SUBSCRIPTION, "topic": topic}]
+    await succeeds(probe, "ADD_SUBSCRIPTION_TO_TXN", subscription=subscription, **txn)
+    for still_open in (0b10, 0b01):
+        await consumer.acked({**entry, "ack_set": [still_open], "batch_size": 2}, **txn)
+    await end(probe, "COMMIT", txn)
+    await broker.settle()
+    await consumer.again(topic, "Shared")
+    await consumer.nothing()
