@@ -76,7 +76,7 @@ class Consumer:
     @property
     def reads(self) -> bool:
         """Whether it could get messages, if it has permits and is not blocked."""
-        return not (self.closed or self.connection.paused or self.subscription.is_held)
+        return not (self.closed or self.connection.paused or self.subscription.is_throttled)
 
     @property
     def room(self) -> int:

@@ -149,7 +149,7 @@ class Shared(ManyActive):
         return None
 
     def _new(self) -> Entry | None:
-        if len(self.replay):  # it is being read
+        if len(self.replay) or self.subscription.blocked:  # it is being read; or it has read too much
             return None
         while (entry := self.next_entry()) is not None:
             if not self.is_delayed(entry):

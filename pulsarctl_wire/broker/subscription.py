@@ -173,7 +173,7 @@ class Subscription:
 
     def _dispatch(self) -> None:
         self._soon = False
-        if self.dispatcher is None or self.topic.closed or self.is_held:
+        if self.dispatcher is None or self.topic.closed or self.is_throttled or self.blocked:
             return
         topic, settings = self.topic, self.topic.settings
         default = settings.maxUnackedMessagesPerSubscription
@@ -190,9 +190,9 @@ class Subscription:
         self.dispatcher.dispatch()
 
     @property
-    def is_held(self) -> bool:
-        """Whether nothing is delivered for now: it went too fast, or too much is not acknowledged."""
-        return self.blocked or self._held_until > self.topic.scheduler.ticks
+    def is_throttled(self) -> bool:
+        """Whether nothing is delivered for now, as it went too fast."""
+        return self._held_until > self.topic.scheduler.ticks
 
     def count_unacked(self, messages: int) -> None:
         """So many more messages, or fewer, are delivered and not acknowledged."""
@@ -200,7 +200,7 @@ class Subscription:
         most = self._most_unacked if self.cursor.durable else 0
         if most and not self.blocked and self.unacked >= most:
             self.blocked = True
-        elif self.blocked and self.unacked <= most // 2:
+        elif self.blocked and self.unacked < most // 2:
             self.blocked = False
             self.dispatch_soon()
 

@@ -33,7 +33,7 @@ class VolatileSubscription:
         self.dropped = 0
         self.gone_messages_out = 0
         self.gone_bytes_out = 0
-        self.is_held = False
+        self.is_throttled = False
         self._turn = 0
         self._selector: Selector | None = None
 

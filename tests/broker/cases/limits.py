@@ -93,3 +93,21 @@ async def redeliver_unblocks(broker: Target) -> None:
     consumer.command("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=1, message_ids=ids[:2])
     assert payloads(await consumer.messages(2)) == [b"m0", b"m1"]
     await consumer.nothing()
+
+
+@case("limits/unacked_of_subscription")
+async def unacked_of_subscription(broker: Target) -> None:
+    namespace = await broker.namespace()
+    await broker.rest("POST", f"/admin/v2/namespaces/{namespace}/maxUnackedMessagesPerSubscription", 4)
+    await broker.advance(1)
+    topic = await broker.filled(12, f"persistent://{namespace}/t")
+    for kind in ("Shared", "Key_Shared"):
+        consumer = await broker.subscribed(topic, kind, 4, subscription=kind)
+        ids = [each.body.message_id for each in await consumer.messages(4)]
+        consumer.flow(3)
+        await consumer.nothing()
+        await consumer.acked(*ids[:2])
+        await consumer.nothing()
+        consumer.ack(ids[2])
+        await consumer.messages(3)
+        await consumer.nothing()
