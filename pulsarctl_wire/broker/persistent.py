@@ -187,15 +187,18 @@ class PersistentTopic(Topic):
         if len(self.log.ledgers) > 1 and before < self.log.ledgers[1].first <= after:
             self.trim()
 
-    def trim(self) -> None:
-        """Delete ledgers that all durable subscriptions have acknowledged, and retention does not keep."""
+    def trim(self, *, retains: bool = True) -> None:
+        """Delete ledgers that all durable subscriptions have acknowledged.
+
+        The last one stays, and if it `retains`, what retention keeps.
+        """
         if self.closed:
             return
         marks = [each.cursor.mark for each in self.subscriptions.values() if each.cursor.durable]
         kept, now = retention(self), self.scheduler.time_ms
         closed = self.log.trim(
             min(marks, default=self.log.end),
-            lambda closed_ms, size: kept.keeps(now - closed_ms, size),
+            lambda closed_ms, size: retains and kept.keeps(now - closed_ms, size),
             forget=self.compaction.log is None,
         )
         if closed:

@@ -32,13 +32,14 @@ def confirmed(topic: PersistentTopic) -> Position:
 def _check_new(request: Request, name: TopicName) -> None:
     """Raises Problem if there is such a topic, or must not be."""
     _ = request.namespace
-    parent = name.parent
-    if name.partition >= 0 and not request.namespaces.partitions(parent):
-        raise Problem(
-            412,
-            f'Can\'t create topic {name.local} with "-partition-" followed by numeric value '
-            f"if there isn't a partitioned topic {parent.local} created.",
-        )
+    parent, partitions = name.parent, request.namespaces.partitions(name.parent)
+    if name.partition >= 0 and name.partition >= partitions:
+        text = f'Can\'t create topic {name.local} with "-partition-" followed by '
+        if partitions:
+            text += f"a number smaller than number of partition of partitioned topic {parent.local}"
+        else:
+            text += f"numeric value if there isn't a partitioned topic {parent.local} created."
+        raise Problem(412, text)
     if request.cluster.exists(name) or request.namespaces.partitions(name):
         raise Problem(409, _EXISTS)
     _check_room(request, name, 1)
@@ -216,12 +217,11 @@ async def terminate_partitions(request: Request) -> Answer:
 
 
 async def truncate(request: Request) -> Answer:
-    """Delete all messages."""
+    """Acknowledge all messages, and delete those that are not in the last ledger."""
     for topic in await request.all_parts("Truncate"):
         for subscription in topic.subscriptions.values():
             subscription.skip_before(topic.log.stored)
-        topic.log.open_ledger(topic.scheduler.time_ms)
-        topic.trim()
+        topic.trim(retains=False)
         topic.save()
     return await request.done()
 

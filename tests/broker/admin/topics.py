@@ -34,6 +34,8 @@ async def lone_partition(broker: Target) -> None:
     topic = f"{broker.topic()}-partition-0"
     text = 'with "-partition-" followed by numeric value if there isn\'t a partitioned topic'
     await refused(broker, 412, text, "PUT", at(topic))
+    text = "a number smaller than number of partition of partitioned topic"
+    await refused(broker, 412, text, "PUT", at(f"{await broker.partitioned(2)}-partition-2"))
 
 
 @call("topics/delete")
@@ -185,6 +187,20 @@ async def truncate(broker: Target) -> None:
     await broker.settle(1)
     stats = await broker.rest("GET", at(topic, "stats"))
     assert stats["subscriptions"]["s"]["msgBacklog"] == 0
+    assert stats["storageSize"] > 0  # in the last ledger, which stays
+
+
+@call("topics/truncate what retention keeps")
+async def truncate_retained(broker: Target) -> None:
+    forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    topic = f"persistent://{await broker.namespace({'retention_policies': forever})}/t"
+    await broker.filled(4, topic)
+    await broker.rest("PUT", at(topic, "unload"))
+    await broker.filled(2, topic)
+    assert (await broker.rest("GET", at(topic, "internalStats")))["numberOfEntries"] == 6
+    await broker.rest("DELETE", at(topic, "truncate"))
+    await broker.settle(1)
+    assert (await broker.rest("GET", at(topic, "internalStats")))["numberOfEntries"] == 2
 
 
 @call("topics/automatically partitioned")
