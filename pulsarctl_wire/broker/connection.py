@@ -55,6 +55,8 @@ MOST_UNSENT: Final = 1 << 18
 """Bytes after which consumers get no more messages until the owner has taken them."""
 
 START, CONNECTING, CONNECTED, CLOSED = range(4)
+STATES: Final = ("start", "connecting", "connected", "closed")
+"""Their names."""
 
 
 class Opening:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from pulsarctl_wire.broker.connection import STATES
 from pulsarctl_wire.broker.key_shared import KeyShared
 from pulsarctl_wire.broker.persistent import PersistentTopic
 from pulsarctl_wire.broker.producer import Producer
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 MOST_LISTED: Final = 100
 """Entries, ranges, ledgers and transactions that each list has; the first ones, but the last ledgers."""
-
-_STATES: Final = ("start", "connected", "closed")
 
 
 def state_of(cluster: "Cluster") -> dict[str, Any]:
@@ -59,7 +58,7 @@ def _connection(connection: "Connection") -> dict[str, Any]:
         "client": connection.client,
         "client_version": connection.client_version,
         "protocol_version": connection.version,
-        "state": _STATES[connection.state],
+        "state": STATES[connection.state],
         "role": connection.identity.role.name,
         "sends_being_stored": connection.pending,
         "throttled": connection.throttled,

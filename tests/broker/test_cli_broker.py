@@ -319,7 +319,7 @@ def test_ctl_looks_into_it_and_does_things_to_it() -> None:
         assert client.message() == b"a"
         state = json.loads(broker.ctl("state").stdout)["brokers"][0]
         (connection,) = state["connections"]
-        assert connection["client_version"] == "raw"
+        assert (connection["client_version"], connection["state"]) == ("raw", "connected")
         topic = state["topics"]["persistent://public/default/t"]
         assert topic["entries"] == 2
         assert topic["subscriptions"]["s"]["backlog"] == 2
