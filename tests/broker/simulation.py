@@ -274,6 +274,10 @@ class Simulation(Transactions, Operations):
         """The broker dies, and starts again: what was deleted is still gone."""
         super().crash()
         topics, cursors = map(self.cluster.journal.table, ("topics", "cursors"))
+        logs = {str(row["log"]) for row in topics.values()}
+        left = [key for key in cursors if key.partition("/")[0] not in logs]
+        if left:
+            raise Broken(f"subscriptions {left} are left of topics that were deleted")
         for it in self.subscriptions():
             row = topics.get(it.topic.name)
             if it.exists == "no" and row is not None and f"{row['log']}/{it.name}" in cursors:
@@ -292,6 +296,7 @@ class Simulation(Transactions, Operations):
         """Nothing is left of the clients."""
         cluster = self.cluster
         for broker in cluster.brokers:
+            assert broker.alive or not broker.topics
             assert not broker.connections
             assert not broker._opening
             for topic in broker.topics.values():
