@@ -47,8 +47,7 @@ class SingleActive(Dispatcher):
     def remove(self, consumer: Consumer) -> None:
         """A consumer leaves."""
         super().remove(consumer)
-        if not self.consumers:
-            self.close()
+        if not self.consumers:  # a change that was to take effect still does, with whom joins until then
             self.active = self._ranges = None
         elif self.resetting:
             self.active = None

@@ -122,6 +122,8 @@ class Subscription:
 
     def _begin(self, consumer: Consumer) -> None:
         """The first consumer decides on the dispatcher."""
+        if self.dispatcher is not None and consumer.kind == self.kind == FAILOVER:
+            return
         if self.dispatcher is not None:
             self.dispatcher.close()
         self.kind = consumer.kind

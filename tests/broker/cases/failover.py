@@ -128,3 +128,13 @@ async def told_in_order(broker: Target) -> None:
     await broker.advance(1.5)
     await probe.expect("ACTIVE_CONSUMER_CHANGE", consumer_id=2, is_active=True)
     await probe.expect("ACTIVE_CONSUMER_CHANGE", consumer_id=1, is_active=False)
+
+
+@case("failover/delay_goes_on")
+async def delay_goes_on(broker: Target) -> None:
+    consumer = await broker.subscribed(topic := await broker.filled(1), "Failover")
+    await broker.advance(0.6)
+    await consumer.again(topic, "Failover")
+    await broker.advance(0.6)
+    await consumer.expect("ACTIVE_CONSUMER_CHANGE", within=0.1, is_active=True)
+    await consumer.messages(1)
