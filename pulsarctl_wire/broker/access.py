@@ -84,8 +84,7 @@ class Access:
         if self._keys.token_secret:
             key = self._keys.token_secret
             algorithms = [name for name, least in _HMAC.items() if len(key) >= least]
-        unchecked = dict.fromkeys(("exp", "nbf", "iat", "aud", "sub"), False)
-        checks = {f"verify_{claim}": wanted for claim, wanted in unchecked.items()}
+        checks = {f"verify_{claim}": False for claim in ("exp", "nbf", "iat", "aud", "sub")}
         try:
             claims = jwt.decode(_without_spaces(data), key, algorithms, options=checks)  # type: ignore[arg-type]
         except (jwt.PyJWTError, ValueError) as error:

@@ -47,6 +47,7 @@ class Broker:
         self.adds_metadata = self.adds_timestamp or self.adds_index
         self.publish_limiter = Limiter(self.scheduler)
         self._lookups = (0, 0)  # when, and how many
+        self._most_buffered = self.settings.maxMessagePublishBufferSizeInMB << 20
         self._buffered = 0
         self.is_full = False
         """Whether so much waits to be stored that connections must not be read from for now."""
@@ -62,7 +63,7 @@ class Broker:
     def buffer(self, size: int) -> None:
         """So many bytes wait to be stored, or if negative, do not any more."""
         self._buffered += size
-        most = self.settings.maxMessagePublishBufferSizeInMB << 20
+        most = self._most_buffered
         full = self._buffered > (most // 2 if self.is_full else most)
         if full != self.is_full:
             self.is_full = full

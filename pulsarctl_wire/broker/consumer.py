@@ -18,7 +18,6 @@ KEY_SHARED: Final = CommandSubscribe.Key_Shared
 INDIVIDUAL: Final = frozenset({SHARED, KEY_SHARED})
 """Subscription types whose messages are acknowledged one by one."""
 
-
 _LASTING: Final = 0.9
 """How much of the average of messages in entries remains when more come."""
 

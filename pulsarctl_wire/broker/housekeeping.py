@@ -133,37 +133,22 @@ def _is_unused(topic: "AnyTopic", now_ms: int) -> bool:
     return not subscriptions
 
 
-def _period(settings: "Settings", check: Check) -> float:
-    """Seconds between two runs of a check; 0: never."""
-    if check is expire:
-        return settings.messageExpiryCheckIntervalInMinutes * 60
-    if check is trim:
-        return settings.retentionCheckIntervalInSeconds
-    if check is check_quotas:
-        return settings.backlogQuotaCheckIntervalInSeconds
-    if check is compact:
-        return settings.brokerServiceCompactionMonitorIntervalInSeconds
-    if check is forget_producers:
-        return settings.brokerDeduplicationProducerInactivityTimeoutMinutes * 20  # a third of it
-    if check is expire_subscriptions:
-        return settings.subscriptionExpiryCheckIntervalInMinutes * 60
-    return settings.brokerDeleteInactiveTopicsFrequencySeconds
-
-
-CHECKS: Final[tuple[Check, ...]] = (
-    expire,
-    check_quotas,
-    compact,
-    trim,
-    expire_subscriptions,
-    delete_unused,
-    forget_producers,
-)
+def _checks(settings: "Settings") -> dict[Check, float]:
+    """The checks, in order, and the seconds between two runs of each; 0: never."""
+    return {
+        expire: settings.messageExpiryCheckIntervalInMinutes * 60,
+        check_quotas: settings.backlogQuotaCheckIntervalInSeconds,
+        compact: settings.brokerServiceCompactionMonitorIntervalInSeconds,
+        trim: settings.retentionCheckIntervalInSeconds,
+        expire_subscriptions: settings.subscriptionExpiryCheckIntervalInMinutes * 60,
+        delete_unused: settings.brokerDeleteInactiveTopicsFrequencySeconds,
+        forget_producers: settings.brokerDeduplicationProducerInactivityTimeoutMinutes * 60 / 3,
+    }
 
 
 async def run(broker: "Broker") -> None:
     """Run all checks once."""
-    for check in CHECKS:
+    for check in _checks(broker.settings):
         await check(broker)
 
 
@@ -175,7 +160,6 @@ def start(broker: "Broker") -> None:
             await broker.scheduler.sleep(seconds)
             await check(broker)
 
-    for check in CHECKS:
-        seconds = _period(broker.settings, check)
+    for check, seconds in _checks(broker.settings).items():
         if seconds > 0:
             broker.scheduler.start(repeat(check, seconds))

@@ -38,8 +38,7 @@ class Identity:
     @property
     def is_super(self) -> bool:
         """Whether it may do everything."""
-        roles = {self.role.name, self.original.name or self.role.name}
-        return not self._access.authorizes or all(map(self._access.is_super, roles))
+        return all(map(self._access.is_super, self._roles))
 
     # -- authentication
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pulsarctl_wire.broker.consumer import Consumer
 from pulsarctl_wire.broker.dispatch import ManyActive
 from pulsarctl_wire.broker.log import Entry
+from pulsarctl_wire.broker.policies import UNLIMITED
 from pulsarctl_wire.broker.selectors import selector_for, sticky_key
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class KeyShared(ManyActive):
         settings = self.topic.settings
         each = settings.keySharedLookAheadMsgInReplayThresholdPerConsumer * len(self.consumers)
         most = settings.keySharedLookAheadMsgInReplayThresholdPerSubscription
-        return min((limit for limit in (each, most) if limit > 0), default=1 << 31)
+        return min((limit for limit in (each, most) if limit > 0), default=UNLIMITED)
 
     def _ready(self, slot: int) -> Consumer | None:
         """The owner of a slot, if it can get a message of it now."""

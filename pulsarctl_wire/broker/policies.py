@@ -25,10 +25,11 @@ _NAMES: Final[dict[str, tuple[str, str]]] = {
     "max message size": ("maxMessageSize", ""),
     "max producers": ("maxProducerPerTopic", "max_producers_per_topic"),
     "max subscriptions": ("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
-    "max unacked of subscription": (
-        *("maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription"),
-    ),
     "max unacked": ("maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer"),
+    "max unacked of subscription": (
+        "maxUnackedMessagesOnSubscription",
+        "max_unacked_messages_per_subscription",
+    ),
     "publish rate": ("publishRate", "publishMaxMessageRate"),
     "retention": ("retentionPolicies", "retention_policies"),
     "schema compatibility": ("schemaCompatibilityStrategy", "schema_compatibility_strategy"),
@@ -202,7 +203,8 @@ def dispatch_rate(topic: "Topic", what: str, settings: Settings) -> Rate:
     )
 
 
-_ANY: Final = 1 << 31
+UNLIMITED: Final = 1 << 31
+"""More messages than can be delivered at once."""
 
 
 class Limiter:
@@ -218,7 +220,7 @@ class Limiter:
         """How many messages may pass now, if any may."""
         seconds, once = (self._scheduler.ticks - self._at) / 1e9, rate.messages * rate.period
         left = once if self._full else min(self._left[0] + seconds * rate.messages, once)
-        return max(int(left), 1) if rate.messages > 0 else _ANY
+        return max(int(left), 1) if rate.messages > 0 else UNLIMITED
 
     def take(self, rate: Rate, messages: int, size: int) -> float:
         """So much has passed. Returns for how many seconds nothing more may pass."""

@@ -118,9 +118,7 @@ class Shared(ManyActive):
         most = self.topic.settings.dispatcherMaxRoundRobinBatchSize
         messages = sum(each.count for each in entries)
         average = max(messages // len(entries), 1)
-        while entries and any(each.available for each in self.consumers):
-            at = in_turn(self.consumers, self._turn)
-            assert at is not None, "one of them is available"
+        while entries and (at := in_turn(self.consumers, self._turn)) is not None:
             consumer, self._turn = self.consumers[at], at + 1
             size = max(min(most, -(-min(messages, consumer.room) // average)), 1)
             for entry in entries[:size]:
@@ -135,17 +133,12 @@ class Shared(ManyActive):
 
     def _replayed(self) -> Entry | None:
         while (index := self.replay.first()) is not None:
-            if self.cursor.is_acked(index):
-                self.replay.discard(index)
-                continue
-            entry = self.entry(index, index + 1)
-            if entry is None or self.is_hidden(entry) or self.is_delayed(entry):
-                if entry is None:
-                    return None
-                self.replay.discard(index)
-                continue
+            entry = None
+            if not self.cursor.is_acked(index) and (entry := self.entry(index, index + 1)) is None:
+                return None
             self.replay.discard(index)
-            return entry
+            if entry is not None and not self.is_hidden(entry) and not self.is_delayed(entry):
+                return entry
         return None
 
     def _new(self) -> Entry | None:

@@ -44,7 +44,7 @@ class SubscribeLimiter:
 
 def check_subscribe(topic: "Topic", connection: "Connection", command: CommandSubscribe, name: str) -> None:
     """Raises Refused if the consumer of a SUBSCRIBE may not have the subscription of this name."""
-    consumers = [each for subscription in topic.subscriptions.values() for each in subscription.consumers]
+    consumers = topic.consumers
     most = limit(topic, "max consumers", topic.settings.maxConsumersPerTopic)
     if most and len(consumers) >= most:
         raise Refused("ConsumerBusy", "Topic reached max consumers limit")
@@ -80,10 +80,8 @@ def _check_type(topic: "Topic", command: CommandSubscribe) -> None:
 
 def _check_rate(topic: "Topic", connection: "Connection", command: CommandSubscribe) -> None:
     settings = topic.settings
-    most, seconds = (
-        settings.subscribeThrottlingRatePerConsumer,
-        settings.subscribeRatePeriodPerConsumerInSecond,
-    )
+    most = settings.subscribeThrottlingRatePerConsumer
+    seconds = settings.subscribeRatePeriodPerConsumerInSecond
     if found := policy(topic, "subscribe rate"):
         most = found.get("subscribeThrottlingRatePerConsumer", -1)
         seconds = found.get("ratePeriodInSecond", seconds)

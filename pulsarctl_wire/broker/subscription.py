@@ -7,7 +7,7 @@ from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_
 from pulsarctl_wire.broker.cursor import Cursor, mask_of
 from pulsarctl_wire.broker.dispatch import Dispatcher
 from pulsarctl_wire.broker.key_shared import KeyShared
-from pulsarctl_wire.broker.policies import Limiter, Rate, dispatch_rate, limit
+from pulsarctl_wire.broker.policies import UNLIMITED, Limiter, Rate, dispatch_rate, limit
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.shared import Shared
 from pulsarctl_wire.broker.single_active import SingleActive
@@ -16,9 +16,13 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, KeySharedMode, M
 
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.persistent import PersistentTopic
+    from pulsarctl_wire.broker.volatile import VolatileSubscription
+
+_BACKLOGGED: Final = 1000
+"""With more entries in its backlog, a subscription is throttled even if others are not."""
 
 
-def check_fits(consumer: Consumer, other: Consumer) -> None:
+def _check_fits(consumer: Consumer, other: Consumer) -> None:
     """Raises Refused if a consumer cannot join a subscription that has this other one."""
     wanted, active = consumer.key_shared, other.key_shared
     if consumer.kind != other.kind:
@@ -40,10 +44,18 @@ def check_fits(consumer: Consumer, other: Consumer) -> None:
     raise Refused("ConsumerBusy", f"Subscription is of different type. Active {text}.")
 
 
-_ANY: Final = 1 << 31
-
-BACKLOGGED: Final = 1000
-"""Entries of a backlog from which on consumers are slow even if only those are throttled."""
+async def check_joins(subscription: "Subscription | VolatileSubscription", consumer: Consumer) -> None:
+    """Raises Refused if a consumer cannot join; first waits until an Exclusive one is known to be alive."""
+    if subscription.consumers:
+        _check_fits(consumer, subscription.consumers[0])
+    if subscription.consumers and subscription.kind == EXCLUSIVE:
+        alive = await subscription.consumers[0].connection.is_alive()
+        if alive or subscription.consumers:
+            raise Refused("ConsumerBusy", "Exclusive consumer is already connected")
+    default = subscription.topic.settings.maxConsumersPerSubscription
+    most = limit(subscription.topic, "max consumers of subscription", default)
+    if most and len(subscription.consumers) >= most:
+        raise Refused("ConsumerBusy", "Subscription reached max consumers limit")
 
 
 class Subscription:
@@ -69,13 +81,14 @@ class Subscription:
         self._limiter = Limiter(topic.scheduler)
         self._rates: list[tuple[Limiter, Rate]] = []
         self._held_until = 0
-        self.room = _ANY
+        self.room = UNLIMITED
         """How many messages its rates allow to deliver now."""
         self.unacked = 0
-        self._most_unacked = 0
-        self.seeks = 0
+        """Messages that its consumers have got and not acknowledged."""
         self.blocked = False
-        """Too many messages are not acknowledged, of all its consumers."""
+        """Whether these are too many: then nothing new is read."""
+        self._blocks_at = 0  # from so many on; 0: never
+        self.seeks = 0
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -103,18 +116,11 @@ class Subscription:
 
     async def add(self, consumer: Consumer) -> None:
         """A consumer joins. Raises Refused."""
-        if self.consumers:
-            check_fits(consumer, self.consumers[0])
-        if self.consumers and self.kind == EXCLUSIVE:
-            await self._take_over()
+        await check_joins(self, consumer)
         if self.topic.closed or self.topic.subscriptions.get(self.name) is not self:
             raise Refused("ServiceNotReady", "Subscription is fenced")  # it went while the consumer waited
         if not self.consumers:
             self._begin(consumer)
-        default = self.topic.settings.maxConsumersPerSubscription
-        most = limit(self.topic, "max consumers of subscription", default)
-        if most and len(self.consumers) >= most:
-            raise Refused("ConsumerBusy", "Subscription reached max consumers limit")
         assert self.dispatcher is not None
         self.dispatcher.add(consumer)
         self.cursor.last_active_ms = self.topic.scheduler.time_ms
@@ -133,12 +139,6 @@ class Subscription:
             self.dispatcher = KeyShared(self, consumer)
         else:
             self.dispatcher = Shared(self)
-
-    async def _take_over(self) -> None:
-        """Wait until it is known that the only consumer's connection is dead. Raises Refused if it lives."""
-        alive = await self.consumers[0].connection.is_alive()
-        if alive or self.consumers:
-            raise Refused("ConsumerBusy", "Exclusive consumer is already connected")
 
     def remove(self, consumer: Consumer) -> None:
         """A consumer leaves."""
@@ -179,16 +179,17 @@ class Subscription:
             return
         topic, settings = self.topic, self.topic.settings
         default = settings.maxUnackedMessagesPerSubscription
-        self._most_unacked = limit(topic, "max unacked of subscription", default)
+        most = limit(topic, "max unacked of subscription", default)
+        self._blocks_at = most if self.cursor.durable else 0
         broker_rate = Rate(settings.dispatchThrottlingRateInMsg, settings.dispatchThrottlingRateInByte)
         rates = (
             (topic.broker.dispatch_limiter, broker_rate),
             (topic.dispatch_limiter, dispatch_rate(topic, "dispatch rate", settings)),
             (self._limiter, dispatch_rate(topic, "subscription dispatch rate", settings)),
         )
-        throttled = settings.dispatchThrottlingOnNonBacklogConsumerEnabled or self.backlog > BACKLOGGED
+        throttled = settings.dispatchThrottlingOnNonBacklogConsumerEnabled or self.backlog > _BACKLOGGED
         self._rates = [each for each in rates if throttled and (each[1].messages > 0 or each[1].bytes > 0)]
-        self.room = min((limiter.room(rate) for limiter, rate in self._rates), default=_ANY)
+        self.room = min((limiter.room(rate) for limiter, rate in self._rates), default=UNLIMITED)
         self.dispatcher.dispatch()
 
     @property
@@ -199,10 +200,9 @@ class Subscription:
     def count_unacked(self, messages: int) -> None:
         """So many more messages, or fewer, are delivered and not acknowledged."""
         self.unacked += messages
-        most = self._most_unacked if self.cursor.durable else 0
-        if most and not self.blocked and self.unacked >= most:
+        if self._blocks_at and not self.blocked and self.unacked >= self._blocks_at:
             self.blocked = True
-        elif self.blocked and self.unacked < most // 2:
+        elif self.blocked and self.unacked < self._blocks_at // 2:
             self.blocked = False
             self.dispatch_soon()
 
@@ -225,14 +225,11 @@ class Subscription:
         """REDELIVER for some messages; without ids, for all."""
         if self.dispatcher is None:
             return
-        indexes = [index for index, there in map(self._locate, ids) if there and index in consumer.pending]
-        if ids:
-            if consumer.kind in INDIVIDUAL:
-                self.dispatcher.redeliver(consumer, indexes)
-            else:
-                self.dispatcher.redeliver(consumer, None)
-        else:
-            self.dispatcher.redeliver(consumer, None)
+        indexes = None
+        if ids and consumer.kind in INDIVIDUAL:
+            located = map(self._locate, ids)
+            indexes = [index for index, there in located if there and index in consumer.pending]
+        self.dispatcher.redeliver(consumer, indexes)
         self.dispatch_soon()
 
     def _locate(self, message_id: MessageIdData) -> tuple[int, bool]:
@@ -268,9 +265,7 @@ class Subscription:
 
     def _ack_entry(self, index: int) -> None:
         self.settle(index)
-        if not self.cursor.ack(index):
-            return
-        if self.dispatcher is not None:
+        if self.cursor.ack(index) and self.dispatcher is not None:
             self.dispatcher.acked(index)
 
     def settle(self, index: int) -> None:

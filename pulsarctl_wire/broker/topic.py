@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pulsarctl_wire.broker.consumer import Consumer
 from pulsarctl_wire.broker.journal import Journal
 from pulsarctl_wire.broker.policies import (
     Limiter,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from pulsarctl_wire.broker.broker import Broker
     from pulsarctl_wire.broker.names import TopicName
     from pulsarctl_wire.broker.subscription import Subscription
-
 
 _FENCED = thrown("ServiceNotReady", "Topic is temporarily unavailable", "TopicFencedException")
 
@@ -73,6 +73,11 @@ class Topic:
         self.gone_messages_out = 0
         """What was sent to consumers of subscriptions that do not exist any more."""
         self.gone_bytes_out = 0
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """The consumers of all its subscriptions."""
+        return [each for subscription in self.subscriptions.values() for each in subscription.consumers]
 
     # -- producers
 
@@ -175,8 +180,8 @@ class Topic:
         if schema.type == WireSchema.AutoConsume:
             return
         schemas = self.broker.cluster.schemas
-        consumers = [each for subscription in self.subscriptions.values() for each in subscription.consumers]
-        used = self.producers or self.has_messages or any(not each.takes_any_schema for each in consumers)
+        reads = any(not each.takes_any_schema for each in self.consumers)
+        used = self.producers or self.has_messages or reads
         if used or schemas.get(self.name) is not None:
             schemas.check(self.name, from_wire(schema), self.strategy)
             return

@@ -4,13 +4,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, int32
 from pulsarctl_wire.broker.log import Entry, Position
-from pulsarctl_wire.broker.policies import limit
 from pulsarctl_wire.broker.producer import Producer
-from pulsarctl_wire.broker.refusal import Refused, Violation
+from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.selectors import Selector, selector_for, sticky_key
-from pulsarctl_wire.broker.subscription import check_fits
+from pulsarctl_wire.broker.subscription import check_joins
 from pulsarctl_wire.broker.topic import Topic
-from pulsarctl_wire.broker.transactions import id_of
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSend, CommandSubscribe, MessageIdData
 
@@ -39,17 +37,7 @@ class VolatileSubscription:
 
     async def add(self, consumer: Consumer) -> None:
         """A consumer joins. Raises Refused."""
-        if self.consumers:
-            check_fits(consumer, self.consumers[0])
-        if self.consumers and self.kind == EXCLUSIVE:
-            alive = await self.consumers[0].connection.is_alive()
-            if alive or self.consumers:
-                raise Refused("ConsumerBusy", "Exclusive consumer is already connected")
-        most = limit(
-            self.topic, "max consumers of subscription", self.topic.settings.maxConsumersPerSubscription
-        )
-        if most and len(self.consumers) >= most:
-            raise Refused("ConsumerBusy", "Subscription reached max consumers limit")
+        await check_joins(self, consumer)
         self.kind = consumer.kind
         if self.kind == KEY_SHARED:
             if not self.consumers:
@@ -148,15 +136,14 @@ class VolatileTopic(Topic):
     """A loaded non-persistent topic."""
 
     def publish(self, producer: Producer, command: CommandSend, frame: Frame, tail_at: int) -> None:
-        """SEND: the entry is `frame.raw[tail_at:]`. Transactions are for persistent topics only."""
-        if id_of(command) is not None:
-            raise Violation("a transaction in a non-persistent topic")
+        """SEND: the entry is `frame.raw[tail_at:]`."""
         entry = Entry(0, frame.raw[tail_at:], frame.metadata)
         self.messages_in += entry.count
         self.bytes_in += len(entry.data)
         producer.begun(0)
         producer.receipt(command.sequence_id, command.highest_sequence_id, *ID, 0)
-        self.limit_rate(producer, entry.count, len(entry.data))
+        if self.rules.limits_rate:
+            self.limit_rate(producer, entry.count, len(entry.data))
         for subscription in self.subscriptions.values():
             subscription.deliver(entry)
 

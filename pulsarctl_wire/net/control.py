@@ -81,13 +81,8 @@ class Control:
         task = asyncio.current_task()
         assert task is not None
         self._served[task] = writer
-        over = (
-            OSError,
-            ValueError,
-            asyncio.IncompleteReadError,
-            asyncio.CancelledError,
-        )  # ValueError: a long line
-        with suppress(*over):
+        # ValueError: the line is too long
+        with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while line := await reader.readline():
                 writer.write(json.dumps(await self._reply(line)).encode() + b"\n")
                 await writer.drain()

@@ -99,10 +99,9 @@ async def quotas_checked(request: Request) -> Answer:
 
 def _short(topic: AnyTopic) -> dict[str, Any]:
     counts, rates = counters.of_topic(topic), topic.broker.rates.of(topic)
-    consumers = sum(len(each.consumers) for each in topic.subscriptions.values())
     return {
         "producerCount": len(topic.producers),
-        "consumerCount": consumers,
+        "consumerCount": len(topic.consumers),
         "subscriptionCount": len(topic.subscriptions),
         "msgRateIn": rates.messages_in,
         "msgRateOut": rates.messages_out,

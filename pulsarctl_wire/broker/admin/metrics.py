@@ -22,7 +22,7 @@ def _of_topic(topic: AnyTopic, labels: Labels) -> Iterator[Sample]:
     values = {
         "subscriptions_count": len(topic.subscriptions),
         "producers_count": len(topic.producers),
-        "consumers_count": sum(len(each.consumers) for each in topic.subscriptions.values()),
+        "consumers_count": len(topic.consumers),
         "rate_in": rates.messages_in,
         "rate_out": rates.messages_out,
         "throughput_in": rates.bytes_in,

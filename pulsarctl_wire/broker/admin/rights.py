@@ -9,7 +9,10 @@ from typing import Final
 from pulsarctl_wire.broker.admin.base import Problem, Request
 
 _FREE: Final = (
-    *("/metrics", "/metrics/", "/admin/v2/brokers/version", "/admin/v2/brokers/ready"),
+    "/metrics",
+    "/metrics/",
+    "/admin/v2/brokers/version",
+    "/admin/v2/brokers/ready",
     "/admin/v2/clusters",
 )
 _TRANSACTIONS: Final = "/admin/v3/transactions"

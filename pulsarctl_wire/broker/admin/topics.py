@@ -170,8 +170,7 @@ async def _check_idle(request: Request, names: list[TopicName]) -> None:
     for name in names if not request.flag("force") else ():
         if request.cluster.exists(name):
             topic = await request.cluster.load(name, request.broker)
-            consumers = sum(len(each.consumers) for each in topic.subscriptions.values())
-            if clients := len(topic.producers) + consumers:
+            if clients := len(topic.producers) + len(topic.consumers):
                 raise Problem(412, f"Topic has {clients} connected producers/consumers")
 
 
