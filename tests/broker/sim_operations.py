@@ -70,7 +70,8 @@ class Operations(Steps):
         topic.ending = True
 
         def answered(told: Answer) -> None:
-            if told.status == 200:
+            kept = topic.ending and not self.settings.brokerDeleteInactiveTopicsEnabled
+            if told.status == 200 and kept:
                 topic.last = told.value["ledgerId"], told.value["entryId"]
 
         self.admin("POST", f"{path_of(topic.name)}/terminate", answered)

@@ -90,8 +90,6 @@ class Producing(World):
                     del client.publishers[it.id]
             elif frame.body.producer_ready:
                 publisher.opened = True
-                if it.mode == ExclusiveWithFencing:
-                    self._fence_others(publisher)
                 last = publisher.topic.sequences.get(frame.body.producer_name, -1)
                 if publisher.topic.deduplicates and frame.body.last_sequence_id < last:
                     raise Broken(f"{label} is told {frame.body.last_sequence_id}, not {last}")
@@ -117,11 +115,6 @@ class Producing(World):
         fields |= {"topic": it.topic, "producer_id": it.id, "epoch": it.epoch}
         client.ask("PRODUCER", effect, answered, reaction, producer_access_mode=it.mode, **fields)
 
-    def _fence_others(self, publisher: Publisher) -> None:
-        """A producer has shut out all others of its topic."""
-        for other in (each for client in self.clients for each in client.publishers.values()):
-            other.fenced |= other.topic is publisher.topic and other is not publisher
-
     def _send(self, it: Producer, sequence: int, data: bytes, message: Message) -> None:
         client = it.client
 
@@ -131,7 +124,7 @@ class Producing(World):
             if message.txn is not None and message.txn.may_be_over(self.now_ms):
                 message.topic.stuck = True
             publisher = client.publishers.get(it.id)
-            if publisher is not None and publisher.opened and not publisher.fenced:
+            if publisher is not None and publisher.opened:
                 publisher.waiting.append((sequence, message))
 
         client.outbox.append((data, effect))

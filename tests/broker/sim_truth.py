@@ -199,8 +199,6 @@ class Publisher:
         self.topic = topic
         self.label = label
         self.opened = self.closed = False
-        self.fenced = False
-        """Whether another producer has shut it out: its SENDs are not taken."""
         self.waiting: deque[tuple[int, Message]] = deque()
 
     def receipt(self, sequence: int, position: Position) -> None:
