@@ -195,11 +195,11 @@ class Cluster:
         self.scheduler.run()
 
     def start(self, broker: Broker) -> None:
-        """A broker that died is there again; it owns nothing yet."""
+        """A broker that died is back; it owns nothing yet."""
         broker.alive = True
 
     def restart(self, broker: Broker) -> None:
-        """A broker dies, and is there again at once; it may be the only one."""
+        """A broker dies and is back at once; it may be the only one."""
         self._end(broker)
         self.start(broker)
 

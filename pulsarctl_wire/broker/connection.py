@@ -158,7 +158,7 @@ class Connection:
     # -- receiving
 
     def receive(self, frame: Frame) -> None:
-        """The client has sent a frame; those that came together wait while it must not be read from."""
+        """The client has sent a frame, which waits while the client must not be read from."""
         if self.throttled:
             self._held.append(frame)
         else:
@@ -224,7 +224,7 @@ class Connection:
 
     def _connect(self, body: CommandConnect) -> None:
         if self.cluster.access.authenticates:
-            self.state = CONNECTING  # as Pulsar does this beside, what came with CONNECT came too early
+            self.state = CONNECTING  # as in Pulsar, what comes before the answer is too early
             self.scheduler.ready.append(lambda: self._authenticate(body))
         else:
             self._connected(body)
@@ -395,7 +395,7 @@ class Connection:
     # -- flow control
 
     def publishing(self, change: int, size: int) -> None:
-        """The number and bytes of SENDs being stored have changed: too much is a reason not to read more."""
+        """The number and bytes of SENDs being stored have changed; reading stops while they are too many."""
         self.pending += change
         self.broker.buffer(size)
         if self.throttled or self.pending >= self._most_pending:
@@ -430,7 +430,7 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is closed, or is to be closed after `out` is sent."""
+        """Whether the connection is closed, or will be once `out` is sent."""
         return self.state == CLOSED
 
     def close(self) -> None:

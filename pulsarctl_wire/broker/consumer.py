@@ -18,8 +18,8 @@ KEY_SHARED: Final = CommandSubscribe.Key_Shared
 INDIVIDUAL: Final = frozenset({SHARED, KEY_SHARED})
 """Subscription types whose messages are acknowledged one by one."""
 
-_LASTING: Final = 0.9
-"""How much of the average of messages in entries remains when more come."""
+_FORMER: Final = 0.9
+"""The weight of former entries in the average of messages per entry."""
 
 
 def int32(number: int) -> int:
@@ -56,7 +56,7 @@ class Consumer:
         self._held_permits = 0  # given while it was blocked
         self.unacked = 0
         self.messages_per_entry = 0.0
-        """Of those it got lately."""
+        """A moving average of what it got."""
         self.blocked = False
         self.closed = False
         self.pending: dict[int, tuple[int, int]] = {}
@@ -86,10 +86,10 @@ class Consumer:
     # -- delivery
 
     def got(self, messages: int, entries: int) -> None:
-        """It got entries together, with so many messages."""
+        """It got a run of entries with so many messages."""
         each = messages / entries
         before = self.messages_per_entry
-        self.messages_per_entry = before * _LASTING + each * (1 - _LASTING) if before else each
+        self.messages_per_entry = before * _FORMER + each * (1 - _FORMER) if before else each
 
     def flow(self, permits: int) -> None:
         """More permits, counted as Java's int does; while it is blocked, they do not count yet."""

@@ -10,8 +10,8 @@
     {"do": "move", "topic": "t", "broker": 1}   {}: broker 1 owns the topic's bundle from now on
     {"do": "migrate", "topic": "t", "service_url": "pulsar://…"}   {}: clients are told that it moved
     {"do": "kill", "broker": 1}         {}: it is gone at once
-    {"do": "start", "broker": 1}        {}: it is there again, at the same ports
-    {"do": "restart", "broker": 1}      {}: it was gone, and is there again
+    {"do": "start", "broker": 1}        {}: it is back, at the same ports
+    {"do": "restart", "broker": 1}      {}: it died and is back
     {"do": "fault-add", …}              and others that are about faults (net/control.py)
 
 A unix socket takes them as lines (net/control.py), HTTP as POST /pwire/advance with a body {"seconds": 60}.

@@ -38,8 +38,8 @@ class Dispatcher:
         self._reading = False
         self._waits = False
         """Whether a read waits for new entries."""
-        self.has_failed = False
-        """Whether a read has found the end of a terminated topic: later reads say nothing."""
+        self.has_told_end = False
+        """Whether consumers were told of the end of a terminated topic, as a read found it."""
 
     # -- consumers
 
@@ -98,8 +98,8 @@ class Dispatcher:
         """There is nothing more to read: consumers hear of the end of the topic when a read finds it."""
         if not self.topic.terminated:
             self._waits = True
-        elif not self._waits and not self.has_failed:
-            self.has_failed = True
+        elif not self._waits and not self.has_told_end:
+            self.has_told_end = True
             self.subscription.check_end()
 
     def deliver_again(self, indexes: list[int]) -> None:

@@ -93,7 +93,7 @@ async def expire_subscriptions(broker: "Broker") -> None:
 
 
 async def delete_unused(broker: "Broker") -> None:
-    """Delete topics that nobody uses, after their time."""
+    """Delete topics that have been unused for long enough."""
     for topic in list(broker.topics.values()):
         if not topic.closed and _is_unused(topic, topic.scheduler.time_ms):
             await broker.delete(topic)

@@ -132,7 +132,7 @@ class Api:
         return ""
 
     def _role(self, request: web.BaseRequest) -> str | None:
-        """Who asks; None if nobody has to say who he is. Raises Refusal."""
+        """Who asks; None without authentication. Raises Refusal."""
         cluster = self._broker.cluster
         if not cluster.access.authenticates or request.path.rstrip("/") == "/metrics":
             return None
@@ -163,7 +163,7 @@ class _Connections(web.Server):
     most = 0
 
     def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
-        """aiohttp: somebody has connected."""
+        """Called by aiohttp for each new connection."""
         super().connection_made(handler, transport)
         if len(self.connections) > self.most > 0:
             asyncio.get_running_loop().call_soon(transport.abort)  # when aiohttp has begun with it

@@ -16,7 +16,7 @@ from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.settings import Settings
 
 _FIRST: Final = {"public": "public/default", "pulsar": "pulsar/system"}
-"""The tenants that are there from the start, with the namespace of each."""
+"""The tenants that exist from the start, with the namespace of each."""
 
 
 class Namespaces:

@@ -47,7 +47,8 @@ class PersistentTopic(Topic):
         ends = broker.cluster.ends
         self.log: Log = Log(row["log"], self.journal, broker.cache, ends, ledgers, row["first"])
         self.log.open_ledger(self.scheduler.time_ms)
-        sequences = self.journal.table(f"sequences/{self.log.number}")
+        self._sequence_table = f"sequences/{self.log.number}"
+        sequences = self.journal.table(self._sequence_table)
         self._sequences: dict[str, int] = {name: each["last"] for name, each in sequences.items()}
         self._gone: dict[str, int] = dict.fromkeys(sequences, self.scheduler.time_ms)
         self._fresh = False
@@ -239,7 +240,7 @@ class PersistentTopic(Topic):
         metadata = frame.metadata
         if metadata is not None and metadata.chunk_id < metadata.num_chunks_from_msg - 1:
             return False  # of the chunks of a message, the last one counts
-        table, name = f"sequences/{self.log.number}", producer.name
+        table, name = self._sequence_table, producer.name
         number = signed(sequence)
         if number <= self._sequences.get(name, -1):
             producer.begun(0)
@@ -259,7 +260,7 @@ class PersistentTopic(Topic):
     def remove_producer(self, producer: Producer) -> None:
         """A producer leaves."""
         super().remove_producer(producer)
-        if producer.name in self.journal.table(f"sequences/{self.log.number}"):
+        if producer.name in self.journal.table(self._sequence_table):
             self._gone[producer.name] = self.scheduler.time_ms
 
     def forget_producers(self, before_ms: int) -> None:
@@ -267,7 +268,7 @@ class PersistentTopic(Topic):
         for name in [name for name, left in self._gone.items() if left < before_ms]:
             del self._gone[name]
             if name not in self.producers and self._sequences.pop(name, None) is not None:
-                self.journal.delete(f"sequences/{self.log.number}", name)
+                self.journal.delete(self._sequence_table, name)
 
     # -- subscriptions
 
@@ -441,7 +442,7 @@ class PersistentTopic(Topic):
         """Delete everything that is stored of it."""
         for subscription in self.subscriptions.values():
             subscription.forget()
-        self.journal.delete_table(f"sequences/{self.log.number}")
+        self.journal.delete_table(self._sequence_table)
         self.transactions.delete()
         self.compaction.delete()
         self.log.delete()

@@ -29,7 +29,7 @@ class Producer:
         self.since_ms = connection.scheduler.time_ms
         self.closed = False
         self.closing = False
-        """Whether it is to be closed once what was sent is stored."""
+        """Whether it will be closed once what was sent is stored."""
         self.pending = 0
         self.messages_in = 0
         self.bytes_in = 0

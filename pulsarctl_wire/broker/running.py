@@ -266,7 +266,7 @@ class Running:
     # -- brokers of a cluster
 
     async def kill(self, broker: Broker) -> None:
-        """Let a broker die: its connections end without a word, and nobody listens at its ports."""
+        """Kill a broker: its connections end without a word, and its ports are closed."""
         async with self._changing:
             sockets = self._sockets[broker.number]
             addresses = [None if sock is None else Address(*sock.getsockname()[:2]) for sock in sockets]

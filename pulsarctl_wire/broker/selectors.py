@@ -64,7 +64,7 @@ class Selector(Protocol):
         """Whose slot it is; None if nobody's."""
 
     def ranges(self) -> list[Range]:
-        """All slots that are somebody's, in order."""
+        """The slots that have an owner, in order."""
 
 
 class ConsistentHashing:
@@ -193,7 +193,7 @@ class Sticky(_Ranges):
         return next((it for start, end, it in self._ranges if start <= slot <= end), None)
 
     def ranges(self) -> list[Range]:
-        """The slots that are somebody's, in order."""
+        """The slots that have an owner, in order."""
         return sorted(self._ranges, key=lambda each: each[0])
 
 

@@ -82,7 +82,7 @@ class Subscription:
         self._rates: list[tuple[Limiter, Rate]] = []
         self._held_until = 0
         self.room = UNLIMITED
-        """How many messages its rates allow to deliver now."""
+        """How many messages its rates let through now."""
         self.unacked = 0
         """Messages that its consumers have got and not acknowledged."""
         self.blocked = False

@@ -114,7 +114,7 @@ class Topic:
 
     @property
     def rules(self) -> SendRules:
-        """The rules for SENDs; those that come together share them."""
+        """The rules for SENDs, computed once for those that arrive together."""
         if self._rules_at != self.scheduler.ticks:
             self._rules_at, self._rules = self.scheduler.ticks, send_rules(self)
         return self._rules

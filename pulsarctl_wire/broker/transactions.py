@@ -71,9 +71,9 @@ def text_of(txn: Id) -> str:
 
 
 def stray(rows: Iterable[str], begun: Iterable[str], ended: Id) -> Id | None:
-    """The first of these transactions (keys), if it began before all that are open; None if it did not.
+    """The oldest of these transactions (keys), if it is older than all that are open; otherwise None.
 
-    It is over, or never was: Pulsar aborts it when a later one of its coordinator ends.
+    It has ended or never existed: Pulsar aborts it when a later one of its coordinator ends.
     """
     first = min((id_of_key(key) for key in rows), default=None)
     least = min((id_of_key(key) for key in begun), default=(ended[0], ended[1] + 1))
@@ -109,7 +109,7 @@ class Coordinators:
         self._loaded: set[int] = set()
         self._timers: dict[Id, Timer] = {}
         self._ending: dict[Id, str] = {}
-        """What those are doing that END_TXN is being carried out for."""
+        """Those whose END_TXN is being carried out -> their status."""
         if cluster.settings.transactionCoordinatorEnabled:
             cluster.namespaces.create_partitioned(parse_topic(ASSIGN), COORDINATORS, {})
             cluster.scheduler.ready.append(self._restore)
@@ -184,7 +184,7 @@ class Coordinators:
         self._ending[txn] = "COMMITTING" if commit else "ABORTING"
         try:
             await self._end(txn, row, commit=commit)
-        except InvalidName as error:  # nobody has checked it before
+        except InvalidName as error:  # names are not checked when they are added
             raise Refused("UnknownError", str(error)) from None
         finally:
             del self._ending[txn]
@@ -228,7 +228,7 @@ class Buffer:
         return self._open.keys()
 
     def sent(self, txn: Id, index: int) -> None:
-        """A message was sent in a transaction. Nobody asks whether that is open, but it is not aborted."""
+        """A message was sent in a transaction, which need not be known: only aborted ones are told apart."""
         key = key_of(txn)
         if key in self._aborted:
             self._abort(key, index, index)
@@ -286,8 +286,8 @@ def _merged(entries: Iterable[tuple[int, int | None, int]]) -> list[tuple[int, i
 class PendingAcks:
     """What transactions have acknowledged in a subscription, until they end.
 
-    `hidden` are the entries that no consumer gets meanwhile, `parts` batches of which some messages are
-    acknowledged: those that are not.
+    `hidden` are the entries that no consumer gets meanwhile. `parts` has, by index, the batches of which only
+    some messages are acknowledged: a mask of the others.
     """
 
     def __init__(self, subscription: "Subscription") -> None:
@@ -318,11 +318,11 @@ class PendingAcks:
         return mask if part is None else part if mask is None else mask & part
 
     def hides(self, index: int) -> bool:
-        """Whether an entry must not be delivered, as a transaction has acknowledged it by itself."""
+        """Whether an entry must not be delivered, as a transaction has acknowledged it individually."""
         return index in self.hidden or (index in self.parts and not self.left(index))
 
     def ack(self, txn: Id, ids: Iterable[MessageIdData]) -> None:
-        """Acknowledge messages in a transaction, which nobody asks about. Raises Refused; then none is."""
+        """Acknowledge messages in a transaction, which need not be open. Raises Refused; then none is."""
         entries: list[tuple[int, int | None, int]] = []
         for each in ids:
             index, there = self._subscription.topic.log.locate(each.ledgerId, each.entryId)

@@ -69,7 +69,7 @@ class VolatileSubscription:
         return first[max(self.topic.partition, 0) % len(first)]
 
     def deliver(self, entry: Entry) -> None:
-        """Send an entry to a consumer with permits; otherwise it is dropped, as one that is no message."""
+        """Send an entry to a consumer with permits. Without one, or unreadable, it is dropped."""
         if entry.metadata is None:
             return
         consumer = self._choose(entry)

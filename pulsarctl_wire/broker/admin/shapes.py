@@ -91,7 +91,7 @@ class Truth(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """One of these strings, or (`many`) a list of them; `unset` is as good as none."""
+    """One of these strings, or (`many`) a list of them; `unset` counts as none."""
 
     values: tuple[str, ...]
     many: bool = False

@@ -13,21 +13,8 @@ from pulsarctl_wire.broker.counters import Counts, Rates
 from pulsarctl_wire.broker.persistent import PersistentTopic
 from pulsarctl_wire.broker.policies import quotas
 from pulsarctl_wire.broker.producer import Producer
-from pulsarctl_wire.wire.PulsarApi_pb2 import (
-    STICKY,
-    CommandSubscribe,
-    Exclusive,
-    ExclusiveWithFencing,
-    Shared,
-    WaitForExclusive,
-)
+from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, CommandSubscribe, ProducerAccessMode
 
-_MODES: Final[dict[int, str]] = {
-    Shared: "Shared",
-    Exclusive: "Exclusive",
-    WaitForExclusive: "WaitForExclusive",
-    ExclusiveWithFencing: "ExclusiveWithFencing",
-}
 _NO_ACKS: Final = {
     "nonContiguousDeletedMessagesRanges": 0,
     "nonContiguousDeletedMessagesRangesSerializedSize": 0,
@@ -83,7 +70,7 @@ def _average(size: float, number: float) -> float:
 def _publisher(producer: Producer, rates: Rates) -> dict[str, Any]:
     rate = rates.of(producer)
     return {
-        "accessMode": _MODES.get(producer.mode, "Shared"),
+        "accessMode": ProducerAccessMode.Name(producer.mode),  # type: ignore[arg-type]
         "msgRateIn": rate.messages_in,
         "msgThroughputIn": rate.bytes_in,
         "averageMsgSize": _average(rate.bytes_in, rate.messages_in),

@@ -150,15 +150,15 @@ def _check(connection: Connection, it: Producer, body: CommandSend, frame: Frame
 
 
 def _delay(frame: Frame) -> int:
-    """For how many ms after it was published a message is not to be delivered."""
+    """How many ms after it was published a message may be delivered."""
     metadata = _metadata(frame)
     return metadata.deliver_at_time - metadata.publish_time
 
 
 def _metadata(frame: Frame) -> MessageMetadata:
-    """The metadata that rules of the topic are about. Raises Violation."""
+    """The metadata, which the topic has rules for. Raises Violation."""
     if frame.metadata is None or not frame.metadata.IsInitialized():
-        raise Violation("metadata that cannot be decoded, where the topic has rules for it")
+        raise Violation("metadata that cannot be decoded, though the topic has rules for it")
     return frame.metadata
 
 
