@@ -14,7 +14,6 @@ the coordinator's row. Stored as rows:
 """
 
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.broker.cursor import mask_of
@@ -146,8 +145,12 @@ class Coordinators:
 
     async def _expire(self, txn: Id) -> None:
         self.load(txn[0])
-        with suppress(Refused):  # it has ended meanwhile
+        try:
             await self.end(txn, commit=False)
+        except Refused:
+            if key_of(txn) in self._rows:  # a topic of it cannot be loaded now, or it is being ended
+                scheduler = self._cluster.scheduler
+                self._timers[txn] = scheduler.later(1, lambda: scheduler.start(self._expire(txn)))
 
     def get(self, txn: Id) -> Row:
         """The row of an open transaction. Raises Refused."""
