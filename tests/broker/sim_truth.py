@@ -179,7 +179,7 @@ class Topic:
         """The broker has crashed: it may have been deleted, or not."""
         if self.deleted_no:
             self.deleting(no)
-            self.deleted_no = 0
+            self.deleted_no, self.trims = 0, True
 
     def expires(self, position: Position, now_ms: int) -> bool:
         """Whether a message may have been acknowledged as it is too old."""
