@@ -116,6 +116,11 @@ class Rate(NamedTuple):
     bytes: float
     period: float = 1
 
+    @property
+    def limits(self) -> bool:
+        """Whether there is a limit."""
+        return self.messages > 0 or self.bytes > 0
+
 
 class SendRules(NamedTuple):
     """What policies mean for each SEND.
@@ -138,7 +143,7 @@ def send_rules(topic: "Topic") -> SendRules:
         largest if largest < topic.settings.maxMessageSize else 0,
         longest_delay_ms(topic),
         deduplicates(topic),
-        max(*publish_rate(topic), *rate_of_all(topic.settings)) > 0,
+        publish_rate(topic).limits or rate_of_all(topic.settings).limits,
     )
 
 

@@ -188,7 +188,7 @@ class Subscription:
             (self._limiter, dispatch_rate(topic, "subscription dispatch rate", settings)),
         )
         throttled = settings.dispatchThrottlingOnNonBacklogConsumerEnabled or self.backlog > _BACKLOGGED
-        self._rates = [each for each in rates if throttled and (each[1].messages > 0 or each[1].bytes > 0)]
+        self._rates = [each for each in rates if throttled and each[1].limits]
         self.room = min((limiter.room(rate) for limiter, rate in self._rates), default=UNLIMITED)
         self.dispatcher.dispatch()
 

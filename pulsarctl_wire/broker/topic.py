@@ -56,8 +56,7 @@ class Topic:
         self.last_active_ms = self.scheduler.time_ms
         self._limiter = Limiter(self.scheduler)
         self.subscribe_limiter = SubscribeLimiter(self.scheduler)
-        self._rules_at = -1
-        self._rules = SendRules(False, 0, 0, False, False)
+        self._rules: SendRules | None = None
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Any] = {}
         self.closed = False
@@ -114,15 +113,15 @@ class Topic:
 
     @property
     def rules(self) -> SendRules:
-        """The rules for SENDs, computed once for those that arrive together."""
-        if self._rules_at != self.scheduler.ticks:
-            self._rules_at, self._rules = self.scheduler.ticks, send_rules(self)
+        """The rules for SENDs."""
+        if self._rules is None:
+            self._rules = send_rules(self)
         return self._rules
 
     def policies_changed(self) -> None:
         """A policy of the topic or of its namespace was changed."""
         self.policies = self.broker.cluster.namespaces.topic_policies(self.name)
-        self._rules_at = -1
+        self._rules = None
         self._close_refused()
 
     def _close_refused(self) -> None:
@@ -143,7 +142,7 @@ class Topic:
         broker = self.broker
         limits = (self._limiter, publish_rate(self)), (broker.publish_limiter, rate_of_all(self.settings))
         for limiter, rate in limits:
-            if max(rate) > 0 and (wait := limiter.take(rate, messages, size)) > 0:
+            if rate.limits and (wait := limiter.take(rate, messages, size)) > 0:
                 producer.connection.hold(wait)
 
     async def register_schema(self, schema: WireSchema) -> bytes:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pulsarctl_wire.broker.cursor import BLOCK, Cursor, load_cursor, mask_of, words_of
 from pulsarctl_wire.broker.journal import Journal, entry_key
 from pulsarctl_wire.broker.log import Cache, Ledger, Log
+from pulsarctl_wire.broker.policies import Rate
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.scheduler import Scheduler
 from pulsarctl_wire.broker.selectors import AutoSplit, ConsistentHashing, Selector, Sticky
@@ -255,3 +256,8 @@ def test_entry_keys_are_in_order() -> None:
     keys = [entry_key(log, index) for log in (0, 1, 7) for index in (0, 1, (1 << 40) - 1)]
     assert keys == sorted(set(keys))
     assert keys[-1] < 1 << 63
+
+
+def test_a_rate_limits_only_with_messages_or_bytes() -> None:
+    rates = Rate(0, 0), Rate(-1, 0, period=10), Rate(1, 0), Rate(-1, 5)
+    assert [rate.limits for rate in rates] == [False, False, True, True]

@@ -104,6 +104,7 @@ async def create(request: Request) -> Answer:
         raise Problem(412, f"Exceed the maximum number of namespace in tenant :{tenant}")
     policies = {key: value for key, value in told.items() if value != _UNSET.get(key)}
     namespaces.create(name, policies | ({"bundles": bundles} if bundles > 0 else {}))
+    changed(request, name)  # a namespace from the start may have topics already
     return await request.done()
 
 
