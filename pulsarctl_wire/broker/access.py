@@ -7,7 +7,7 @@ superusers may do everything; others what their role was granted for a namespace
 
 from collections.abc import Mapping
 from string import ascii_letters, digits
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pulsarctl_wire.broker.names import TopicName
 from pulsarctl_wire.broker.refusal import Refused
@@ -206,3 +206,9 @@ def _matches(pattern: str, role: str) -> bool:
     return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
         pattern.startswith("*") and role.endswith(pattern[1:])
     )
+
+
+def common_name(certificate: Any) -> str:
+    """The common name of the subject of a client's certificate, as ssl shows it; "" if there is none."""
+    pairs = [pair for part in (certificate or {}).get("subject", ()) for pair in part]
+    return str(dict(pairs).get("commonName", ""))

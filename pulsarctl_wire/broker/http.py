@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from pulsarctl_wire.broker.access import Refusal
+from pulsarctl_wire.broker.access import Refusal, common_name
 from pulsarctl_wire.broker.admin import Answer
 from pulsarctl_wire.broker.broker import Broker
 from pulsarctl_wire.broker.control import PREFIX, answer_http
-from pulsarctl_wire.broker.server import common_name, report
+from pulsarctl_wire.broker.server import report
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import ANY_HOST, TlsContext
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
 from pulsarctl_wire.broker.scheduler import Completion, Scheduler
+from pulsarctl_wire.errors import WireError
 
 LOG_BITS: Final = 40
 """An entry's key is `log << LOG_BITS | index`: so many entries fit into a log."""
@@ -28,6 +29,10 @@ Key = tuple[str, str]
 def entry_key(log: int, index: int) -> int:
     """The key of an entry."""
     return log << LOG_BITS | index
+
+
+class StorageError(WireError):
+    """What is stored cannot be used."""
 
 
 class Commit:
@@ -65,13 +70,13 @@ class Dirty(Protocol):
 
 
 class Journal:
-    """Collects changes, and reads."""
+    """Collects changes, and reads. Raises StorageError if a row is damaged."""
 
     def __init__(self, scheduler: Scheduler, rows: Iterable[tuple[str, str, str]] = ()) -> None:
         self._scheduler = scheduler
         self.tables: dict[str, dict[str, Row]] = {}
         for table, key, value in rows:
-            self.tables.setdefault(table, {})[key] = json.loads(value)
+            self.tables.setdefault(table, {})[key] = _read_row(table, value)
         self._commit = Commit()
         self._changed: dict[Key, None] = {}
         self._dirty: dict[Dirty, None] = {}
@@ -198,3 +203,13 @@ class Journal:
     def was_read(self, number: int, entries: list[tuple[int, bytes]]) -> None:
         """A read is done."""
         self._readers.pop(number)(entries)
+
+
+def _read_row(table: str, text: str) -> Row:
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise StorageError(f"a row of {table} is damaged: {text[:200]!r}")
+    return row

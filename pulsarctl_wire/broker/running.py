@@ -207,7 +207,11 @@ class Running:
         self._note = note
         keys = keys_of(plan.settings)
         storage = Memory() if plan.data is None else Sqlite(plan.data)
-        self.server = Server(plan.settings, storage, plan.brokers, keys, tap=tap, note=note)
+        try:
+            self.server = Server(plan.settings, storage, plan.brokers, keys, tap=tap, note=note)
+        except BaseException:
+            storage.close()
+            raise
         self.server.running = self
         self._changing = asyncio.Lock()
         self._loading: set[asyncio.Task[None]] = set()

@@ -11,7 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
-from pulsarctl_wire.broker.access import Keys
+from pulsarctl_wire.broker.access import Keys, common_name
 from pulsarctl_wire.broker.admin import Answer, answer
 from pulsarctl_wire.broker.broker import Broker
 from pulsarctl_wire.broker.cluster import NO_KEYS, Cluster
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 _EARLY: Final = 100
 """Entries whose storing begins while more are being received."""
+
+_AGAIN: Final = 1.0
+"""Seconds after which is tried again what storage failed to do."""
 
 _MOST_WAITING: Final = 8 << 20
 """Bytes of answers that may wait for a client to read them before it is read no further."""
@@ -248,6 +251,8 @@ class Server:
         self._committing = False
         self._writer = Worker(self.storage.commit, self._stored)
         self._reader = Worker(self.storage.read, self._was_read)
+        self._failed: dict[Commit | Read, asyncio.TimerHandle] = {}
+        """What storage failed to do, and when to try it again."""
 
     # -- starting and stopping
 
@@ -305,10 +310,7 @@ class Server:
         await asyncio.gather(*(peer.closed for peer in list(self.peers.values())))
         if self._timer is not None:
             self._timer.cancel()
-        await self.idle()
-        last = self.cluster.journal.take_commit(everything=True)
-        if last is not None:
-            self._writer.put(last)
+        await self._store_rest()
         self._writer.stop()
         self._reader.stop()
         self.storage.close()
@@ -397,8 +399,7 @@ class Server:
                     peer.flush()
             cluster.wake()
         for read in cluster.journal.take_reads():
-            self._in_work += 1
-            self._reader.put(read)
+            self._read(read)
         if not self._committing:
             commit = cluster.journal.take_commit()
             if commit is not None:
@@ -424,22 +425,50 @@ class Server:
 
     def _stored(self, commit: Commit, error: Exception | None) -> None:
         self._in_work -= 1
-        self._committing = False
         if error is not None:
-            report(f"cannot store: {error}")
+            self._try_again(self._commit, commit, f"cannot store, so nothing is confirmed: {error}")
             return
+        self._failed.pop(commit, None)
+        self._committing = False
         self.set_time()
         self.cluster.stored()
         self.flush()
 
+    def _read(self, read: Read) -> None:
+        self._in_work += 1
+        self._reader.put(read)
+
     def _was_read(self, read: Read, entries: Any) -> None:
         self._in_work -= 1
         if isinstance(entries, Exception):
-            report(f"cannot read: {entries}")
-            entries = []
+            self._try_again(self._read, read, f"cannot read, so nothing is delivered: {entries}")
+            return
+        self._failed.pop(read, None)
         self.set_time()
         self.cluster.was_read(read.number, entries)
         self.flush()
+
+    def _try_again(self, do: Callable[[Any], None], item: Commit | Read, problem: str) -> None:
+        """Storage failed: a message must neither be confirmed nor be skipped before that works."""
+        if item not in self._failed:
+            report(problem)
+        self._failed[item] = asyncio.get_running_loop().call_later(_AGAIN, do, item)
+        self.flush()
+
+    async def _store_rest(self) -> None:
+        """Store what is left. If storage still fails, nobody was told that it is stored."""
+        await self.idle()
+        for item in list(self._failed):
+            self._failed[item].cancel()
+            if isinstance(item, Commit):
+                self._commit(item)
+        await self.idle()
+        last = None if self._committing else self.cluster.journal.take_commit(everything=True)
+        if last is not None:
+            self._commit(last)
+        await self.idle()
+        for timer in self._failed.values():
+            timer.cancel()
 
     def _set_timer(self) -> None:
         at = self.cluster.wake_at
@@ -461,12 +490,6 @@ def _new_faults() -> "Faults":
     from pulsarctl_wire.faults.lanes import Faults
 
     return Faults(0)
-
-
-def common_name(certificate: Any) -> str:
-    """The common name of the subject of a client's certificate, as ssl shows it; "" if there is none."""
-    pairs = [pair for part in (certificate or {}).get("subject", ()) for pair in part]
-    return str(dict(pairs).get("commonName", ""))
 
 
 def report(text: str) -> None:

@@ -17,8 +17,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Final, Protocol
 
-from pulsarctl_wire.broker.journal import LOG_BITS, Commit, Read
-from pulsarctl_wire.errors import InUse, SettingsError, WireError
+from pulsarctl_wire.broker.journal import LOG_BITS, Commit, Read, StorageError
+from pulsarctl_wire.errors import InUse, SettingsError
 
 VERSION: Final = 1
 """Version of the tables."""
@@ -35,10 +35,6 @@ _INSERTS: Final = {
 }
 
 Stored = list[tuple[int, bytes]]
-
-
-class StorageError(WireError):
-    """The data directory cannot be used."""
 
 
 class Storage(Protocol):
@@ -184,9 +180,18 @@ class Sqlite:
             raise StorageError(f"{self._path}: {error}") from None
 
     def commit(self, commit: Commit) -> None:
-        """Make a commit durable."""
+        """Make a commit durable. If that fails (sqlite3.Error), it can be tried again."""
         database = self._writer
         database.execute("BEGIN IMMEDIATE")
+        try:
+            self._apply(commit)
+            database.execute("COMMIT")
+        finally:
+            if database.in_transaction:  # it failed
+                database.execute("ROLLBACK")
+
+    def _apply(self, commit: Commit) -> None:
+        database = self._writer
         if commit.entries:
             self._insert(commit.entries)
         if commit.rows:
@@ -196,7 +201,6 @@ class Sqlite:
             database.executemany("DELETE FROM state WHERE name = ? AND key = ?", gone)
         if commit.trims:
             database.executemany("DELETE FROM entries WHERE key >= ? AND key < ?", commit.trims)
-        database.execute("COMMIT")
 
     def _insert(self, entries: Stored) -> None:
         """Insert entries by few statements: between two, other threads run, which may take a while."""

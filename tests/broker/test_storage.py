@@ -13,8 +13,9 @@ from random import Random
 import pytest
 from broker.sim_storage import Disk
 
-from pulsarctl_wire.broker.journal import Commit, Read, entry_key
-from pulsarctl_wire.broker.storage import Memory, Sqlite, StorageError
+from pulsarctl_wire.broker.journal import Commit, Journal, Read, StorageError, entry_key
+from pulsarctl_wire.broker.scheduler import Scheduler
+from pulsarctl_wire.broker.storage import Memory, Sqlite
 from pulsarctl_wire.errors import InUse, SettingsError
 
 LOGS = 3
@@ -226,6 +227,12 @@ def test_a_damaged_file(tmp_path: Path, seed: int, where: int) -> None:
         start(tmp_path)
     path.unlink()
     Sqlite(tmp_path).close()
+
+
+@pytest.mark.parametrize("value", ['{"log":', "7", "[" * 100_000, ""])
+def test_a_damaged_row(value: str) -> None:
+    with pytest.raises(StorageError, match=r"\Aa row of topics is damaged: [^\n]+\Z"):
+        Journal(Scheduler(), [("topics", "t", value)])
 
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+import resource
 import socket
 import struct
 import threading
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.request import urlopen
 
 import pytest
 from broker.probe import frame, sent
@@ -341,3 +344,56 @@ def test_patterns(broker: Started, pattern: str) -> None:
         client.send("WATCH_TOPIC_LIST", topics_pattern=pattern, watcher_id=1, **fields)
         assert client.received() is not None
     check(broker)
+
+
+# -- disks
+
+
+def test_what_cannot_be_stored_is_not_confirmed_and_stored_later(tmp_path: Path) -> None:
+    if not LINUX:
+        pytest.skip("limits of another process")
+    unlimited = resource.RLIM_INFINITY, resource.RLIM_INFINITY
+    with Started("--data", tmp_path) as started, RawClient(started.url) as client:
+        client.produce(TOPIC, b"a")
+        pid = started.said["pid"]
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        client.socket.sendall(sent(1, b"b"))
+        assert started.err.line("cannot store, so nothing is confirmed")
+        client.request("LOOKUP", "LOOKUP_RESPONSE", topic=TOPIC)  # there is no receipt before it
+        client.socket.sendall(sent(2, b"c"))
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
+        assert [client.expect("SEND_RECEIPT").message_id.entryId for _ in range(2)] == [1, 2]
+        assert started.stop() == 0
+    with Started("--data", tmp_path) as started, RawClient(started.url) as client:
+        client.subscribe(TOPIC, 10)
+        assert [client.message() for _ in range(3)] == [b"a", b"b", b"c"]
+
+
+def test_it_ends_though_it_cannot_store(tmp_path: Path) -> None:
+    if not LINUX:
+        pytest.skip("limits of another process")
+    with Started("--data", tmp_path) as started, RawClient(started.url) as client:
+        client.produce(TOPIC, b"a")
+        resource.prlimit(started.said["pid"], resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        client.socket.sendall(sent(1, b"b"))
+        assert started.err.line("cannot store, so nothing is confirmed")
+        assert started.stop() == 0
+    with Started("--data", tmp_path) as started, RawClient(started.url) as client:
+        client.subscribe(TOPIC, 10)
+        assert client.message() == b"a"
+
+
+def test_what_cannot_be_read_is_not_skipped(tmp_path: Path) -> None:
+    with Started("--data", tmp_path) as started, RawClient(started.url) as client:
+        client.produce(TOPIC, *[b"%d" % each * 1_500 for each in range(10, 30)])
+        client.subscribe(TOPIC)
+        assert started.stop() == 0
+    path = tmp_path / "broker.db"
+    data = path.read_bytes()
+    page = data.index(b"20" * 1_000) // 4_096 * 4_096
+    path.write_bytes(data[:page] + b"\xff" * 4_096 + data[page + 4_096 :])
+    with Started("--data", tmp_path) as started, RawClient(started.url) as client:
+        client.subscribe(TOPIC, 10)
+        assert started.err.line("cannot read, so nothing is delivered")
+        with urlopen(f"{started.said['http_url']}/admin/v2/persistent/public/default/t/stats") as answer:
+            assert json.load(answer)["subscriptions"]["s"]["msgBacklog"] == 20

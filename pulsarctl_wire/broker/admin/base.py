@@ -71,7 +71,7 @@ class Request:
     def namespace_or(self, reason: str) -> str:
         """The namespace in the path. Raises Problem with this reason if there is none."""
         name = f"{self.named['tenant']}/{self.named['namespace']}"
-        if not self.namespaces.exists(name):
+        if name not in self.namespaces.namespaces:
             raise Problem(404, reason)
         return name
 

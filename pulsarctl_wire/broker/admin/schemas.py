@@ -69,7 +69,7 @@ def _posted(request: Request) -> Schema:
     """The schema in the body. Raises Problem."""
     fields = request.fields()
     kind, text, properties = fields.get("type"), fields.get("schema"), fields.get("properties") or {}
-    if kind not in _TYPES:
+    if not isinstance(kind, str) or kind not in _TYPES:
         raise Problem(500, f"No enum constant org.apache.pulsar.common.schema.SchemaType.{kind}")
     strings = [text, *properties.values()] if isinstance(properties, dict) else [None]
     if not all(isinstance(each, str) for each in strings):

@@ -56,6 +56,8 @@ async def create(request: Request) -> Answer:
     name, subscription, told = request.topic_name, request.named["subscription"], _message_id(request)
     cluster = request.cluster
     properties = told.get("properties") or {}
+    if not isinstance(properties, dict):
+        raise Problem(400, "Properties are an object")
     if not name.is_persistent:
         raise Problem(400, "Create subscription on non-persistent topic can only be done through client")
     if not cluster.exists(name) and not request.namespaces.partitions(name):
