@@ -45,31 +45,32 @@ def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> W
     if known is not None:
         connection.send("SUCCESS", request_id=body.request_id)
         return None
-    opening = connection.consumers[body.consumer_id] = Opening()
+    connection.consumers[body.consumer_id] = opening = Opening()
+    return _open(connection, body, name, opening)
 
-    async def open_consumer() -> None:
-        try:
-            topic = await _topic(connection, body, name)
-            check_subscribe(topic, connection, body, subscription)
-            if body.HasField("schema"):
-                await topic.check_consumer_schema(body.schema)
-            it = await topic.subscribe(connection, body, subscription)
-        except Refused:
-            if opening.cancelled:
-                return
-            raise
-        finally:
-            if connection.consumers.get(body.consumer_id) is opening:
-                del connection.consumers[body.consumer_id]
-        if opening.cancelled or connection.closed:
-            it.subscription.remove(it)
+
+async def _open(connection: Connection, body: CommandSubscribe, name: TopicName, opening: Opening) -> None:
+    subscription = connection.text(body.subscription)
+    try:
+        topic = await _topic(connection, body, name)
+        check_subscribe(topic, connection, body, subscription)
+        if body.HasField("schema"):
+            await topic.check_consumer_schema(body.schema)
+        it = await topic.subscribe(connection, body, subscription)
+    except Refused:
+        if opening.cancelled:
             return
-        connection.consumers[it.id] = it
-        connection.send("SUCCESS", request_id=body.request_id)
-        if topic.migrated is not None:
-            it.subscription.check_end()
-
-    return open_consumer()
+        raise
+    finally:
+        if connection.consumers.get(body.consumer_id) is opening:
+            del connection.consumers[body.consumer_id]
+    if opening.cancelled or connection.closed:
+        it.subscription.remove(it)
+        return
+    connection.consumers[it.id] = it
+    connection.send("SUCCESS", request_id=body.request_id)
+    if topic.migrated is not None:
+        it.subscription.check_end()
 
 
 async def _topic(connection: Connection, body: CommandSubscribe, name: TopicName) -> AnyTopic:

@@ -5,6 +5,7 @@ from typing import Any
 from pulsarctl_wire.broker.broker import AnyTopic
 from pulsarctl_wire.broker.connection import Connection, Opening, Waiting
 from pulsarctl_wire.broker.handlers.lookups import topic_of
+from pulsarctl_wire.broker.names import TopicName
 from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused, Violation
 from pulsarctl_wire.broker.schemas import SchemaRefused, check_wire
@@ -29,20 +30,20 @@ def producer(connection: Connection, body: CommandProducer, frame: Frame) -> Wai
     if known is not None:
         _success(connection, body.request_id, known, -1)
         return None
-    opening = connection.producers[body.producer_id] = Opening()
+    connection.producers[body.producer_id] = opening = Opening()
+    return _open(connection, body, name, opening)
 
-    async def open_producer() -> None:
-        try:
-            topic = await connection.broker.topic(name, create=True)
-            await _join(connection, body, topic, opening)
-        except Refused:
-            if not opening.cancelled:  # otherwise it was closed meanwhile, and needs no answer
-                raise
-        finally:
-            if connection.producers.get(body.producer_id) is opening:
-                del connection.producers[body.producer_id]
 
-    return open_producer()
+async def _open(connection: Connection, body: CommandProducer, name: TopicName, opening: Opening) -> None:
+    try:
+        topic = await connection.broker.topic(name, create=True)
+        await _join(connection, body, topic, opening)
+    except Refused:
+        if not opening.cancelled:  # otherwise it was closed meanwhile, and needs no answer
+            raise
+    finally:
+        if connection.producers.get(body.producer_id) is opening:
+            del connection.producers[body.producer_id]
 
 
 async def _join(connection: Connection, body: CommandProducer, topic: AnyTopic, opening: Opening) -> None:

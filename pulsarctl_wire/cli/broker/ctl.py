@@ -1,4 +1,4 @@
-"""`pwire broker ctl`: looks into a running broker, and does to it what time, operators and networks do."""
+"""`pwire broker ctl`: shows the state of a running broker, moves its clock, and disturbs its clients."""
 
 from __future__ import annotations
 
