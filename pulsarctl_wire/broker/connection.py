@@ -424,7 +424,7 @@ class Connection:
         if writable:
             for consumer in self.consumers.values():
                 if not isinstance(consumer, Opening):
-                    consumer.subscription.flow(consumer)
+                    consumer.subscription.wake()
 
     # -- the end
 

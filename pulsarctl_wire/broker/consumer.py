@@ -98,7 +98,7 @@ class Consumer:
         else:
             self.permits = int32(self.permits + permits)
         self.last_flow_ms = self.connection.scheduler.time_ms
-        self.subscription.flow(self)
+        self.subscription.wake()
 
     def unblock(self) -> None:
         """It may get messages again; permits that were given meanwhile count now."""
@@ -141,7 +141,7 @@ class Consumer:
             del self.pending[index]
         if self.blocked and self.unacked <= self._most_unacked // 2:
             self.unblock()
-            self.subscription.flow(self)
+            self.subscription.wake()
         return slot if gone == count else None
 
     def give_back(self) -> None:

@@ -213,10 +213,10 @@ class Subscription:
             if wait > 0:
                 scheduler = self.topic.scheduler
                 self._held_until = max(self._held_until, scheduler.ticks + int(wait * 1e9))
-                scheduler.later(wait, self.dispatch_soon)
+                scheduler.later(wait, self.wake)
 
-    def flow(self, consumer: Consumer) -> None:
-        """A consumer has more permits, or can be written to again."""
+    def wake(self) -> None:
+        """Consumers may get more than before: of permits, of what can be written to them, or of time."""
         if self.dispatcher is not None:
             self.dispatcher.wake()
         self.dispatch_soon()

@@ -119,7 +119,7 @@ class VolatileSubscription:
     def check_end(self) -> None:
         """There is no end."""
 
-    def flow(self, consumer: Consumer) -> None:
+    def wake(self) -> None:
         """New permits only count for new messages."""
 
     def ack(self, consumer: Consumer, ids: Any) -> None:

@@ -98,6 +98,23 @@ def test_a_consumer_that_was_blocked_gets_what_waited_for_it() -> None:
     assert blocked.received, "nothing came after everything was acknowledged"
 
 
+def test_what_waited_for_a_dispatch_rate_goes_on() -> None:
+    """Key_Shared: entries that were put back wait by their keys."""
+    rate = {"dispatchThrottlingRatePerTopicInMsg": 2, "dispatchThrottlingOnNonBacklogConsumerEnabled": True}
+    script = Script(**rate)
+    one, other = script.clients
+    producer = script.producing(one)
+    consumer = script.consuming(other, KEY_SHARED)
+    script.settle()
+    script.sends(producer, 8)
+    script.settle(10)
+    got = len(consumer.received)
+    consumer.received.clear()
+    script.redeliver(consumer)
+    script.settle(10)
+    assert len(consumer.received) == got == 8
+
+
 def test_messages_survive_unloading() -> None:
     script = Script()
     producer = script.producing(script.clients[0])
