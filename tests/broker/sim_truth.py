@@ -88,9 +88,9 @@ class Txn:
         """It was answered that it has ended."""
         self.state = "committed" if commit else "aborted"
         for subscription, ack in self.acks:
-            if not ack.refused and commit:
+            if commit and ack.answered:  # others may have been lost in a crash
                 subscription.committed(ack)
-            elif not ack.refused:
+            elif not commit and not ack.refused:
                 subscription.undo(ack)
                 for session in subscription.sessions:
                     session.may_rewind = True
