@@ -38,7 +38,7 @@ _EARLY: Final = 100
 """Entries whose storing begins while more are being received."""
 
 _AGAIN: Final = 1.0
-"""Seconds after which is tried again what storage failed to do."""
+"""Seconds until a commit or read that failed is tried again."""
 
 _MOST_WAITING: Final = 8 << 20
 """Bytes of answers that may wait for a client to read them before it is read no further."""
@@ -252,7 +252,7 @@ class Server:
         self._writer = Worker(self.storage.commit, self._stored)
         self._reader = Worker(self.storage.read, self._was_read)
         self._failed: dict[Commit | Read, asyncio.TimerHandle] = {}
-        """What storage failed to do, and when to try it again."""
+        """Commits and reads that failed -> the timer that tries again."""
 
     # -- starting and stopping
 
@@ -449,7 +449,7 @@ class Server:
         self.flush()
 
     def _try_again(self, do: Callable[[Any], None], item: Commit | Read, problem: str) -> None:
-        """Storage failed: a message must neither be confirmed nor be skipped before that works."""
+        """Storage failed: until this works, messages must be neither confirmed nor skipped."""
         if item not in self._failed:
             report(problem)
         self._failed[item] = asyncio.get_running_loop().call_later(_AGAIN, do, item)

@@ -48,12 +48,8 @@ def check_subscribe(topic: "Topic", connection: "Connection", command: CommandSu
     most = limit(topic, "max consumers", topic.settings.maxConsumersPerTopic)
     if most and len(consumers) >= most:
         raise Refused("ConsumerBusy", "Topic reached max consumers limit")
-    new = name not in topic.subscriptions
-    if (
-        topic.settings.strictlyVerifySubscriptionName
-        and new
-        and not re.fullmatch(r"[-=:.\w]*", name, re.ASCII)
-    ):
+    verified = topic.settings.strictlyVerifySubscriptionName and name not in topic.subscriptions
+    if verified and not re.fullmatch(r"[-=:.\w]*", name, re.ASCII):
         text = "Please let the subscription only contains '/w(a-zA-Z_0-9)' or '_', the current value is"
         raise Refused("ProducerBusy", f"{text} {name}")
     if topic.name.is_persistent:
