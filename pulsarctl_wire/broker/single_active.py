@@ -31,6 +31,7 @@ class SingleActive(Dispatcher):
         self._change: Timer | None = None
         self._copies: deque[Entry] = deque()
         self._ranges: Sticky | None = None
+        self._points: dict[Consumer, tuple[bool, int]] = {}
         self.resetting = False
         """Whether the active consumer leaves for a SEEK: then none is chosen until one joins."""
 
@@ -40,6 +41,7 @@ class SingleActive(Dispatcher):
             self._ranges = Sticky()
             with suppress(Refused):  # without valid ranges, it gets nothing
                 self._ranges.add(consumer)
+        self._points[consumer] = _point(consumer.name, self.topic.name.full)
         super().add(consumer)
         if not self._choose() and self.active is not None and consumer.kind == FAILOVER:
             consumer.tell_active(consumer is self.active)
@@ -47,6 +49,7 @@ class SingleActive(Dispatcher):
     def remove(self, consumer: Consumer) -> None:
         """A consumer leaves."""
         super().remove(consumer)
+        self._points.pop(consumer, None)
         if not self.consumers:  # a change that was to take effect still does, with whom joins until then
             self.active = self._ranges = None
         elif self.resetting:
@@ -62,7 +65,7 @@ class SingleActive(Dispatcher):
         if self.topic.partition >= 0 and not self.topic.settings.activeConsumerFailoverConsistentHashing:
             self.active = best[self.topic.partition % len(best)]
         else:
-            self.active = _on_ring(best, self.topic.name.full)
+            self.active = min(reversed(best), key=self._points.__getitem__)
         if self.active is before:
             return False
         delay = self.topic.settings.activeConsumerFailoverDelayTimeMillis / 1000
@@ -154,11 +157,8 @@ def _slot(ranges: Sticky, entry: Entry) -> int:
     return ranges.slot(sticky_key(entry.metadata))
 
 
-def _on_ring(consumers: list[Consumer], topic: str) -> Consumer:
-    """The consumer whose point on a ring is the next after the topic's."""
-    ring: dict[int, Consumer] = {}
-    for consumer in consumers:
-        for point in range(_RING_POINTS):
-            ring[murmur(f"{consumer.name}{point}".encode("utf-8", "surrogateescape"))] = consumer
+def _point(consumer: str, topic: str) -> tuple[bool, int]:
+    """The next point of a consumer on a ring, from the topic's own on, which begins anew behind its end."""
     at = murmur(topic.encode("utf-8", "surrogateescape"))
-    return ring[min((point for point in ring if point >= at), default=min(ring))]
+    names = (f"{consumer}{number}".encode("utf-8", "surrogateescape") for number in range(_RING_POINTS))
+    return min((point < at, point) for point in map(murmur, names))

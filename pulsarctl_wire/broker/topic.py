@@ -256,8 +256,8 @@ class Topic:
     async def _register(self, producer: Producer) -> None:
         """Enter it under its name, which must be free."""
         most = self.settings.maxSameAddressProducersPerTopic
-        same = [each for each in self.producers.values() if each.connection.host == producer.connection.host]
-        if most and len(same) >= most:
+        host, others = producer.connection.host, self.producers.values()
+        if most and sum(each.connection.host == host for each in others) >= most:
             text = f"Topic '{self.name.full}' reached max same address producers limit"
             raise thrown("ProducerBusy", text)
         text = f"Producer with name '{producer.name}' is already connected to topic '{self.name.full}'"

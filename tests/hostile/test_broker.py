@@ -238,14 +238,14 @@ OF_PAIRS: Final = [{"key": str(each), "value": "x" * 40} for each in range(20_00
 FLOODS: Final = {
     "PING": Flood(lambda each: frame("PING"), 50_000),
     "producers": Flood(
-        lambda each: frame("PRODUCER", topic=TOPIC, producer_id=each, request_id=each), 5_000, "l"
+        lambda each: frame("PRODUCER", topic=TOPIC, producer_id=each, request_id=each), 20_000, "l"
     ),
     "a producer again": Flood(lambda each: PRODUCER, 20_000, "l"),
     "topics": Flood(topic, 3_000),
     "lookups": Flood(lambda each: frame("LOOKUP", topic=f"{TOPIC}-{each}", request_id=each), 20_000),
     "subscriptions": Flood(lambda each: subscribe(each, f"s{each}"), 3_000, "l"),
     "consumers": Flood(lambda each: subscribe(each, "s"), 1_000, "l"),
-    "failover consumers": Flood(lambda each: subscribe(each, "s", subType=2), 300, "l"),
+    "failover consumers": Flood(lambda each: subscribe(each, "s", subType=2), 2_000, "l"),
     "key-shared consumers": Flood(lambda each: subscribe(each, "s", subType=3), 300, "l"),
     "FLOW": Flood(lambda each: frame("FLOW", consumer_id=1, messagePermits=(1 << 31) - 1), 100_000, "pc"),
     "FLOW of none": Flood(lambda each: frame("FLOW", consumer_id=1, messagePermits=0), 10, "pc", lasts=False),
