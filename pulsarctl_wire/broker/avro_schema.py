@@ -130,8 +130,8 @@ class Field:
 class Node:
     """A schema. What it holds depends on its `kind`, which is Avro's word for it ("error" is "record").
 
-    `fields` is None while the record is being defined. `items` is of arrays and maps. `short` is the name
-    without the namespace.
+    `fields` is None while the record is being defined. `items` is only of arrays and maps. `short` is
+    the name without the namespace.
     """
 
     __slots__ = (
@@ -147,13 +147,13 @@ class Node:
         "symbols",
         "types",
     )
+    items: Node
 
     def __init__(self, kind: str, name: str = "") -> None:
         self.kind = kind
         self.name = name or kind
         self.short = self.name.rpartition(".")[2]
         self.fields: dict[str, Field] | None = None
-        self.items: Node = self
         self.types: list[Node] = []
         self.symbols: list[str] = []
         self.default = ""

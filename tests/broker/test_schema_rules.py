@@ -6,6 +6,7 @@ python tests/broker/test_schema_rules.py     # run the table against a real brok
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import struct
 import sys
@@ -21,6 +22,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pulsarctl_wire.broker.avro_schema import Steps, parse
 from pulsarctl_wire.broker.schema_rules import Schema, incompatible, refusal, version_of
 from pulsarctl_wire.wire import PulsarApi_pb2 as api
 
@@ -716,6 +718,18 @@ async def _ask(target: Any, topic: str, schema: Schema, *, consumer: bool = Fals
     if answer.command != "ERROR":
         return ""
     return f"{api.ServerError.Name(answer.body.error)} {answer.body.message[:300]}"
+
+
+def test_a_schema_needs_no_garbage_collector() -> None:
+    """In cycles, each large schema would stay in memory for long."""
+    data = b'{"type":"record","name":"a","fields":[{"name":"x","type":["null","int","string"]}]}'
+    gc.collect()
+    gc.disable()
+    try:
+        parse(data, Steps(100))
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def main() -> None:
