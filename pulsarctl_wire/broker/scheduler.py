@@ -58,21 +58,16 @@ class Completion(Generic[T]):
 
 
 class Timer:
-    """Something that is due at `at` (ticks in ns), unless cancelled."""
+    """Something to do at a time, unless it is cancelled."""
 
-    __slots__ = ("at", "call", "number")
+    __slots__ = ("call",)
 
-    def __init__(self, at: int, number: int, call: Callable[[], None]) -> None:
-        self.at = at
-        self.number = number
+    def __init__(self, call: Callable[[], None]) -> None:
         self.call: Callable[[], None] | None = call
 
     def cancel(self) -> None:
         """It need not be done any more."""
         self.call = None
-
-    def __lt__(self, other: "Timer") -> bool:
-        return (self.at, self.number) < (other.at, other.number)
 
 
 class Scheduler:
@@ -88,7 +83,7 @@ class Scheduler:
         self.ready: deque[Callable[[], None]] = deque()
         self.failures: list[Exception] = []
         """What coroutines raised that nobody awaits: bugs."""
-        self._timers: list[Timer] = []
+        self._timers: list[tuple[int, int, Timer]] = []  # a heap: (when it is due in ticks, number, timer)
         self._count = 0
 
     def completion(self) -> "Completion[Any]":
@@ -98,8 +93,8 @@ class Scheduler:
     def later(self, seconds: float, call: Callable[[], None]) -> Timer:
         """Call `call` in so many seconds."""
         self._count += 1
-        timer = Timer(self.ticks + int(seconds * 1e9), self._count, call)
-        heappush(self._timers, timer)
+        timer = Timer(call)
+        heappush(self._timers, (self.ticks + int(seconds * 1e9), self._count, timer))
         return timer
 
     def sleep(self, seconds: float) -> "Completion[None]":
@@ -136,9 +131,9 @@ class Scheduler:
     def wake_at(self) -> int | None:
         """When the next timer is due (ticks)."""
         timers = self._timers
-        while timers and timers[0].call is None:
+        while timers and timers[0][2].call is None:
             heappop(timers)
-        return timers[0].at if timers else None
+        return timers[0][0] if timers else None
 
     def set_time(self, ticks: int, time_ns: int) -> None:
         """The time is now this."""
@@ -153,6 +148,6 @@ class Scheduler:
             at = self.wake_at
             if at is None or at > self.ticks:
                 break
-            call = heappop(self._timers).call
+            call = heappop(self._timers)[2].call
             if call is not None:
                 call()

@@ -75,7 +75,7 @@ class World:
 
     def timers(self) -> list[Any]:
         """What is due later."""
-        return [each.call for each in self.cluster.scheduler._timers if each.call is not None]
+        return [each.call for _, _, each in self.cluster.scheduler._timers if each.call is not None]
 
     def note(self, text: str) -> None:
         """Note a step, for whoever looks at a failure."""
