@@ -101,6 +101,8 @@ class Control:
             return {"error": str(error)}
         except (ValueError, RecursionError):
             return {"error": "the request is not JSON"}
+        except Exception as error:
+            return {"error": f"a bug: {type(error).__name__}: {error}"}
 
     async def close(self) -> None:
         """Stop listening, remove the socket, and close all connections to it."""
