@@ -5,7 +5,7 @@ superusers may do everything; others what their role was granted for a namespace
 `auth_policies: {namespace_auth: {role: [actions]}, destination_auth: {topic: {role: [actions]}}}`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from string import ascii_letters, digits
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -61,6 +61,15 @@ class Access:
         providers = settings.authenticationProviders
         ends = [(method, end) for end, method in _CLASSES.items()]
         self.methods = {method for method, end in ends if any(it.endswith(end) for it in providers)}
+
+    def gaps(self) -> Iterator[str]:
+        """What is missing in the settings, so that clients are refused who should not be."""
+        if self.authenticates and not self.methods and not self._settings.anonymousUserRole:
+            yield "authenticationProviders has none that is supported here: all clients are refused"
+        if "token" in self.methods and not (self._keys.token_secret or self._keys.token_public):
+            yield "AuthenticationProviderToken has no tokenSecretKey or tokenPublicKey: it refuses all tokens"
+        if "basic" in self.methods and not self._keys.passwords:
+            yield "AuthenticationProviderBasic has no basicAuthConf: it refuses all passwords"
 
     # -- authentication
 

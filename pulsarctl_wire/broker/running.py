@@ -26,12 +26,15 @@ from pulsarctl_wire.net.frame_socket import Tap
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import ANY_HOST, BACKLOG, TlsContext, bound
 
+MOST_BROKERS: Final = 100
+MOST_PARTITIONS: Final = 100_000
+
 _ADMIN: Final = "pulsarctl_wire.broker.http"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How to run a broker. Ports may be 0: any; without TLS ports there is no TLS.
+    """How to run a broker. Ports may be 0: any; without TLS ports there is no TLS. Raises SettingsError.
 
     Without `data`, a directory, everything is in memory. `partitions` are topics that must exist, by name.
     Several `brokers` are a cluster; their ports follow each other.
@@ -46,6 +49,13 @@ class Plan:
     data: Path | None = None
     brokers: int = 1
     partitions: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.brokers <= MOST_BROKERS:
+            raise SettingsError(f"brokers={self.brokers}: there can be 1 to {MOST_BROKERS}")
+        for topic, number in self.partitions.items():
+            if not isinstance(number, int) or not 0 < number <= MOST_PARTITIONS:
+                raise SettingsError(f"{topic}={number}: a topic can have 1 to {MOST_PARTITIONS:,} partitions")
 
     @property
     def advertised(self) -> str:
@@ -212,6 +222,8 @@ class Running:
         except BaseException:
             storage.close()
             raise
+        for text in self.server.cluster.access.gaps():
+            note(text)
         self.server.running = self
         self._changing = asyncio.Lock()
         self._loading: set[asyncio.Task[None]] = set()

@@ -153,6 +153,24 @@ def test_lines_of_a_file_and_set(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.parametrize(
+    ("settings", "note"),
+    [
+        (["authenticationEnabled=true"], "authenticationProviders has none that is supported here"),
+        (
+            ["authenticationEnabled=true", "authenticationProviders=AuthenticationProviderToken"],
+            "AuthenticationProviderToken has no tokenSecretKey or tokenPublicKey",
+        ),
+        (["bindAddress=0.0.0.0"], "bindAddress=0.0.0.0: other machines can connect"),
+    ],
+)
+def test_settings_that_one_may_not_want(settings: list[str], note: str) -> None:
+    lines = [word for setting in settings for word in ("--set", setting)]
+    with Started("--memory", *lines) as broker:
+        assert broker.stop() == 0
+        assert any(line.startswith(f"pwire: {note}") for line in broker.err.lines)
+
+
 def _refused(*args: str | Path, home: Path) -> tuple[int, str]:
     """The exit code and the only line on stderr of a broker that does not start."""
     done = run("broker", *args, home=home)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -558,3 +559,16 @@ def test_the_fixture(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"brokers": 0}, "brokers=0: there can be 1 to 100"),
+        ({"partitions": {"a": 0}}, "a=0: a topic can have 1 to 100,000 partitions"),
+        ({"partitions": {"a": "3"}}, "a=3: a topic can have"),
+    ],
+)
+def test_what_cannot_be_run(arguments: dict[str, Any], error: str) -> None:
+    with pytest.raises(SettingsError, match=error):
+        Broker(**arguments).start()

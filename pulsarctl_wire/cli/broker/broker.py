@@ -224,7 +224,13 @@ def _announce(running: Running, place: PlaceOptions) -> None:
         urls = " and ".join(filter(None, (broker.service_url, broker.service_url_tls)))
         admin = " and ".join(filter(None, (broker.http_url, broker.https_url)))
         console.warn(f"broker at {urls}, admin API at {admin}")
+    from pulsarctl_wire.net.sockets import ANY_HOST
+
     plan = running.plan
+    if place.host is None and plan.host in ANY_HOST:
+        console.warn(
+            f"bindAddress={plan.host}: other machines can connect, unless --host {LOOPBACK} is given"
+        )
     if plan.tls_port is not None and not plan.settings.tlsCertificateFilePath:
         from pulsarctl_wire.net.certificates import default_ca_directory, own_ca
 
