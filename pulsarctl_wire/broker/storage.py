@@ -120,7 +120,7 @@ class Sqlite:
 
     def __init__(self, directory: Path) -> None:
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = (directory / "lock").open("w")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

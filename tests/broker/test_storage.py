@@ -157,6 +157,11 @@ def test_only_one_owner(tmp_path: Path) -> None:
     Sqlite(tmp_path).close()
 
 
+def test_nobody_else_may_read_a_new_directory(tmp_path: Path) -> None:
+    Sqlite(tmp_path / "data").close()
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+
+
 def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from pulsarctl_wire.broker.storage import Sqlite\n"
