@@ -147,6 +147,29 @@ def send_rules(topic: "Topic") -> SendRules:
     )
 
 
+class DispatchRules(NamedTuple):
+    """What policies mean for deliveries.
+
+    `rates` are those of the broker, the topic, and each of its subscriptions. `most_unacked` is how many
+    messages of a subscription may be unacknowledged, 0: any number.
+    """
+
+    rates: tuple[Rate, Rate, Rate]
+    most_unacked: int
+
+
+def dispatch_rules(topic: "Topic") -> DispatchRules:
+    """The rules for deliveries from a topic."""
+    settings = topic.settings
+    rates = (
+        Rate(settings.dispatchThrottlingRateInMsg, settings.dispatchThrottlingRateInByte),
+        dispatch_rate(topic, "dispatch rate", settings),
+        dispatch_rate(topic, "subscription dispatch rate", settings),
+    )
+    default = settings.maxUnackedMessagesPerSubscription
+    return DispatchRules(rates, limit(topic, "max unacked of subscription", default))
+
+
 def may_subscribe(topic: "Topic") -> bool:
     """Whether subscriptions may be made because a client uses them."""
     found = policy(topic, "automatic subscriptions")

@@ -7,7 +7,7 @@ from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_
 from pulsarctl_wire.broker.cursor import Cursor, mask_of
 from pulsarctl_wire.broker.dispatch import Dispatcher
 from pulsarctl_wire.broker.key_shared import KeyShared
-from pulsarctl_wire.broker.policies import UNLIMITED, Limiter, Rate, dispatch_rate, limit
+from pulsarctl_wire.broker.policies import UNLIMITED, Limiter, Rate, limit
 from pulsarctl_wire.broker.refusal import Refused
 from pulsarctl_wire.broker.shared import Shared
 from pulsarctl_wire.broker.single_active import SingleActive
@@ -177,18 +177,13 @@ class Subscription:
         self._soon = False
         if self.dispatcher is None or self.topic.closed or self.is_throttled or self.blocked:
             return
-        topic, settings = self.topic, self.topic.settings
-        default = settings.maxUnackedMessagesPerSubscription
-        most = limit(topic, "max unacked of subscription", default)
-        self._blocks_at = most if self.cursor.durable else 0
-        broker_rate = Rate(settings.dispatchThrottlingRateInMsg, settings.dispatchThrottlingRateInByte)
-        rates = (
-            (topic.broker.dispatch_limiter, broker_rate),
-            (topic.dispatch_limiter, dispatch_rate(topic, "dispatch rate", settings)),
-            (self._limiter, dispatch_rate(topic, "subscription dispatch rate", settings)),
-        )
-        throttled = settings.dispatchThrottlingOnNonBacklogConsumerEnabled or self.backlog > _BACKLOGGED
-        self._rates = [each for each in rates if throttled and each[1].limits]
+        topic, rules = self.topic, self.topic.dispatch_rules
+        self._blocks_at = rules.most_unacked if self.cursor.durable else 0
+        limiters = topic.broker.dispatch_limiter, topic.dispatch_limiter, self._limiter
+        throttled = topic.settings.dispatchThrottlingOnNonBacklogConsumerEnabled or self.backlog > _BACKLOGGED
+        self._rates = [
+            each for each in zip(limiters, rules.rates, strict=True) if throttled and each[1].limits
+        ]
         self.room = min((limiter.room(rate) for limiter, rate in self._rates), default=UNLIMITED)
         self.dispatcher.dispatch()
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pulsarctl_wire.broker.consumer import Consumer
 from pulsarctl_wire.broker.journal import Journal
 from pulsarctl_wire.broker.policies import (
+    DispatchRules,
     Limiter,
     SendRules,
+    dispatch_rules,
     limit,
     policy,
     publish_rate,
@@ -57,6 +59,7 @@ class Topic:
         self._limiter = Limiter(self.scheduler)
         self.subscribe_limiter = SubscribeLimiter(self.scheduler)
         self._rules: SendRules | None = None
+        self._dispatch_rules: DispatchRules | None = None
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Any] = {}
         self.closed = False
@@ -118,10 +121,17 @@ class Topic:
             self._rules = send_rules(self)
         return self._rules
 
+    @property
+    def dispatch_rules(self) -> DispatchRules:
+        """The rules for deliveries."""
+        if self._dispatch_rules is None:
+            self._dispatch_rules = dispatch_rules(self)
+        return self._dispatch_rules
+
     def policies_changed(self) -> None:
         """A policy of the topic or of its namespace was changed."""
         self.policies = self.broker.cluster.namespaces.topic_policies(self.name)
-        self._rules = None
+        self._rules = self._dispatch_rules = None
         self._close_refused()
 
     def _close_refused(self) -> None:
