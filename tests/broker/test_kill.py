@@ -33,7 +33,13 @@ class Broker:
     def __init__(self, data: Path) -> None:
         self.port = free_port()
         self.url = f"pulsar://127.0.0.1:{self.port}"
-        self._args = ("--data", data, "--port", str(self.port), "--set", "brokerDeduplicationEnabled=true")
+        settings = (
+            "brokerDeduplicationEnabled=true",
+            "defaultRetentionTimeInMinutes=-1",  # otherwise what is acknowledged is deleted
+            "defaultRetentionSizeInMB=-1",
+        )
+        self._args: list[str | Path] = ["--data", data, "--port", str(self.port)]
+        self._args += [word for setting in settings for word in ("--set", setting)]
         self._stack = ExitStack()
 
     def start(self) -> None:
