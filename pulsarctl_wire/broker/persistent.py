@@ -184,7 +184,7 @@ class PersistentTopic(Topic):
             self.save()
 
     def mark_moved(self, before: int, after: int) -> None:
-        """A subscription has acknowledged everything up to an entry: ledgers may be needed no more."""
+        """A durable subscription has acknowledged all before an entry: ledgers may be needed no more."""
         if len(self.log.ledgers) > 1 and before < self.log.ledgers[1].first <= after:
             self.trim()
 

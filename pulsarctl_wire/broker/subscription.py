@@ -256,7 +256,8 @@ class Subscription:
         consumer.last_acked_ms = now = self.topic.scheduler.time_ms
         if self.cursor.mark != mark:
             self.last_moved_ms = now
-            self.topic.mark_moved(mark, self.cursor.mark)
+            if self.cursor.durable:
+                self.topic.mark_moved(mark, self.cursor.mark)
 
     def _ack_entry(self, index: int) -> None:
         self.settle(index)

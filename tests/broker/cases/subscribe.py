@@ -362,3 +362,17 @@ async def closed_while_opening(broker: Target) -> None:
     await probe.refused("UnknownError", "SUBSCRIBE", **subscription(topic))
     await broker.advance(6)
     await probe.nothing()
+
+
+@case("subscribe/nondurable_keeps_ledgers")
+async def nondurable_keeps_ledgers(broker: Target) -> None:
+    topic = await broker.filled(2)
+    await broker.rest("PUT", f"{admin_path(topic)}/unload")
+    await broker.filled(1, topic)
+    start: dict[str, Any] = {"durable": False, "start_message_id": EARLIEST}
+    reader = await broker.subscribed(topic, permits=10, **start)
+    last = (await reader.messages(3))[-1]
+    reader.ack(id_of(last.body.message_id), kind="Cumulative")
+    await broker.settle()
+    other = await broker.subscribed(topic, permits=10, subscription="other", **start)
+    assert payloads(await other.messages(3)) == [b"m0", b"m1", b"m0"]
