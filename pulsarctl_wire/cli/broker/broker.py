@@ -140,10 +140,17 @@ def _directory(options: DataOptions, stack: ExitStack) -> Path | None:
 
 
 def _partitions(texts: list[str]) -> dict[str, int]:
+    from pulsarctl_wire.broker.running import MOST_PARTITIONS
+
     found = {}
     for text in texts:
         topic, _, number = text.rpartition("=")
-        if not topic or not number.isascii() or not number.isdigit() or not 0 < int(number[:7]) <= 100_000:
+        if (
+            not topic
+            or not number.isascii()
+            or not number.isdigit()
+            or not 0 < int(number[:7]) <= MOST_PARTITIONS
+        ):
             console.fail(f"--partitions {text}: use TOPIC=N, as in orders=3")
         found[topic] = int(number)
     return found
