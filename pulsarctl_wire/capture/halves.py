@@ -272,7 +272,7 @@ def note_end(half: Half, *, reset: bool) -> None:
     if life.by_first is None:
         life.by_first = half is tcp.half
         life.end = RESET if reset else CLOSED
-        life.end_ns = tcp.last_ns
+        life.end_ns = tcp.state.closed_ns = tcp.last_ns
 
 
 class LifeState(NamedTuple):

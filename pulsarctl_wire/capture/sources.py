@@ -138,6 +138,8 @@ class Decoder:
         self.cut_packets = 0
         self.dropped_packets = 0
         """Packets that the kernel dropped, according to the files."""
+        self.last_ns = 0
+        """The latest time of a TCP segment, ns since the epoch."""
         self._limit = max_frame_size or MAX_FRAME_SIZE
         self.knowledge = Knowledge(
             join_chunks=join_chunks, link_answers=link_answers, fixed_limit=max_frame_size is not None
@@ -180,6 +182,8 @@ class Decoder:
                     self.cut_packets += 1
                 found = segment(link, data, length)
                 if found is not None:
+                    if time_ns is not None and time_ns > self.last_ns:
+                        self.last_ns = time_ns
                     events = add(found, time_ns, number if reader is None else place | reader.offset)
                     while events:
                         yield events

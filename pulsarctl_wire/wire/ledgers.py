@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 from typing import Any, ClassVar, Final, NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS
 from pulsarctl_wire.wire.counts import permits_used
 from pulsarctl_wire.wire.exchanges import ExchangeState, ProducerLedger, Sent
@@ -58,6 +60,7 @@ class Acknowledged(NamedTuple):
 Exchange = Answered | Acknowledged
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Delivered:
     """An unacknowledged entry: `left` messages. `mask` has their bits once some are acknowledged."""
 
@@ -70,6 +73,7 @@ class Delivered:
         self.time_ns = time_ns
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ConsumerLedger:
     """An open consumer. `exact`: its permits are the same as the broker's."""
 
@@ -89,7 +93,11 @@ class ConsumerLedger:
         self.permits -= cost
         before = self.entries.pop(entry, None)
         self.unacked += cost - (before.left if before is not None else 0)
-        self.entries[entry] = Delivered(cost, frame.number, frame.time_ns)
+        self.entries[entry] = self.hold(cost, frame)
+
+    def hold(self, left: int, frame: Frame) -> Delivered:
+        """The entry that `frame` has delivered, with `left` messages."""
+        return Delivered(left, frame.number, frame.time_ns)
 
     def acknowledge(self, entry: tuple[int, int], words: Any) -> Delivered | None:
         """Acknowledge all messages but those in the ack_set `words`. Returns the entry if none is left."""
@@ -128,6 +136,7 @@ class ConsumerLedger:
         self.unacked = 0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LedgerState(ExchangeState):
     """Tracks producers and consumers, and calls `on_exchange` with each complete exchange."""
 
@@ -206,9 +215,12 @@ class LedgerState(ExchangeState):
         super()._open(frame, body)
         if frame.type != PRODUCER:
             topic, subscription = self._consumers[body.consumer_id]
-            epoch = body.consumer_epoch if frame.type == _SUBSCRIBE else 0
-            self.consumers[body.consumer_id] = ConsumerLedger(topic, subscription, epoch)
+            self.consumers[body.consumer_id] = self._new_consumer(body, topic, subscription)
             bound(self.consumers, MAX_PENDING)
+
+    def _new_consumer(self, body: Any, topic: str, subscription: str) -> ConsumerLedger:
+        """The ledger of a consumer that SUBSCRIBE (or SCALABLE_TOPIC_SUBSCRIBE) opens."""
+        return ConsumerLedger(topic, subscription, getattr(body, "consumer_epoch", 0))
 
     def _flow(self, frame: Frame) -> None:
         self._of_consumer(frame)
@@ -224,7 +236,7 @@ class LedgerState(ExchangeState):
         if consumer is None:
             return
         consumer.epoch = max(consumer.epoch, body.consumer_epoch)
-        consumer.deliver(_entry(body.message_id), permits_used(frame), frame)
+        consumer.deliver(entry_of(body.message_id), permits_used(frame), frame)
         self._kept += 1
         if self._kept > MAX_PENDING:
             self._kept = sum(len(each.entries) for each in self.consumers.values())
@@ -239,7 +251,7 @@ class LedgerState(ExchangeState):
         if consumer is None:
             return
         for each in body.message_id:
-            entry = _entry(each)
+            entry = entry_of(each)
             if body.ack_type == CommandAck.Cumulative:
                 for earlier in consumer.before(entry):
                     self._acknowledged(frame, consumer, earlier, ())
@@ -266,14 +278,15 @@ class LedgerState(ExchangeState):
         consumer = self.consumers.get(body.consumer_id)
         if consumer is not None:
             consumer.epoch = max(consumer.epoch, body.consumer_epoch)
-            consumer.take_back(map(_entry, body.message_ids))
+            consumer.take_back(map(entry_of, body.message_ids))
 
     def _close(self, frame: Frame) -> None:
         self._request(frame)
         self.consumers.pop(frame.base.close_consumer.consumer_id, None)  # type: ignore[union-attr]
 
 
-def _entry(message_id: Any) -> tuple[int, int]:
+def entry_of(message_id: Any) -> tuple[int, int]:
+    """Ledger and entry id of a MessageIdData."""
     return message_id.ledgerId, message_id.entryId
 
 

@@ -105,24 +105,30 @@ class State:
         self.connection = connection
         self._knowledge = knowledge
         self._streams = tuple(streams)
+        self.closed_ns: int | None = None
+        """When the first FIN or RST was captured, ns since the epoch."""
         self._rules = _rules_of(self.__class__)
 
     def track(self, events: list[Event]) -> None:
         """Number the frames in `events`, and fill in what is known about each."""
-        knowledge, rules = self._knowledge, self._rules
-        for frame in events:
-            if frame.__class__ is not Frame:
+        for event in events:
+            if isinstance(event, Frame):
+                self._follow(event)
+            else:
                 self._lose()
-                continue
-            knowledge.frames += 1
-            frame.number = knowledge.frames
-            if frame.base is None:
-                continue
-            rule = rules.get(frame.type)
-            if rule is not None:
-                raw = frame.raw
-                if raw[7] != 2 or raw[4:7] != b"\0\0\0":  # else the command is just a type, without ids
-                    rule(self, frame)
+
+    def _follow(self, frame: Frame) -> None:
+        """Number a frame, and fill in what is known about it."""
+        knowledge = self._knowledge
+        knowledge.frames += 1
+        frame.number = knowledge.frames
+        if frame.base is None:
+            return
+        rule = self._rules.get(frame.type)
+        if rule is not None:
+            raw = frame.raw
+            if raw[7] != 2 or raw[4:7] != b"\0\0\0":  # else the command is just a type, without ids
+                rule(self, frame)
 
     def end(self) -> None:
         """The connection has ended."""

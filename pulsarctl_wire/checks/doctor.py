@@ -1,0 +1,272 @@
+"""`Doctor`: tells the rules what happens on all connections, and collects what they find.
+
+    events of a connection -> CheckState -> frames, moments ──► rules ──► found -> Finding
+    ended connections, time ──────────────────────────────────►
+
+It follows captures (`new_state` and `ended` are for a `Decoder`) as well as live traffic (it is a `Sink`; the
+`Follower` must use its `new_state`). Nothing is read twice, and all tables are bounded.
+
+A silence is looked at when it ends, and now and then while it lasts. In a capture, packets may be out of
+order; so "now and then" is some frames later, with the time of before.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from pulsarctl_wire.checks import RULES
+from pulsarctl_wire.checks.facts import Facts
+from pulsarctl_wire.checks.finding import CERTAIN, Evidence, Finding, Subject
+from pulsarctl_wire.checks.rule import (
+    CAPTURE,
+    FRAME,
+    MOMENTS,
+    DEFAULTS,
+    SECOND,
+    Rule,
+    Thresholds,
+    defines,
+    paragraphs,
+)
+from pulsarctl_wire.checks.state import CheckState
+from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.ending import CLOSED, OPEN, PULSAR, EndedConnection
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.sinks import Sink
+from pulsarctl_wire.wire.state import State
+from pulsarctl_wire.wire.stream import FrameStream
+
+MOST_FINDINGS: Final = 10_000
+"""The most findings that are kept; further ones are only counted."""
+
+_LATER: Final = 256  # frames after which silences of a capture are looked at
+
+OnFinding = Callable[[Finding, bool], object]
+"""Called with a finding, and whether it is new."""
+
+
+class Doctor(Sink):
+    """Applies rules to traffic.
+
+    findings      what was found so far, in order
+    left_out      number of findings beyond `MOST_FINDINGS`
+    withdrawn     number of findings that a hole has made doubtful
+    looked_at     number of connections by what they turned out to be: Pulsar, TLS, joined midway, with holes
+
+    `live`: the caller calls `tick`; otherwise the time is that of the events.
+    """
+
+    def __init__(
+        self,
+        rules: Iterable[type[Rule]] = RULES,
+        thresholds: Thresholds = DEFAULTS,
+        *,
+        live: bool = False,
+        on_finding: OnFinding = lambda finding, is_new: None,
+    ) -> None:
+        self.thresholds = thresholds
+        self.facts = Facts(thresholds.unacked)
+        self.states: dict[int, CheckState] = {}
+        self.findings: dict[tuple[str, int, Subject], Finding] = {}
+        self.left_out = self.withdrawn = 0
+        self.looked_at = dict.fromkeys(("connections", "Pulsar", "encrypted", "joined", "holes"), 0)
+        self.quiet_ns = thresholds.quiet
+        self.due_ns = 0
+        self._live = live
+        self._every = min(SECOND, min(thresholds) // 4)
+        self._on_finding = on_finding
+        self._waits = (0, 0)  # a time that was not looked at yet, and before which frame it will be
+        self._now = 0
+        self._rules = [rule(self) for rule in rules]
+        self._by_type = self._asked_for()
+        self._types = frozenset(self._by_type)
+        hooks = (*MOMENTS, "opened", "closed", "lost", "consumer_due", "producer_due", "due")
+        self._hooks = {
+            name: [getattr(each, name) for each in self._rules if defines(each, name)] for name in hooks
+        }
+
+    def _asked_for(self) -> dict[int, list[Callable[..., None]]]:
+        found: dict[int, list[Callable[..., None]]] = {}
+        for rule in self._rules:
+            for command, method in rule.on.items():
+                found.setdefault(NUMBERS[command], []).append(getattr(rule, method))
+        return found
+
+    # -- captures
+
+    def new_state(
+        self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
+    ) -> State:
+        """The state of a new connection: for `Decoder` and `Follower`."""
+        state = CheckState(connection, knowledge, streams, doctor=self, types=self._types)
+        self.states[connection.index] = state
+        for opened in self._hooks["opened"]:
+            opened(state)
+        return state
+
+    def ended(self, ending: EndedConnection) -> None:
+        """A connection has ended: for `Decoder`'s `on_end`."""
+        state = ending.state
+        if not isinstance(state, CheckState):
+            return
+        self.states.pop(state.connection.index, None)
+        self._count(state, ending)
+        end_ns = ending.end_ns or (self._now if ending.end == OPEN else ending.last_ns) or 0
+        for consumer in state.left_consumers:
+            for look in self._hooks["consumer_due"]:
+                look(consumer, end_ns)
+        for producer in state.left_producers:
+            for look in self._hooks["producer_due"]:
+                look(producer, end_ns)
+        for closed in self._hooks["closed"]:
+            closed(state, ending)
+
+    def _count(self, state: CheckState, ending: EndedConnection) -> None:
+        looked_at = self.looked_at
+        looked_at["connections"] += 1
+        looked_at["encrypted"] += ending.protocol == "TLS"
+        if ending.protocol == PULSAR:
+            looked_at["Pulsar"] += 1
+            looked_at["joined"] += ending.joined
+            looked_at["holes"] += not state.whole
+
+    def end(self, last_ns: int) -> None:
+        """Before the connections of a capture end: its last packet was captured at `last_ns`."""
+        self._look(max(last_ns, self._now))
+
+    # -- live traffic
+
+    def opened(self, connection: Connection, time_ns: int, state: State) -> None:
+        """A connection was opened. Overrides the parent's method."""
+
+    def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
+        """The connection has ended. Overrides the parent's method."""
+        state = self.states.get(connection.index)
+        if state is not None:
+            self.ended(_ending(state, time_ns, by_broker))
+
+    def tick(self, now_ns: int) -> None:
+        """Time has passed. Overrides the parent's method."""
+        self._look(now_ns)
+
+    def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
+        """Bytes were not seen. Overrides the parent's method."""
+
+    def finish(self) -> None:
+        """Nothing more will come. Overrides the parent's method."""
+        for state in list(self.states.values()):
+            self.ended(_ending(state, self._now, None))
+
+    # -- what states tell
+
+    def advance(self, time_ns: int, number: int) -> None:
+        """The frame with this number and time comes next."""
+        self.due_ns = time_ns + self._every
+        waits, until = self._waits
+        if self._live or (waits and number < until):
+            return
+        if waits:
+            self._look(waits)
+        self._waits = time_ns, number + _LATER
+
+    def _look(self, now_ns: int) -> None:
+        """Look at all silences."""
+        self._now = now_ns
+        for due in self._hooks["due"]:
+            due(now_ns)
+        for state in list(self.states.values()):
+            if state.closed_ns is not None:
+                continue  # it is looked at when it has ended, with the time of its FIN
+            for consumer in list(state.consumers.values()):
+                for look in self._hooks["consumer_due"]:
+                    look(consumer, now_ns)
+            for producer in list(state.producers.values()):
+                if producer.is_open:
+                    for look in self._hooks["producer_due"]:
+                        look(producer, now_ns)
+
+    def frame(self, state: CheckState, frame: Frame, seen: Any) -> None:
+        """A frame of a type that rules ask for was tracked."""
+        for method in self._by_type[frame.type]:
+            method(state, frame, seen)
+
+    def moment(self, name: str, state: CheckState, frame: Frame, *what: Any) -> None:
+        """Something unusual has happened."""
+        for method in self._hooks[name]:
+            method(state, frame, *what)
+
+    def lost(self, state: CheckState, event: Malformed | Gap) -> None:
+        """Bytes were missed, or are no frame."""
+        for lost in self._hooks["lost"]:
+            lost(state, event)
+        if isinstance(event, Gap) and (state.counts[0] or state.counts[1]):
+            self._withdraw(state, event)
+
+    # -- findings
+
+    def found(
+        self,
+        rule: Rule,
+        state: CheckState,
+        subject: Subject,
+        evidence: list[Evidence],
+        explanation: str,
+        certainty: str,
+    ) -> None:
+        """Report something, or that it has happened again."""
+        key = rule.id, state.connection.index, subject
+        finding = self.findings.get(key)
+        is_new = finding is None
+        if finding is None:
+            if len(self.findings) >= MOST_FINDINGS:
+                self.left_out += 1
+                return
+            advice = paragraphs(type(rule))["Advice"]
+            finding = self.findings[key] = Finding(
+                *(rule.id, rule.severity, certainty, subject, state.connection, [], explanation, advice)
+            )
+            times = [each.seen.time_ns for each in evidence if each.seen.time_ns]
+            finding.first_ns = min(times, default=0)
+        elif certainty == CERTAIN != finding.certainty:
+            finding.certainty, finding.explanation = certainty, explanation
+        finding.count += 1
+        finding.last_ns = max((each.seen.time_ns for each in evidence), default=0)
+        finding.made_at = state.seen.number
+        finding.add(evidence)
+        self._on_finding(finding, is_new)
+
+    def _withdraw(self, state: CheckState, gap: Gap) -> None:
+        """Drop findings that were made while the bytes of a hole were already missing."""
+        last = state.last[gap.to_broker]
+        since = last.number if last is not None else 0
+        for key, finding in list(self.findings.items()):
+            relies_on = next(rule.relies_on for rule in self._rules if rule.id == finding.rule)
+            if relies_on == FRAME or finding.made_at <= since:
+                continue
+            if relies_on == CAPTURE or finding.connection is state.connection:
+                del self.findings[key]
+                self.withdrawn += 1
+
+
+def _ending(state: CheckState, time_ns: int, by_broker: bool | None) -> EndedConnection:
+    """How a connection ended of which only the bytes were seen."""
+    return EndedConnection(
+        connection=state.connection,
+        state=state,
+        packet=0,
+        time_ns=state.first_ns,
+        last_ns=time_ns,
+        syns=1,
+        joined=False,
+        end=OPEN if by_broker is None else CLOSED,
+        by_broker=by_broker,
+        end_ns=None if by_broker is None else time_ns,
+        both=True,
+        protocol=PULSAR,
+        sizes=(state.counts[0], state.counts[1]),
+    )
+
+
+def read(doctor: Doctor, batches: Iterable[list[Event]]) -> int:
+    """Let the events pass by; returns how many there were. States have told the doctor about them."""
+    return sum(map(len, batches))

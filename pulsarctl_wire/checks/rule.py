@@ -1,0 +1,153 @@
+"""`Rule`, the base class of all rules, and what a rule can ask its doctor for.
+
+A rule is a class. Its `id` names it, and its docstring is what `pwire explain` prints: first what it means,
+then paragraphs that begin with `Wire:` (how it shows), `Advice:` (what to do) and `Source:`. The doctor calls
+the methods that it defines:
+
+    on            type of a command -> method(state, frame, seen), after the state has tracked the frame
+    moments       method(state, frame, ...) for each of `MOMENTS` that it defines
+    opened(state), closed(state, ending), lost(state, event)
+    consumer_due(consumer, now_ns), producer_due(producer, now_ns)     now and then, and when they end
+    due(now_ns)                                                        now and then
+
+Rules call `found` as soon as they are sure.
+"""
+
+import inspect
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
+
+from pulsarctl_wire.checks.facts import Facts
+from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Sighting, Subject
+from pulsarctl_wire.checks.state import CheckState, Consumer, Producer
+from pulsarctl_wire.wire.ending import EndedConnection
+from pulsarctl_wire.wire.frame import Event, Malformed
+
+SECOND: Final = 1_000_000_000
+"""In ns."""
+
+FRAME, CONNECTION, CAPTURE = "frame", "connection", "capture"
+"""What a rule relies on: one frame; all bytes of its connection; all bytes of all connections."""
+
+MOMENTS: Final = {
+    "sent_again": "a SEND with the sequence id of an earlier one: (state, frame, producer, sent, before)",
+    "corrupt": "the checksum of a SEND or MESSAGE is wrong: (state, frame, seen)",
+    "undecodable": "metadata with a valid checksum does not parse: (state, frame, seen)",
+    "compressed": "a SEND or MESSAGE with compression: (state, frame, seen)",
+    "chunk": "a SEND or MESSAGE with a chunk: (state, frame, seen)",
+    "receipt_out_of_order": "a receipt that may not be the next one: (state, frame, producer, sequence)",
+    "send_failed": "SEND_ERROR for a known SEND: (state, frame, producer, sent)",
+    "dropped": "a receipt with the id -1:-1: (state, frame, producer, sent or None)",
+    "granted": "more than twice the first permits are outstanding after FLOW: (state, frame, consumer)",
+    "pause_ends": "FLOW, MESSAGE or CLOSE after T without them: (state, frame, consumer); before it counts",
+    "epoch": "a MESSAGE to a consumer with an epoch: (state, frame, consumer)",
+    "delayed": "a MESSAGE with deliver_at_time: (state, frame, consumer)",
+    "came_again": "a MESSAGE that was asked for again: (state, frame, consumer, entry, returned)",
+    "discarded": "an ACK with validation_error: (state, frame, consumer)",
+}
+"""Name of a method -> when it is called, and its arguments."""
+
+
+class Thresholds(NamedTuple):
+    """All in ns. `quiet` (T): nothing moves. `unacked` (A): unacknowledged. `unanswered` (R): no answer."""
+
+    quiet: int = 30 * SECOND
+    unacked: int = 90 * SECOND
+    unanswered: int = 30 * SECOND
+
+
+DEFAULTS: Final = Thresholds()
+"""For real traffic."""
+
+
+class Doctor(Protocol):
+    """What rules may use of the doctor."""
+
+    facts: Facts
+    thresholds: Thresholds
+    states: dict[int, CheckState]
+    """Open connections by index."""
+
+    def found(
+        self,
+        rule: "Rule",
+        state: CheckState,
+        subject: Subject,
+        evidence: list[Evidence],
+        explanation: str,
+        certainty: str,
+    ) -> None:
+        """Report something, or that it has happened again."""
+
+
+class Rule:
+    """The base class of rules."""
+
+    id: ClassVar[str]
+    severity: ClassVar[str] = ERROR
+    relies_on: ClassVar[str] = FRAME
+    on: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, doctor: Doctor) -> None:
+        self.doctor = doctor
+        self.facts = doctor.facts
+        self.thresholds = doctor.thresholds
+
+    def opened(self, state: CheckState) -> None:
+        """A connection was opened."""
+
+    def closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """A connection has ended, or is no longer followed."""
+
+    def lost(self, state: CheckState, event: Event) -> None:
+        """Bytes were missed, or are no frame."""
+
+    def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
+        """Time has passed for an open consumer."""
+
+    def producer_due(self, producer: Producer, now_ns: int) -> None:
+        """Time has passed for an open producer."""
+
+    def due(self, now_ns: int) -> None:
+        """Time has passed."""
+
+    def found(
+        self,
+        state: CheckState,
+        subject: Subject,
+        evidence: list[tuple[Sighting, str]],
+        explanation: str = "",
+        certainty: str = CERTAIN,
+    ) -> None:
+        """Report it. The explanation is one sentence, by default the first one of the docstring."""
+        rows = [Evidence(*each) for each in evidence]
+        self.doctor.found(self, state, subject, rows, explanation or paragraphs(type(self))[""], certainty)
+
+    def can_count(self, state: CheckState) -> bool:
+        """Whether no bytes were missed that matter to this rule."""
+        return state.whole if self.relies_on == CONNECTION else self.relies_on == FRAME or self.facts.whole
+
+
+def paragraphs(rule: type[Rule]) -> dict[str, str]:
+    """The paragraphs of a rule's docstring, each on one line: "" (what it means), Wire, Advice, Source."""
+    found: dict[str, str] = {}
+    for block in inspect.cleandoc(rule.__doc__ or "").split("\n\n"):
+        text = " ".join(block.split())
+        head, colon, rest = text.partition(": ")
+        known = colon and head in ("Wire", "Advice", "Source")
+        found[head if known else ""] = rest if known else " ".join(filter(None, (found.get(""), text)))
+    return found
+
+
+def bytes_seen(event: Malformed) -> Sighting:
+    """The place of bytes that are no frame."""
+    return Sighting(event.connection, event.to_broker, time_ns=event.time_ns or 0, packet=event.packet)
+
+
+def seconds(ns: int) -> str:
+    """A time as text: "5.1 s"."""
+    return f"{ns / SECOND:.1f} s"
+
+
+def defines(rule: Any, name: str) -> bool:
+    """Whether a rule defines a method that the doctor calls."""
+    return getattr(type(rule), name, None) is not getattr(Rule, name, None)

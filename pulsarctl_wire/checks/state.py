@@ -1,0 +1,471 @@
+"""`CheckState`: the state of a connection as the rules see it.
+
+It is a `LedgerState`, which also keeps the frames that may become evidence. It tells the doctor what
+happens: every frame of a type that rules ask for, and moments such as "a receipt answers the wrong SEND".
+SEND, SEND_RECEIPT, MESSAGE, ACK and FLOW are most of the traffic, so no rule is called for them unless
+something is unusual.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
+from crc32c import crc32c
+from mypy_extensions import mypyc_attr
+
+from pulsarctl_wire.checks.facts import NOWHERE, Entry, Facts, Publisher, Sent, Subscription
+from pulsarctl_wire.checks.finding import Sighting
+from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.exchanges import ProducerLedger
+from pulsarctl_wire.wire.exchanges import Sent as Pending
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.knowledge import Knowledge, bound
+from pulsarctl_wire.wire.ledgers import ConsumerLedger, Delivered, LedgerState, entry_of
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe, CompressionType
+from pulsarctl_wire.wire.stream import FrameStream
+
+_SEND_TYPE: Final = NUMBERS["SEND"]
+_NO_COMPRESSION: Final = CompressionType.NONE
+_MOST_RETURNED: Final = 4_096  # entries of a consumer whose redeliveries are counted
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Returned:
+    """An entry that a consumer asked for again: how often it came since, and how."""
+
+    __slots__ = ("asked", "count", "first", "last")
+
+    def __init__(self, asked: Sighting, first: Sighting) -> None:
+        self.asked = asked  # REDELIVER_UNACKNOWLEDGED_MESSAGES
+        self.first = self.last = first  # MESSAGE
+        self.count = 0
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Consumer(ConsumerLedger):
+    """An open consumer: its ledger, and the frames that moved it.
+
+    `moved_ns` is when the last SUBSCRIBE, FLOW or MESSAGE passed. `deliveries` and `acked` count entries.
+    """
+
+    __slots__ = (
+        *("acked", "consumer_id", "deliveries", "first_flow", "first_grant", "flows"),
+        *("highest", "kind", "last_ack", "last_flow", "last_message", "moved_ns", "returned", "seen"),
+        *("partly", "shared", "state"),
+    )
+
+    def __init__(self, state: "CheckState", seen: Sighting, body: Any, shared: Subscription) -> None:
+        super().__init__(shared.topic.name, shared.name, getattr(body, "consumer_epoch", 0))
+        self.state = state
+        self.seen = seen
+        self.shared = shared
+        self.consumer_id: int = body.consumer_id
+        self.kind: int = getattr(body, "subType", CommandSubscribe.Exclusive)
+        self.moved_ns = seen.time_ns
+        self.deliveries = self.acked = self.flows = self.first_grant = 0
+        self.first_flow: Sighting | None = None
+        self.last_flow: Sighting | None = None
+        self.last_message: Sighting | None = None
+        self.last_ack: Sighting | None = None
+        self.highest: Entry = NOWHERE
+        self.returned: dict[Entry, Returned] = {}
+        self.partly: dict[Entry, Sighting] = {}  # entries acknowledged in part, with the last such ACK
+
+    def hold(self, left: int, frame: Frame) -> Delivered:
+        """A delivered entry with its MESSAGE. Overrides the parent's method."""
+        metadata = frame.metadata
+        return Held(left, self.state.seen, is_chunk=metadata is not None and metadata.num_chunks_from_msg > 1)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was neither closed nor replaced, and its connection is open."""
+        return self.state.consumers.get(self.consumer_id) is self
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several consumers share the entries: Shared or Key_Shared."""
+        return self.kind in (CommandSubscribe.Shared, CommandSubscribe.Key_Shared)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Held(Delivered):
+    """An unacknowledged entry, with the MESSAGE that delivered it."""
+
+    __slots__ = ("is_chunk", "seen")
+
+    def __init__(self, left: int, seen: Sighting, *, is_chunk: bool) -> None:
+        super().__init__(left, seen.number, seen.time_ns)
+        self.seen = seen
+        self.is_chunk = is_chunk
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Producer(ProducerLedger):
+    """An open producer: its ledger, and its name's SENDs over all connections."""
+
+    __slots__ = ("access", "answered", "opened", "publisher", "request", "state")
+
+    def __init__(self, state: "CheckState", topic: str | None) -> None:
+        super().__init__(topic)
+        self.state = state
+        self.publisher: Publisher | None = None
+        self.answered = 0  # receipts
+        self.access = 0  # ProducerAccessMode
+        self.request: Sighting | None = None  # PRODUCER
+        self.opened: Sighting | None = None  # PRODUCER_SUCCESS
+
+
+class Watcher(Protocol):
+    """What a state tells: the doctor implements this."""
+
+    facts: Facts
+    due_ns: int
+    """When `advance` is wanted."""
+    quiet_ns: int
+    """After which time without FLOW and MESSAGE a consumer counts as stalled."""
+
+    def advance(self, time_ns: int, number: int) -> None:
+        """The frame with this number and time comes next."""
+
+    def frame(self, state: "CheckState", frame: Frame, seen: Sighting) -> None:
+        """A frame of a type in `types` was tracked."""
+
+    def moment(self, name: str, state: "CheckState", frame: Frame, *what: Any) -> None:
+        """Something unusual has happened: call the rules with a method of that name."""
+
+    def lost(self, state: "CheckState", event: Malformed | Gap) -> None:
+        """Bytes were missed, or are no frame."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class CheckState(LedgerState):
+    """Tracks a connection for the doctor.
+
+    counts      complete frames to the client and to the broker
+    last        the last frame in both directions, cut ones included
+    whole       no byte was missed since its first frame
+    limit       largest legal frame in bytes, as the broker announced it
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        knowledge: Knowledge,
+        streams: Iterable[FrameStream] = (),
+        *,
+        doctor: Watcher,
+        types: frozenset[int],
+    ) -> None:
+        super().__init__(connection, knowledge, streams)
+        self.doctor = doctor
+        self.facts = doctor.facts
+        self._types = types
+        self.counts = [0, 0]
+        self.last: list[Sighting | None] = [None, None]
+        self.whole = True
+        self.limit = MAX_FRAME_SIZE
+        self.first_ns = 0
+        self.marks: dict[str, Any] = {}
+        """What rules note about this connection, by their id."""
+        self.left_consumers: list[Consumer] = []
+        self.left_producers: list[Producer] = []
+        self.seen = Sighting(connection, True)
+
+    def track(self, events: list[Event]) -> None:
+        """Track events, and tell the doctor about them one by one."""
+        doctor, types, counts, last = self.doctor, self._types, self.counts, self.last
+        for event in events:
+            time_ns = event.time_ns or 0
+            if time_ns >= doctor.due_ns:
+                doctor.advance(time_ns, self._knowledge.frames + 1)
+            if not isinstance(event, Frame):
+                self._lose()
+                if counts[0] or counts[1]:
+                    self._not_whole()
+                doctor.lost(self, event)
+                continue
+            frame = event
+            to_broker = frame.to_broker
+            kind = frame.type
+            place = 1 if to_broker else 0
+            ordinal = counts[place]
+            if not self.first_ns:
+                self.first_ns = time_ns
+            number = self._knowledge.frames + 1
+            if frame.partial:
+                ordinal = counts[place]
+                self._not_whole()
+            else:
+                counts[place] = ordinal + 1
+            if kind == _SEND_TYPE:
+                seen: Sighting = Sent(frame.connection, number, ordinal, kind, time_ns, frame.packet)
+            else:
+                seen = Sighting(frame.connection, to_broker, number, ordinal, kind, time_ns, frame.packet)
+            self.seen = seen
+            self._follow(frame)
+            if kind in types:
+                doctor.frame(self, frame, seen)
+            last[place] = seen
+
+    def _not_whole(self) -> None:
+        self.whole = self.facts.whole = False
+
+    def consumer(self, consumer_id: int) -> Consumer | None:
+        """The open consumer with this id, if its SUBSCRIBE was seen."""
+        found = self.consumers.get(consumer_id)
+        return found if isinstance(found, Consumer) else None
+
+    def producer(self, producer_id: int) -> Producer | None:
+        """The producer with this id."""
+        found = self.producers.get(producer_id)
+        return found if isinstance(found, Producer) else None
+
+    # -- producers
+
+    def _ledger(self, producer: int) -> ProducerLedger:
+        before = self.producers.get(producer)
+        ledger = super()._ledger(producer)
+        made = Producer(self, ledger.topic)
+        if isinstance(before, Producer):
+            made.access, made.request = before.access, before.request
+        self.producers[producer] = made
+        return made
+
+    def _open(self, frame: Frame, body: Any) -> None:
+        super()._open(frame, body)
+        if frame.type == _PRODUCER:
+            ledger = self.producers.get(body.producer_id)
+            if isinstance(ledger, Producer):
+                ledger.access, ledger.request = body.producer_access_mode, self.seen
+                ledger.publisher = None
+                ledger.answered = 0
+
+    def _opened(self, producer: int, name: str) -> None:
+        super()._opened(producer, name)
+        ledger = self.producers.get(producer)
+        if isinstance(ledger, Producer):
+            ledger.opened = self.seen
+            ledger.publisher = None
+
+    def _send(self, frame: Frame) -> None:
+        super()._send(frame)
+        sent, metadata = self.seen, frame.metadata
+        body = frame.base.send  # type: ignore[union-attr]
+        ledger = self.producers.get(body.producer_id)
+        if not isinstance(ledger, Producer) or not isinstance(sent, Sent):
+            return
+        sent.producer, sent.sequence, sent.highest = (
+            body.producer_id,
+            body.sequence_id,
+            body.highest_sequence_id,
+        )
+        raw = frame.raw
+        checksum = frame.checksum
+        if frame.partial:
+            return
+        at = 8 + frame.command_size
+        if checksum == "valid":
+            sent.digest = int.from_bytes(raw[at + 2 : at + 6], "big")
+        else:
+            sent.corrupt = checksum == "invalid"
+            sent.digest = crc32c(raw[at + 6 :] if sent.corrupt else raw[at:])
+        sent.size = len(raw) - at
+        if metadata is not None:
+            sent.publish_time, sent.chunk = metadata.publish_time, metadata.chunk_id
+            sent.encrypted = len(metadata.encryption_keys) > 0
+            held_back = metadata.deliver_at_time or metadata.HasField("txnid_most_bits")
+            sent.plain = not held_back and not metadata.HasField("marker_type")
+        if ledger.topic is not None:
+            publisher = ledger.publisher
+            if publisher is None:
+                name = ledger.name or frame.producer or ""
+                publisher = ledger.publisher = self.facts.publisher(ledger.topic, name)
+            sent.name = publisher.name
+            before = self.facts.remember(publisher, sent)
+            if before is not None:
+                self.doctor.moment("sent_again", self, frame, ledger, sent, before)
+        if sent.corrupt:
+            self.doctor.moment("corrupt", self, frame, sent)
+        elif metadata is None:
+            self.doctor.moment("undecodable", self, frame, sent)
+        elif metadata.compression != _NO_COMPRESSION:
+            self.doctor.moment("compressed", self, frame, sent)
+        if metadata is not None and metadata.num_chunks_from_msg > 1:
+            self.doctor.moment("chunk", self, frame, sent)
+
+    def _receipt(self, frame: Frame) -> None:
+        body = frame.base.send_receipt  # type: ignore[union-attr]
+        ledger = self.producers.get(body.producer_id)
+        if isinstance(ledger, Producer):
+            ledger.answered += 1
+            if next(iter(ledger.pending), -1) != body.sequence_id or ledger.chunks:
+                self.doctor.moment("receipt_out_of_order", self, frame, ledger, body.sequence_id)
+        super()._receipt(frame)
+
+    def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Pending | None:
+        pending = super()._answer_send(frame, ledger, sequence)
+        if not isinstance(ledger, Producer):
+            return pending
+        sent = None
+        if pending is not None and ledger.publisher is not None:
+            sent = ledger.publisher.sent.get((sequence, pending[7]))
+            if sent is not None and sent.number != pending[2]:
+                sent = None
+        if frame.type == _SEND_RECEIPT:
+            self._stored(frame, ledger, sent)
+        elif sent is not None:
+            sent.answer, sent.failed = self.seen, True
+            self.doctor.moment("send_failed", self, frame, ledger, sent)
+        return pending
+
+    def _stored(self, frame: Frame, ledger: Producer, sent: Sent | None) -> None:
+        """A receipt has come: note it at its SEND, and at the topic."""
+        identity = frame.base.send_receipt.message_id  # type: ignore[union-attr]
+        stored = _signed(identity.ledgerId), _signed(identity.entryId)
+        if sent is not None:
+            sent.answer, sent.stored = self.seen, stored
+            if sent.plain and stored != NOWHERE and ledger.topic is not None:
+                self.facts.topic(ledger.topic).stored.append((stored, self.seen))
+        if stored == NOWHERE:
+            self.doctor.moment("dropped", self, frame, ledger, sent)
+
+    def _report(self, frame: Frame, number: int, kind: int) -> None:
+        """Exchanges are not reported as values: nobody asks for them. Overrides the parent's method."""
+
+    # -- consumers
+
+    def _new_consumer(self, body: Any, topic: str, subscription: str) -> ConsumerLedger:
+        shared = self.facts.subscription(topic, subscription)
+        consumer = Consumer(self, self.seen, body, shared)
+        shared.add(consumer)
+        return consumer
+
+    def _flow(self, frame: Frame) -> None:
+        consumer = self.consumer(frame.base.flow.consumer_id)  # type: ignore[union-attr]
+        if consumer is not None:
+            self._move(frame, consumer)
+        super()._flow(frame)
+        if consumer is None:
+            return
+        if consumer.first_flow is None:
+            consumer.first_flow = self.seen
+            consumer.first_grant = consumer.permits
+        consumer.last_flow = self.seen
+        consumer.flows += 1
+        if consumer.permits > 2 * consumer.first_grant:
+            self.doctor.moment("granted", self, frame, consumer)
+
+    def _move(self, frame: Frame, consumer: Consumer) -> None:
+        """A FLOW or MESSAGE of a consumer comes, and may end a pause."""
+        time_ns = self.seen.time_ns
+        if time_ns - consumer.moved_ns >= self.doctor.quiet_ns:
+            self.doctor.moment("pause_ends", self, frame, consumer)
+        consumer.moved_ns = time_ns
+
+    def _message(self, frame: Frame) -> None:
+        body = frame.base.message  # type: ignore[union-attr]
+        consumer = self.consumer(body.consumer_id)
+        if consumer is not None:
+            self._move(frame, consumer)
+        super()._message(frame)
+        seen, doctor, metadata = self.seen, self.doctor, frame.metadata
+        if frame.partial:
+            return
+        if frame.checksum == "invalid":
+            doctor.moment("corrupt", self, frame, seen)
+        elif metadata is None:
+            doctor.moment("undecodable", self, frame, seen)
+        elif metadata.compression != _NO_COMPRESSION:
+            doctor.moment("compressed", self, frame, seen)
+        if metadata is not None and metadata.num_chunks_from_msg > 1:
+            doctor.moment("chunk", self, frame, seen)
+        if consumer is None:
+            return
+        entry = entry_of(body.message_id)
+        if body.consumer_epoch or consumer.epoch:
+            doctor.moment("epoch", self, frame, consumer)
+        if metadata is not None and metadata.deliver_at_time:
+            doctor.moment("delayed", self, frame, consumer)
+        if consumer.returned:
+            self._came_again(frame, consumer, entry)
+        consumer.last_message = seen
+        consumer.deliveries += 1
+        if entry > consumer.highest:
+            consumer.highest = entry
+            if entry > consumer.shared.delivered:
+                consumer.shared.delivered = entry
+
+    def _came_again(self, frame: Frame, consumer: Consumer, entry: Entry) -> None:
+        """Count a delivery after a REDELIVER of the same entry."""
+        returned = consumer.returned.get(entry)
+        if returned is not None:
+            returned.count += 1
+            returned.last = self.seen
+            self.doctor.moment("came_again", self, frame, consumer, entry, returned)
+
+    def _ack(self, frame: Frame) -> None:
+        body = frame.base.ack  # type: ignore[union-attr]
+        consumer = self.consumer(body.consumer_id)
+        if consumer is not None:
+            if body.HasField("validation_error"):
+                self.doctor.moment("discarded", self, frame, consumer)
+            self._note_ack(consumer, body)
+        super()._ack(frame)
+
+    def _note_ack(self, consumer: Consumer, body: Any) -> None:
+        consumer.last_ack = self.seen
+        highest = NOWHERE
+        for each in body.message_id:
+            entry = entry_of(each)
+            highest = max(highest, entry)
+            if each.ack_set:
+                if body.ack_type == CommandAck.Individual:
+                    consumer.partly[entry] = self.seen
+                    bound(consumer.partly, _MOST_RETURNED)
+                continue
+            if consumer.returned:
+                consumer.returned.pop(entry, None)
+            if entry not in consumer.entries:
+                for other in consumer.shared.open_consumers():
+                    other.acknowledge(entry, ())
+        consumer.shared.raise_to(highest, self.seen.time_ns)
+
+    def _acknowledged(self, frame: Frame, consumer: ConsumerLedger, entry: Entry, words: Any) -> None:
+        if consumer.acknowledge(entry, words) is not None and isinstance(consumer, Consumer):
+            consumer.acked += 1
+
+    def _redeliver(self, frame: Frame) -> None:
+        body = frame.base.redeliverUnacknowledgedMessages  # type: ignore[union-attr]
+        consumer = self.consumer(body.consumer_id)
+        if consumer is not None:
+            for entry in [entry_of(each) for each in body.message_ids] or list(consumer.entries):
+                held = consumer.entries.get(entry)
+                if isinstance(held, Held) and entry not in consumer.returned:
+                    consumer.returned[entry] = Returned(self.seen, held.seen)
+            bound(consumer.returned, _MOST_RETURNED)
+        super()._redeliver(frame)
+
+    # -- ends
+
+    def _close(self, frame: Frame) -> None:
+        consumer = self.consumer(frame.base.close_consumer.consumer_id)  # type: ignore[union-attr]
+        if consumer is not None:
+            self._move(frame, consumer)
+        super()._close(frame)
+
+    def end(self) -> None:
+        """The connection has ended: what was open stays in `left_consumers` and `left_producers`."""
+        self.left_consumers = [each for each in self.consumers.values() if isinstance(each, Consumer)]
+        self.left_producers = [
+            each for each in self.producers.values() if isinstance(each, Producer) and each.is_open
+        ]
+        super().end()
+
+
+def _signed(identity: int) -> int:
+    """An id of unsigned 64 bits: the broker writes -1 as the highest one."""
+    return identity - 2**64 if identity >= 2**63 else identity
+
+
+_PRODUCER: Final = NUMBERS["PRODUCER"]
+_SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
+_SEND_RECEIPT: Final = NUMBERS["SEND_RECEIPT"]
