@@ -18,9 +18,9 @@ from pulsarctl_wire.checks.facts import Facts
 from pulsarctl_wire.checks.finding import CERTAIN, Evidence, Finding, Subject
 from pulsarctl_wire.checks.rule import (
     CAPTURE,
+    DEFAULTS,
     FRAME,
     MOMENTS,
-    DEFAULTS,
     SECOND,
     Rule,
     Thresholds,

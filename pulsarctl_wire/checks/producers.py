@@ -2,8 +2,8 @@
 
 from typing import Any, ClassVar, Final
 
-from pulsarctl_wire.checks.finding import Sighting, Subject
-from pulsarctl_wire.checks.rule import Rule
+from pulsarctl_wire.checks.finding import Sighting
+from pulsarctl_wire.checks.rule import Rule, about_answer
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import ERROR_FIELDS
 from pulsarctl_wire.wire.frame import Frame
@@ -32,6 +32,5 @@ class BacklogQuotaExceeded(Rule):
         """ERROR or SEND_ERROR."""
         body: Any = frame.body
         error = getattr(body, ERROR_FIELDS[frame.type]) if body is not None else None
-        if error not in _OVER_QUOTA:
-            return
-        self.found(state, Subject(frame.topic), [(seen, ServerError.Name(error))])
+        if error in _OVER_QUOTA:
+            self.found(state, about_answer(state, frame), [(seen, ServerError.Name(error))])

@@ -20,7 +20,7 @@ from pulsarctl_wire.checks.facts import Facts
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Sighting, Subject
 from pulsarctl_wire.checks.state import CheckState, Consumer, Producer
 from pulsarctl_wire.wire.ending import EndedConnection
-from pulsarctl_wire.wire.frame import Event, Malformed
+from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 
 SECOND: Final = 1_000_000_000
 """In ns."""
@@ -136,6 +136,14 @@ def paragraphs(rule: type[Rule]) -> dict[str, str]:
         known = colon and head in ("Wire", "Advice", "Source")
         found[head if known else ""] = rest if known else " ".join(filter(None, (found.get(""), text)))
     return found
+
+
+def about_answer(state: CheckState, frame: Frame) -> Subject:
+    """The subject of an answer: what its request was about, or the producer of a SEND_ERROR."""
+    owner = state.answered.owner if state.answered is not None else None
+    producer = owner[1] if owner is not None and not owner[0] else getattr(frame.body, "producer_id", None)
+    consumer = owner[1] if owner is not None and owner[0] else None
+    return Subject(frame.topic, frame.subscription, producer, consumer)
 
 
 def bytes_seen(event: Malformed) -> Sighting:

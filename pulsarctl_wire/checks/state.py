@@ -18,9 +18,10 @@ from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.exchanges import ProducerLedger
 from pulsarctl_wire.wire.exchanges import Sent as Pending
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.knowledge import Knowledge, bound
+from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.ledgers import ConsumerLedger, Delivered, LedgerState, entry_of
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe, CompressionType
+from pulsarctl_wire.wire.state import Asked
 from pulsarctl_wire.wire.stream import FrameStream
 
 _SEND_TYPE: Final = NUMBERS["SEND"]
@@ -169,6 +170,11 @@ class CheckState(LedgerState):
         self.left_consumers: list[Consumer] = []
         self.left_producers: list[Producer] = []
         self.seen = Sighting(connection, True)
+        self.answered: Asked | None = None
+        """The request that the current frame answers, unless that is a SEND."""
+        self.request: Sighting | None = None
+        """Its frame."""
+        self._requests: dict[int, Sighting] = {}  # by frame number
 
     def track(self, events: list[Event]) -> None:
         """Track events, and tell the doctor about them one by one."""
@@ -201,10 +207,20 @@ class CheckState(LedgerState):
             else:
                 seen = Sighting(frame.connection, to_broker, number, ordinal, kind, time_ns, frame.packet)
             self.seen = seen
+            self.answered = self.request = None
             self._follow(frame)
             if kind in types:
                 doctor.frame(self, frame, seen)
             last[place] = seen
+
+    def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
+        super()._ask(key, asked, body)
+        self._requests[asked.number] = self.seen
+        bound(self._requests, MAX_PENDING)
+
+    def _answered(self, frame: Frame, asked: Asked) -> None:
+        self.answered, self.request = asked, self._requests.pop(asked.number, None)
+        super()._answered(frame, asked)
 
     def _not_whole(self) -> None:
         self.whole = self.facts.whole = False
