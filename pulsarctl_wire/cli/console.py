@@ -114,6 +114,18 @@ def errors_reported() -> Iterator[None]:
         fail(f"the output cannot be written: {error.strerror}", EXIT_OUTPUT)
 
 
+def write_page(path: str | None, page: str) -> None:
+    """Write a page to the file that `--html` names, or to stdout without it."""
+    if path is None:
+        sys.stdout.write(page)
+        return
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(page)
+    except OSError as error:
+        fail(f"--html {path}: {error.strerror or error}", EXIT_OUTPUT)
+
+
 class Screen:
     """The options `--color` and `--wide`. There is one per process, and `reset` runs before each command."""
 

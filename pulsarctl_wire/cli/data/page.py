@@ -1,15 +1,11 @@
-"""The HTML page of a report: one file without scripts that loads nothing from the network.
-
-Text from captures is escaped twice: control characters as \\xNN, then as HTML. In case anything gets through,
-a content security policy forbids scripts and requests.
-"""
+"""The HTML page of a report."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from pulsarctl_wire.cli.data import plots
-from pulsarctl_wire.cli.data.plots import plain
 from pulsarctl_wire.cli.data.values import shown
+from pulsarctl_wire.render.page import document, plain
 from pulsarctl_wire.spark.reports.overview import LINES, SERIES, Overview, Rows
 
 
@@ -29,12 +25,12 @@ def summary_page(overview: Overview, title: str) -> str:
             for name, note, rows, columns, wide in _tables(overview)
         ),
     ]
-    return _document(title, _span(overview.totals), "".join(sections))
+    return document("report", title, _span(overview.totals), "".join(sections), _STYLE)
 
 
 def table_page(rows: Rows, columns: Sequence[str], title: str) -> str:
     """The page of any other report: its rows as a table."""
-    return _document(title, f"{len(rows)} rows", _section("", "", _table(rows, columns)))
+    return document("report", title, f"{len(rows)} rows", _section("", "", _table(rows, columns)), _STYLE)
 
 
 # -- parts of the page
@@ -125,38 +121,8 @@ def _section(title: str, note: str, body: str, *, wide: bool = True) -> str:
     return f'<section class="{"wide" if wide else ""}">{heading}{body or "<p class=none>none</p>"}</section>'
 
 
-# -- the document
-
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
-
-
-def _document(title: str, subtitle: str, body: str) -> str:
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{plain(title)}</title><style>{_STYLE}</style></head>"
-        f"<body><header><h1>{plain(title)}</h1><p>{plain(subtitle)}</p></header><main>{body}</main>"
-        f"<footer>pwire report</footer></body></html>\n"
-    )
-
-
 _STYLE: Final = """
-:root{--bg:#f5f6f9;--panel:#fff;--ink:#1b2130;--soft:#667085;--line:#e4e7ee;--grid:#e9ecf2;--accent:#4c7ef3;
---good:#1f9d74;--warn:#c27c0e;--bad:#d43f5e}
-@media(prefers-color-scheme:dark){:root{--bg:#0f131b;--panel:#171c27;--ink:#e6e9f0;--soft:#929db2;--line:#262d3c;
---grid:#252c3a;--accent:#7ea2ff;--good:#4cc79a;--warn:#eab04c;--bad:#ff7591}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--bg);color:var(--ink);font:14px/1.5 Inter,system-ui,-apple-system,"Segoe UI",
-Roboto,"Helvetica Neue",Arial,sans-serif;-webkit-font-smoothing:antialiased}
-header,main,footer{max-width:1440px;margin:0 auto;padding:0 28px}
-header{padding-top:36px}
-h1{font-size:26px;font-weight:650;letter-spacing:-.02em;margin:0;overflow-wrap:anywhere}
-header p,small,footer,.card span,.none{color:var(--soft)}
-header p{margin:4px 0 24px;font-variant-numeric:tabular-nums}
 main{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,560px),1fr));gap:18px}
-section{background:var(--panel);border:1px solid var(--line);border-radius:12px;padding:18px 20px;min-width:0}
 .wide,.cards{grid-column:1/-1}
 h2{font-size:15px;font-weight:620;margin:0 0 10px}
 h2 small{font-size:12.5px;font-weight:400;margin-left:6px}
@@ -207,5 +173,4 @@ tbody tr:hover td{background:color-mix(in srgb,var(--accent) 7%,transparent)}
 .n{font-variant-numeric:tabular-nums}.n,.w{white-space:nowrap}
 td[style]{background:linear-gradient(90deg,color-mix(in srgb,var(--accent) 28%,transparent)
 calc(var(--share)*100%),transparent 0) no-repeat 0 50%/calc(100% - 14px) 62%}
-footer{padding-top:26px;padding-bottom:40px;font-size:12px}
 """

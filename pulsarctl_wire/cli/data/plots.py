@@ -5,14 +5,13 @@ scale. Labels are HTML around it, positioned in per cent, so that text keeps its
 are <title> elements.
 """
 
-import html
 import math
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Final, NamedTuple
 
 from pulsarctl_wire.cli.data.values import shown
-from pulsarctl_wire.render.text import clean
+from pulsarctl_wire.render.page import plain
 from pulsarctl_wire.spark.reports.overview import BINS, SERIES, WIDTHS, Overview, Rows
 
 PALETTE: Final = (
@@ -55,11 +54,6 @@ class Key(NamedTuple):
 
 
 # -- texts
-
-
-def plain(text: object) -> str:
-    r"""Escape text from a capture for HTML: control characters as \xNN, and markup."""
-    return html.escape(clean(str(text)))
 
 
 def short(topic: object, most: int = 48) -> str:

@@ -142,7 +142,7 @@ def _show(
         wants_page = bool(html) or output == "html"
         overview = collect(tables, options, plots=wants_page)
         if wants_page:
-            _write_page(html, summary_page(overview, title))
+            console.write_page(html, summary_page(overview, title))
         else:
             print_overview(overview)
         return
@@ -151,20 +151,9 @@ def _show(
         from pulsarctl_wire.cli.data.page import table_page
 
         rows, _ = _first(made, options.top or 1000)
-        _write_page(html, table_page(rows, made.columns, f"{found.name}: {title}"))
+        console.write_page(html, table_page(rows, made.columns, f"{found.name}: {title}"))
         return
     write(made, output, options.top)
-
-
-def _write_page(path: str | None, page: str) -> None:
-    if path is None:
-        sys.stdout.write(page)
-        return
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(page)
-    except OSError as error:
-        console.fail(f"--html {path}: {error.strerror or error}", console.EXIT_OUTPUT)
 
 
 # -- rows on stdout
