@@ -27,7 +27,7 @@ from pulsarctl_wire.checks.rule import (
     defines,
     paragraphs,
 )
-from pulsarctl_wire.checks.state import CheckState
+from pulsarctl_wire.checks.state import CheckState, Consumer, Producer
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.ending import CLOSED, OPEN, PULSAR, EndedConnection
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
@@ -80,7 +80,7 @@ class Doctor(Sink):
         self._rules = [rule(self) for rule in rules]
         self._by_type = self._asked_for()
         self._types = frozenset(self._by_type)
-        hooks = (*MOMENTS, "opened", "closed", "lost", "consumer_due", "producer_due", "due")
+        hooks = (*MOMENTS, "opened", "closed", "lost", "consumer_due", "producer_due", "due", "finished")
         self._hooks = {
             name: [getattr(each, name) for each in self._rules if defines(each, name)] for name in hooks
         }
@@ -113,11 +113,9 @@ class Doctor(Sink):
         self._count(state, ending)
         end_ns = ending.end_ns or (self._now if ending.end == OPEN else ending.last_ns) or 0
         for consumer in state.left_consumers:
-            for look in self._hooks["consumer_due"]:
-                look(consumer, end_ns)
+            self.due(consumer, end_ns)
         for producer in state.left_producers:
-            for look in self._hooks["producer_due"]:
-                look(producer, end_ns)
+            self.due(producer, end_ns)
         for closed in self._hooks["closed"]:
             closed(state, ending)
 
@@ -156,6 +154,8 @@ class Doctor(Sink):
         """Nothing more will come. Overrides the parent's method."""
         for state in list(self.states.values()):
             self.ended(_ending(state, self._now, None))
+        for finished in self._hooks["finished"]:
+            finished()
 
     # -- what states tell
 
@@ -177,13 +177,14 @@ class Doctor(Sink):
         for state in list(self.states.values()):
             if state.closed_ns is not None:
                 continue  # it is looked at when it has ended, with the time of its FIN
-            for consumer in list(state.consumers.values()):
-                for look in self._hooks["consumer_due"]:
-                    look(consumer, now_ns)
-            for producer in list(state.producers.values()):
-                if producer.is_open:
-                    for look in self._hooks["producer_due"]:
-                        look(producer, now_ns)
+            for each in (*state.consumers.values(), *state.producers.values()):
+                if isinstance(each, Consumer) or (isinstance(each, Producer) and each.is_open):
+                    self.due(each, now_ns)
+
+    def due(self, who: Consumer | Producer, now_ns: int) -> None:
+        """Time has passed for a consumer or producer."""
+        for look in self._hooks["consumer_due" if isinstance(who, Consumer) else "producer_due"]:
+            look(who, now_ns)
 
     def frame(self, state: CheckState, frame: Frame, seen: Any) -> None:
         """A frame of a type that rules ask for was tracked."""
@@ -227,13 +228,13 @@ class Doctor(Sink):
             )
             times = [each.seen.time_ns for each in evidence if each.seen.time_ns]
             finding.first_ns = min(times, default=0)
-        elif certainty == CERTAIN != finding.certainty:
+        elif certainty == CERTAIN or certainty == finding.certainty:
             finding.certainty, finding.explanation = certainty, explanation
-        finding.count += 1
-        finding.last_ns = max((each.seen.time_ns for each in evidence), default=0)
         finding.made_at = state.seen.number
-        finding.add(evidence)
-        self._on_finding(finding, is_new)
+        finding.last_ns = max((each.seen.time_ns for each in evidence), default=0)
+        if finding.add(evidence):
+            finding.count += 1
+            self._on_finding(finding, is_new)
 
     def _withdraw(self, state: CheckState, gap: Gap) -> None:
         """Drop findings that were made while the bytes of a hole were already missing."""

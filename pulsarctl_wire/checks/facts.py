@@ -18,7 +18,7 @@ MOST_NAMES: Final = 16_384
 MOST_SENT: Final = 65_536
 """The most SENDs that are remembered for all producer names together."""
 
-_RECEIPTS: Final = 64  # remembered of each topic
+_RECEIPTS: Final = 256  # remembered of each topic
 
 Entry = tuple[int, int]
 """A ledger id and an entry id."""
@@ -45,13 +45,15 @@ class Sent(Sighting):
     """A SEND, with what makes two SENDs the same message, and its answer.
 
     `stored` is the id in its receipt, (-1, -1) if the broker dropped it as a duplicate, None without a
-    receipt. `answer` is that SEND_RECEIPT or SEND_ERROR. `digest` is the CRC32-C of metadata and payload, or
-    their hash where no checksum covers them; `size` their length in bytes.
+    receipt. `answer` is that SEND_RECEIPT or SEND_ERROR. `digest` is the CRC32-C of the payload
+    and `size` its length in bytes. `before` is the SEND before it with the same sequence id and chunk,
+    `above` the highest sequence id that this producer name had sent before. `plain`: any consumer should get
+    it at once (it is no marker, not delayed, not in a transaction).
     """
 
     __slots__ = (
-        *("answer", "chunk", "corrupt", "digest", "encrypted", "failed", "highest", "name", "plain"),
-        *("producer", "publish_time", "sequence", "size", "stored"),
+        *("above", "answer", "before", "chunk", "corrupt", "digest", "encrypted", "failed", "highest"),
+        *("plain", "producer", "publish_time", "sequence", "size", "stored"),
     )
 
     def __init__(
@@ -60,13 +62,14 @@ class Sent(Sighting):
         super().__init__(connection, True, number, ordinal, type, time_ns, packet)
         self.sequence = self.highest = self.publish_time = self.chunk = self.digest = self.size = 0
         self.producer = 0  # producer id
-        self.name = ""
+        self.above = -1
+        self.before: Sent | None = None
         self.plain = self.corrupt = self.encrypted = self.failed = False
         self.answer: Sighting | None = None
         self.stored: Entry | None = None
 
     def is_same(self, other: "Sent") -> bool:
-        """Whether both carry the same metadata and payload, byte by byte."""
+        """Whether both have the same payload, byte by byte."""
         return self.digest == other.digest and self.size == other.size
 
 
@@ -74,7 +77,7 @@ class Sent(Sighting):
 class Publisher:
     """A producer name on a topic, over all connections; `sent` are its latest SENDs by sequence id.
 
-    `highest` is the highest sequence id that it sent. A SEND of a chunk has its own key: -1 - chunk id.
+    `highest` is the highest sequence id that it sent. The keys of `sent` are sequence id and chunk id.
     """
 
     __slots__ = ("highest", "name", "sent", "topic")
@@ -88,14 +91,20 @@ class Publisher:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Topic:
-    """A topic: the entries stored last that any consumer should get, with their receipts; its partitions."""
+    """A topic: the entries stored last that any consumer should get, with their receipts; its partitions.
 
-    __slots__ = ("metadata", "name", "stored")
+    `metadata` is the PARTITIONED_METADATA_RESPONSE that says that it has partitions. `fenced_by` is the last
+    PRODUCER with ExclusiveWithFencing, with its topic_epoch in `epoch`.
+    """
+
+    __slots__ = ("epoch", "fenced_by", "metadata", "name", "stored")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.stored: deque[tuple[Entry, Sighting]] = deque(maxlen=_RECEIPTS)
-        self.metadata: Sighting | None = None  # PARTITIONED_METADATA_RESPONSE with partitions
+        self.metadata: Sighting | None = None
+        self.fenced_by: Sighting | None = None
+        self.epoch = 0
 
     def stored_after(self, entry: Entry) -> Sighting | None:
         """The receipt of the first remembered entry after this one; None if there is none."""
@@ -111,8 +120,8 @@ class Topic:
 class Subscription:
     """A subscription, over all connections: its open consumers, the highest entry that was delivered.
 
-    `raised` says when the highest acknowledged entry rose, and to what; rises within an eighth of
-    `keep_ns` are one, at the time of the last.
+    `raised` are the ACKs that raised the highest acknowledged entry, and to what. Of those within an eighth
+    of `keep_ns` only the last is kept.
     """
 
     __slots__ = ("_consumers", "delivered", "keep_ns", "name", "raised", "topic")
@@ -122,7 +131,7 @@ class Subscription:
         self.name = name
         self.keep_ns = keep_ns
         self.delivered: Entry = NOWHERE
-        self.raised: list[tuple[int, Entry]] = []
+        self.raised: list[tuple[Sighting, Entry]] = []
         self._consumers: list[Any] = []
 
     def add(self, consumer: Any) -> None:
@@ -133,26 +142,21 @@ class Subscription:
         """Its open consumers."""
         return [each for each in self._consumers if each.is_open]
 
-    def raise_to(self, entry: Entry, time_ns: int) -> None:
+    def raise_to(self, entry: Entry, ack: Sighting) -> None:
         """An entry was acknowledged."""
-        raised = self.raised
+        raised, now = self.raised, ack.time_ns
         if raised and entry <= raised[-1][1]:
             return
-        if len(raised) > 1 and time_ns - raised[-2][0] < self.keep_ns // 8:
-            raised[-1] = time_ns, entry
-        else:
-            raised.append((time_ns, entry))
-            if len(raised) > 2 and raised[1][0] < time_ns - self.keep_ns:
-                del raised[0]
+        if len(raised) > 1 and now - raised[-2][0].time_ns < self.keep_ns // 8:
+            raised[-1] = ack, entry
+            return
+        raised.append((ack, entry))
+        if len(raised) > 2 and raised[1][0].time_ns < now - self.keep_ns:
+            del raised[0]
 
-    def acknowledged_by(self, time_ns: int) -> Entry:
-        """The highest entry that was acknowledged at that time, or `NOWHERE`."""
-        found = NOWHERE
-        for since, entry in self.raised:
-            if since > time_ns:
-                break
-            found = entry
-        return found
+    def passed(self, entry: Entry, until_ns: int) -> Sighting | None:
+        """The first kept ACK of a higher entry up to that time, or None."""
+        return next((ack for ack, to in self.raised if to > entry and ack.time_ns <= until_ns), None)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -194,17 +198,19 @@ class Facts:
             bound(self.publishers, MOST_NAMES)
         return found
 
-    def remember(self, publisher: Publisher, sent: Sent) -> Sent | None:
-        """Remember a SEND; returns the earlier one with the same sequence id (and chunk), if any."""
+    def remember(self, publisher: Publisher, sent: Sent) -> None:
+        """Remember a SEND."""
         key = sent.sequence, sent.chunk
-        before = publisher.sent.get(key)
+        before = sent.before = publisher.sent.get(key)
+        sent.above = publisher.highest
         publisher.sent[key] = sent
-        if before is None:
-            self._sent += 1
-            if self._sent > MOST_SENT:
-                self._forget()
         publisher.highest = max(publisher.highest, sent.sequence, sent.highest)
-        return before
+        if before is not None:
+            before.before = None  # no chain
+            return
+        self._sent += 1
+        if self._sent > MOST_SENT:
+            self._forget()
 
     def _forget(self) -> None:
         """Forget the older half of the SENDs of every producer name."""

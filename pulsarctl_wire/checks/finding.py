@@ -117,9 +117,9 @@ class Finding:
         self.first_ns = self.last_ns = 0
         self.made_at = 0  # frames seen when it was last reported
 
-    def add(self, evidence: list[Evidence]) -> None:
-        """It happened again, as these frames show."""
-        for each in evidence:
-            known = any(each.seen is mine.seen for mine in self.evidence)
-            if not known and len(self.evidence) < MOST_EVIDENCE:
-                self.evidence.append(each)
+    def add(self, evidence: list[Evidence]) -> bool:
+        """It is still so, or happened again, as these frames show. Returns whether they show anything new."""
+        new = [each for each in evidence if not any(each.seen is mine.seen for mine in self.evidence)]
+        self.evidence += new
+        del self.evidence[MOST_EVIDENCE:-1]  # the last one stays
+        return bool(new)

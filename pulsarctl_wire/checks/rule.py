@@ -8,7 +8,7 @@ the methods that it defines:
     moments       method(state, frame, ...) for each of `MOMENTS` that it defines
     opened(state), closed(state, ending), lost(state, event)
     consumer_due(consumer, now_ns), producer_due(producer, now_ns)     now and then, and when they end
-    due(now_ns)                                                        now and then
+    due(now_ns), finished()                                            now and then; at the end of all
 
 Rules call `found` as soon as they are sure.
 """
@@ -29,20 +29,22 @@ FRAME, CONNECTION, CAPTURE = "frame", "connection", "capture"
 """What a rule relies on: one frame; all bytes of its connection; all bytes of all connections."""
 
 MOMENTS: Final = {
-    "sent_again": "a SEND with the sequence id of an earlier one: (state, frame, producer, sent, before)",
+    "oversized": "a frame over the limit, which may be cut: (state, frame, seen)",
+    "sent_again": "a SEND with the sequence id of an earlier one: (state, frame, producer, sent)",
     "corrupt": "the checksum of a SEND or MESSAGE is wrong: (state, frame, seen)",
-    "undecodable": "metadata with a valid checksum does not parse: (state, frame, seen)",
+    "undecodable": "the metadata of a SEND or MESSAGE does not parse: (state, frame, seen)",
     "compressed": "a SEND or MESSAGE with compression: (state, frame, seen)",
     "chunk": "a SEND or MESSAGE with a chunk: (state, frame, seen)",
     "receipt_out_of_order": "a receipt that may not be the next one: (state, frame, producer, sequence)",
     "send_failed": "SEND_ERROR for a known SEND: (state, frame, producer, sent)",
-    "dropped": "a receipt with the id -1:-1: (state, frame, producer, sent or None)",
-    "granted": "more than twice the first permits are outstanding after FLOW: (state, frame, consumer)",
-    "pause_ends": "FLOW, MESSAGE or CLOSE after T without them: (state, frame, consumer); before it counts",
-    "epoch": "a MESSAGE to a consumer with an epoch: (state, frame, consumer)",
+    "stored_again": "a receipt for a SEND with an earlier one, or with the id -1:-1: as sent_again",
+    "granted": "twice the first permits or more are outstanding after FLOW: (state, frame, consumer)",
+    "pause_ends": "after T without MESSAGE, or without FLOW and MESSAGE, a frame that may end it (FLOW, MESSAGE, "
+    "ACK, CLOSE_CONSUMER): (state, frame, consumer), before the frame counts",
+    "epoch": "a MESSAGE to a consumer with an epoch: (state, frame, consumer), after it counts",
     "delayed": "a MESSAGE with deliver_at_time: (state, frame, consumer)",
     "came_again": "a MESSAGE that was asked for again: (state, frame, consumer, entry, returned)",
-    "discarded": "an ACK with validation_error: (state, frame, consumer)",
+    "discarded": "an ACK with validation_error: (state, frame, consumer), before it counts",
 }
 """Name of a method -> when it is called, and its arguments."""
 
@@ -109,6 +111,9 @@ class Rule:
 
     def due(self, now_ns: int) -> None:
         """Time has passed."""
+
+    def finished(self) -> None:
+        """Nothing more will come."""
 
     def found(
         self,

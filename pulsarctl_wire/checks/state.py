@@ -17,27 +17,43 @@ from pulsarctl_wire.checks.finding import Sighting
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.exchanges import ProducerLedger
 from pulsarctl_wire.wire.exchanges import Sent as Pending
-from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import (
+    FRAME_PADDING,
+    MAX_FRAME_SIZE,
+    MAX_MESSAGE_SIZE,
+    Connection,
+    Event,
+    Frame,
+    Gap,
+    Malformed,
+)
 from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.ledgers import ConsumerLedger, Delivered, LedgerState, entry_of
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe, CompressionType
-from pulsarctl_wire.wire.state import Asked
+from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Asked
 from pulsarctl_wire.wire.stream import FrameStream
 
 _SEND_TYPE: Final = NUMBERS["SEND"]
 _NO_COMPRESSION: Final = CompressionType.NONE
+MOST_PERMITS: Final = 2**31 - 1
+"""The most permits that a broker can count for a consumer."""
+
 _MOST_RETURNED: Final = 4_096  # entries of a consumer whose redeliveries are counted
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Returned:
-    """An entry that a consumer asked for again: how often it came since, and how."""
+    """An entry that a consumer asked for again.
 
-    __slots__ = ("asked", "count", "first", "last")
+    `first` is the MESSAGE before the first REDELIVER_UNACKNOWLEDGED_MESSAGES, `asked`; `asked_again` is the
+    last one. It came `count` times since.
+    """
+
+    __slots__ = ("asked", "asked_again", "count", "first")
 
     def __init__(self, asked: Sighting, first: Sighting) -> None:
-        self.asked = asked  # REDELIVER_UNACKNOWLEDGED_MESSAGES
-        self.first = self.last = first  # MESSAGE
+        self.asked = self.asked_again = asked
+        self.first = first
         self.count = 0
 
 
@@ -69,12 +85,12 @@ class Consumer(ConsumerLedger):
         self.last_ack: Sighting | None = None
         self.highest: Entry = NOWHERE
         self.returned: dict[Entry, Returned] = {}
-        self.partly: dict[Entry, Sighting] = {}  # entries acknowledged in part, with the last such ACK
+        self.partly: dict[Entry, tuple[Sighting, Sighting]] = {}
+        """Entries that are acknowledged in part, with the first and the last such ACK."""
 
     def hold(self, left: int, frame: Frame) -> Delivered:
         """A delivered entry with its MESSAGE. Overrides the parent's method."""
-        metadata = frame.metadata
-        return Held(left, self.state.seen, is_chunk=metadata is not None and metadata.num_chunks_from_msg > 1)
+        return Held(left, self.state.seen, frame)
 
     @property
     def is_open(self) -> bool:
@@ -91,28 +107,52 @@ class Consumer(ConsumerLedger):
 class Held(Delivered):
     """An unacknowledged entry, with the MESSAGE that delivered it."""
 
-    __slots__ = ("is_chunk", "seen")
+    __slots__ = ("intact", "is_chunk", "reported", "seen")
 
-    def __init__(self, left: int, seen: Sighting, *, is_chunk: bool) -> None:
+    def __init__(self, left: int, seen: Sighting, frame: Frame) -> None:
         super().__init__(left, seen.number, seen.time_ns)
         self.seen = seen
-        self.is_chunk = is_chunk
+        self.is_chunk = frame.metadata is not None and frame.metadata.num_chunks_from_msg > 1
+        self.intact = frame.checksum != "invalid"
+        self.reported = False
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Producer(ProducerLedger):
     """An open producer: its ledger, and its name's SENDs over all connections."""
 
-    __slots__ = ("access", "answered", "opened", "publisher", "request", "state")
+    __slots__ = (
+        *(
+            "access",
+            "answered",
+            "epoch",
+            "last_sent",
+            "last_sequence",
+            "opened",
+            "producer_id",
+            "publisher",
+            "request",
+        ),
+        "state",
+    )
 
-    def __init__(self, state: "CheckState", topic: str | None) -> None:
+    def __init__(self, state: "CheckState", producer_id: int, topic: str | None) -> None:
         super().__init__(topic)
         self.state = state
+        self.producer_id = producer_id
+        self.epoch = 0  # of PRODUCER
+        self.last_sequence = -1  # of PRODUCER_SUCCESS
         self.publisher: Publisher | None = None
         self.answered = 0  # receipts
         self.access = 0  # ProducerAccessMode
         self.request: Sighting | None = None  # PRODUCER
+        self.last_sent: Sent | None = None
         self.opened: Sighting | None = None  # PRODUCER_SUCCESS
+
+    def sent(self, sequence: int, pending: Pending) -> Sent | None:
+        """The SEND that waits for its answer with this sequence id, if it is remembered."""
+        found = self.publisher.sent.get((sequence, pending[7])) if self.publisher is not None else None
+        return found if found is not None and found.number == pending[2] else None
 
 
 class Watcher(Protocol):
@@ -132,6 +172,9 @@ class Watcher(Protocol):
 
     def moment(self, name: str, state: "CheckState", frame: Frame, *what: Any) -> None:
         """Something unusual has happened: call the rules with a method of that name."""
+
+    def due(self, who: Consumer | Producer, now_ns: int) -> None:
+        """Look at a consumer or producer that is closed now."""
 
     def lost(self, state: "CheckState", event: Malformed | Gap) -> None:
         """Bytes were missed, or are no frame."""
@@ -186,7 +229,7 @@ class CheckState(LedgerState):
             if not isinstance(event, Frame):
                 self._lose()
                 if counts[0] or counts[1]:
-                    self._not_whole()
+                    self.whole = self.facts.whole = False
                 doctor.lost(self, event)
                 continue
             frame = event
@@ -198,8 +241,7 @@ class CheckState(LedgerState):
                 self.first_ns = time_ns
             number = self._knowledge.frames + 1
             if frame.partial:
-                ordinal = counts[place]
-                self._not_whole()
+                self.whole = False
             else:
                 counts[place] = ordinal + 1
             if kind == _SEND_TYPE:
@@ -211,6 +253,8 @@ class CheckState(LedgerState):
             self._follow(frame)
             if kind in types:
                 doctor.frame(self, frame, seen)
+            if len(frame.raw) > self.limit or (frame.partial and frame.size > self.limit):
+                doctor.moment("oversized", self, frame, seen)
             last[place] = seen
 
     def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
@@ -222,8 +266,11 @@ class CheckState(LedgerState):
         self.answered, self.request = asked, self._requests.pop(asked.number, None)
         super()._answered(frame, asked)
 
-    def _not_whole(self) -> None:
-        self.whole = self.facts.whole = False
+    def apply_limit(self, frame: Frame) -> None:
+        """Apply the limit that CONNECTED announces. Overrides the parent's method."""
+        super().apply_limit(frame)
+        announced = frame.base.connected.max_message_size if frame.base is not None else 0
+        self.limit = (announced if announced > 0 else MAX_MESSAGE_SIZE) + FRAME_PADDING
 
     def consumer(self, consumer_id: int) -> Consumer | None:
         """The open consumer with this id, if its SUBSCRIBE was seen."""
@@ -240,27 +287,29 @@ class CheckState(LedgerState):
     def _ledger(self, producer: int) -> ProducerLedger:
         before = self.producers.get(producer)
         ledger = super()._ledger(producer)
-        made = Producer(self, ledger.topic)
+        made = Producer(self, producer, ledger.topic)
         if isinstance(before, Producer):
-            made.access, made.request = before.access, before.request
+            made.access, made.epoch, made.request = before.access, before.epoch, before.request
         self.producers[producer] = made
         return made
 
     def _open(self, frame: Frame, body: Any) -> None:
         super()._open(frame, body)
-        if frame.type == _PRODUCER:
+        if frame.type == PRODUCER:
             ledger = self.producers.get(body.producer_id)
             if isinstance(ledger, Producer):
-                ledger.access, ledger.request = body.producer_access_mode, self.seen
+                ledger.access, ledger.epoch = body.producer_access_mode, body.epoch
+                ledger.request = self.seen
                 ledger.publisher = None
                 ledger.answered = 0
 
-    def _opened(self, producer: int, name: str) -> None:
-        super()._opened(producer, name)
-        ledger = self.producers.get(producer)
-        if isinstance(ledger, Producer):
+    def _complete(self, key: tuple[str, int], frame: Frame, body: Any, asked: Asked, last: bool) -> None:
+        super()._complete(key, frame, body, asked, last)
+        ledger = self.producers.get(asked.owner[1]) if asked.owner is not None else None
+        if frame.type == PRODUCER_SUCCESS and isinstance(ledger, Producer):
             ledger.opened = self.seen
             ledger.publisher = None
+            ledger.last_sequence = body.last_sequence_id
 
     def _send(self, frame: Frame) -> None:
         super()._send(frame)
@@ -274,17 +323,11 @@ class CheckState(LedgerState):
             body.sequence_id,
             body.highest_sequence_id,
         )
-        raw = frame.raw
-        checksum = frame.checksum
         if frame.partial:
             return
-        at = 8 + frame.command_size
-        if checksum == "valid":
-            sent.digest = int.from_bytes(raw[at + 2 : at + 6], "big")
-        else:
-            sent.corrupt = checksum == "invalid"
-            sent.digest = crc32c(raw[at + 6 :] if sent.corrupt else raw[at:])
-        sent.size = len(raw) - at
+        payload = frame.payload
+        sent.digest, sent.size = crc32c(payload), len(payload)
+        sent.corrupt = frame.checksum == "invalid"
         if metadata is not None:
             sent.publish_time, sent.chunk = metadata.publish_time, metadata.chunk_id
             sent.encrypted = len(metadata.encryption_keys) > 0
@@ -295,10 +338,10 @@ class CheckState(LedgerState):
             if publisher is None:
                 name = ledger.name or frame.producer or ""
                 publisher = ledger.publisher = self.facts.publisher(ledger.topic, name)
-            sent.name = publisher.name
-            before = self.facts.remember(publisher, sent)
-            if before is not None:
-                self.doctor.moment("sent_again", self, frame, ledger, sent, before)
+            self.facts.remember(publisher, sent)
+            ledger.last_sent = sent
+            if sent.before is not None:
+                self.doctor.moment("sent_again", self, frame, ledger, sent)
         if sent.corrupt:
             self.doctor.moment("corrupt", self, frame, sent)
         elif metadata is None:
@@ -321,11 +364,7 @@ class CheckState(LedgerState):
         pending = super()._answer_send(frame, ledger, sequence)
         if not isinstance(ledger, Producer):
             return pending
-        sent = None
-        if pending is not None and ledger.publisher is not None:
-            sent = ledger.publisher.sent.get((sequence, pending[7]))
-            if sent is not None and sent.number != pending[2]:
-                sent = None
+        sent = ledger.sent(sequence, pending) if pending is not None else None
         if frame.type == _SEND_RECEIPT:
             self._stored(frame, ledger, sent)
         elif sent is not None:
@@ -341,8 +380,8 @@ class CheckState(LedgerState):
             sent.answer, sent.stored = self.seen, stored
             if sent.plain and stored != NOWHERE and ledger.topic is not None:
                 self.facts.topic(ledger.topic).stored.append((stored, self.seen))
-        if stored == NOWHERE:
-            self.doctor.moment("dropped", self, frame, ledger, sent)
+        if sent is not None and (sent.before is not None or stored == NOWHERE):
+            self.doctor.moment("stored_again", self, frame, ledger, sent)
 
     def _report(self, frame: Frame, number: int, kind: int) -> None:
         """Exchanges are not reported as values: nobody asks for them. Overrides the parent's method."""
@@ -367,13 +406,15 @@ class CheckState(LedgerState):
             consumer.first_grant = consumer.permits
         consumer.last_flow = self.seen
         consumer.flows += 1
-        if consumer.permits > 2 * consumer.first_grant:
+        if consumer.permits >= 2 * consumer.first_grant or consumer.permits > MOST_PERMITS:
             self.doctor.moment("granted", self, frame, consumer)
 
     def _move(self, frame: Frame, consumer: Consumer) -> None:
         """A FLOW or MESSAGE of a consumer comes, and may end a pause."""
-        time_ns = self.seen.time_ns
-        if time_ns - consumer.moved_ns >= self.doctor.quiet_ns:
+        time_ns, quiet_ns, last = self.seen.time_ns, self.doctor.quiet_ns, consumer.last_message
+        if time_ns - consumer.moved_ns >= quiet_ns or (
+            frame.type == _MESSAGE and last is not None and time_ns - last.time_ns >= quiet_ns
+        ):
             self.doctor.moment("pause_ends", self, frame, consumer)
         consumer.moved_ns = time_ns
 
@@ -415,7 +456,6 @@ class CheckState(LedgerState):
         returned = consumer.returned.get(entry)
         if returned is not None:
             returned.count += 1
-            returned.last = self.seen
             self.doctor.moment("came_again", self, frame, consumer, entry, returned)
 
     def _ack(self, frame: Frame) -> None:
@@ -424,6 +464,9 @@ class CheckState(LedgerState):
         if consumer is not None:
             if body.HasField("validation_error"):
                 self.doctor.moment("discarded", self, frame, consumer)
+            last = consumer.last_message
+            if last is not None and self.seen.time_ns - last.time_ns >= self.doctor.quiet_ns:
+                self.doctor.moment("pause_ends", self, frame, consumer)
             self._note_ack(consumer, body)
         super()._ack(frame)
 
@@ -435,15 +478,18 @@ class CheckState(LedgerState):
             highest = max(highest, entry)
             if each.ack_set:
                 if body.ack_type == CommandAck.Individual:
-                    consumer.partly[entry] = self.seen
+                    first = consumer.partly.get(entry, (self.seen, self.seen))[0]
+                    consumer.partly[entry] = first, self.seen
                     bound(consumer.partly, _MOST_RETURNED)
                 continue
             if consumer.returned:
                 consumer.returned.pop(entry, None)
+            if consumer.partly:
+                consumer.partly.pop(entry, None)
             if entry not in consumer.entries:
                 for other in consumer.shared.open_consumers():
                     other.acknowledge(entry, ())
-        consumer.shared.raise_to(highest, self.seen.time_ns)
+        consumer.shared.raise_to(highest, self.seen)
 
     def _acknowledged(self, frame: Frame, consumer: ConsumerLedger, entry: Entry, words: Any) -> None:
         if consumer.acknowledge(entry, words) is not None and isinstance(consumer, Consumer):
@@ -454,8 +500,10 @@ class CheckState(LedgerState):
         consumer = self.consumer(body.consumer_id)
         if consumer is not None:
             for entry in [entry_of(each) for each in body.message_ids] or list(consumer.entries):
-                held = consumer.entries.get(entry)
-                if isinstance(held, Held) and entry not in consumer.returned:
+                held, returned = consumer.entries.get(entry), consumer.returned.get(entry)
+                if returned is not None:
+                    returned.asked_again = self.seen
+                elif isinstance(held, Held):
                     consumer.returned[entry] = Returned(self.seen, held.seen)
             bound(consumer.returned, _MOST_RETURNED)
         super()._redeliver(frame)
@@ -465,8 +513,15 @@ class CheckState(LedgerState):
     def _close(self, frame: Frame) -> None:
         consumer = self.consumer(frame.base.close_consumer.consumer_id)  # type: ignore[union-attr]
         if consumer is not None:
-            self._move(frame, consumer)
+            self.doctor.due(consumer, self.seen.time_ns)
         super()._close(frame)
+
+    def _request(self, frame: Frame) -> None:
+        if frame.type == _CLOSE_PRODUCER:
+            producer = self.producer(frame.base.close_producer.producer_id)  # type: ignore[union-attr]
+            if producer is not None and producer.is_open:
+                self.doctor.due(producer, self.seen.time_ns)
+        super()._request(frame)
 
     def end(self) -> None:
         """The connection has ended: what was open stays in `left_consumers` and `left_producers`."""
@@ -482,6 +537,7 @@ def _signed(identity: int) -> int:
     return identity - 2**64 if identity >= 2**63 else identity
 
 
-_PRODUCER: Final = NUMBERS["PRODUCER"]
 _SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
 _SEND_RECEIPT: Final = NUMBERS["SEND_RECEIPT"]
+_CLOSE_PRODUCER: Final = NUMBERS["CLOSE_PRODUCER"]
+_MESSAGE: Final = NUMBERS["MESSAGE"]

@@ -148,6 +148,15 @@ class ProducerLedger:
         for sequence, chunks in self.chunks.items():
             yield from ((sequence, each) for each in chunks.waiting)
 
+    def oldest(self) -> tuple[int, Sent] | None:
+        """The pending send that was sent first, with its sequence id; None if there is none."""
+        heads = list(islice(self.pending.items(), 1))
+        firsts = [(sequence, sent[0] if isinstance(sent, deque) else sent) for sequence, sent in heads]
+        firsts += [
+            (sequence, chunks.waiting[0]) for sequence, chunks in self.chunks.items() if chunks.waiting
+        ]
+        return min(firsts, key=lambda each: each[1][2], default=None)
+
     def certainly_pending(self) -> tuple[int, int | None]:
         """How many sends are certainly pending, and when the oldest was sent (ns; None: none, or unknown)."""
         if self.is_closed or not self.waiting:

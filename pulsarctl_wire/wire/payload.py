@@ -280,6 +280,23 @@ def decompress(codec: int, data: bytes, size: int) -> bytes:
     return output
 
 
+def decompressed_size(codec: int, data: bytes) -> int | None:
+    """Bytes of `data` once decompressed, found without its uncompressed_size; None if the codec cannot read it.
+
+    It is at most `MAX_PAYLOAD`, and one more stands for all above. Raises MemoryError.
+    """
+    try:
+        if codec == CompressionType.SNAPPY:
+            size = read_varint(data, 0, min(len(data), 5))[0]
+            return len(_snappy(data, size)) if size <= MAX_PAYLOAD else None
+        most = min(MAX_PAYLOAD, 255 * len(data)) if codec == CompressionType.LZ4 else MAX_PAYLOAD
+        return len(_CODECS[codec](data, most))
+    except MemoryError:
+        raise
+    except Exception:
+        return None
+
+
 def _lz4(data: bytes, size: int) -> bytes:
     import lz4.block
 

@@ -1,6 +1,5 @@
 """Runs the doctor on captures, and compares what it finds with what it must find."""
 
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ def examine(*paths: Path, thresholds: Thresholds = SHORT) -> Doctor:
         for _ in decoder.read(open_source(str(path))):
             pass
     doctor.end(decoder.last_ns)
-    for _ in chain(decoder.finish()):
+    for _ in decoder.finish():
         pass
+    doctor.finish()
     return doctor
 
 
