@@ -6,16 +6,20 @@ All tables are bounded: they drop their older half.
 from collections import deque
 from typing import Any, Final
 
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.checks.finding import Sighting
-from pulsarctl_wire.wire.frame import Connection
+from pulsarctl_wire.wire.frame import Connection, locate
 from pulsarctl_wire.wire.knowledge import bound
+from pulsarctl_wire.wire.ledgers import entry_of
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
 MOST_NAMES: Final = 16_384
 """The most topics, subscriptions and producer names that are remembered."""
 
-MOST_SENT: Final = 65_536
+MOST_SENT: Final = 32_768
 """The most SENDs that are remembered for all producer names together."""
 
 _RECEIPTS: Final = 256  # remembered of each topic
@@ -44,33 +48,73 @@ def host_of(address: str) -> str:
 class Sent(Sighting):
     """A SEND, with what makes two SENDs the same message, and its answer.
 
-    `stored` is the id in its receipt, (-1, -1) if the broker dropped it as a duplicate, None without a
-    receipt. `answer` is that SEND_RECEIPT or SEND_ERROR. `digest` is the CRC32-C of the payload
-    and `size` its length in bytes. `before` is the SEND before it with the same sequence id and chunk,
-    `above` the highest sequence id that this producer name had sent before. `plain`: any consumer should get
-    it at once (it is no marker, not delayed, not in a transaction).
+    producer    producer id
+    sequence, highest, publish_time, chunk     as in the command and its metadata
+    head        its bytes from COMMAND_SIZE up to the payload, and `size` bytes of payload follow
+    digest      CRC32-C of the payload; -1 if a valid checksum covers it
+    answer      SEND_RECEIPT or SEND_ERROR; `receipt` is the former's command
+    before      the SEND before it with the same sequence id and chunk; `repeats`: with the same payload
+    above       the highest sequence id that this producer name had sent before
+
+    Most is never asked for, so it is parsed when it is.
     """
 
     __slots__ = (
-        *("above", "answer", "before", "chunk", "corrupt", "digest", "encrypted", "failed", "highest"),
-        *("plain", "producer", "publish_time", "sequence", "size", "stored"),
+        *("above", "answer", "before", "chunk", "corrupt", "digest", "failed", "head", "highest", "producer"),
+        *("publish_time", "receipt", "repeats", "sequence", "size"),
     )
 
     def __init__(
         self, connection: Connection, number: int, ordinal: int, type: int, time_ns: int, packet: int
     ) -> None:
         super().__init__(connection, True, number, ordinal, type, time_ns, packet)
-        self.sequence = self.highest = self.publish_time = self.chunk = self.digest = self.size = 0
-        self.producer = 0  # producer id
-        self.above = -1
+        self.sequence = self.highest = self.publish_time = self.chunk = self.size = self.producer = 0
+        self.above = self.digest = -1
+        self.head = b""
+        self.corrupt = self.failed = self.repeats = False
         self.before: Sent | None = None
-        self.plain = self.corrupt = self.encrypted = self.failed = False
         self.answer: Sighting | None = None
-        self.stored: Entry | None = None
+        self.receipt: BaseCommand | None = None
 
-    def is_same(self, other: "Sent") -> bool:
-        """Whether both have the same payload, byte by byte."""
-        return self.digest == other.digest and self.size == other.size
+    @property
+    def stored(self) -> Entry | None:
+        """The id in its receipt, `NOWHERE` if the broker dropped it as a duplicate; None: no receipt."""
+        if self.receipt is None:
+            return None
+        ledger, entry = entry_of(self.receipt.send_receipt.message_id)
+        return NOWHERE if ledger >> 63 else (ledger, entry)
+
+    @property
+    def metadata(self) -> MessageMetadata | None:
+        """Its metadata; None if that does not parse."""
+        parts = locate(self.head, 4 + int.from_bytes(self.head[:4], "big"))
+        try:
+            return MessageMetadata.FromString(self.head[slice(*parts.metadata)])
+        except DecodeError:
+            return None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether any consumer should get it at once: no marker, not delayed, in no transaction."""
+        metadata = self.metadata
+        if metadata is None or metadata.deliver_at_time:
+            return False
+        return not (metadata.HasField("marker_type") or metadata.HasField("txnid_most_bits"))
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the payload is encrypted, which gives other bytes each time."""
+        metadata = self.metadata
+        return metadata is not None and len(metadata.encryption_keys) > 0
+
+    def has_payload(self, payload: bytes) -> bool:
+        """Whether it had this payload, as its checksum shows."""
+        if self.size != len(payload):
+            return False
+        if self.digest >= 0:
+            return crc32c(payload) == self.digest
+        parts = locate(self.head, 4 + int.from_bytes(self.head[:4], "big"))
+        return crc32c(payload, crc32c(self.head[parts.metadata[0] - 4 :])) == parts.stored
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -91,7 +135,7 @@ class Publisher:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Topic:
-    """A topic: the entries stored last that any consumer should get, with their receipts; its partitions.
+    """A topic: the SENDs that were stored last, its partitions, who fences producers.
 
     `metadata` is the PARTITIONED_METADATA_RESPONSE that says that it has partitions. `fenced_by` is the last
     PRODUCER with ExclusiveWithFencing, with its topic_epoch in `epoch`.
@@ -101,18 +145,20 @@ class Topic:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.stored: deque[tuple[Entry, Sighting]] = deque(maxlen=_RECEIPTS)
+        self.stored: deque[Sent] = deque(maxlen=_RECEIPTS)
         self.metadata: Sighting | None = None
         self.fenced_by: Sighting | None = None
         self.epoch = 0
 
-    def stored_after(self, entry: Entry) -> Sighting | None:
-        """The receipt of the first remembered entry after this one; None if there is none."""
+    def stored_after(self, entry: Entry) -> Sent | None:
+        """The first remembered SEND that was stored after this entry, and that any consumer should get."""
         found = None
-        for stored, receipt in reversed(self.stored):
-            if stored <= entry:
+        for sent in reversed(self.stored):
+            stored = sent.stored
+            if stored is None or stored <= entry:
                 break
-            found = receipt
+            if sent.is_plain:
+                found = sent
         return found
 
 
@@ -202,9 +248,10 @@ class Facts:
         """Remember a SEND."""
         key = sent.sequence, sent.chunk
         before = sent.before = publisher.sent.get(key)
-        sent.above = publisher.highest
+        sent.above = highest = publisher.highest
         publisher.sent[key] = sent
-        publisher.highest = max(publisher.highest, sent.sequence, sent.highest)
+        if sent.sequence > highest or sent.highest > highest:
+            publisher.highest = max(sent.sequence, sent.highest)
         if before is not None:
             before.before = None  # no chain
             return

@@ -19,8 +19,12 @@ def waiting_since(consumer: Consumer, until_ns: int) -> Sighting | None:
     """The receipt of a message that waits since `until_ns` or longer, and was given to no consumer of the
     subscription; None if there is none. Without it a silent consumer has nothing to do.
     """
-    receipt = consumer.shared.topic.stored_after(consumer.shared.delivered)
-    return receipt if receipt is not None and receipt.time_ns <= until_ns else None
+    sent = consumer.shared.topic.stored_after(consumer.shared.delivered)
+    return (
+        sent.answer
+        if sent is not None and sent.answer is not None and sent.answer.time_ns <= until_ns
+        else None
+    )
 
 
 class _Stalled(Rule):

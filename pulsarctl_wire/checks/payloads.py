@@ -124,7 +124,7 @@ class SendCorruptAtSource(Rule):
     def sent_again(self, state: CheckState, frame: Frame, producer: Producer, sent: Sent) -> None:
         """The same bytes with the same wrong checksum."""
         before = sent.before
-        if before is not None and sent.corrupt and before.corrupt and sent.is_same(before):
+        if before is not None and frame.checksum == "invalid" and before.corrupt and sent.head == before.head:
             rows: list[tuple[Sighting, str]] = [(before, "the CRC is wrong"), (sent, "the same bytes again")]
             rows += [(each.answer, "refused") for each in (before, sent) if each.answer is not None]
             self.found(state, about_sent(producer, sent), rows)
@@ -146,7 +146,7 @@ class SendCorruptInTransit(Rule):
     def sent_again(self, state: CheckState, frame: Frame, producer: Producer, sent: Sent) -> None:
         """The same message with the right checksum."""
         before = sent.before
-        if before is not None and before.corrupt and not sent.corrupt and before.size == sent.size:
+        if before is not None and before.corrupt and frame.checksum != "invalid" and before.size == sent.size:
             rows: list[tuple[Sighting, str]] = [(before, "the CRC is wrong")]
             if before.answer is not None:
                 rows.append((before.answer, "refused"))
@@ -183,7 +183,7 @@ class SendCorrupt(Rule):
 
     def corrupt(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """A wrong checksum."""
-        if isinstance(seen, Sent) and not (seen.before is not None and seen.is_same(seen.before)):
+        if isinstance(seen, Sent) and not (seen.before is not None and seen.head == seen.before.head):
             producer = state.producer(seen.producer)
             if producer is not None:
                 self._waiting[producer.topic, seen.sequence, seen.chunk] = state, producer, seen

@@ -112,10 +112,10 @@ class DroppedAsDuplicate(Rule):
             (state.seen, "receipt -1:-1: not stored"),
         ]
         certainty = CERTAIN
-        if before is not None and (before.failed or not sent.is_same(before)):
+        if before is not None and (before.failed or not sent.repeats):
             what = "was refused" if before.failed else "first message with this sequence id"
             rows.insert(0, (before, what))
-            if not before.failed and (sent.encrypted or before.encrypted):
+            if not before.failed and (sent.is_encrypted or before.is_encrypted):
                 certainty = SUSPECTED  # each encryption gives other bytes
         elif sent.highest > sent.above >= 0 and before is None:
             pass  # a batch that is new in part
@@ -148,7 +148,7 @@ class StoredTwice(Rule):
             return
         if NOWHERE in (before.stored, stored) or before.stored == stored:
             return
-        if not sent.is_same(before) or sent.publish_time != before.publish_time or sent.corrupt:
+        if not sent.repeats or sent.publish_time != before.publish_time or sent.corrupt:
             return
         rows: list[tuple[Sighting, str]] = [
             (before, "sent"),

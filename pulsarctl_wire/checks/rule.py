@@ -39,8 +39,8 @@ MOMENTS: Final = {
     "send_failed": "SEND_ERROR for a known SEND: (state, frame, producer, sent)",
     "stored_again": "a receipt for a SEND with an earlier one, or with the id -1:-1: as sent_again",
     "granted": "twice the first permits or more are outstanding after FLOW: (state, frame, consumer)",
-    "pause_ends": "after T without MESSAGE, or without FLOW and MESSAGE, a frame that may end it (FLOW, MESSAGE, "
-    "ACK, CLOSE_CONSUMER): (state, frame, consumer), before the frame counts",
+    "pause_ends": "after T without MESSAGE, or without FLOW and MESSAGE, a frame that may end that "
+    "(FLOW, MESSAGE, ACK): (state, frame, consumer), before the frame counts",
     "epoch": "a MESSAGE to a consumer with an epoch: (state, frame, consumer), after it counts",
     "delayed": "a MESSAGE with deliver_at_time: (state, frame, consumer)",
     "came_again": "a MESSAGE that was asked for again: (state, frame, consumer, entry, returned)",

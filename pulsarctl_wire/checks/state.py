@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from crc32c import crc32c
 from mypy_extensions import mypyc_attr
 
-from pulsarctl_wire.checks.facts import NOWHERE, Entry, Facts, Publisher, Sent, Subscription
+from pulsarctl_wire.checks.facts import NOWHERE, Entry, Facts, Publisher, Sent, Subscription, Topic
 from pulsarctl_wire.checks.finding import Sighting
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.exchanges import ProducerLedger
@@ -29,12 +29,11 @@ from pulsarctl_wire.wire.frame import (
 )
 from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.ledgers import ConsumerLedger, Delivered, LedgerState, entry_of
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe, CompressionType
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe
 from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Asked
 from pulsarctl_wire.wire.stream import FrameStream
 
 _SEND_TYPE: Final = NUMBERS["SEND"]
-_NO_COMPRESSION: Final = CompressionType.NONE
 MOST_PERMITS: Final = 2**31 - 1
 """The most permits that a broker can count for a consumer."""
 
@@ -88,6 +87,20 @@ class Consumer(ConsumerLedger):
         self.partly: dict[Entry, tuple[Sighting, Sighting]] = {}
         """Entries that are acknowledged in part, with the first and the last such ACK."""
 
+    def deliver(self, entry: Entry, cost: int, frame: Frame) -> None:
+        """An entry was delivered. Overrides the parent's method."""
+        state = self.state
+        seen = state.seen
+        state.move(frame, self)
+        super().deliver(entry, cost, frame)
+        state.delivered(frame, self, entry)
+        self.last_message = seen
+        self.deliveries += 1
+        if entry > self.highest:
+            self.highest = entry
+            if entry > self.shared.delivered:
+                self.shared.delivered = entry
+
     def hold(self, left: int, frame: Frame) -> Delivered:
         """A delivered entry with its MESSAGE. Overrides the parent's method."""
         return Held(left, self.state.seen, frame)
@@ -126,6 +139,7 @@ class Producer(ProducerLedger):
             "access",
             "answered",
             "epoch",
+            "facts",
             "last_sent",
             "last_sequence",
             "opened",
@@ -143,11 +157,38 @@ class Producer(ProducerLedger):
         self.epoch = 0  # of PRODUCER
         self.last_sequence = -1  # of PRODUCER_SUCCESS
         self.publisher: Publisher | None = None
+        self.facts: Topic | None = None
         self.answered = 0  # receipts
         self.access = 0  # ProducerAccessMode
         self.request: Sighting | None = None  # PRODUCER
         self.last_sent: Sent | None = None
         self.opened: Sighting | None = None  # PRODUCER_SUCCESS
+
+    def add(self, sequence: int, sent: Pending) -> None:
+        """Add a SEND, and remember it. Overrides the parent's method."""
+        super().add(sequence, sent)
+        self._remember(sequence, sent)
+
+    def add_chunk(self, sequence: int, sent: Pending, count: int, *, lossy: bool) -> None:
+        """Add the SEND of a chunk, and remember it. Overrides the parent's method."""
+        super().add_chunk(sequence, sent, count, lossy=lossy)
+        self._remember(sequence, sent)
+
+    def _remember(self, sequence: int, pending: Pending) -> None:
+        sent = self.state.seen
+        if not isinstance(sent, Sent):
+            return
+        sent.producer, sent.sequence = self.producer_id, sequence
+        sent.highest, sent.publish_time, sent.chunk = pending[4], pending[6], pending[7]
+        publisher = self.publisher
+        if publisher is None:
+            if self.topic is None:
+                return
+            facts = self.state.facts
+            publisher = self.publisher = facts.publisher(self.topic, self.name or pending[5])
+            self.facts = facts.topic(self.topic)
+        self.state.facts.remember(publisher, sent)
+        self.last_sent = sent
 
     def sent(self, sequence: int, pending: Pending) -> Sent | None:
         """The SEND that waits for its answer with this sequence id, if it is remembered."""
@@ -314,74 +355,50 @@ class CheckState(LedgerState):
     def _send(self, frame: Frame) -> None:
         super()._send(frame)
         sent, metadata = self.seen, frame.metadata
-        body = frame.base.send  # type: ignore[union-attr]
-        ledger = self.producers.get(body.producer_id)
-        if not isinstance(ledger, Producer) or not isinstance(sent, Sent):
+        if not isinstance(sent, Sent) or frame.partial:
             return
-        sent.producer, sent.sequence, sent.highest = (
-            body.producer_id,
-            body.sequence_id,
-            body.highest_sequence_id,
-        )
-        if frame.partial:
-            return
-        payload = frame.payload
-        sent.digest, sent.size = crc32c(payload), len(payload)
-        sent.corrupt = frame.checksum == "invalid"
-        if metadata is not None:
-            sent.publish_time, sent.chunk = metadata.publish_time, metadata.chunk_id
-            sent.encrypted = len(metadata.encryption_keys) > 0
-            held_back = metadata.deliver_at_time or metadata.HasField("txnid_most_bits")
-            sent.plain = not held_back and not metadata.HasField("marker_type")
-        if ledger.topic is not None:
-            publisher = ledger.publisher
-            if publisher is None:
-                name = ledger.name or frame.producer or ""
-                publisher = ledger.publisher = self.facts.publisher(ledger.topic, name)
-            self.facts.remember(publisher, sent)
-            ledger.last_sent = sent
-            if sent.before is not None:
-                self.doctor.moment("sent_again", self, frame, ledger, sent)
-        if sent.corrupt:
+        sent.size = len(frame.raw) - frame.payload_at
+        sent.head = frame.raw[4 : frame.payload_at]
+        if frame.checksum != "valid":
+            sent.digest = crc32c(frame.payload)
+        if sent.before is not None:
+            sent.repeats = sent.before.has_payload(frame.payload)
+            producer = self.producer(sent.producer)
+            self.doctor.moment("sent_again", self, frame, producer, sent)
+        if frame.checksum == "invalid":
+            sent.corrupt = True
             self.doctor.moment("corrupt", self, frame, sent)
         elif metadata is None:
             self.doctor.moment("undecodable", self, frame, sent)
-        elif metadata.compression != _NO_COMPRESSION:
-            self.doctor.moment("compressed", self, frame, sent)
-        if metadata is not None and metadata.num_chunks_from_msg > 1:
-            self.doctor.moment("chunk", self, frame, sent)
-
-    def _receipt(self, frame: Frame) -> None:
-        body = frame.base.send_receipt  # type: ignore[union-attr]
-        ledger = self.producers.get(body.producer_id)
-        if isinstance(ledger, Producer):
-            ledger.answered += 1
-            if next(iter(ledger.pending), -1) != body.sequence_id or ledger.chunks:
-                self.doctor.moment("receipt_out_of_order", self, frame, ledger, body.sequence_id)
-        super()._receipt(frame)
+        else:
+            if metadata.compression:
+                self.doctor.moment("compressed", self, frame, sent)
+            if metadata.num_chunks_from_msg > 1:
+                self.doctor.moment("chunk", self, frame, sent)
 
     def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Pending | None:
-        pending = super()._answer_send(frame, ledger, sequence)
         if not isinstance(ledger, Producer):
-            return pending
+            return super()._answer_send(frame, ledger, sequence)
+        is_receipt = frame.type == _SEND_RECEIPT
+        if is_receipt:
+            ledger.answered += 1
+            if next(iter(ledger.pending), -1) != sequence or ledger.chunks:
+                self.doctor.moment("receipt_out_of_order", self, frame, ledger, sequence)
+        pending = super()._answer_send(frame, ledger, sequence)
         sent = ledger.sent(sequence, pending) if pending is not None else None
-        if frame.type == _SEND_RECEIPT:
-            self._stored(frame, ledger, sent)
-        elif sent is not None:
-            sent.answer, sent.failed = self.seen, True
+        if sent is None:
+            return pending
+        sent.answer = self.seen
+        if is_receipt:
+            sent.receipt = frame.base
+            if ledger.facts is not None:
+                ledger.facts.stored.append(sent)
+            if sent.before is not None or _MINUS_ONE in frame.raw:
+                self.doctor.moment("stored_again", self, frame, ledger, sent)
+        else:
+            sent.failed = True
             self.doctor.moment("send_failed", self, frame, ledger, sent)
         return pending
-
-    def _stored(self, frame: Frame, ledger: Producer, sent: Sent | None) -> None:
-        """A receipt has come: note it at its SEND, and at the topic."""
-        identity = frame.base.send_receipt.message_id  # type: ignore[union-attr]
-        stored = _signed(identity.ledgerId), _signed(identity.entryId)
-        if sent is not None:
-            sent.answer, sent.stored = self.seen, stored
-            if sent.plain and stored != NOWHERE and ledger.topic is not None:
-                self.facts.topic(ledger.topic).stored.append((stored, self.seen))
-        if sent is not None and (sent.before is not None or stored == NOWHERE):
-            self.doctor.moment("stored_again", self, frame, ledger, sent)
 
     def _report(self, frame: Frame, number: int, kind: int) -> None:
         """Exchanges are not reported as values: nobody asks for them. Overrides the parent's method."""
@@ -397,7 +414,7 @@ class CheckState(LedgerState):
     def _flow(self, frame: Frame) -> None:
         consumer = self.consumer(frame.base.flow.consumer_id)  # type: ignore[union-attr]
         if consumer is not None:
-            self._move(frame, consumer)
+            self.move(frame, consumer)
         super()._flow(frame)
         if consumer is None:
             return
@@ -409,7 +426,7 @@ class CheckState(LedgerState):
         if consumer.permits >= 2 * consumer.first_grant or consumer.permits > MOST_PERMITS:
             self.doctor.moment("granted", self, frame, consumer)
 
-    def _move(self, frame: Frame, consumer: Consumer) -> None:
+    def move(self, frame: Frame, consumer: Consumer) -> None:
         """A FLOW or MESSAGE of a consumer comes, and may end a pause."""
         time_ns, quiet_ns, last = self.seen.time_ns, self.doctor.quiet_ns, consumer.last_message
         if time_ns - consumer.moved_ns >= quiet_ns or (
@@ -419,10 +436,6 @@ class CheckState(LedgerState):
         consumer.moved_ns = time_ns
 
     def _message(self, frame: Frame) -> None:
-        body = frame.base.message  # type: ignore[union-attr]
-        consumer = self.consumer(body.consumer_id)
-        if consumer is not None:
-            self._move(frame, consumer)
         super()._message(frame)
         seen, doctor, metadata = self.seen, self.doctor, frame.metadata
         if frame.partial:
@@ -431,25 +444,21 @@ class CheckState(LedgerState):
             doctor.moment("corrupt", self, frame, seen)
         elif metadata is None:
             doctor.moment("undecodable", self, frame, seen)
-        elif metadata.compression != _NO_COMPRESSION:
+        elif metadata.compression:
             doctor.moment("compressed", self, frame, seen)
-        if metadata is not None and metadata.num_chunks_from_msg > 1:
-            doctor.moment("chunk", self, frame, seen)
-        if consumer is None:
-            return
-        entry = entry_of(body.message_id)
-        if body.consumer_epoch or consumer.epoch:
-            doctor.moment("epoch", self, frame, consumer)
-        if metadata is not None and metadata.deliver_at_time:
-            doctor.moment("delayed", self, frame, consumer)
+
+    def delivered(self, frame: Frame, consumer: Consumer, entry: Entry) -> None:
+        """A consumer gets an entry; it counts already."""
+        metadata = frame.metadata
+        if consumer.epoch:
+            self.doctor.moment("epoch", self, frame, consumer)
+        if metadata is not None:
+            if metadata.num_chunks_from_msg > 1:
+                self.doctor.moment("chunk", self, frame, self.seen)
+            if metadata.deliver_at_time:
+                self.doctor.moment("delayed", self, frame, consumer)
         if consumer.returned:
             self._came_again(frame, consumer, entry)
-        consumer.last_message = seen
-        consumer.deliveries += 1
-        if entry > consumer.highest:
-            consumer.highest = entry
-            if entry > consumer.shared.delivered:
-                consumer.shared.delivered = entry
 
     def _came_again(self, frame: Frame, consumer: Consumer, entry: Entry) -> None:
         """Count a delivery after a REDELIVER of the same entry."""
@@ -532,11 +541,8 @@ class CheckState(LedgerState):
         super().end()
 
 
-def _signed(identity: int) -> int:
-    """An id of unsigned 64 bits: the broker writes -1 as the highest one."""
-    return identity - 2**64 if identity >= 2**63 else identity
-
-
+_MINUS_ONE: Final = b"\xff" * 9 + b"\x01"
+"""-1 as a varint."""
 _SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
 _SEND_RECEIPT: Final = NUMBERS["SEND_RECEIPT"]
 _CLOSE_PRODUCER: Final = NUMBERS["CLOSE_PRODUCER"]

@@ -281,7 +281,7 @@ def decompress(codec: int, data: bytes, size: int) -> bytes:
 
 
 def decompressed_size(codec: int, data: bytes) -> int | None:
-    """Bytes of `data` once decompressed, found without its uncompressed_size; None if the codec cannot read it.
+    """Bytes of `data` once decompressed, without its uncompressed_size; None if the codec cannot read it.
 
     It is at most `MAX_PAYLOAD`, and one more stands for all above. Raises MemoryError.
     """
