@@ -179,7 +179,7 @@ def test_topics_that_are_shortened_alike_stay_apart() -> None:
 
 @given(st.integers(0, 2**63 - 10**9), st.integers(0, 10**17))
 def test_axes_of_time_have_a_few_labels(start: int, span: int) -> None:
-    from pulsarctl_wire.cli.data.plots import time_axis
+    from pulsarctl_wire.render.figure import time_axis
 
     axis = time_axis(start, start + span)
     assert 1 <= len(axis.labels) <= 8 or span < 6_000
@@ -199,7 +199,7 @@ def test_axes_of_latencies_have_labels_between_their_ends(low: float, factor: fl
 
 @given(st.floats(1e-3, 1e18), st.booleans())
 def test_axes_of_amounts_begin_at_nothing(most: float, whole: bool) -> None:
-    from pulsarctl_wire.cli.data.plots import amount_axis
+    from pulsarctl_wire.render.figure import amount_axis
 
     axis = amount_axis("", most, str, whole=whole)
     assert 0 in axis.labels

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.cli.data import plots
 from pulsarctl_wire.cli.data.values import shown
+from pulsarctl_wire.render import figure
 from pulsarctl_wire.render.page import document, plain
 from pulsarctl_wire.spark.reports.overview import LINES, SERIES, Overview, Rows
 
@@ -25,7 +26,7 @@ def summary_page(overview: Overview, title: str) -> str:
             for name, note, rows, columns, wide in _tables(overview)
         ),
     ]
-    return document("report", title, _span(overview.totals), "".join(sections), _STYLE)
+    return document("report", title, _span(overview.totals), "".join(sections), _STYLE + figure.STYLE)
 
 
 def table_page(rows: Rows, columns: Sequence[str], title: str) -> str:
@@ -134,34 +135,10 @@ flex-direction:column;min-width:0}
 font-variant-numeric:tabular-nums}
 .card span{font-size:12px}
 .good b{color:var(--good)}.warn b{color:var(--warn)}.bad b{color:var(--bad)}
-.plot{--left:64px;display:grid;grid-template-columns:minmax(0,1fr) auto;
-grid-template-rows:repeat(4,auto) 1fr;gap:0 18px;margin:0;min-width:0;
-font-size:12px;color:var(--soft)}
-.plot.rows{--left:190px}
-figcaption{grid-column:1/-1;color:var(--ink);font-weight:560;margin-bottom:6px}
-.plot .title{grid-column:1}
-.plot .x.title{text-align:center;padding-left:var(--left)}
-.area{grid-column:1;position:relative;height:250px;margin:8px 14px 24px var(--left)}
-.area svg{display:block;width:100%;height:100%;overflow:visible;border:solid var(--line);
-border-width:0 0 1px 1px}
-.area .y span{position:absolute;right:calc(100% + 8px);transform:translateY(-50%);white-space:nowrap}
-.area .x span{position:absolute;top:calc(100% + 4px);transform:translateX(-50%);white-space:nowrap}
-.area .y span,.area .x span{font-variant-numeric:tabular-nums}
-.plot ul{grid-column:2;grid-row:2/6;list-style:none;margin:24px 0 0;padding:0;max-width:210px;
-overflow-wrap:anywhere}
-.plot li{margin-bottom:4px;padding-left:17px;text-indent:-17px;line-height:1.35}
-.plot i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:6px;vertical-align:-1px}
-path.line,path.bar,path.grid{fill:none;vector-effect:non-scaling-stroke}
-path.line{stroke-width:2}path.bar{stroke-width:8;stroke-linecap:round}path.grid{stroke:var(--grid)}
-.hit{fill:transparent}.hit:hover{fill:color-mix(in srgb,var(--ink) 10%,transparent)}
 .cell:hover,.bar:hover{opacity:.7}
 .pair{display:grid;gap:18px 24px;grid-template-columns:repeat(auto-fit,minmax(min(100%,520px),1fr))}
 @media(max-width:640px){header,main,footer{padding-left:12px;padding-right:12px}section{padding:14px 12px}
-.scroll{margin:0 -12px;padding:0 12px}.cards{grid-template-columns:1fr 1fr}.card b{font-size:20px}
-.plot{grid-template-columns:minmax(0,1fr)}
-.plot.rows{--left:0px}.rows .area .y span{right:auto;left:4px;transform:translateY(-110%);font-size:10.5px}
-.plot ul{grid-column:1;grid-row:auto;max-width:none;margin-top:8px;display:flex;flex-wrap:wrap;gap:2px 14px}
-.area .x span:nth-child(even){display:none}}
+.scroll{margin:0 -12px;padding:0 12px}.cards{grid-template-columns:1fr 1fr}.card b{font-size:20px}}
 .scroll{overflow-x:auto;margin:0 -20px;padding:0 20px}
 table{border-collapse:collapse;width:100%;font-size:13px}
 th{text-align:left;font-weight:500;font-size:12px;color:var(--soft);border-bottom:1px solid var(--line);

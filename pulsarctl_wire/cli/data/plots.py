@@ -1,31 +1,29 @@
-"""Plots of the HTML page: static SVG and HTML, without scripts.
-
-A drawing is an SVG of 1000 x 1000 units that the browser scales to the size available; line widths do not
-scale. Labels are HTML around it, positioned in per cent, so that text keeps its size on any screen. Tooltips
-are <title> elements.
-"""
+"""The plots of the summary report."""
 
 import math
-from collections.abc import Callable, Iterable
-from datetime import datetime, timezone
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from pulsarctl_wire.cli.data.values import shown
-from pulsarctl_wire.render.page import plain
-from pulsarctl_wire.spark.reports.overview import BINS, SERIES, WIDTHS, Overview, Rows
-
-PALETTE: Final = (
-    *("#4c7ef3", "#f2994a", "#27ae84", "#c65fd8", "#e8c33a", "#3fb7d9", "#e2617f", "#8c9a3c", "#9a7bf0"),
-    *("#b5805a", "#9aa3b2"),
+from pulsarctl_wire.render.figure import (
+    PALETTE,
+    UNIT,
+    Axis,
+    Key,
+    across,
+    amount_axis,
+    down,
+    figure,
+    hits,
+    time_axis,
+    title_of,
 )
-"""Colours of series, distinct on dark and light backgrounds; the last one is for "all others"."""
+from pulsarctl_wire.spark.reports.overview import BINS, SERIES, Overview, Rows
+
 _HEAT: Final = ("#2b4a8b", "#2a7f8f", "#2a9d8f", "#8ab17d", "#e9c46a", "#e76f51")
 _ENDS: Final = {"closed": 2, "open": 0, "unanswered": 1, "error": 6, "refused": 3}
 _PERCENTILES: Final = {"p50_ns": "p50", "p90_ns": "p90", "p99_ns": "p99", "p999_ns": "p99.9", "max_ns": "max"}
-_UNIT: Final = 1000
-"""Width and height of a drawing."""
 _SECOND: Final = 1_000_000_000
-_STEPS: Final = [*WIDTHS, *(hours * 3600 * _SECOND for hours in (48, 120, 240, 720))]
 _LABELS: Final = {
     **{
         step * 10**power: f"{step * 10 ** (power % 3)} {('ns', 'µs', 'ms', 's')[power // 3]}"
@@ -38,55 +36,11 @@ _LABELS: Final = {
 """Spans in ns at which a latency axis may have a label."""
 
 
-class Axis(NamedTuple):
-    """An axis: its title, its labels by value, and the function from a value to its position, 0 to 1."""
-
-    title: str
-    labels: dict[float, str]
-    place: Callable[[float], float]
-
-
-class Key(NamedTuple):
-    """An entry of a legend."""
-
-    colour: str
-    text: str
-
-
-# -- texts
-
-
 def short(topic: object, most: int = 48) -> str:
     """A topic's name for a legend: without `persistent://`, and shortened in the middle to `most`."""
     text = str(topic).removeprefix("persistent://")
     half = most // 2
     return text if len(text) <= most else f"{text[: half - 1]}…{text[-half:]}"
-
-
-def _title(*lines: str) -> str:
-    return f"<title>{chr(10).join(map(plain, lines))}</title>"
-
-
-# -- axes
-
-
-def time_axis(start: int, stop: int) -> Axis:
-    """An axis of times in UTC, in ns since 1970."""
-    stop = max(stop, start + 1)
-    step = next((each for each in _STEPS if stop - start <= 6 * each), (stop - start) // 6)
-    form, digits = "%H:%M:%S", max(0, 9 - len(str(step)) + 1)
-    if step >= 24 * 3600 * _SECOND:
-        form = "%m-%d"
-    elif step >= 60 * _SECOND:
-        form = "%H:%M"
-    labels: dict[float, str] = {}
-    for time in range(-(-start // step) * step, stop + 1, step):
-        seconds, rest = divmod(time, _SECOND)
-        fraction = f".{rest:09d}"[: digits + 1] if step < _SECOND else ""
-        labels[time] = f"{datetime.fromtimestamp(seconds, timezone.utc):{form}}{fraction}"
-    days = {f"{datetime.fromtimestamp(time // _SECOND, timezone.utc):%Y-%m-%d}" for time in (start, stop)}
-    title = f"time (UTC), {' to '.join(sorted(days))}"
-    return Axis(title, labels, lambda time: (time - start) / (stop - start))
 
 
 def latency_axis(lowest: float, highest: float) -> Axis:
@@ -100,63 +54,6 @@ def latency_axis(lowest: float, highest: float) -> Axis:
         if low <= math.log10(span) <= high and (all_of_them or text.startswith("1"))
     }
     return Axis("latency", dict(labels), lambda span: (math.log10(max(1.0, span)) - low) / (high - low))
-
-
-def amount_axis(title: str, most: float, text: Callable[[float], str], *, whole: bool = False) -> Axis:
-    """An axis from 0 to `most`; `text` makes the labels."""
-    most = most or 1
-    step = 10 ** math.floor(math.log10(most / 4))
-    step *= next(factor for factor in (1, 2, 5, 10) if most <= 5 * factor * step)
-    step = max(step, 1) if whole else step
-    count = int(most / step)
-    return Axis(
-        title, {number * step: text(number * step) for number in range(count + 1)}, lambda n: n / most
-    )
-
-
-# -- a plot
-
-
-def figure(caption: str, x: Axis, y: Axis, drawing: str, legend: Iterable[Key] = (), *, rows: int = 0) -> str:
-    """A plot: caption, drawing, axes and legend. `rows` is the number of rows of a timeline."""
-    grid = "".join(
-        f'<path class="grid" d="M0 {_down(y.place(value))}H{_UNIT}"/>' for value in (() if rows else y.labels)
-    )
-    left = "".join(
-        f'<span style="top:{100 - 100 * y.place(value):.2f}%">{plain(text)}</span>'
-        for value, text in y.labels.items()
-    )
-    below = "".join(
-        f'<span style="left:{100 * x.place(value):.2f}%">{plain(text)}</span>'
-        for value, text in x.labels.items()
-    )
-    keys = "".join(f'<li><i style="background:{key.colour}"></i>{plain(key.text)}</li>' for key in legend)
-    tall = f' style="height:{24 * rows + 12}px"' if rows else ""
-    return (
-        f'<figure class="plot{" rows" if rows else ""}"><figcaption>{plain(caption)}</figcaption>'
-        f'<div class="y title">{plain(y.title)}</div><div class="area"{tall}><div class="y">{left}</div>'
-        f'<svg viewBox="0 0 {_UNIT} {_UNIT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{plain(caption)}">{grid}{drawing}</svg><div class="x">{below}</div></div>'
-        f'<div class="x title">{plain(x.title)}</div>{f"<ul>{keys}</ul>" if keys else ""}</figure>'
-    )
-
-
-def _down(place: float) -> str:
-    return f"{_UNIT - _UNIT * place:.1f}"
-
-
-def _across(place: float) -> str:
-    return f"{_UNIT * place:.2f}"
-
-
-def _hits(x: Axis, width: int, tooltips: dict[int, list[str]]) -> str:
-    """Invisible columns, one per bucket, with a tooltip."""
-    size = _across(x.place(width) - x.place(0))
-    return "".join(
-        f'<rect class="hit" x="{_across(x.place(time))}" y="0" width="{size}" height="{_UNIT}">'
-        f"{_title(shown('time_ns', time), *lines)}</rect>"
-        for time, lines in tooltips.items()
-    )
 
 
 def _span(overview: Overview) -> Axis:
@@ -179,11 +76,14 @@ def publish_lines(overview: Overview) -> str:
         for key, colour in zip(_PERCENTILES, colours, strict=True)
     )
     tooltips = {
-        row["time_ns"]: [f"{name} {shown(key, row[key])}" for key, name in _PERCENTILES.items()]
+        row["time_ns"]: [
+            shown("time_ns", row["time_ns"]),
+            *(f"{name} {shown(key, row[key])}" for key, name in _PERCENTILES.items()),
+        ]
         for row in rows
     }
     legend = [Key(colour, name) for name, colour in zip(_PERCENTILES.values(), colours, strict=True)]
-    return figure("Percentiles over time", x, y, lines + _hits(x, width, tooltips), reversed(legend))
+    return figure("Percentiles over time", x, y, lines + hits(x, width, tooltips), reversed(legend))
 
 
 def _steps(rows: Rows, key: str, x: Axis, y: Axis, width: int) -> str:
@@ -191,10 +91,10 @@ def _steps(rows: Rows, key: str, x: Axis, y: Axis, width: int) -> str:
     parts: list[str] = []
     end = None
     for row in rows:
-        time, down = row["time_ns"], _down(y.place(row[key]))
-        parts.append(f"V{down}" if time == end else f"M{_across(x.place(time))} {down}")
+        time, level = row["time_ns"], down(y.place(row[key]))
+        parts.append(f"V{level}" if time == end else f"M{across(x.place(time))} {level}")
         end = time + width
-        parts.append(f"H{_across(x.place(end))}")
+        parts.append(f"H{across(x.place(end))}")
     return "".join(parts)
 
 
@@ -208,15 +108,15 @@ def heat_map(overview: Overview) -> str:
     most = max(row["count"] for row in overview.heat)
     bounds = sorted({max(1, round(most ** (step / len(_HEAT)))) for step in range(len(_HEAT))})
     cells: list[str] = []
-    wide = _across(x.place(overview.bucket_ns) - x.place(0))
+    wide = across(x.place(overview.bucket_ns) - x.place(0))
     for row in sorted(overview.heat, key=lambda row: (row["time_ns"], row["bin"])):
         low, high = (10 ** ((row["bin"] + more) / BINS) for more in (0, 1))
         level = sum(row["count"] >= bound for bound in bounds) - 1
-        top, size = _down(y.place(high)), f"{_UNIT * (y.place(high) - y.place(low)):.1f}"
+        top, size = down(y.place(high)), f"{UNIT * (y.place(high) - y.place(low)):.1f}"
         tooltip = f"{shown('count', row['count'])} took {shown('p_ns', low)} to {shown('p_ns', high)}"
         cells.append(
-            f'<rect class="cell" fill="{_HEAT[level]}" x="{_across(x.place(row["time_ns"]))}" y="{top}" '
-            f'width="{wide}" height="{size}">{_title(shown("time_ns", row["time_ns"]), tooltip)}</rect>'
+            f'<rect class="cell" fill="{_HEAT[level]}" x="{across(x.place(row["time_ns"]))}" y="{top}" '
+            f'width="{wide}" height="{size}">{title_of(shown("time_ns", row["time_ns"]), tooltip)}</rect>'
         )
     tops = [*(bound - 1 for bound in bounds[1:]), most]
     legend = [
@@ -289,7 +189,10 @@ def _stacked(
     width = overview.bucket_ns
     sums = {time: sum(each.values.get(time, 0) for each in series) for time in times}
     tooltips = {
-        time: [f"{each.key.text}: {text(each.values[time])}" for each in series if time in each.values]
+        time: [
+            shown("time_ns", time),
+            *(f"{each.key.text}: {text(each.values[time])}" for each in series if time in each.values),
+        ]
         for time in times
     }
     x, y = _span(overview), amount_axis(title, max(sums.values()), text, whole=whole)
@@ -298,12 +201,12 @@ def _stacked(
     for each in series:
         path = []
         for time, value in sorted(each.values.items()):
-            low, high = _down(y.place(below[time])), _down(y.place(below[time] + value))
-            path.append(f"M{_across(x.place(time))} {low}V{high}H{_across(x.place(time + width))}V{low}Z")
+            low, high = down(y.place(below[time])), down(y.place(below[time] + value))
+            path.append(f"M{across(x.place(time))} {low}V{high}H{across(x.place(time + width))}V{low}Z")
             below[time] += value
         drawn.append(f'<path fill="{each.key.colour}" d="{"".join(path)}"/>')
     legend = [each.key for each in reversed(series)]
-    return figure(caption, x, y, "".join(drawn) + _hits(x, width, tooltips), legend)
+    return figure(caption, x, y, "".join(drawn) + hits(x, width, tooltips), legend)
 
 
 def timeline(rows: Rows) -> str:
@@ -318,16 +221,16 @@ def timeline(rows: Rows) -> str:
     y = Axis("connection, client", labels, lambda number: 1 - (number + 0.5) / len(rows))
     bars = []
     for number, row in enumerate(rows):
-        tooltip = _title(
+        tooltip = title_of(
             f"{labels[number]}, {row['ended']}",
             f"{shown('first_ns', row['first_ns'])}, {shown('life_ns', row['last_ns'] - row['first_ns'])}",
             short(row["client_version"] or "unknown client"),
             f"{shown('bytes', row['bytes_to_broker'] + row['bytes_from_broker'])}, {row['errors']} errors",
         )
-        from_, to = (_across(x.place(row[key])) for key in ("first_ns", "last_ns"))
+        from_, to = (across(x.place(row[key])) for key in ("first_ns", "last_ns"))
         bars.append(
             f'<path class="bar" stroke="{_colour(row["ended"])}" '
-            f'd="M{from_} {_down(y.place(number))}H{to}">{tooltip}</path>'
+            f'd="M{from_} {down(y.place(number))}H{to}">{tooltip}</path>'
         )
     legend = [Key(_colour(end), end) for end in sorted({str(row["ended"]) for row in rows})]
     return figure("Connections over time", x, y, "".join(bars), legend, rows=len(rows))

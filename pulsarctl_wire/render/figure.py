@@ -1,0 +1,159 @@
+"""Plots of HTML pages: static SVG and HTML, without scripts.
+
+A drawing is an SVG of 1000 x 1000 units that the browser scales to the size available; line widths do not
+scale. Labels are HTML around it, positioned in per cent, so that text keeps its size on any screen. Tooltips
+are <title> elements.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+from typing import Final, NamedTuple
+
+from pulsarctl_wire.render.page import plain
+
+PALETTE: Final = (
+    *("#4c7ef3", "#f2994a", "#27ae84", "#c65fd8", "#e8c33a", "#3fb7d9", "#e2617f", "#8c9a3c", "#9a7bf0"),
+    *("#b5805a", "#9aa3b2"),
+)
+"""Colours of series, distinct on dark and light backgrounds; the last one is for "all others"."""
+UNIT: Final = 1000
+"""Width and height of a drawing."""
+
+_SECOND: Final = 1_000_000_000
+_STEPS: Final = [
+    *(step * 10**power for power in range(3, 9) for step in (1, 2, 5)),
+    *(seconds * _SECOND for seconds in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600)),
+    *(hours * 3600 * _SECOND for hours in (2, 3, 6, 12, 24, 48, 120, 240, 720)),
+]
+"""Spans in ns between the labels of an axis of times."""
+
+
+class Axis(NamedTuple):
+    """An axis: its title, its labels by value, and the function from a value to its position, 0 to 1."""
+
+    title: str
+    labels: dict[float, str]
+    place: Callable[[float], float]
+
+
+class Key(NamedTuple):
+    """An entry of a legend."""
+
+    colour: str
+    text: str
+
+
+# -- axes
+
+
+def time_axis(start: int, stop: int) -> Axis:
+    """An axis of times in UTC, in ns since 1970."""
+    stop = max(stop, start + 1)
+    step = next((each for each in _STEPS if stop - start <= 6 * each), (stop - start) // 6)
+    form, digits = "%H:%M:%S", max(0, 9 - len(str(step)) + 1)
+    if step >= 24 * 3600 * _SECOND:
+        form = "%m-%d"
+    elif step >= 60 * _SECOND:
+        form = "%H:%M"
+    labels: dict[float, str] = {}
+    for time in range(-(-start // step) * step, stop + 1, step):
+        seconds, rest = divmod(time, _SECOND)
+        fraction = f".{rest:09d}"[: digits + 1] if step < _SECOND else ""
+        labels[time] = f"{datetime.fromtimestamp(seconds, timezone.utc):{form}}{fraction}"
+    days = {f"{datetime.fromtimestamp(time // _SECOND, timezone.utc):%Y-%m-%d}" for time in (start, stop)}
+    title = f"time (UTC), {' to '.join(sorted(days))}"
+    return Axis(title, labels, lambda time: (time - start) / (stop - start))
+
+
+def amount_axis(title: str, most: float, text: Callable[[float], str], *, whole: bool = False) -> Axis:
+    """An axis from 0 to `most`; `text` makes the labels."""
+    most = most or 1
+    step = 10 ** math.floor(math.log10(most / 4))
+    step *= next(factor for factor in (1, 2, 5, 10) if most <= 5 * factor * step)
+    step = max(step, 1) if whole else step
+    count = int(most / step)
+    return Axis(
+        title, {number * step: text(number * step) for number in range(count + 1)}, lambda n: n / most
+    )
+
+
+# -- a plot
+
+
+def figure(caption: str, x: Axis, y: Axis, drawing: str, legend: Iterable[Key] = (), *, rows: int = 0) -> str:
+    """A plot: caption, drawing, axes and legend. `rows` is the number of rows of a timeline."""
+    grid = "".join(
+        f'<path class="grid" d="M0 {down(y.place(value))}H{UNIT}"/>' for value in (() if rows else y.labels)
+    )
+    left = "".join(
+        f'<span style="top:{100 - 100 * y.place(value):.2f}%">{plain(text)}</span>'
+        for value, text in y.labels.items()
+    )
+    below = "".join(
+        f'<span style="left:{100 * x.place(value):.2f}%">{plain(text)}</span>'
+        for value, text in x.labels.items()
+    )
+    keys = "".join(f'<li><i style="background:{key.colour}"></i>{plain(key.text)}</li>' for key in legend)
+    tall = f' style="height:{24 * rows + 12}px"' if rows else ""
+    return (
+        f'<figure class="plot{" rows" if rows else ""}"><figcaption>{plain(caption)}</figcaption>'
+        f'<div class="y title">{plain(y.title)}</div><div class="area"{tall}><div class="y">{left}</div>'
+        f'<svg viewBox="0 0 {UNIT} {UNIT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{plain(caption)}">{grid}{drawing}</svg><div class="x">{below}</div></div>'
+        f'<div class="x title">{plain(x.title)}</div>{f"<ul>{keys}</ul>" if keys else ""}</figure>'
+    )
+
+
+def title_of(*lines: str) -> str:
+    """A tooltip of these lines."""
+    return f"<title>{chr(10).join(map(plain, lines))}</title>"
+
+
+def down(place: float) -> str:
+    """A position on the axis upwards, 0 to 1, in units of the drawing."""
+    return f"{UNIT - UNIT * place:.1f}"
+
+
+def across(place: float) -> str:
+    """A position on the axis to the right, 0 to 1, in units of the drawing."""
+    return f"{UNIT * place:.2f}"
+
+
+def hits(x: Axis, width: int, tooltips: dict[int, list[str]]) -> str:
+    """Invisible columns of `width` on the axis `x`, each with a tooltip of several lines."""
+    size = across(x.place(width) - x.place(0))
+    return "".join(
+        f'<rect class="hit" x="{across(x.place(time))}" y="0" width="{size}" height="{UNIT}">'
+        f"{title_of(*lines)}</rect>"
+        for time, lines in tooltips.items()
+    )
+
+
+STYLE: Final = """
+.plot{--left:64px;display:grid;grid-template-columns:minmax(0,1fr) auto;
+grid-template-rows:repeat(4,auto) 1fr;gap:0 18px;margin:0;min-width:0;
+font-size:12px;color:var(--soft)}
+.plot.rows{--left:190px}
+figcaption{grid-column:1/-1;color:var(--ink);font-weight:560;margin-bottom:6px}
+.plot .title{grid-column:1}
+.plot .x.title{text-align:center;padding-left:var(--left)}
+.area{grid-column:1;position:relative;height:250px;margin:8px 14px 24px var(--left)}
+.area svg{display:block;width:100%;height:100%;overflow:visible;border:solid var(--line);
+border-width:0 0 1px 1px}
+.area .y span{position:absolute;right:calc(100% + 8px);transform:translateY(-50%);white-space:nowrap}
+.area .x span{position:absolute;top:calc(100% + 4px);transform:translateX(-50%);white-space:nowrap}
+.area .y span,.area .x span{font-variant-numeric:tabular-nums}
+.plot ul{grid-column:2;grid-row:2/6;list-style:none;margin:24px 0 0;padding:0;max-width:210px;
+overflow-wrap:anywhere}
+.plot li{margin-bottom:4px;padding-left:17px;text-indent:-17px;line-height:1.35}
+.plot i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:6px;vertical-align:-1px}
+path.line,path.bar,path.grid{fill:none;vector-effect:non-scaling-stroke}
+path.line{stroke-width:2}path.bar{stroke-width:8;stroke-linecap:round}path.grid{stroke:var(--grid)}
+.hit{fill:transparent}.hit:hover{fill:color-mix(in srgb,var(--ink) 10%,transparent)}
+@media(max-width:640px){.plot{grid-template-columns:minmax(0,1fr)}
+.plot.rows{--left:0px}.rows .area .y span{right:auto;left:4px;transform:translateY(-110%);font-size:10.5px}
+.plot ul{grid-column:1;grid-row:auto;max-width:none;margin-top:8px;display:flex;flex-wrap:wrap;gap:2px 14px}
+.area .x span:nth-child(even){display:none}}
+"""
+"""The CSS that plots need."""
