@@ -22,18 +22,19 @@ MAY_IMPORT = {
     "spark": {"errors", "wire", "capture", "table", "pipeline"},
     "faults": {"errors", "wire"},
     "checks": {"errors", "wire"},
+    "manual": {"wire", "checks"},
     "net": {"errors", "wire", "faults"},
     "broker": {"errors", "wire", "faults", "net"},
     "render": {"errors", "wire", "views", "record", "stats"},
     "cli": {
         *("errors", "wire", "views", "record", "render", "capture", "stats", "table", "pipeline", "spark"),
-        *("net", "faults", "broker", "checks"),
+        *("net", "faults", "broker", "checks", "manual"),
     },
     "testing": {"errors", "faults", "net", "broker", "cli"},
     "pytest_plugin": {"testing"},
 }
 ONLY_IN = {
-    "google": {"wire", "views", "record", "render", "cli", "table", "stats", "broker", "checks"},
+    "google": {"wire", "views", "record", "render", "cli", "table", "stats", "broker", "checks", "manual"},
     "scapy": {"capture"},
     "typer": {"cli"},
     "rich": {"render", "cli"},
@@ -54,7 +55,7 @@ ONLY_IN = {
 }
 BROKER_SHELLS = {"server.py", "storage.py", "http.py", "running.py", "control.py"}
 """The only modules of the broker with an event loop, sockets, threads, files and the time."""
-CLOCKLESS = {"wire", "views", "record", "faults", "render", "checks"}
+CLOCKLESS = {"wire", "views", "record", "faults", "render", "checks", "manual"}
 """Parts that ask for no time, no randomness (but faults, of a given seed) and no files."""
 
 

@@ -52,6 +52,13 @@ def faults(incomplete: str) -> list[tuple[str, str]]:
     return [(each.name, each.about()) for each in FAULTS if each.name.startswith(incomplete)]
 
 
+def terms(incomplete: str) -> list[str]:
+    """What `explain` knows; in lower case if `incomplete` is."""
+    from pulsarctl_wire.manual.explain import everything
+
+    return _last_of_list([each.name for each in everything()], incomplete)
+
+
 def topics(incomplete: str) -> list[str]:
     """The topics in the first `TOPICS_READ` bytes of the captures on the command line."""
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""  # set by the shell

@@ -104,6 +104,17 @@ REQUESTS: Final[dict[int, Request]] = {
 }
 """Type number of a request -> how it is paired with its answer."""
 
+ANSWERED_WITHOUT_ID: Final[dict[int, frozenset[int]]] = {
+    NUMBERS[name]: frozenset(map(NUMBERS.__getitem__, answers))
+    for name, answers in {
+        **dict.fromkeys(("CONNECT", "AUTH_RESPONSE"), ("CONNECTED", "AUTH_CHALLENGE", "ERROR")),
+        "AUTH_CHALLENGE": ("AUTH_RESPONSE",),
+        "PING": ("PONG",),
+        "SEND": ("SEND_RECEIPT", "SEND_ERROR"),
+    }.items()
+}
+"""Type number of a request without an id -> its answers; state.py and exchanges.py pair them."""
+
 ANSWERS: Final[dict[int, list[tuple[str, str]]]] = {}
 """Type number of an answer -> the (family, key field) pairs to try, in order, to find its request."""
 

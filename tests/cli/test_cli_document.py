@@ -61,7 +61,7 @@ def _options(command: str) -> set[str]:
     return {name for parameter in shown for name in parameter.opts if name.startswith("-")} - {"--help", "-h"}
 
 
-@pytest.mark.parametrize("command", ["decode", "capture", "table", "analyze", "report", "sql"])
+@pytest.mark.parametrize("command", ["decode", "capture", "table", "analyze", "report", "sql", "explain"])
 def test_every_option_is_documented(command: str) -> None:
     assert _documented(_section(f"## `pwire {command}`")) == _options(command)
 

@@ -48,6 +48,13 @@ def test_commands(offered: Any) -> None:
     assert set(offered("proxy", "--command", "")) == set(NUMBERS)
 
 
+def test_what_explain_knows(offered: Any) -> None:
+    fields = ("producer_id", "sequence_id", "message_id", "highest_sequence_id")
+    assert offered("explain", "SEND_REC") == ["SEND_RECEIPT", *(f"SEND_RECEIPT.{name}" for name in fields)]
+    assert offered("explain", "topicnot") == ["topicnotfound"]
+    assert {"SEND", "v12", "SubType.Failover"} <= set(offered("explain", ""))
+
+
 def test_reports_faults_and_kinds(offered: Any) -> None:
     assert offered("report", "") == list(REPORTS)
     assert offered("report", "th") == ["throughput"]

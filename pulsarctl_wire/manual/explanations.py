@@ -1,0 +1,249 @@
+"""Everything that can be explained: from the protocol's tables, the rules, and the manual's texts."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+
+from pulsarctl_wire.checks import RULES
+from pulsarctl_wire.checks.rule import paragraphs
+from pulsarctl_wire.manual import errors, fields, services, sessions, values, versions
+from pulsarctl_wire.manual.pages import Page
+from pulsarctl_wire.wire import PulsarApi_pb2
+from pulsarctl_wire.wire.commands import ANSWERED_WITHOUT_ID, BODIES, NAMES, REQUESTS, TO_BROKER
+from pulsarctl_wire.wire.server_errors import FINAL, MEANINGS
+
+MESSAGES: Final[Mapping[str, Any]] = PulsarApi_pb2.DESCRIPTOR.message_types_by_name
+"""Descriptors of all messages of the schema by name."""
+
+_COMMANDS: Final[dict[str, Page]] = {**sessions.COMMANDS, **services.COMMANDS}
+_ANSWERS: Final = {**ANSWERED_WITHOUT_ID, **{number: how.answers for number, how in REQUESTS.items()}}
+_WAYS: Final = {True: "to the broker", False: "by the broker", None: "both ways"}
+_BASE: Final[Any] = PulsarApi_pb2.BaseCommand.DESCRIPTOR
+_OWNERS: Final = {_BASE.fields_by_number[number].message_type.name: name for number, name in NAMES.items()}
+"""Message of a command -> the command."""
+
+
+class Member(NamedTuple):
+    """A field of a message, a value of an enum, or one of several places where a field occurs."""
+
+    name: str
+    number: int
+    type: str
+    """Of a field: "required uint64"; of a value: ""."""
+    about: str
+
+
+class Explanation(NamedTuple):
+    """What one thing is."""
+
+    kind: str
+    """rule, command, error, version, enum, value, message or field."""
+    name: str
+    number: int | None
+    about: str
+    sections: dict[str, str]
+    """Texts by label; what does not apply is absent."""
+    members: list[Member]
+
+
+Named = tuple[Explanation, list[str]]
+"""An explanation, and the names and numbers besides its own by which it is looked up."""
+
+
+def _made(
+    kind: str,
+    name: str,
+    number: int | None,
+    about: str,
+    sections: Mapping[str, str | None],
+    members: list[Member] | None = None,
+) -> Explanation:
+    known = {label: text for label, text in sections.items() if text}
+    return Explanation(kind, name, number, about, known, members or [])
+
+
+def _rules() -> Iterator[Named]:
+    for rule in RULES:
+        texts = {label.lower(): text for label, text in paragraphs(rule).items()}
+        yield _made("rule", rule.id, None, texts.pop("", ""), texts), []
+
+
+def _commands() -> Iterator[Named]:
+    since = {
+        command: version
+        for version, page in versions.PAGES.items()
+        for command in page.get("commands", "").split(", ")
+    }
+    for number, name in NAMES.items():
+        page, message = _COMMANDS[name], _BASE.fields_by_number[number].message_type
+        asked = ", ".join(NAMES[each] for each, answers in _ANSWERS.items() if number in answers)
+        answers = ", ".join(NAMES[each] for each in sorted(_ANSWERS.get(number, ())))
+        replies = [answers or ("" if asked else "nothing"), page.get("answer", "")]
+        sections = {
+            "sent": f"{_WAYS[TO_BROKER.get(number)]}; {page['sent']}",
+            "answer to": asked,
+            "answered by": ". ".join(filter(None, replies)),
+            "goes wrong": page.get("wrong"),
+            "since": since.get(name),
+            "rules": ", ".join(rule.id for rule in RULES if re.search(rf"\b{name}\b", rule.__doc__ or "")),
+            "source": page.get("source"),
+        }
+        spellings = [message.name, BODIES[number], f"BaseCommand.{BODIES[number]}"]
+        spellings += [f"BaseCommand.Type.{name}", f"Type.{name}"]
+        spellings += [f"{number}", f"command {number}", f"type {number}"]
+        yield _made("command", name, number, page["about"], sections, _members_of(message)), spellings
+
+
+def _errors() -> Iterator[Named]:
+    for error in PulsarApi_pb2.ServerError.DESCRIPTOR.values:
+        name, number, page = error.name, error.number, errors.PAGES[error.name]
+        java, result = errors.JAVA.get(name), f"Result{errors.CPP.get(name, name)}"
+        sections = {
+            "sent to": page["gets"],
+            "clients": page["clients"],
+            "a retry": "is useless" if name in FINAL else "may help",
+            "advice": page["advice"],
+            "named": f"{java or 'PulsarClientException'} (Java), {result} (C++)",
+        }
+        spellings = [f"ServerError.{name}", result]
+        spellings += [f"{number}", f"error {number}", f"ServerError {number}"]
+        spellings += [java, f"PulsarClientException.{java}"] if java else []
+        yield _made("error", name, number, _about_error(name), sections), spellings
+
+
+def _versions() -> Iterator[Named]:
+    for version in PulsarApi_pb2.ProtocolVersion.DESCRIPTOR.values:
+        name, number, page = version.name, version.number, versions.PAGES[version.name]
+        sections = {"commands": page.get("commands"), "older peers": page["below"]}
+        spellings = [f"ProtocolVersion.{name}", f"{number}"]
+        spellings += [f"{word} {number}" for word in ("version", "protocol version", "protocol")]
+        yield _made("version", name, number, page["about"], sections), spellings
+
+
+def _enums() -> Iterator[Named]:
+    """Enums, and the values of those that are not commands, errors or versions."""
+    uses = dict[str, list[str]]()
+    for owner, field in _all_fields():
+        if field.enum_type is not None:
+            uses.setdefault(field.enum_type.full_name, []).append(f"{owner}.{field.name}")
+    nested = [enum for message in MESSAGES.values() for enum in message.enum_types]
+    enums = [*PulsarApi_pb2.DESCRIPTOR.enum_types_by_name.values(), *nested]
+    shared = [name for name, count in Counter(enum.name for enum in enums).items() if count > 1]
+    for enum in enums:
+        owner = f"{_shown(enum.containing_type)}." if enum.name in shared else ""
+        full = enum.full_name.removeprefix("pulsar.proto.")
+        sections = {"used in": ", ".join(uses.get(enum.full_name, ()))}
+        members = _values_of(enum)
+        about = values.ENUMS[enum.name]["about"]
+        yield _made("enum", f"{owner}{enum.name}", None, about, sections, members), _suffixes(full)
+        if enum.name in ("ServerError", "ProtocolVersion") or enum.containing_type is _BASE:
+            continue
+        for each in members:
+            spellings = [*_suffixes(f"{full}.{each.name}"), f"{owner}{enum.name} {each.number}"]
+            spellings += [f"{each.number}", f"marker {each.number}"] if enum.name == "MarkerType" else []
+            name = f"{owner}{enum.name}.{each.name}"
+            yield _made("value", name, each.number, each.about, sections), spellings
+
+
+def _messages() -> Iterator[Named]:
+    for name, message in MESSAGES.items():
+        if name not in _OWNERS:
+            about = values.MESSAGES[name]["about"]
+            yield _made("message", name, None, about, {}, _members_of(message)), []
+
+
+def _fields() -> Iterator[Named]:
+    """Each field of each message; and each name of fields, once for all places where it means the same."""
+    places = dict[tuple[str, str], list[Explanation]]()
+    for owner, field in _all_fields():
+        place = f"{owner}.{field.name}"
+        members = _values_of(field.enum_type) if field.enum_type is not None else []
+        about, sections = _about_field(owner, field.name), {"type": _type_of(field)}
+        found = _made("field", place, field.number, about, sections, members)
+        places.setdefault((field.name, place if place in fields.PAGES else ""), []).append(found)
+        yield found, [f"{field.containing_type.name}.{field.name}"]
+    for (name, _), alike in places.items():
+        rows = [Member(each.name, each.number or 0, each.sections["type"], "") for each in alike]
+        shared = _made("field", name, None, alike[0].about, {}, rows)
+        yield alike[0] if len(alike) == 1 else shared, [name]
+
+
+def everything() -> Iterator[Named]:
+    """All explanations: of one kind after the other, each enum before its values."""
+    for make in (_rules, _commands, _errors, _versions, _enums, _messages, _fields):
+        yield from make()
+
+
+# -- members, and what they are
+
+
+def _all_fields() -> Iterator[tuple[str, Any]]:
+    """All fields with their owners (names of commands and messages), without the commands of BaseCommand."""
+    for message in MESSAGES.values():
+        for field in message.fields:
+            if message is not _BASE or field.message_type is None:
+                yield _shown(message), field
+
+
+def _shown(message: Any) -> str:
+    """The name of a message: its command's, if it is a command's."""
+    name: str = message.name
+    return _OWNERS.get(name, name)
+
+
+def _members_of(message: Any) -> list[Member]:
+    """The fields of a message, each with the first sentence about it."""
+    owner = _shown(message)
+    return [
+        Member(
+            each.name, each.number, _type_of(each), _about_field(owner, each.name).split(". ")[0].rstrip(".")
+        )
+        for each in message.fields
+        if message is not _BASE or each.message_type is None
+    ]
+
+
+def _values_of(enum: Any) -> list[Member]:
+    return [Member(each.name, each.number, "", _about_value(enum, each.name)) for each in enum.values]
+
+
+def _about_field(owner: str, name: str) -> str:
+    return fields.PAGES.get(f"{owner}.{name}", fields.PAGES.get(name, {})).get("about", "")
+
+
+def _about_error(name: str) -> str:
+    return f"{MEANINGS[name][0].upper()}{MEANINGS[name][1:]}."
+
+
+def _about_value(enum: Any, name: str) -> str:
+    if enum.name == "ServerError":
+        return _about_error(name)
+    if enum.name == "ProtocolVersion":
+        return versions.PAGES[name]["about"]
+    if enum.containing_type is _BASE:
+        return _COMMANDS[name]["about"]
+    return values.VALUES.get(f"{enum.name}.{name}", {}).get("about", "")
+
+
+def _type_of(field: Any) -> str:
+    """A field's label, type and default: "optional CompressionType, default NONE"."""
+    kind = field.message_type or field.enum_type
+    name = (
+        kind.name if kind is not None else FieldDescriptorProto.Type.Name(field.type)[len("TYPE_") :].lower()
+    )
+    label = "repeated" if field.is_repeated else "required" if field.is_required else "optional"
+    default = field.default_value
+    if field.enum_type is not None:
+        default = field.enum_type.values_by_number[default].name
+    elif isinstance(default, bool):
+        default = str(default).lower()
+    return f"{label} {name}{f', default {default}' if field.has_default_value else ''}"
+
+
+def _suffixes(name: str) -> list[str]:
+    """ "A.B.C" -> A.B.C, B.C, C."""
+    parts = name.split(".")
+    return [".".join(parts[at:]) for at in range(len(parts))]
