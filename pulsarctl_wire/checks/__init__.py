@@ -2,10 +2,14 @@
 
 from typing import Final
 
-from pulsarctl_wire.checks import acks, flow, payloads, producers
+from pulsarctl_wire.checks import acks, auth, flow, liveness, lookups, payloads, peers, producers
 from pulsarctl_wire.checks.rule import Rule
 
 RULES: Final[tuple[type[Rule], ...]] = (
+    peers.TlsClientOnPlainPort,
+    peers.PlainClientOnTlsPort,
+    peers.HttpClientOnBinaryPort,
+    peers.ProxyHeaderRefused,
     payloads.ResponseOverFrameLimit,
     payloads.MessageOverFrameLimit,
     payloads.SendCorruptAtSource,
@@ -30,5 +34,16 @@ RULES: Final[tuple[type[Rule], ...]] = (
     producers.StoredTwice,
     producers.ProducerFenced,
     producers.BacklogQuotaExceeded,
+    lookups.ProducerOnPartitionedParent,
+    lookups.RedirectLoop,
+    lookups.AdvertisedAddressUnreachable,
+    lookups.LookupThrottled,
+    liveness.ClientSilent,
+    liveness.BrokerSilent,
+    auth.AuthChallengeUnanswered,
+    auth.AuthRefreshRefused,
+    auth.TokenExpired,
+    auth.AuthenticationRefused,
+    auth.NotAuthorized,
 )
 """All rules, in the order of docs/doctor.md."""

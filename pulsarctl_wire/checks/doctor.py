@@ -264,7 +264,7 @@ def _ending(state: CheckState, time_ns: int, by_broker: bool | None) -> EndedCon
         end_ns=None if by_broker is None else time_ns,
         both=True,
         protocol=PULSAR,
-        sizes=(state.counts[0], state.counts[1]),
+        sizes=state.sizes,
     )
 
 

@@ -44,6 +44,12 @@ def host_of(address: str) -> str:
     return address.rpartition(":")[0]
 
 
+def client_of(connection: Connection) -> str:
+    """The client's host; "" if it is the server's own, which may have many addresses."""
+    client = host_of(connection.client)
+    return "" if client == host_of(connection.server) else client
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Sent(Sighting):
     """A SEND, with what makes two SENDs the same message, and its answer.
@@ -137,16 +143,19 @@ class Publisher:
 class Topic:
     """A topic: the SENDs that were stored last, its partitions, who fences producers.
 
-    `metadata` is the PARTITIONED_METADATA_RESPONSE that says that it has partitions. `fenced_by` is the last
-    PRODUCER with ExclusiveWithFencing, with its topic_epoch in `epoch`.
+    `metadata` is the PARTITIONED_METADATA_RESPONSE that says how many `partitions` it has, `producer` its
+    last producer by connection and id. `fenced_by` is the last PRODUCER with ExclusiveWithFencing, with its
+    topic_epoch in `epoch`.
     """
 
-    __slots__ = ("epoch", "fenced_by", "metadata", "name", "stored")
+    __slots__ = ("epoch", "fenced_by", "metadata", "name", "partitions", "producer", "stored")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.stored: deque[Sent] = deque(maxlen=_RECEIPTS)
         self.metadata: Sighting | None = None
+        self.partitions = 0
+        self.producer: tuple[int, int] | None = None
         self.fenced_by: Sighting | None = None
         self.epoch = 0
 

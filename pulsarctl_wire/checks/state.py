@@ -227,6 +227,7 @@ class CheckState(LedgerState):
 
     counts      complete frames to the client and to the broker
     last        the last frame in both directions, cut ones included
+    heard_ns    when the last frame in both directions came, up to the first FIN or RST; ns since the epoch
     whole       no byte was missed since its first frame
     limit       largest legal frame in bytes, as the broker announced it
     """
@@ -246,6 +247,7 @@ class CheckState(LedgerState):
         self._types = types
         self.counts = [0, 0]
         self.last: list[Sighting | None] = [None, None]
+        self.heard_ns = [0, 0]
         self.whole = True
         self.limit = MAX_FRAME_SIZE
         self.first_ns = 0
@@ -297,6 +299,8 @@ class CheckState(LedgerState):
             if len(frame.raw) > self.limit or (frame.partial and frame.size > self.limit):
                 doctor.moment("oversized", self, frame, seen)
             last[place] = seen
+            if self.closed_ns is None or time_ns <= self.closed_ns:
+                self.heard_ns[place] = max(time_ns, self.heard_ns[place])
 
     def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
         super()._ask(key, asked, body)
@@ -306,6 +310,14 @@ class CheckState(LedgerState):
     def _answered(self, frame: Frame, asked: Asked) -> None:
         self.answered, self.request = asked, self._requests.pop(asked.number, None)
         super()._answered(frame, asked)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Bytes sent to the client and to the broker, as far as they were decoded."""
+        found = [0, 0]
+        for stream in self._streams:
+            found[stream.to_broker] = stream.position
+        return found[0], found[1]
 
     def apply_limit(self, frame: Frame) -> None:
         """Apply the limit that CONNECTED announces. Overrides the parent's method."""
