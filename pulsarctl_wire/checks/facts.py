@@ -39,6 +39,11 @@ def text_of(entry: Entry) -> str:
     return f"{entry[0]}:{entry[1]}"
 
 
+def sequence_key(sequence: int, chunk: int) -> Any:
+    """The key of a SEND in a table: all chunks of a message have the same sequence id."""
+    return (sequence, chunk) if chunk else sequence
+
+
 def host_of(address: str) -> str:
     """The host of an "address:port"."""
     return address.rpartition(":")[0]
@@ -127,7 +132,7 @@ class Sent(Sighting):
 class Publisher:
     """A producer name on a topic, over all connections; `sent` are its latest SENDs by sequence id.
 
-    `highest` is the highest sequence id that it sent. The keys of `sent` are sequence id and chunk id.
+    `highest` is the highest sequence id that it sent. The keys of `sent` are those of `sequence_key`.
     """
 
     __slots__ = ("highest", "name", "sent", "topic")
@@ -135,7 +140,7 @@ class Publisher:
     def __init__(self, topic: str, name: str) -> None:
         self.topic = topic
         self.name = name
-        self.sent: dict[Entry, Sent] = {}
+        self.sent: dict[Any, Sent] = {}
         self.highest = -1
 
 
@@ -255,7 +260,7 @@ class Facts:
 
     def remember(self, publisher: Publisher, sent: Sent) -> None:
         """Remember a SEND."""
-        key = sent.sequence, sent.chunk
+        key = sequence_key(sent.sequence, sent.chunk)
         before = sent.before = publisher.sent.get(key)
         sent.above = highest = publisher.highest
         publisher.sent[key] = sent

@@ -12,7 +12,16 @@ from typing import Any, Final, Protocol
 from crc32c import crc32c
 from mypy_extensions import mypyc_attr
 
-from pulsarctl_wire.checks.facts import NOWHERE, Entry, Facts, Publisher, Sent, Subscription, Topic
+from pulsarctl_wire.checks.facts import (
+    NOWHERE,
+    Entry,
+    Facts,
+    Publisher,
+    Sent,
+    Subscription,
+    Topic,
+    sequence_key,
+)
 from pulsarctl_wire.checks.finding import Sighting
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.exchanges import ProducerLedger
@@ -29,7 +38,7 @@ from pulsarctl_wire.wire.frame import (
 )
 from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.ledgers import ConsumerLedger, Delivered, LedgerState, entry_of
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, MessageMetadata
 from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Asked
 from pulsarctl_wire.wire.stream import FrameStream
 
@@ -103,7 +112,7 @@ class Consumer(ConsumerLedger):
 
     def hold(self, left: int, frame: Frame) -> Delivered:
         """A delivered entry with its MESSAGE. Overrides the parent's method."""
-        return Held(left, self.state.seen, frame)
+        return Held(left, self.state.seen, is_chunk=self.state.is_chunk, intact=frame.checksum != "invalid")
 
     @property
     def is_open(self) -> bool:
@@ -122,11 +131,11 @@ class Held(Delivered):
 
     __slots__ = ("intact", "is_chunk", "reported", "seen")
 
-    def __init__(self, left: int, seen: Sighting, frame: Frame) -> None:
+    def __init__(self, left: int, seen: Sighting, *, is_chunk: bool, intact: bool) -> None:
         super().__init__(left, seen.number, seen.time_ns)
         self.seen = seen
-        self.is_chunk = frame.metadata is not None and frame.metadata.num_chunks_from_msg > 1
-        self.intact = frame.checksum != "invalid"
+        self.is_chunk = is_chunk
+        self.intact = intact  # its checksum is right here
         self.reported = False
 
 
@@ -192,7 +201,9 @@ class Producer(ProducerLedger):
 
     def sent(self, sequence: int, pending: Pending) -> Sent | None:
         """The SEND that waits for its answer with this sequence id, if it is remembered."""
-        found = self.publisher.sent.get((sequence, pending[7])) if self.publisher is not None else None
+        if self.publisher is None:
+            return None
+        found = self.publisher.sent.get(sequence_key(sequence, pending[7]))
         return found if found is not None and found.number == pending[2] else None
 
 
@@ -261,6 +272,8 @@ class CheckState(LedgerState):
         self.request: Sighting | None = None
         """Its frame."""
         self._requests: dict[int, Sighting] = {}  # by frame number
+        self._highest = NOWHERE  # entry that the current ACK names
+        self.is_chunk = False  # the current frame is a chunk
 
     def track(self, events: list[Event]) -> None:
         """Track events, and tell the doctor about them one by one."""
@@ -293,6 +306,7 @@ class CheckState(LedgerState):
                 seen = Sighting(frame.connection, to_broker, number, ordinal, kind, time_ns, frame.packet)
             self.seen = seen
             self.answered = self.request = None
+            self.is_chunk = False
             self._follow(frame)
             if kind in types:
                 doctor.frame(self, frame, seen)
@@ -385,7 +399,7 @@ class CheckState(LedgerState):
         else:
             if metadata.compression:
                 self.doctor.moment("compressed", self, frame, sent)
-            if metadata.num_chunks_from_msg > 1:
+            if self.is_chunk:
                 self.doctor.moment("chunk", self, frame, sent)
 
     def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Pending | None:
@@ -405,7 +419,7 @@ class CheckState(LedgerState):
             sent.receipt = frame.base
             if ledger.facts is not None:
                 ledger.facts.stored.append(sent)
-            if sent.before is not None or _MINUS_ONE in frame.raw:
+            if sent.before is not None or frame.raw.count(_MINUS_ONE) > 1:
                 self.doctor.moment("stored_again", self, frame, ledger, sent)
         else:
             sent.failed = True
@@ -458,17 +472,20 @@ class CheckState(LedgerState):
             doctor.moment("undecodable", self, frame, seen)
         elif metadata.compression:
             doctor.moment("compressed", self, frame, seen)
+        if self.is_chunk:
+            doctor.moment("chunk", self, frame, seen)
+
+    def _entry(self, frame: Frame, metadata: MessageMetadata, owner: int) -> None:
+        super()._entry(frame, metadata, owner)
+        self.is_chunk = metadata.num_chunks_from_msg > 1 and not frame.partial
 
     def delivered(self, frame: Frame, consumer: Consumer, entry: Entry) -> None:
         """A consumer gets an entry; it counts already."""
         metadata = frame.metadata
         if consumer.epoch:
             self.doctor.moment("epoch", self, frame, consumer)
-        if metadata is not None:
-            if metadata.num_chunks_from_msg > 1:
-                self.doctor.moment("chunk", self, frame, self.seen)
-            if metadata.deliver_at_time:
-                self.doctor.moment("delayed", self, frame, consumer)
+        if metadata is not None and metadata.deliver_at_time:
+            self.doctor.moment("delayed", self, frame, consumer)
         if consumer.returned:
             self._came_again(frame, consumer, entry)
 
@@ -488,33 +505,30 @@ class CheckState(LedgerState):
             last = consumer.last_message
             if last is not None and self.seen.time_ns - last.time_ns >= self.doctor.quiet_ns:
                 self.doctor.moment("pause_ends", self, frame, consumer)
-            self._note_ack(consumer, body)
+            self._highest = NOWHERE
         super()._ack(frame)
-
-    def _note_ack(self, consumer: Consumer, body: Any) -> None:
-        consumer.last_ack = self.seen
-        highest = NOWHERE
-        for each in body.message_id:
-            entry = entry_of(each)
-            highest = max(highest, entry)
-            if each.ack_set:
-                if body.ack_type == CommandAck.Individual:
-                    first = consumer.partly.get(entry, (self.seen, self.seen))[0]
-                    consumer.partly[entry] = first, self.seen
-                    bound(consumer.partly, _MOST_RETURNED)
-                continue
-            if consumer.returned:
-                consumer.returned.pop(entry, None)
-            if consumer.partly:
-                consumer.partly.pop(entry, None)
-            if entry not in consumer.entries:
-                for other in consumer.shared.open_consumers():
-                    other.acknowledge(entry, ())
-        consumer.shared.raise_to(highest, self.seen)
+        if consumer is not None:
+            consumer.shared.raise_to(self._highest, self.seen)
 
     def _acknowledged(self, frame: Frame, consumer: ConsumerLedger, entry: Entry, words: Any) -> None:
-        if consumer.acknowledge(entry, words) is not None and isinstance(consumer, Consumer):
+        if not isinstance(consumer, Consumer):
+            return
+        if entry > self._highest:
+            self._highest = entry
+        if consumer.acknowledge(entry, words) is not None:
             consumer.acked += 1
+        elif entry not in consumer.entries:
+            for other in consumer.shared.open_consumers():
+                other.acknowledge(entry, words)
+        if words:
+            first = consumer.partly[entry][0] if entry in consumer.partly else self.seen
+            consumer.partly[entry] = first, self.seen
+            bound(consumer.partly, _MOST_RETURNED)
+            return
+        if consumer.returned:
+            consumer.returned.pop(entry, None)
+        if consumer.partly:
+            consumer.partly.pop(entry, None)
 
     def _redeliver(self, frame: Frame) -> None:
         body = frame.base.redeliverUnacknowledgedMessages  # type: ignore[union-attr]

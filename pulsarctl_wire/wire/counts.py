@@ -56,11 +56,13 @@ def permits_used(frame: Frame) -> int:
     metadata = frame.metadata
     if metadata is None:
         return 1
-    if metadata.HasField("marker_type"):
+    if metadata.marker_type:
         return 0
+    count: int = metadata.num_messages_in_batch
+    if count <= 1:
+        return 1
     words: Any = frame.base.message.ack_set  # type: ignore[union-attr]
-    count = ones(words) if words else metadata.num_messages_in_batch
-    return max(count, 1)
+    return max(ones(words), 1) if words else count
 
 
 def ones(words: Any) -> int:
