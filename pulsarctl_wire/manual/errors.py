@@ -150,11 +150,14 @@ JAVA: Final = {
     "TopicNotFound": "TopicDoesNotExistException",
     "SubscriptionNotFound": "SubscriptionNotFoundException",
     "ConsumerAssignError": "ConsumerAssignException",
+    "TransactionCoordinatorNotFound": "CoordinatorNotFoundException",
+    "InvalidTxnStatus": "InvalidTxnStatusException",
     "NotAllowedError": "NotAllowedException",
     "TransactionConflict": "TransactionConflictException",
+    "TransactionNotFound": "TransactionNotFoundException",
     "ProducerFenced": "ProducerFencedException",
 }
-"""ServerError's name -> the class in PulsarClientException that Java throws for it, if there is one."""
+"""ServerError's name -> what the Java client throws for it, if that has a class of its own."""
 
 CPP: Final = {
     "MetadataError": "BrokerMetadataError",

@@ -12,7 +12,7 @@ from pulsarctl_wire.checks.rule import paragraphs
 from pulsarctl_wire.manual import errors, fields, services, sessions, values, versions
 from pulsarctl_wire.manual.pages import Page
 from pulsarctl_wire.wire import PulsarApi_pb2
-from pulsarctl_wire.wire.commands import ANSWERED_WITHOUT_ID, BODIES, NAMES, REQUESTS, TO_BROKER
+from pulsarctl_wire.wire.commands import ANSWERED_WITHOUT_ID, BODIES, NAMES, NUMBERS, REQUESTS, TO_BROKER
 from pulsarctl_wire.wire.server_errors import FINAL, MEANINGS
 
 MESSAGES: Final[Mapping[str, Any]] = PulsarApi_pb2.DESCRIPTOR.message_types_by_name
@@ -22,6 +22,11 @@ _COMMANDS: Final[dict[str, Page]] = {**sessions.COMMANDS, **services.COMMANDS}
 _ANSWERS: Final = {**ANSWERED_WITHOUT_ID, **{number: how.answers for number, how in REQUESTS.items()}}
 _WAYS: Final = {True: "to the broker", False: "by the broker", None: "both ways"}
 _BASE: Final[Any] = PulsarApi_pb2.BaseCommand.DESCRIPTOR
+_SINCE: Final = {
+    name: version for version, page in versions.PAGES.items() for name in page.get("adds", "").split(", ")
+}
+"""Command, field or value -> the protocol version that added it, if it did not come with a feature flag."""
+
 _OWNERS: Final = {_BASE.fields_by_number[number].message_type.name: name for number, name in NAMES.items()}
 """Message of a command -> the command."""
 
@@ -72,22 +77,17 @@ def _rules() -> Iterator[Named]:
 
 
 def _commands() -> Iterator[Named]:
-    since = {
-        command: version
-        for version, page in versions.PAGES.items()
-        for command in page.get("commands", "").split(", ")
-    }
     for number, name in NAMES.items():
         page, message = _COMMANDS[name], _BASE.fields_by_number[number].message_type
         asked = ", ".join(NAMES[each] for each, answers in _ANSWERS.items() if number in answers)
-        answers = ", ".join(NAMES[each] for each in sorted(_ANSWERS.get(number, ())))
+        answers = ", ".join(sorted((NAMES[each] for each in _ANSWERS.get(number, ())), key=_errors_last))
         replies = [answers or ("" if asked else "nothing"), page.get("answer", "")]
         sections = {
             "sent": f"{_WAYS[TO_BROKER.get(number)]}; {page['sent']}",
             "answer to": asked,
             "answered by": ". ".join(filter(None, replies)),
             "goes wrong": page.get("wrong"),
-            "since": since.get(name),
+            "since": _SINCE.get(name),
             "rules": ", ".join(rule.id for rule in RULES if re.search(rf"\b{name}\b", rule.__doc__ or "")),
             "source": page.get("source"),
         }
@@ -95,6 +95,10 @@ def _commands() -> Iterator[Named]:
         spellings += [f"BaseCommand.Type.{name}", f"Type.{name}"]
         spellings += [f"{number}", f"command {number}", f"type {number}"]
         yield _made("command", name, number, page["about"], sections, _members_of(message)), spellings
+
+
+def _errors_last(command: str) -> tuple[bool, int]:
+    return command in ("ERROR", "SEND_ERROR"), NUMBERS[command]
 
 
 def _errors() -> Iterator[Named]:
@@ -110,14 +114,16 @@ def _errors() -> Iterator[Named]:
         }
         spellings = [f"ServerError.{name}", result]
         spellings += [f"{number}", f"error {number}", f"ServerError {number}"]
-        spellings += [java, f"PulsarClientException.{java}"] if java else []
+        if java:
+            outer = ("PulsarClientException", "TransactionCoordinatorClientException")
+            spellings += [java, *(f"{each}.{java}" for each in outer)]
         yield _made("error", name, number, _about_error(name), sections), spellings
 
 
 def _versions() -> Iterator[Named]:
     for version in PulsarApi_pb2.ProtocolVersion.DESCRIPTOR.values:
         name, number, page = version.name, version.number, versions.PAGES[version.name]
-        sections = {"commands": page.get("commands"), "older peers": page["below"]}
+        sections = {"adds": page.get("adds"), "older peers": page["below"]}
         spellings = [f"ProtocolVersion.{name}", f"{number}"]
         spellings += [f"{word} {number}" for word in ("version", "protocol version", "protocol")]
         yield _made("version", name, number, page["about"], sections), spellings
@@ -145,7 +151,8 @@ def _enums() -> Iterator[Named]:
             spellings = [*_suffixes(f"{full}.{each.name}"), f"{owner}{enum.name} {each.number}"]
             spellings += [f"{each.number}", f"marker {each.number}"] if enum.name == "MarkerType" else []
             name = f"{owner}{enum.name}.{each.name}"
-            yield _made("value", name, each.number, each.about, sections), spellings
+            since = {**sections, "since": _SINCE.get(name)}
+            yield _made("value", name, each.number, each.about, since), spellings
 
 
 def _messages() -> Iterator[Named]:
@@ -161,7 +168,8 @@ def _fields() -> Iterator[Named]:
     for owner, field in _all_fields():
         place = f"{owner}.{field.name}"
         members = _values_of(field.enum_type) if field.enum_type is not None else []
-        about, sections = _about_field(owner, field.name), {"type": _type_of(field)}
+        about = _about_field(owner, field.name)
+        sections = {"type": _type_of(field), "since": _SINCE.get(place)}
         found = _made("field", place, field.number, about, sections, members)
         places.setdefault((field.name, place if place in fields.PAGES else ""), []).append(found)
         yield found, [f"{field.containing_type.name}.{field.name}"]

@@ -192,7 +192,7 @@ CONSUMER_STATS_RESPONSE.unackedMessages: Delivered and not acknowledged; 0 for E
 GET_LAST_MESSAGE_ID_RESPONSE.last_message_id: The last entry; -1:-1: the topic is empty.
 GET_LAST_MESSAGE_ID_RESPONSE.consumer_mark_delete_position: Everything up to here is acknowledged by the
     subscription.
-SUCCESS.schema: The topic's schema, for a consumer that has none of its own.
+SUCCESS.schema: A schema. Brokers 4.0 were not seen to set it.
 GET_SCHEMA_RESPONSE.schema: The schema, if there is one.
 GET_OR_CREATE_SCHEMA.schema: The schema to look for and, if need be, to register.
 GET_OR_CREATE_SCHEMA.producerName: The producer that will use it.
@@ -238,7 +238,7 @@ IntRange.start: The first number, included.
 IntRange.end: The last number, included.
 BaseCommand.type: Which command this is; also the number of the sub-message's field.
 BrokerEntryMetadata.broker_timestamp: When the broker stored the entry, in ms since 1970 (PIP-70).
-BrokerEntryMetadata.index: A number that counts messages, not entries, without gaps: of a batch its last
+BrokerEntryMetadata.index: A number that counts the topic's messages, not entries; of a batch its last
     message's.
 MessageIdData.ledgerId: The BookKeeper ledger. 2^64-1 (-1) with entryId -1: no message, or the earliest.
 MessageIdData.entryId: The entry in the ledger, from 0.
@@ -252,7 +252,7 @@ MessageIdData.first_chunk_message_id: Of a chunked message: the id of its first 
     of its last.
 Schema.name: The topic's name, without persistent://, in answers.
 Schema.type: What the payloads are.
-Schema.schema_data: The definition: JSON text for Avro and JSON, descriptors for Protobuf.
+Schema.schema_data: The definition: JSON text for Avro, JSON and Protobuf; for ProtobufNative descriptors.
 EncryptionKeys.key: The name of the recipient's key.
 EncryptionKeys.value: The data key, encrypted with it.
 
@@ -287,7 +287,7 @@ ScalableAssignedSegment.hash_start: The segment's first hash, included.
 ScalableAssignedSegment.hash_end: The segment's last hash.
 ScalableAssignedSegment.segment_topic: The topic of the segment: segment://tenant/namespace/topic/….
 ScalableAssignedSegment.bucket_ranges: Which buckets of the segment the consumer has; none: all (PIP-486).
-WATCH_SCALABLE_TOPICS.property_filters: Only topics that have these properties.
+WATCH_SCALABLE_TOPICS.property_filters: Only topics that have these properties; none: all.
 WATCH_SCALABLE_TOPICS.current_hash: A hash of the list that the client has.
 WATCH_SCALABLE_TOPICS_UPDATE.snapshot: The whole list.
 WATCH_SCALABLE_TOPICS_UPDATE.diff: What has changed.

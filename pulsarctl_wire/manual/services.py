@@ -119,7 +119,7 @@ ADD_PARTITION_TO_TXN: Tells the coordinator that a transaction will write to a t
 
 ADD_PARTITION_TO_TXN_RESPONSE: The coordinator knows that the transaction writes to the topic.
   sent: after ADD_PARTITION_TO_TXN.
-  wrong: Wireshark's dissector (4.x) does not know this command.
+  wrong: The official Wireshark dissector does not know this command.
   source: PIP-31
 
 ADD_SUBSCRIPTION_TO_TXN: Tells the coordinator that a transaction will acknowledge messages of a
@@ -133,9 +133,9 @@ ADD_SUBSCRIPTION_TO_TXN_RESPONSE: The coordinator knows that the transaction ack
 
 END_TXN: Commits or aborts a transaction.
   sent: when the application does so.
-  wrong: TransactionNotFound for an id that never was, timed out, or ended long ago; InvalidTxnStatus if it
-    is already ending the other way. Until the commit nothing of the transaction is delivered, nor anything
-    behind it in the topic.
+  wrong: TransactionNotFound for an id that never was, timed out or has ended; InvalidTxnStatus while it is
+    ending, or has just been committed. Until the commit nothing of the transaction is delivered, nor
+    anything behind it in the topic.
   source: PIP-31
 
 END_TXN_RESPONSE: A transaction is committed or aborted.

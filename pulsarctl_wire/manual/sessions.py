@@ -141,6 +141,7 @@ FLOW: Grants a consumer permits: the broker may deliver that many more messages.
 
 MESSAGE: Delivers one entry to a consumer. MessageMetadata and payload follow, exactly as they were sent.
   sent: while the consumer has permits.
+  answer: ACK follows when the application has acknowledged it.
   wrong: Clients acknowledge an entry with a wrong checksum, with validation_error, and so discard it.
     Metadata that is no protobuf makes C++ close and subscribe again, in a loop; a payload that cannot be
     decompressed does that to Java. Shared and Key_Shared stop at 50,000 unacknowledged messages of a

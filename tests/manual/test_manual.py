@@ -56,8 +56,8 @@ def test_every_error_and_every_version_has_a_page() -> None:
     assert {*errors.JAVA, *errors.CPP} <= {*ServerError.keys()}
     assert list(versions.PAGES) == ProtocolVersion.keys()
     for page in versions.PAGES.values():
-        assert {"about", "below"} <= page.keys() <= {"about", "commands", "below"}
-        assert {*filter(None, page.get("commands", "").split(", "))} <= NUMBERS.keys()
+        assert {"about", "below"} <= page.keys() <= {"about", "adds", "below"}
+        assert {*filter(None, page.get("adds", "").split(", "))} <= {each.name for each in ALL}
 
 
 def test_everything_is_explained_in_sentences() -> None:
@@ -182,8 +182,10 @@ def test_answers_come_from_the_table() -> None:
 
 def test_a_command_names_its_version_and_its_rules() -> None:
     assert one("GET_OR_CREATE_SCHEMA").sections["since"] == "v15"
+    assert one("ACK.request_id").sections["since"] == "v17"
+    assert one("ZLIB").sections["since"] == "v3"
     assert "backlog_quota_exceeded" in one("SEND_ERROR").sections["rules"]
-    assert "rules" not in one("PONG").sections
+    assert "rules" not in one("SCALABLE_TOPIC_CLOSE").sections
 
 
 def test_a_field_has_its_type_and_the_values_of_its_enum() -> None:
