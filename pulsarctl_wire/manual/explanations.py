@@ -76,6 +76,11 @@ def _rules() -> Iterator[Named]:
         yield _made("rule", rule.id, None, texts.pop("", ""), texts), []
 
 
+def _rules_about(name: str) -> str:
+    """The rules whose documentation names a command or an error."""
+    return ", ".join(rule.id for rule in RULES if re.search(rf"\b{name}\b", rule.__doc__ or ""))
+
+
 def _commands() -> Iterator[Named]:
     for number, name in NAMES.items():
         page, message = _COMMANDS[name], _BASE.fields_by_number[number].message_type
@@ -88,7 +93,7 @@ def _commands() -> Iterator[Named]:
             "answered by": ". ".join(filter(None, replies)),
             "goes wrong": page.get("wrong"),
             "since": _SINCE.get(name),
-            "rules": ", ".join(rule.id for rule in RULES if re.search(rf"\b{name}\b", rule.__doc__ or "")),
+            "rules": _rules_about(name),
             "source": page.get("source"),
         }
         spellings = [message.name, BODIES[number], f"BaseCommand.{BODIES[number]}"]
@@ -110,6 +115,7 @@ def _errors() -> Iterator[Named]:
             "clients": page["clients"],
             "a retry": "is useless" if name in FINAL else "may help",
             "advice": page["advice"],
+            "rules": _rules_about(name),
             "named": f"{java or 'PulsarClientException'} (Java), {result} (C++)",
         }
         spellings = [f"ServerError.{name}", result]

@@ -54,6 +54,7 @@ GET_TOPICS_OF_NAMESPACE_RESPONSE: The topics of a namespace.
 GET_SCHEMA: Asks for a schema of a topic, the latest or a given version.
   sent: by consumers that meet a schema_version they do not know, and by AUTO_CONSUME and AUTO_PRODUCE
     clients.
+  wrong: A schema or version that does not exist is reported in the answer, not in an ERROR.
   source: PIP-43
 
 GET_SCHEMA_RESPONSE: A schema of a topic, with its version.
@@ -67,6 +68,8 @@ GET_OR_CREATE_SCHEMA: Registers a schema if the topic does not have it, and asks
 
 GET_OR_CREATE_SCHEMA_RESPONSE: The version of a schema, for the messages' schema_version.
   sent: after GET_OR_CREATE_SCHEMA.
+  wrong: A refusal is in error_code, not in an ERROR.
+  source: PIP-43
 
 WATCH_TOPIC_LIST: Asks to be told when topics that match a pattern are created or deleted.
   sent: by consumers of a pattern, if the broker sets supports_topic_watchers; the client chooses the
@@ -77,6 +80,7 @@ WATCH_TOPIC_LIST: Asks to be told when topics that match a pattern are created o
 
 WATCH_TOPIC_LIST_SUCCESS: A watch is open; the topics that match now.
   sent: after WATCH_TOPIC_LIST; with no topics if their hash is the one that the client sent.
+  wrong: A namespace that does not exist has no topics, and the hash 00000000.
   source: PIP-145
 
 WATCH_TOPIC_UPDATE: Topics of a watch that were created or deleted.
@@ -162,6 +166,7 @@ END_TXN_ON_SUBSCRIPTION_RESPONSE: A subscription has committed or aborted its pa
 
 SCALABLE_TOPIC_LOOKUP: Asks for the layout of a scalable topic, and for every later change of it.
   sent: before producing or consuming, if the broker sets supports_scalable_topics (5.0).
+  wrong: A broker before 5.0 does not know the command, and closes the connection.
   source: PIP-460, PIP-468
 
 SCALABLE_TOPIC_UPDATE: The layout of a scalable topic: its segments, their key ranges, and who serves them.
@@ -187,6 +192,7 @@ SCALABLE_TOPIC_ASSIGNMENT_UPDATE: The segments of a consumer have changed.
 
 WATCH_SCALABLE_TOPICS: Asks for the scalable topics of a namespace, and for changes of the list.
   sent: by consumers of several scalable topics (5.0).
+  wrong: A broker before 5.0 does not know the command, and closes the connection.
   source: PIP-460
 
 WATCH_SCALABLE_TOPICS_UPDATE: The scalable topics of a watch: first all of them, then what was added and
@@ -201,6 +207,7 @@ WATCH_SCALABLE_TOPICS_CLOSE: Ends a WATCH_SCALABLE_TOPICS.
 
 WATCH_TC_ASSIGNMENTS: Asks which brokers run the transaction coordinators, and for changes.
   sent: by clients with transactions, if the broker sets supports_tc_metadata_discovery (5.0).
+  wrong: A broker before 5.0 does not know the command, and closes the connection.
   source: PIP-473
 
 WATCH_TC_ASSIGNMENTS_UPDATE: Which brokers run the transaction coordinators.

@@ -185,6 +185,7 @@ def test_a_command_names_its_version_and_its_rules() -> None:
     assert one("ACK.request_id").sections["since"] == "v17"
     assert one("ZLIB").sections["since"] == "v3"
     assert "backlog_quota_exceeded" in one("SEND_ERROR").sections["rules"]
+    assert "backlog_quota_exceeded" in one("ProducerBlockedQuotaExceededError").sections["rules"]
     assert "rules" not in one("SCALABLE_TOPIC_CLOSE").sections
 
 
