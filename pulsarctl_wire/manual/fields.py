@@ -29,7 +29,7 @@ brokerServiceUrlTls: The broker's address for TLS, pulsar+ssl://host:port.
 assignedBrokerServiceUrl: The broker that serves the topic now, so that no lookup is needed; only with the
     extensible load manager.
 assignedBrokerServiceUrlTls: The same for TLS.
-topics_pattern: A regular expression for the topics' names, without persistent:// in front. Up to 50
+topics_pattern: A regular expression for the topics' names; persistent:// in front may be left out. Up to 50
     characters.
 topics_hash: CRC32-C of the sorted names joined by commas, in hexadecimal, little-endian. If it is equal to
     the client's, the list is not sent again.
@@ -101,7 +101,7 @@ PRODUCER_SUCCESS.producer_ready: false: it waits for exclusive access, and anoth
 
 SEND.sequence_id: The producer's number for this message; of a batch the lowest. The receipt repeats it.
     Deduplication drops what is not above the last one stored. All chunks of a message have the same.
-SEND.num_messages: Messages in the batch.
+SEND.num_messages: Messages in the batch. The broker does not compare it with the payload.
 SEND.highest_sequence_id: The last sequence id of a batch. C++ does not set it.
 SEND.is_chunk: Whether this is a chunk of a large message (PIP-37).
 SEND.marker: Whether this is a marker; deduplication ignores those.
@@ -138,7 +138,7 @@ KeySharedMeta.entryBucketDispatch: Distribute whole entries by the hashes that s
 FLOW.messagePermits: How many more messages may be delivered, added to what is left; 1 to 2^31-1.
 
 MESSAGE.message_id: The entry's id; the position in a batch is counted by the client.
-MESSAGE.redelivery_count: How often it was delivered before, to this subscription; absent: 0. Only REDELIVER
+MESSAGE.redelivery_count: How often it was asked for again, by this subscription; absent: 0. Only REDELIVER
     raises it, and only for Shared and Key_Shared; brokers forget it when the topic is unloaded.
 MESSAGE.ack_set: A bit for each message of the batch, the lowest bit of the first word first; 1: to be
     delivered, 0: acknowledged before. Absent: all are to be delivered.
@@ -165,7 +165,8 @@ LOOKUP.authoritative: Copied from the redirect that led here; false in the first
 LOOKUP.advertised_listener_name: Which of the broker's listeners to name (PIP-61).
 LOOKUP.properties: Hints for the choice of a broker (PIP-368).
 LOOKUP_RESPONSE.response: Connect there, Redirect the LOOKUP there, or Failed.
-LOOKUP_RESPONSE.authoritative: Whether a redirect names the owner; to be copied into the next LOOKUP.
+LOOKUP_RESPONSE.authoritative: Whether a redirect names the owner; to be copied into the next LOOKUP. Always
+    true with Connect.
 LOOKUP_RESPONSE.proxy_through_service_url: Connect to the address that answered, and name the broker in
     CONNECT.proxy_to_broker_url.
 GET_TOPICS_OF_NAMESPACE.mode: Which topics: PERSISTENT, NON_PERSISTENT or ALL.

@@ -69,6 +69,29 @@ def test_everything_is_explained_in_sentences() -> None:
             assert "  " not in text, each.name
 
 
+OTHERS = {
+    *("MiB", "KiB", "ZooKeeper", "BookKeeper", "transaction_coordinator_assign", "PulsarAuthRefresh"),
+    *("AUTO_PRODUCE", "maxConcurrentLookupRequest"),
+    *(
+        "acknowledgmentAtBatchIndexLevelEnabled",
+        "allowAutoSubscriptionCreation",
+        "maxConcurrentLookupRequest",
+    ),
+    *("exposingBrokerEntryMetadataToClientEnabled", "authenticationRefreshCheckSeconds"),
+    *("transactionCoordinatorEnabled", "PulsarClientException", "hasMessageAvailable", "isAckReceiptEnabled"),
+}
+"""Settings of brokers, methods of clients and so on."""
+
+
+def test_what_texts_mention_exists() -> None:
+    used = set()
+    for each in ALL:
+        if each.kind != "rule":
+            for text in (each.about, *each.sections.values()):
+                used |= {*re.findall(r"\b[A-Za-z]+_\w+(?:\.\w+)*|\b\w*[a-z][A-Z]\w*(?:\.\w+)*", text)}
+    assert {word for word in used if not explanations_of(word)} == OTHERS
+
+
 def test_no_page_is_about_something_that_does_not_exist() -> None:
     places = {each.name for each in BY_KIND["field"]} | {name.rpartition(".")[2] for name in fields.PAGES}
     assert {*fields.PAGES} <= places
