@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "manual": {"wire", "checks"},
     "net": {"errors", "wire", "faults"},
     "broker": {"errors", "wire", "faults", "net"},
-    "render": {"errors", "wire", "views", "record", "stats"},
+    "render": {"errors", "wire", "views", "record", "stats", "checks", "__version__"},
     "cli": {
         *("errors", "wire", "views", "record", "render", "capture", "stats", "table", "pipeline", "spark"),
         *("net", "faults", "broker", "checks", "manual"),

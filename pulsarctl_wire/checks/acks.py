@@ -5,8 +5,9 @@ from typing import Final
 
 from pulsarctl_wire.checks.facts import Entry, text_of
 from pulsarctl_wire.checks.finding import SUSPECTED, WARNING, Sighting, Subject
+from pulsarctl_wire.checks.ledgers import Consumer, Held, Returned
 from pulsarctl_wire.checks.rule import CONNECTION, Rule, seconds
-from pulsarctl_wire.checks.state import CheckState, Consumer, Held, Returned
+from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 
 ENDLESS: Final = 5

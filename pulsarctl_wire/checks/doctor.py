@@ -16,6 +16,7 @@ from typing import Any, Final
 from pulsarctl_wire.checks import RULES
 from pulsarctl_wire.checks.facts import Facts
 from pulsarctl_wire.checks.finding import CERTAIN, Evidence, Finding, Subject
+from pulsarctl_wire.checks.ledgers import Consumer, Producer
 from pulsarctl_wire.checks.rule import (
     CAPTURE,
     DEFAULTS,
@@ -27,7 +28,7 @@ from pulsarctl_wire.checks.rule import (
     defines,
     paragraphs,
 )
-from pulsarctl_wire.checks.state import CheckState, Consumer, Producer
+from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.ending import CLOSED, OPEN, PULSAR, EndedConnection
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed

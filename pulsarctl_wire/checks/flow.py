@@ -3,8 +3,9 @@
 from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting, Subject
+from pulsarctl_wire.checks.ledgers import MOST_PERMITS, Consumer
 from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, seconds
-from pulsarctl_wire.checks.state import MOST_PERMITS, CheckState, Consumer
+from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 
 _FEW: Final = 10  # permits that are no large queue, and unacknowledged messages that are no limit

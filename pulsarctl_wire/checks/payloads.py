@@ -4,8 +4,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from pulsarctl_wire.checks.facts import Sent, text_of
 from pulsarctl_wire.checks.finding import Sighting, Subject
+from pulsarctl_wire.checks.ledgers import Consumer, Held, Producer
 from pulsarctl_wire.checks.rule import SECOND, Rule
-from pulsarctl_wire.checks.state import CheckState, Consumer, Held, Producer
+from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import MAX_PARSED, Frame

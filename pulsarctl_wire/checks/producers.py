@@ -4,9 +4,10 @@ from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.facts import NOWHERE, Sent, text_of
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting, Subject
+from pulsarctl_wire.checks.ledgers import Producer
 from pulsarctl_wire.checks.payloads import about_sent
 from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, SECOND, Rule, about_answer, seconds
-from pulsarctl_wire.checks.state import CheckState, Producer
+from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import ERROR_FIELDS
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Frame

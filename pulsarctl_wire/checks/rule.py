@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from pulsarctl_wire.checks.facts import Facts
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Sighting, Subject
-from pulsarctl_wire.checks.state import CheckState, Consumer, Producer
+from pulsarctl_wire.checks.ledgers import Consumer, Producer
+from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 

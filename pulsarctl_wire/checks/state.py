@@ -16,13 +16,10 @@ from pulsarctl_wire.checks.facts import (
     NOWHERE,
     Entry,
     Facts,
-    Publisher,
     Sent,
-    Subscription,
-    Topic,
-    sequence_key,
 )
 from pulsarctl_wire.checks.finding import Sighting
+from pulsarctl_wire.checks.ledgers import MOST_PERMITS, MOST_RETURNED, Consumer, Held, Producer, Returned
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.exchanges import ProducerLedger
 from pulsarctl_wire.wire.exchanges import Sent as Pending
@@ -37,174 +34,10 @@ from pulsarctl_wire.wire.frame import (
     Malformed,
 )
 from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, bound
-from pulsarctl_wire.wire.ledgers import ConsumerLedger, Delivered, LedgerState, entry_of
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, MessageMetadata
+from pulsarctl_wire.wire.ledgers import ConsumerLedger, LedgerState, entry_of
+from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Asked
 from pulsarctl_wire.wire.stream import FrameStream
-
-_SEND_TYPE: Final = NUMBERS["SEND"]
-MOST_PERMITS: Final = 2**31 - 1
-"""The most permits that a broker can count for a consumer."""
-
-_MOST_RETURNED: Final = 4_096  # entries of a consumer whose redeliveries are counted
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Returned:
-    """An entry that a consumer asked for again.
-
-    `first` is the MESSAGE before the first REDELIVER_UNACKNOWLEDGED_MESSAGES, `asked`; `asked_again` is the
-    last one. It came `count` times since.
-    """
-
-    __slots__ = ("asked", "asked_again", "count", "first")
-
-    def __init__(self, asked: Sighting, first: Sighting) -> None:
-        self.asked = self.asked_again = asked
-        self.first = first
-        self.count = 0
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Consumer(ConsumerLedger):
-    """An open consumer: its ledger, and the frames that moved it.
-
-    `moved_ns` is when the last SUBSCRIBE, FLOW or MESSAGE passed. `deliveries` and `acked` count entries.
-    """
-
-    __slots__ = (
-        *("acked", "consumer_id", "deliveries", "first_flow", "first_grant", "flows"),
-        *("highest", "kind", "last_ack", "last_flow", "last_message", "moved_ns", "returned", "seen"),
-        *("partly", "shared", "state"),
-    )
-
-    def __init__(self, state: "CheckState", seen: Sighting, body: Any, shared: Subscription) -> None:
-        super().__init__(shared.topic.name, shared.name, getattr(body, "consumer_epoch", 0))
-        self.state = state
-        self.seen = seen
-        self.shared = shared
-        self.consumer_id: int = body.consumer_id
-        self.kind: int = getattr(body, "subType", CommandSubscribe.Exclusive)
-        self.moved_ns = seen.time_ns
-        self.deliveries = self.acked = self.flows = self.first_grant = 0
-        self.first_flow: Sighting | None = None
-        self.last_flow: Sighting | None = None
-        self.last_message: Sighting | None = None
-        self.last_ack: Sighting | None = None
-        self.highest: Entry = NOWHERE
-        self.returned: dict[Entry, Returned] = {}
-        self.partly: dict[Entry, tuple[Sighting, Sighting]] = {}
-        """Entries that are acknowledged in part, with the first and the last such ACK."""
-
-    def deliver(self, entry: Entry, cost: int, frame: Frame) -> None:
-        """An entry was delivered. Overrides the parent's method."""
-        state = self.state
-        seen = state.seen
-        state.move(frame, self)
-        super().deliver(entry, cost, frame)
-        state.delivered(frame, self, entry)
-        self.last_message = seen
-        self.deliveries += 1
-        if entry > self.highest:
-            self.highest = entry
-            if entry > self.shared.delivered:
-                self.shared.delivered = entry
-
-    def hold(self, left: int, frame: Frame) -> Delivered:
-        """A delivered entry with its MESSAGE. Overrides the parent's method."""
-        return Held(left, self.state.seen, is_chunk=self.state.is_chunk, intact=frame.checksum != "invalid")
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it was neither closed nor replaced, and its connection is open."""
-        return self.state.consumers.get(self.consumer_id) is self
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether several consumers share the entries: Shared or Key_Shared."""
-        return self.kind in (CommandSubscribe.Shared, CommandSubscribe.Key_Shared)
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Held(Delivered):
-    """An unacknowledged entry, with the MESSAGE that delivered it."""
-
-    __slots__ = ("intact", "is_chunk", "reported", "seen")
-
-    def __init__(self, left: int, seen: Sighting, *, is_chunk: bool, intact: bool) -> None:
-        super().__init__(left, seen.number, seen.time_ns)
-        self.seen = seen
-        self.is_chunk = is_chunk
-        self.intact = intact  # its checksum is right here
-        self.reported = False
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Producer(ProducerLedger):
-    """An open producer: its ledger, and its name's SENDs over all connections."""
-
-    __slots__ = (
-        *(
-            "access",
-            "answered",
-            "epoch",
-            "facts",
-            "last_sent",
-            "last_sequence",
-            "opened",
-            "producer_id",
-            "publisher",
-            "request",
-        ),
-        "state",
-    )
-
-    def __init__(self, state: "CheckState", producer_id: int, topic: str | None) -> None:
-        super().__init__(topic)
-        self.state = state
-        self.producer_id = producer_id
-        self.epoch = 0  # of PRODUCER
-        self.last_sequence = -1  # of PRODUCER_SUCCESS
-        self.publisher: Publisher | None = None
-        self.facts: Topic | None = None
-        self.answered = 0  # receipts
-        self.access = 0  # ProducerAccessMode
-        self.request: Sighting | None = None  # PRODUCER
-        self.last_sent: Sent | None = None
-        self.opened: Sighting | None = None  # PRODUCER_SUCCESS
-
-    def add(self, sequence: int, sent: Pending) -> None:
-        """Add a SEND, and remember it. Overrides the parent's method."""
-        super().add(sequence, sent)
-        self._remember(sequence, sent)
-
-    def add_chunk(self, sequence: int, sent: Pending, count: int, *, lossy: bool) -> None:
-        """Add the SEND of a chunk, and remember it. Overrides the parent's method."""
-        super().add_chunk(sequence, sent, count, lossy=lossy)
-        self._remember(sequence, sent)
-
-    def _remember(self, sequence: int, pending: Pending) -> None:
-        sent = self.state.seen
-        if not isinstance(sent, Sent):
-            return
-        sent.producer, sent.sequence = self.producer_id, sequence
-        sent.highest, sent.publish_time, sent.chunk = pending[4], pending[6], pending[7]
-        publisher = self.publisher
-        if publisher is None:
-            if self.topic is None:
-                return
-            facts = self.state.facts
-            publisher = self.publisher = facts.publisher(self.topic, self.name or pending[5])
-            self.facts = facts.topic(self.topic)
-        self.state.facts.remember(publisher, sent)
-        self.last_sent = sent
-
-    def sent(self, sequence: int, pending: Pending) -> Sent | None:
-        """The SEND that waits for its answer with this sequence id, if it is remembered."""
-        if self.publisher is None:
-            return None
-        found = self.publisher.sent.get(sequence_key(sequence, pending[7]))
-        return found if found is not None and found.number == pending[2] else None
 
 
 class Watcher(Protocol):
@@ -300,7 +133,7 @@ class CheckState(LedgerState):
                 self.whole = False
             else:
                 counts[place] = ordinal + 1
-            if kind == _SEND_TYPE:
+            if kind == _SEND:
                 seen: Sighting = Sent(frame.connection, number, ordinal, kind, time_ns, frame.packet)
             else:
                 seen = Sighting(frame.connection, to_broker, number, ordinal, kind, time_ns, frame.packet)
@@ -523,7 +356,7 @@ class CheckState(LedgerState):
         if words:
             first = consumer.partly[entry][0] if entry in consumer.partly else self.seen
             consumer.partly[entry] = first, self.seen
-            bound(consumer.partly, _MOST_RETURNED)
+            bound(consumer.partly, MOST_RETURNED)
             return
         if consumer.returned:
             consumer.returned.pop(entry, None)
@@ -540,7 +373,7 @@ class CheckState(LedgerState):
                     returned.asked_again = self.seen
                 elif isinstance(held, Held):
                     consumer.returned[entry] = Returned(self.seen, held.seen)
-            bound(consumer.returned, _MOST_RETURNED)
+            bound(consumer.returned, MOST_RETURNED)
         super()._redeliver(frame)
 
     # -- ends
@@ -569,7 +402,7 @@ class CheckState(LedgerState):
 
 _MINUS_ONE: Final = b"\xff" * 9 + b"\x01"
 """-1 as a varint."""
-_SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
+_SEND: Final = NUMBERS["SEND"]
 _SEND_RECEIPT: Final = NUMBERS["SEND_RECEIPT"]
 _CLOSE_PRODUCER: Final = NUMBERS["CLOSE_PRODUCER"]
 _MESSAGE: Final = NUMBERS["MESSAGE"]

@@ -89,3 +89,10 @@ def _topics_in(path: str, until: float) -> Iterator[str]:
                     yield topic
             if time.monotonic() > until:
                 return
+
+
+def rules(incomplete: str) -> list[str]:
+    """Rules of the doctor, for `--only` and `--ignore`."""
+    from pulsarctl_wire.checks import RULES
+
+    return _last_of_list([rule.id for rule in RULES], incomplete)

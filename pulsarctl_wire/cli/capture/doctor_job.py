@@ -1,0 +1,202 @@
+"""Runs `pwire doctor`: reads the sources once for the rules, and files again for the frames of findings."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import chain
+from typing import BinaryIO
+
+from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.packets import Dissector, address_of, reverse
+from pulsarctl_wire.capture.sources import Decoder, collect_rarely
+from pulsarctl_wire.capture.writer import PcapngWriter
+from pulsarctl_wire.checks.finding import Finding
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.capture.doctor import DoctorOptions
+from pulsarctl_wire.cli.capture.interface import open_interface
+from pulsarctl_wire.cli.capture.reading import Sources
+from pulsarctl_wire.cli.findings import exit_code, say
+from pulsarctl_wire.errors import CaptureError, DamagedCapture
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.render.events import renderer
+from pulsarctl_wire.render.findings import FindingText, Lines, finding_record, findings_markdown, sarif
+from pulsarctl_wire.render.jsonl import json_line
+from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.text import Origin, Paint
+from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.knowledge import MAX_PENDING, bound
+
+
+class DoctorJob:
+    """One run."""
+
+    def __init__(self, options: DoctorOptions, stack: ExitStack) -> None:
+        self.options = options
+        self.stack = stack
+        self.code = 0
+        self.origin = Origin()
+        self.clock = Clock(options.time_format, self.origin)
+        self.text = FindingText(Paint(console.use_colour(sys.stdout)), self.clock)
+        self._certainty: dict[int, str] = {}  # of findings that were said, by their identity
+        self.rules = options.checking.rules()
+        self.at_once = options.is_live and options.output in ("text", "json")
+        self.doctor = options.checking.doctor(
+            live=bool(options.interface), on_finding=self._said if self.at_once else None
+        )
+
+    def run(self) -> int:
+        """Look at everything; returns the exit code."""
+        collect_rarely()
+        doctor = self.doctor
+        decoder = Decoder(
+            max_frame_size=self.options.max_frame_size,
+            join_chunks=False,
+            new_state=doctor.new_state,
+            on_end=doctor.ended,
+        )
+        try:
+            for events in self._batches(decoder):
+                if self.origin.time_ns is None:
+                    self.origin.time_ns = events[0].time_ns
+        except KeyboardInterrupt:
+            self.code = 0 if self.options.interface else console.EXIT_INTERRUPTED
+        doctor.end(decoder.last_ns)
+        for _ in decoder.finish():
+            pass
+        doctor.finish()
+        self.stack.close()  # removes the progress bar
+        if self.code == console.EXIT_SOURCE and not doctor.looked_at["connections"]:
+            return self.code
+        findings = list(doctor.findings.values())
+        if not self.at_once:
+            self._show(findings)
+        if self.options.write is not None:
+            self._write(self.options.write, findings)
+        say(doctor, len(self.rules))
+        return self.code or exit_code(findings, self.options.fail_on)
+
+    # -- reading
+
+    def _batches(self, decoder: Decoder) -> Iterator[list[Event]]:
+        if self.options.interface:
+            yield from self._live(decoder, self.options.interface)
+            return
+        sources = self._sources()
+        try:
+            yield from sources.read(decoder)
+        finally:
+            self.code = sources.code
+
+    def _sources(self) -> Sources:
+        bar = console.is_terminal(sys.stderr)
+        return Sources(self.options.sources, self.stack, bar=bar, flush=sys.stdout.flush)
+
+    def _live(self, decoder: Decoder, interface: str) -> Iterator[list[Event]]:
+        options = self.options
+        try:
+            with open_interface(
+                interface, options.capture_filter, options.buffer_bytes, before_wait=self._tick
+            ) as live:
+                yield from decoder.read_packets(live)
+        except DamagedCapture as error:
+            self.code = console.EXIT_DAMAGED
+            console.warn(str(error))
+        except CaptureError as error:
+            console.fail(str(error), console.EXIT_SOURCE)
+
+    def _tick(self) -> None:
+        import time
+
+        sys.stdout.flush()
+        self.doctor.tick(time.time_ns())
+
+    def _again(self) -> Iterator[Event]:
+        """The events of the files, once more."""
+        decoder = Decoder(max_frame_size=self.options.max_frame_size)
+        for events in chain(self._sources().read(decoder, say=False), decoder.finish()):
+            yield from events
+
+    # -- showing
+
+    def _said(self, finding: Finding, is_new: bool) -> None:
+        """Say a finding at once, and again when it has become certain."""
+        if is_new or finding.certainty != self._certainty.get(id(finding)):
+            self._certainty[id(finding)] = finding.certainty
+            sys.stdout.buffer.write(self._shown(finding, {}))
+            sys.stdout.buffer.flush()
+
+    def _shown(self, finding: Finding, lines: Lines) -> bytes:
+        if self.options.output == "json":
+            return json_line(finding_record(finding))
+        return self.text(finding, lines).encode("utf-8", "backslashreplace")
+
+    def _show(self, findings: list[Finding]) -> None:
+        output = self.options.output
+        lines = self._lines(findings) if output in ("text", "markdown") and findings else {}
+        if output == "sarif":
+            source = self.options.sources[0] if self.options.sources else self.options.interface or ""
+            out = json_line(sarif(findings, self.rules, source))
+        elif output == "markdown":
+            out = findings_markdown(findings, lines).encode("utf-8", "backslashreplace")
+        else:
+            separator = b"" if output == "json" else b"\n"
+            out = separator.join(self._shown(finding, lines) for finding in findings)
+        sys.stdout.buffer.write(out)
+        sys.stdout.buffer.flush()
+
+    def _lines(self, findings: Iterable[Finding]) -> dict[int, str]:
+        """The frames of the evidence as text, by number; none where a source cannot be read again."""
+        wanted = {each.seen.number for finding in findings for each in finding.evidence} - {0}
+        if self.options.is_live:
+            return {}
+        recorder = Recorder()
+        output = "tree" if self.options.tree else "line"
+        colour = self.options.output == "text" and console.use_colour(sys.stdout)
+        render = renderer(output, recorder, Paint(colour), self.clock)
+        lines: dict[int, str] = {}
+        for event in self._again():
+            if isinstance(event, Frame) and event.number in wanted:
+                lines[event.number] = b"".join(render([event])).decode("utf-8", "replace").strip()
+                if len(lines) == len(wanted):
+                    break
+        return lines
+
+    # -- a file for a bug report
+
+    def _write(self, path: str, findings: list[Finding]) -> None:
+        """Write the packets of all connections that findings name."""
+        if path == "-":
+            console.fail("doctor: --write -: stdout shows the findings; name a file")
+        if os.path.exists(path) and any(os.path.samefile(path, source) for source in self.options.sources):
+            console.fail(f"--write {path}: that is one of the sources; name another file")
+        wanted = {str(finding.connection) for finding in findings}
+        wanted |= {str(each.seen.connection) for finding in findings for each in finding.evidence}
+        try:
+            with open(path, "wb") as stream:
+                count = self._copy(wanted, stream)
+        except OSError as error:
+            console.fail(f"--write {path}: {error.strerror}", console.EXIT_OUTPUT)
+        console.warn(f"{count} packets of {len(wanted)} connections written to {path}")
+
+    def _copy(self, wanted: set[str], stream: BinaryIO) -> int:
+        writer, dissector = PcapngWriter(stream), Dissector()
+        chosen: dict[bytes, bool] = {}
+
+        def is_wanted(key: bytes) -> bool:
+            if key not in chosen:
+                one, other = address_of(key), address_of(reverse(key))
+                chosen[key] = f"{one}-{other}" in wanted or f"{other}-{one}" in wanted
+                bound(chosen, MAX_PENDING)
+            return chosen.get(key, False)
+
+        def see(number: int, packet: RawPacket) -> None:
+            _, link, data, length = packet
+            segment = dissector.segment(link, data, length)
+            if segment is not None and is_wanted(segment[0]):
+                writer.write(packet)
+
+        decoder = Decoder(max_frame_size=self.options.max_frame_size, join_chunks=False, tee=see)
+        for _ in chain(self._sources().read(decoder, say=False), decoder.finish()):
+            pass
+        return writer.count

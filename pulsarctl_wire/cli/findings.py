@@ -1,0 +1,115 @@
+"""Options of the doctor that several commands share, and what they print while it looks at live traffic."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from pulsarctl_wire.cli import completion, console
+from pulsarctl_wire.cli.signature import option, several
+from pulsarctl_wire.render.text import count_of, did_you_mean
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.checks.doctor import Doctor, OnFinding
+    from pulsarctl_wire.checks.finding import Finding
+    from pulsarctl_wire.checks.rule import Rule, Thresholds
+
+FailOn = Literal["any", "certain", "error", "never"]
+"""Which findings make the command fail."""
+
+EXIT_FOUND: Final = 1
+"""The exit code if something was found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """Which rules apply, and their thresholds in seconds."""
+
+    only: list[str] = several(
+        "--only RULE", "Apply only these rules; pwire explain lists them.", autocompletion=completion.rules
+    )
+    ignore: list[str] = several("--ignore RULE", "Do not apply these rules.", autocompletion=completion.rules)
+    quiet_for: float = option(
+        "-T --quiet-for SECONDS", "A consumer that gets nothing is stalled.", default=30.0, min=0.1
+    )
+    unacked_for: float = option(
+        "-A --unacked-for SECONDS", "A message is unacknowledged for too long.", default=90.0, min=0.1
+    )
+    unanswered_for: float = option(
+        "-R --unanswered-for SECONDS", "A request or SEND is unanswered for too long.", default=30.0, min=0.1
+    )
+
+    def rules(self) -> tuple[type[Rule], ...]:
+        """The rules that apply. Unknown names end the command."""
+        from pulsarctl_wire.checks import RULES
+
+        known = [rule.id for rule in RULES]
+        only, ignored = _names("--only", self.only, known), _names("--ignore", self.ignore, known)
+        return tuple(rule for rule in RULES if (not only or rule.id in only) and rule.id not in ignored)
+
+    def thresholds(self) -> Thresholds:
+        """The thresholds in ns."""
+        from pulsarctl_wire.checks.rule import SECOND, Thresholds
+
+        given = (self.quiet_for, self.unacked_for, self.unanswered_for)
+        return Thresholds(*(int(each * SECOND) for each in given))
+
+    def doctor(self, *, live: bool = False, on_finding: OnFinding | None = None) -> Doctor:
+        """A doctor with these rules and thresholds."""
+        from pulsarctl_wire.checks.doctor import Doctor
+
+        return Doctor(self.rules(), self.thresholds(), live=live, on_finding=on_finding or _nothing)
+
+
+def _nothing(finding: Finding, is_new: bool) -> None:
+    pass
+
+
+def _names(flag: str, texts: list[str], known: list[str]) -> set[str]:
+    names = {name.strip().lower().replace("-", "_") for text in texts for name in text.split(",")}
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known) or "; pwire explain lists them"
+            console.fail(f"{flag} {name}: no such rule{hint}")
+    return names
+
+
+def exit_code(findings: Iterable[Finding], fail_on: FailOn) -> int:
+    """`EXIT_FOUND` if there is a finding that `fail_on` means, otherwise 0."""
+    means: dict[str, Callable[[Finding], bool]] = {
+        "any": lambda finding: True,
+        "certain": lambda finding: finding.certainty == "certain",
+        "error": lambda finding: finding.severity == "error",
+        "never": lambda finding: False,
+    }
+    return EXIT_FOUND if any(map(means[fail_on], findings)) else 0
+
+
+def verdict(doctor: Doctor, rules: int) -> str:
+    """One line: what was looked at, what was found, and what could not be judged."""
+    looked_at = doctor.looked_at
+    findings = list(doctor.findings.values())
+    certain = sum(finding.certainty == "certain" for finding in findings)
+    text = f"{count_of(len(findings), 'finding')} ({certain} certain)" if findings else "nothing found"
+    text += f" in {count_of(looked_at['connections'], 'connection')} by {count_of(rules, 'rule')}"
+    limits = {
+        "encrypted": "encrypted",
+        "joined": "joined midway, so without what began before",
+        "holes": "with missing bytes, so without rules that count or pair",
+    }
+    text += "".join(f"; {looked_at[name]} {what}" for name, what in limits.items() if looked_at[name])
+    if looked_at["holes"]:
+        text += "; rules across connections are off since bytes are missing"
+    if doctor.withdrawn:
+        text += f"; {count_of(doctor.withdrawn, 'finding')} withdrawn, as bytes turned out to be missing"
+    if doctor.left_out:
+        text += f"; {doctor.left_out} more findings are left out"
+    return text
+
+
+def say(doctor: Doctor, rules: int) -> None:
+    """Print the verdict on stderr."""
+    sys.stdout.flush()
+    console.warn(verdict(doctor, rules))

@@ -1,0 +1,154 @@
+"""Findings as text, Markdown, JSON records and SARIF."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from pulsarctl_wire import __version__
+from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Finding
+from pulsarctl_wire.checks.rule import Rule, paragraphs
+from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.text import Paint, clean, human_time
+
+Lines = Mapping[int, str]
+"""Frame number -> how the frame is shown, without colours or line end; it may have several lines."""
+
+_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def finding_record(finding: Finding) -> dict[str, Any]:
+    """A finding as JSON values: docs/json.md."""
+    return {
+        "id": finding.rule,
+        "certainty": finding.certainty,
+        "severity": finding.severity,
+        "subject": finding.subject._asdict(),
+        "connection": str(finding.connection),
+        "first_ns": finding.first_ns or None,
+        "last_ns": finding.last_ns or None,
+        "count": finding.count,
+        "evidence": [
+            {
+                "number": seen.number or None,
+                "connection": str(seen.connection),
+                "to_broker": seen.to_broker,
+                "ordinal": seen.ordinal if seen.ordinal >= 0 else None,
+                "command": seen.command,
+                "why": why,
+            }
+            for seen, why in finding.evidence
+        ],
+        "explanation": finding.explanation,
+        "advice": finding.advice,
+    }
+
+
+def subject_text(finding: Finding) -> str:
+    """What a finding is about, in a few words."""
+    subject = finding.subject
+    named = {
+        "subscription": subject.subscription,
+        "producer": subject.producer_id,
+        "consumer": subject.consumer_id,
+        "message": subject.message_id,
+        "sequence": subject.sequence_id,
+        "uuid": subject.uuid,
+    }
+    words = [subject.topic or "", *(f"{name}={value}" for name, value in named.items() if value is not None)]
+    return clean(" ".join(filter(None, words)))
+
+
+class FindingText:
+    """Renders findings for people."""
+
+    def __init__(self, paint: Paint, clock: Clock) -> None:
+        self._paint = paint
+        self._clock = clock
+
+    def __call__(self, finding: Finding, lines: Lines) -> str:
+        """A finding with its evidence; `lines` has the frames that can be shown in full."""
+        paint = self._paint
+        style = "bold red" if finding.severity == ERROR else "yellow"
+        head = f"{paint(style, finding.rule)}  {finding.certainty}"
+        about = subject_text(finding)
+        rows = [f"{head}  {about}" if about else head, f"  {clean(finding.explanation)}"]
+        rows.append(paint("dim", f"  {clean(str(finding.connection))}  {self._when(finding)}"))
+        width = max((len(why) for _, why in finding.evidence), default=0)
+        for each in finding.evidence:
+            first, *more = self._line(each, lines).split("\n")
+            rows.append(f"    {paint('cyan', f'{clean(each.why):<{width}}')}  {first}")
+            rows += [f"    {line}" for line in more]
+        rows.append(f"  {paint('green', '→')} {clean(finding.advice)}")
+        return "\n".join(rows) + "\n"
+
+    def _when(self, finding: Finding) -> str:
+        if not finding.first_ns:
+            return ""
+        text = f"since {self._clock(finding.first_ns)}"
+        if finding.last_ns > finding.first_ns:
+            text += f", for {human_time(finding.last_ns - finding.first_ns)}"
+        return f"{text}, {finding.count} times" if finding.count > 1 else text
+
+    def _line(self, evidence: Evidence, lines: Lines) -> str:
+        seen = evidence.seen
+        if seen.number in lines:
+            return lines[seen.number]
+        arrow = "→" if seen.to_broker else "←"
+        what = seen.command or "bytes"
+        number = seen.number or "-"
+        return f"{number} {self._clock(seen.time_ns or None)} {seen.connection.index} {arrow} {what}"
+
+
+def findings_markdown(findings: Iterable[Finding], lines: Lines) -> str:
+    """Findings as Markdown, for a bug report."""
+    text = FindingText(Paint(False), Clock("date"))
+    parts = []
+    for finding in findings:
+        head = f"## {finding.rule} ({finding.certainty})\n\n{_escaped(finding.explanation)}\n\n"
+        block = text(finding, lines).replace("```", "'''")
+        parts.append(f"{head}{_escaped(finding.advice)}\n\n```\n{block}```\n")
+    return "\n".join(parts)
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{each}" if each in "\\`*_[]<>" else each for each in clean(text))
+
+
+def sarif(findings: Iterable[Finding], rules: Iterable[type[Rule]], source: str) -> dict[str, Any]:
+    """Findings in `source` as a SARIF log. Source: SARIF 2.1.0, OASIS."""
+    rows = [
+        {
+            "id": rule.id,
+            "shortDescription": {"text": paragraphs(rule)[""]},
+            "fullDescription": {"text": paragraphs(rule)["Wire"]},
+            "help": {"text": paragraphs(rule)["Advice"]},
+        }
+        for rule in rules
+    ]
+    driver = {"name": "pwire", "semanticVersion": __version__, "rules": rows}
+    results = [_result(finding, source) for finding in findings]
+    return {
+        "$schema": _SCHEMA,
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }
+
+
+def _result(finding: Finding, source: str) -> dict[str, Any]:
+    level = "error" if finding.severity == ERROR and finding.certainty == CERTAIN else "warning"
+    place = {
+        "physicalLocation": {"artifactLocation": {"uri": source}},
+        "logicalLocations": [{"fullyQualifiedName": subject_text(finding) or str(finding.connection)}],
+    }
+    text = f"{finding.explanation} {finding.advice}"
+    if finding.first_ns:
+        since = datetime.fromtimestamp(finding.first_ns / 1e9, timezone.utc).isoformat()
+        text = f"{text} Since {since}."
+    return {
+        "ruleId": finding.rule,
+        "level": level,
+        "message": {"text": text},
+        "locations": [place],
+        "occurrenceCount": finding.count,
+        "properties": finding_record(finding),
+    }
