@@ -19,6 +19,7 @@ _FEWEST_REDIRECTS: Final = 4
 _MOST_REDIRECTS: Final = 8  # kept of a lookup
 _FEWEST_REFUSED: Final = 3
 _MOST_LOOKUPS: Final = 4_096  # followed at a time
+_MOST_ADDRESSES: Final = 16_384
 _MOST_FAILURES: Final = 64  # kept of an address
 _FOREVER: Final = 2**63
 _COORDINATORS: Final = (
@@ -167,17 +168,19 @@ class AdvertisedAddressUnreachable(Rule):
         super().__init__(doctor)
         self._addresses: dict[tuple[str, str], _Address] = {}  # by client host and address
         self._promises: dict[tuple[str, str], _Promise] = {}  # by client host and topic
+        self._all_known = True  # no address was forgotten
         self._now = 0
 
     def opened(self, state: CheckState) -> None:
         """A connection was opened, maybe to the address."""
-        key = client_of(state.connection), state.connection.server
-        address = self._addresses.get(key)
-        if address is None:
-            address = self._addresses[key] = _Address()
-            bound(self._addresses, _MOST_LOOKUPS)
+        address = self._addresses.setdefault(
+            (client_of(state.connection), state.connection.server), _Address()
+        )
         address.open += 1
         state.marks[self.id] = address
+        if len(self._addresses) > _MOST_ADDRESSES:
+            bound(self._addresses, _MOST_ADDRESSES)
+            self._all_known = False
 
     def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """LOOKUP_RESPONSE."""
@@ -226,9 +229,10 @@ class AdvertisedAddressUnreachable(Rule):
         if address.open:
             return  # it is not known yet how that ends
         del self._promises[key]
-        if address.reached_ns >= since_ns or not self.can_count(promise.state):
-            return
         tries = sum(each >= since_ns for each in address.failed_ns)
+        is_known = tries or self._all_known
+        if address.reached_ns >= since_ns or not is_known or not self.can_count(promise.state):
+            return
         why, certainty = (address.how, CERTAIN) if tries else ("no connection was seen", SUSPECTED)
         text = f"The broker sends the client to {promise.name}, and the client cannot get there: {why}"
         text += f" ({tries} tries)." if tries > 1 else "."
