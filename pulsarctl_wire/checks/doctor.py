@@ -33,8 +33,8 @@ from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.ending import CLOSED, OPEN, PULSAR, EndedConnection
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.ledgers import LedgerState
 from pulsarctl_wire.wire.sinks import Sink
-from pulsarctl_wire.wire.state import State
 from pulsarctl_wire.wire.stream import FrameStream
 
 MOST_FINDINGS: Final = 10_000
@@ -50,6 +50,7 @@ class Doctor(Sink):
     """Applies rules to traffic.
 
     findings      what was found so far, in order
+    rules         number of rules
     left_out      number of findings beyond `MOST_FINDINGS`
     withdrawn     number of findings that a hole has made doubtful
     looked_at     number of connections by what they turned out to be: Pulsar, TLS, joined midway, with holes
@@ -79,6 +80,7 @@ class Doctor(Sink):
         self._waits = (0, 0)  # a time that was not looked at yet, and before which frame it will be
         self._now = 0
         self._rules = [rule(self) for rule in rules]
+        self.rules = len(self._rules)
         self._by_type = self._asked_for()
         self._types = frozenset(self._by_type)
         hooks = (*MOMENTS, "opened", "closed", "lost", "consumer_due", "producer_due", "due", "finished")
@@ -97,7 +99,7 @@ class Doctor(Sink):
 
     def new_state(
         self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
-    ) -> State:
+    ) -> CheckState:
         """The state of a new connection: for `Decoder` and `Follower`."""
         state = CheckState(connection, knowledge, streams, doctor=self, types=self._types)
         self.states[connection.index] = state
@@ -135,7 +137,7 @@ class Doctor(Sink):
 
     # -- live traffic
 
-    def opened(self, connection: Connection, time_ns: int, state: State) -> None:
+    def opened(self, connection: Connection, time_ns: int, state: LedgerState) -> None:
         """A connection was opened. Overrides the parent's method."""
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
@@ -163,8 +165,11 @@ class Doctor(Sink):
     def advance(self, time_ns: int, number: int) -> None:
         """The frame with this number and time comes next."""
         self.due_ns = time_ns + self._every
+        if self._live:
+            self._look(time_ns)
+            return
         waits, until = self._waits
-        if self._live or (waits and number < until):
+        if waits and number < until:
             return
         if waits:
             self._look(waits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -15,6 +14,9 @@ if TYPE_CHECKING:
     from pulsarctl_wire.checks.doctor import Doctor, OnFinding
     from pulsarctl_wire.checks.finding import Finding
     from pulsarctl_wire.checks.rule import Rule, Thresholds
+    from pulsarctl_wire.render.findings import Lines
+    from pulsarctl_wire.render.line import Clock
+    from pulsarctl_wire.render.text import Paint
 
 FailOn = Literal["any", "certain", "error", "never"]
 """Which findings make the command fail."""
@@ -67,6 +69,33 @@ def _nothing(finding: Finding, is_new: bool) -> None:
     pass
 
 
+class Sayer:
+    """Says each finding at once, and again when it has become certain. Its instances are `OnFinding`s."""
+
+    def __init__(self, output: str, paint: Paint, clock: Clock, put: Callable[[bytes], object]) -> None:
+        from pulsarctl_wire.render.findings import FindingText
+
+        self._output = output
+        self._text = FindingText(paint, clock)
+        self._put = put
+        self._certainty: dict[int, str] = {}  # of findings that were said, by their identity
+
+    def __call__(self, finding: Finding, is_new: bool) -> None:
+        """Say a finding, if there is anything new."""
+        if is_new or finding.certainty != self._certainty.get(id(finding)):
+            self._certainty[id(finding)] = finding.certainty
+            self._put(self.shown(finding, {}))
+
+    def shown(self, finding: Finding, lines: Lines) -> bytes:
+        """A finding as a JSON line or as text; `lines` has the frames that can be shown in full."""
+        if self._output == "json":
+            from pulsarctl_wire.render.findings import finding_record
+            from pulsarctl_wire.render.jsonl import json_line
+
+            return json_line(finding_record(finding))
+        return self._text(finding, lines).encode("utf-8", "backslashreplace")
+
+
 def _names(flag: str, texts: list[str], known: list[str]) -> set[str]:
     names = {name.strip().lower().replace("-", "_") for text in texts for name in text.split(",")}
     for name in names:
@@ -87,13 +116,13 @@ def exit_code(findings: Iterable[Finding], fail_on: FailOn) -> int:
     return EXIT_FOUND if any(map(means[fail_on], findings)) else 0
 
 
-def verdict(doctor: Doctor, rules: int) -> str:
+def verdict(doctor: Doctor) -> str:
     """One line: what was looked at, what was found, and what could not be judged."""
     looked_at = doctor.looked_at
     findings = list(doctor.findings.values())
     certain = sum(finding.certainty == "certain" for finding in findings)
     text = f"{count_of(len(findings), 'finding')} ({certain} certain)" if findings else "nothing found"
-    text += f" in {count_of(looked_at['connections'], 'connection')} by {count_of(rules, 'rule')}"
+    text += f" in {count_of(looked_at['connections'], 'connection')} by {count_of(doctor.rules, 'rule')}"
     limits = {
         "encrypted": "encrypted",
         "joined": "joined midway, so without what began before",
@@ -107,9 +136,3 @@ def verdict(doctor: Doctor, rules: int) -> str:
     if doctor.left_out:
         text += f"; {doctor.left_out} more findings are left out"
     return text
-
-
-def say(doctor: Doctor, rules: int) -> None:
-    """Print the verdict on stderr."""
-    sys.stdout.flush()
-    console.warn(verdict(doctor, rules))

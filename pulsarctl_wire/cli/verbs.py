@@ -19,7 +19,7 @@ _CAPTURES: Final = {
     "capture": "Capture the packets of an interface until Ctrl-C, for pwire decode or Wireshark.",
     "stats": "Show statistics of a capture by command, topic, producer, ...: rates, latencies, errors.",
     "explain": "Explain a command, field, error, protocol version or rule of doctor, by name or number.",
-    "doctor": "Find out what is wrong in captures or live traffic, with the frames that prove it.",
+    "doctor": "Find out what is wrong: what, how sure, which frames prove it, what to do.",
     "table": "Write captured traffic as a Parquet table, one row per frame, and a table of the gaps.",
 }
 _DATA: Final = {

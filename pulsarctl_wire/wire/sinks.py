@@ -5,12 +5,14 @@
 To watch something else, write another sink. docs/extending.md shows how.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pulsarctl_wire.wire.frame import Connection, Event
 from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.ledgers import LedgerState
 from pulsarctl_wire.wire.stream import FrameStream
+
+NewState = Callable[[Connection, Knowledge, tuple[FrameStream, FrameStream]], LedgerState]
 
 
 class Sink:
@@ -50,11 +52,12 @@ class Sink:
 class Follower:
     """Decodes what connections carry, and passes everything to its sinks, in their order.
 
-    It implements `net.frame_socket.Tap`.
+    It implements `net.frame_socket.Tap`. `new_state` makes the state of a connection.
     """
 
-    def __init__(self, sinks: Sequence[Sink]) -> None:
+    def __init__(self, sinks: Sequence[Sink], new_state: NewState = LedgerState) -> None:
         self._sinks = sinks
+        self._new_state = new_state
         self._knowledge = Knowledge()
         self._open: dict[int, tuple[LedgerState, tuple[FrameStream, FrameStream]]] = {}
 
@@ -66,7 +69,7 @@ class Follower:
     def opened(self, connection: Connection, time_ns: int) -> None:
         """A connection was opened."""
         streams = FrameStream(connection, False), FrameStream(connection, True)
-        state = LedgerState(connection, self._knowledge, streams)
+        state = self._new_state(connection, self._knowledge, streams)
         self._open[connection.index] = state, streams
         for sink in self._sinks:
             sink.opened(connection, time_ns, state)

@@ -68,7 +68,7 @@ def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions, injecti
         allow_many_sockets()
         sockets = bind(plan)
         watched = None
-        if watching.tap or watching.record or watching.stats or watching.metrics:
+        if watching.is_needed:
             from pulsarctl_wire.cli.broker.watched import Watched
 
             watched = stack.enter_context(Watched(watching, sockets))

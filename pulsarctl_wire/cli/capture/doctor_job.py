@@ -16,11 +16,11 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.doctor import DoctorOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
 from pulsarctl_wire.cli.capture.reading import Sources
-from pulsarctl_wire.cli.findings import exit_code, say
+from pulsarctl_wire.cli.findings import Sayer, exit_code, verdict
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.events import renderer
-from pulsarctl_wire.render.findings import FindingText, Lines, finding_record, findings_markdown, sarif
+from pulsarctl_wire.render.findings import findings_markdown, sarif
 from pulsarctl_wire.render.jsonl import json_line
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Origin, Paint
@@ -37,12 +37,12 @@ class DoctorJob:
         self.code = 0
         self.origin = Origin()
         self.clock = Clock(options.time_format, self.origin)
-        self.text = FindingText(Paint(console.use_colour(sys.stdout)), self.clock)
-        self._certainty: dict[int, str] = {}  # of findings that were said, by their identity
+        paint = Paint(console.use_colour(sys.stdout))
+        self.sayer = Sayer(options.output, paint, self.clock, self._put)
         self.rules = options.checking.rules()
         self.at_once = options.is_live and options.output in ("text", "json")
         self.doctor = options.checking.doctor(
-            live=bool(options.interface), on_finding=self._said if self.at_once else None
+            live=bool(options.interface), on_finding=self.sayer if self.at_once else None
         )
 
     def run(self) -> int:
@@ -73,7 +73,7 @@ class DoctorJob:
             self._show(findings)
         if self.options.write is not None:
             self._write(self.options.write, findings)
-        say(doctor, len(self.rules))
+        console.warn(verdict(doctor))
         return self.code or exit_code(findings, self.options.fail_on)
 
     # -- reading
@@ -119,18 +119,6 @@ class DoctorJob:
 
     # -- showing
 
-    def _said(self, finding: Finding, is_new: bool) -> None:
-        """Say a finding at once, and again when it has become certain."""
-        if is_new or finding.certainty != self._certainty.get(id(finding)):
-            self._certainty[id(finding)] = finding.certainty
-            sys.stdout.buffer.write(self._shown(finding, {}))
-            sys.stdout.buffer.flush()
-
-    def _shown(self, finding: Finding, lines: Lines) -> bytes:
-        if self.options.output == "json":
-            return json_line(finding_record(finding))
-        return self.text(finding, lines).encode("utf-8", "backslashreplace")
-
     def _show(self, findings: list[Finding]) -> None:
         output = self.options.output
         lines = self._lines(findings) if output in ("text", "markdown") and findings else {}
@@ -141,7 +129,10 @@ class DoctorJob:
             out = findings_markdown(findings, lines).encode("utf-8", "backslashreplace")
         else:
             separator = b"" if output == "json" else b"\n"
-            out = separator.join(self._shown(finding, lines) for finding in findings)
+            out = separator.join(self.sayer.shown(finding, lines) for finding in findings)
+        self._put(out)
+
+    def _put(self, out: bytes) -> None:
         sys.stdout.buffer.write(out)
         sys.stdout.buffer.flush()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.cli import completion, console
+from pulsarctl_wire.cli.findings import CheckOptions
 from pulsarctl_wire.cli.options import WIDE, DisplayOptions, Output, RotateOptions, SelectOptions, TlsOptions
 from pulsarctl_wire.cli.signature import flag, group, option, several
 
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from pulsarctl_wire.net.settings import Settings
 
 WHERE, CLUSTER, TLS = "Where", "Whole clusters", "TLS"
-TAP, WATCH, FAULTS = "The tap", "Records and counters", "Faults"
+TAP, CHECK, WATCH, FAULTS = "The tap", "The doctor", "Records and counters", "Faults"
 
 LISTEN: Final = "127.0.0.1:6649"
 
+_OF_FINDINGS: Final = ("--output", "--time")  # --doctor has them, too
 ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 """The signals that end a proxy or broker."""
 
@@ -111,8 +113,17 @@ class WatchOptions:
     wide: bool = WIDE()
     record: str | None = option("--record -w FILE", "Record the traffic as pcapng.", WATCH)
     rotating: RotateOptions = group(RotateOptions)
+    doctor: bool = flag(
+        "--doctor", "Say what is wrong, as soon as it is known: on stdout, with --tap on stderr.", CHECK
+    )
+    checking: CheckOptions = group(CheckOptions, CHECK)
     stats: bool = flag("--stats", "Show a live table on the terminal (stderr).", WATCH)
     metrics: str | None = option("--metrics :PORT", "Serve metrics to Prometheus, on loopback: :9464.", WATCH)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether anything is to be done with the traffic."""
+        return bool(self.tap or self.doctor or self.record or self.stats or self.metrics)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +158,7 @@ def check(options: WatchOptions) -> None:
         "--time": showing.time_format != "utc",
     }
     odd = next((name for name, given in of_the_tap.items() if given), None)
-    if odd and not options.tap:
+    if odd and not (options.tap or (options.doctor and odd in _OF_FINDINGS)):
         console.fail(f"{odd} needs --tap")
     if options.stats and options.tap and sys.stdout.isatty() and sys.stderr.isatty():
         text = "--stats draws on the terminal that --tap would print to; send the tap elsewhere: > tap.txt"

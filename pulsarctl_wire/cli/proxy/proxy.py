@@ -72,7 +72,7 @@ def _run(forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOpt
 
     sock = _listen(plan.listen)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_forward` handles them
-    ring = TapRing(wants_bytes=bool(watching.tap or watching.record or watching.stats or watching.metrics))
+    ring = TapRing(wants_bytes=watching.is_needed)
     watcher = Watcher(partial(watch, watching, ring), ring, sock)
     ring.for_proxy()
     try:

@@ -1,7 +1,8 @@
 """The watcher: the process that shows, records and counts the traffic of a proxy.
 
     TapRing.records ── Follower ─┬─ RecordingSink: the bytes themselves, credentials masked
-             │                   ├─ Live: the counters; LiveTable and the metrics server show them
+             │                   ├─ Doctor: findings ── Printer
+             ├─ Live: the counters; LiveTable and the metrics server show them
              │                   ├─ TapPrinter: events ── tests ── renderer ── Printer ── stdout
              │                   └─ NotShown: counts what was missed
              └─ notes ── Printer ── stderr
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture import select
+from pulsarctl_wire.cli.findings import Sayer, verdict
 from pulsarctl_wire.cli.options import schema_of
 from pulsarctl_wire.cli.proxy.keeping import Start
 from pulsarctl_wire.cli.proxy.options import WatchOptions
@@ -30,13 +32,15 @@ from pulsarctl_wire.net import tap
 from pulsarctl_wire.net.tap import TapRecord, TapRing
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.line import Clock
-from pulsarctl_wire.render.text import Origin, clean
+from pulsarctl_wire.render.text import Origin, Paint, clean
 from pulsarctl_wire.stats.live import Live
 from pulsarctl_wire.stats.snapshot import Snapshot
 from pulsarctl_wire.wire.frame import Connection
+from pulsarctl_wire.wire.ledgers import LedgerState
 from pulsarctl_wire.wire.sinks import Follower, Sink
 
 if TYPE_CHECKING:
+    from pulsarctl_wire.checks.doctor import Doctor
     from pulsarctl_wire.cli.proxy.live_table import LiveTable
 
 _TICK: Final = 0.25  # seconds
@@ -88,12 +92,15 @@ class WatchRun:
         self._not_shown = NotShown(self._say)
         self._live = Live(time.time_ns()) if options.stats or options.metrics else None
         self._sinks: list[Sink] = []
-        self._follower = Follower(self._sinks)
+        self._doctor = self._examining() if options.doctor else None
+        self._follower = Follower(self._sinks, self._doctor.new_state if self._doctor else LedgerState)
         self._connections: dict[int, Connection] = {}
         if options.record:
             self._sinks.append(self._recording(options.record))
         if self._live is not None:
             self._sinks.append(self._live)
+        if self._doctor is not None:
+            self._sinks.append(self._doctor)
         if options.tap:
             self._sinks.append(self._tap())
         self._sinks.append(self._not_shown)
@@ -107,6 +114,14 @@ class WatchRun:
         rotation = {**self.options.rotating.rotation(), "since_ns": self._since_ns}
         show_secrets = self.options.showing.show_secrets
         return RecordingSink(path, self._say, "forwarding", show_secrets=show_secrets, **rotation)
+
+    def _examining(self) -> "Doctor":
+        options = self.options
+        stream = sys.stderr if options.tap else sys.stdout
+        printer = self._err if options.tap else Printer(stream.fileno())
+        output = "text" if options.tap else options.output
+        paint = Paint(console.use_colour(stream))
+        return options.checking.doctor(live=True, on_finding=Sayer(output, paint, self._clock, printer.put))
 
     def _tap(self) -> TapPrinter:
         options = self.options
@@ -150,8 +165,11 @@ class WatchRun:
                     self._take(record)
             if now >= due:
                 due = now + _TICK
-                self._follower.tick(time.time_ns())
+                read_to = record.time_ns if record is not None else 0  # more may wait in the ring
+                self._follower.tick(read_to or time.time_ns())
         self._follower.finish()
+        if self._doctor is not None:
+            self._say(verdict(self._doctor))
         self._err.end(FLUSH)
         return console.EXIT_OUTPUT if self._follower.failed else 0
 
