@@ -30,7 +30,7 @@ RECORD_NAMES: Final = frozenset(
         *("number", "time_ns", "connection", "to_broker", "packet", "client", "server"),
         *("command", "total_size", "fields", "broker_entry_metadata", "checksum", "metadata", "messages"),
         *("request", "answer", "resend_of", "latency_ns", "topic", "subscription", "partial", "notes"),
-        *("malformed", "size", "bytes", "gap"),
+        *("malformed", "size", "bytes", "gap", "findings"),
     )
 )
 """The names at the top level of a record."""
@@ -145,6 +145,8 @@ class Recorder:
             record["answer"] = frame.answer
         if frame.resend_of is not None:
             record["resend_of"] = frame.resend_of
+        if frame.findings:
+            record["findings"] = list(frame.findings)
         return record
 
     def frame(self, frame: Frame) -> Record:

@@ -31,7 +31,7 @@ from pulsarctl_wire.checks.rule import (
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.ending import CLOSED, OPEN, PULSAR, EndedConnection
-from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import Connection, Frame, Gap, Malformed
 from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.ledgers import LedgerState
 from pulsarctl_wire.wire.sinks import Sink
@@ -131,9 +131,26 @@ class Doctor(Sink):
             looked_at["joined"] += ending.joined
             looked_at["holes"] += not state.whole
 
-    def end(self, last_ns: int) -> None:
-        """Before the connections of a capture end: its last packet was captured at `last_ns`."""
+    def conclude(self, last_ns: int, rest: Iterable[object]) -> None:
+        """The capture ends: its last packet was captured at `last_ns`. `rest` ends the connections."""
+        self.last_look(last_ns)
+        for _ in rest:
+            pass
+        self.finish()
+
+    def last_look(self, last_ns: int) -> None:
+        """The last packet of a capture was captured at `last_ns`; connections may still be open."""
         self._look(max(last_ns, self._now))
+
+    def by_frame(self) -> dict[int, list[str]]:
+        """Numbers of the frames that prove findings, and the ids of those."""
+        found: dict[int, list[str]] = {}
+        for finding in self.findings.values():
+            for seen, _ in finding.evidence:
+                rules = found.setdefault(seen.number, [])
+                if finding.rule not in rules:
+                    rules.append(finding.rule)
+        return found
 
     # -- live traffic
 
@@ -272,8 +289,3 @@ def _ending(state: CheckState, time_ns: int, by_broker: bool | None) -> EndedCon
         protocol=PULSAR,
         sizes=state.sizes,
     )
-
-
-def read(doctor: Doctor, batches: Iterable[list[Event]]) -> int:
-    """Let the events pass by; returns how many there were. States have told the doctor about them."""
-    return sum(map(len, batches))

@@ -142,6 +142,8 @@ class JsonLines:
         plan = self._commands.get(frame.type)
         if plan is None or frame.notes or frame.partial or frame.base is None or frame.resend_of is not None:
             return None
+        if frame.findings:
+            return None
         connection, has_entry = frame.connection, frame.type in PAYLOAD_TYPES
         parts = [
             f'{{"number":{frame.number},"time_ns":{_number(frame.time_ns)},"connection":{connection.index},'

@@ -191,6 +191,8 @@ class LineRenderer:
             notes = event.notes if usual else notes_of(event, record)
         if notes:
             parts += [self._paint("yellow", f" ! {clean(note)}") for note in notes]
+        if event.findings:
+            parts.append(self._paint("bold red", f" ✗ {' '.join(event.findings)}"))
         line = "".join(parts)
         return line if width is None else cut_line(line, width, _wrong(event, parts, len(notes)))
 
@@ -338,7 +340,7 @@ class LineRenderer:
 
 def _wrong(frame: Frame, parts: list[str], notes: int) -> str:
     """The end of a line, from its first part that says what is wrong with the frame; "" if none does."""
-    number = frame.partial + notes
+    number = frame.partial + notes + bool(frame.findings)
     if frame.checksum == "invalid":
         number += 1 + sum(value is not None for value in (frame.latency_ns, frame.request, frame.answer))
     return "".join(parts[len(parts) - number :])

@@ -109,11 +109,23 @@ class Frame:
     joined        for the last chunk of a message: the payload of all its chunks, if they were seen
     schema        the topic's schema for the version that this message carries, if one was seen
     notes         texts on anything odd
+    findings      ids of the rules of the doctor whose findings this frame proves, if they were applied
     """
 
     __slots__ = (
-        *("answer", "base", "broker_entry", "checksum", "connection", "joined", "latency_ns", "metadata"),
-        *("notes", "number", "offset", "packet", "packets", "partial", "payload_at", "producer", "raw"),
+        *("answer", "base", "broker_entry", "checksum", "connection", "findings", "joined", "latency_ns"),
+        *(
+            "metadata",
+            "notes",
+            "number",
+            "offset",
+            "packet",
+            "packets",
+            "partial",
+            "payload_at",
+            "producer",
+            "raw",
+        ),
         *("request", "request_type", "resend_of", "schema", "sent", "start_ns", "subscription"),
         *("time_ns", "to_broker", "topic", "type"),
     )
@@ -154,6 +166,7 @@ class Frame:
         self.answer: int | None = None
         self.latency_ns: int | None = None
         self.notes: Sequence[str] = ()
+        self.findings: Sequence[str] = ()
         self.joined: bytes | None = None
         self.schema: Schema | None = None
 

@@ -19,10 +19,7 @@ def examine(*paths: Path, thresholds: Thresholds = SHORT) -> Doctor:
     for path in paths:
         for _ in decoder.read(open_source(str(path))):
             pass
-    doctor.end(decoder.last_ns)
-    for _ in decoder.finish():
-        pass
-    doctor.finish()
+    doctor.conclude(decoder.last_ns, decoder.finish())
     return doctor
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from judge import SHORT
-from segments import START_NS, Tcp, Turn, added, build, closed
+from segments import START_NS, Tcp, Turn, added, build
 
 from pulsarctl_wire.capture.packets import Segment
 from pulsarctl_wire.capture.reassembly import Reassembler
@@ -51,9 +51,7 @@ class Timeline:
 
     def findings(self, until: float = 0) -> list[Finding]:
         """The capture ends; what was found."""
-        self.doctor.end(max(self._last_ns, self.now_ns(until)))
-        closed(self._reassembler)
-        self.doctor.finish()
+        self.doctor.conclude(max(self._last_ns, self.now_ns(until)), self._reassembler.close())
         return list(self.doctor.findings.values())
 
 

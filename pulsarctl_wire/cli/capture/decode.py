@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.findings import CheckOptions
 from pulsarctl_wire.cli.options import (
     DEFAULT_BUFFER,
     JOBS,
@@ -21,7 +22,7 @@ from pulsarctl_wire.cli.options import (
 )
 from pulsarctl_wire.cli.signature import argument, flag, group, option, several
 
-SELECT, SHOW, READ = "Which frames", "How to show them", "How to read"
+SELECT, SHOW, READ, CHECK = "Which frames", "How to show them", "How to read", "With --doctor"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,8 @@ class DecodeOptions:
         SHOW,
     )
     two_pass: bool = flag("-2 --two-pass", "Read twice, so that requests show their answers too.", READ)
+    doctor: bool = flag("--doctor", "Read twice, and mark the frames that prove findings of doctor.", READ)
+    checking: CheckOptions = group(CheckOptions, CHECK)
     interfaces: list[str] = several("-i --interface NAME", "Decode a live interface.", READ)
     capture_filter: str | None = option(
         "--capture-filter BPF", "With -i: packets to capture, such as 'tcp port 6650'.", READ
@@ -102,14 +105,15 @@ def _check(options: DecodeOptions) -> None:
         console.fail("decode: --capture-filter needs --interface; see --filter")
     if options.buffer is not None and interface is None:
         console.fail("decode: --buffer needs --interface")
-    if interface and (options.sources or options.two_pass):
-        console.fail("decode: a live interface cannot be combined with other sources or --two-pass")
+    if interface and (options.sources or options.two_pass or options.doctor):
+        console.fail("decode: a live interface cannot be combined with other sources, --two-pass or --doctor")
     of_frames = {
         "--output tree or hex": options.output in ("tree", "hex"),
         "--command": options.selecting.commands,
         "--topic": options.selecting.topics,
         "--first-error": options.first_error,
         "--two-pass": options.two_pass,
+        "--doctor": options.doctor,
         "--schema": options.showing.schema,
         "--write": options.write,
     }

@@ -61,10 +61,7 @@ class DoctorJob:
                     self.origin.time_ns = events[0].time_ns
         except KeyboardInterrupt:
             self.code = 0 if self.options.interface else console.EXIT_INTERRUPTED
-        doctor.end(decoder.last_ns)
-        for _ in decoder.finish():
-            pass
-        doctor.finish()
+        doctor.conclude(decoder.last_ns, decoder.finish())
         self.stack.close()  # removes the progress bar
         if self.code == console.EXIT_SOURCE and not doctor.looked_at["connections"]:
             return self.code

@@ -17,6 +17,7 @@ from pulsarctl_wire.cli.capture.decode import DecodeOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
 from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.cli.capture.summary import Summary
+from pulsarctl_wire.cli.findings import verdict
 from pulsarctl_wire.cli.options import schema_of
 from pulsarctl_wire.errors import CaptureError, DamagedCapture, FilterError
 from pulsarctl_wire.record import CONNECTION_NAMES, Recorder, connection_record
@@ -47,6 +48,8 @@ class DecodeJob:
         self.clock = Clock(options.showing.time_format, self.origin)
         self.summary = Summary()
         self.answers: Any = None
+        self.findings: dict[int, list[str]] = {}  # ids of rules by frame number
+        self.verdict = ""  # of the doctor
         self.live: Live | None = None
         self.code = 0
         self.budget = Budget(options.payload_ratio or Budget.RATIO)
@@ -136,7 +139,7 @@ class DecodeJob:
         """Decode; returns the exit code."""
         collect_rarely()
         try:
-            if self.options.two_pass:
+            if self.options.two_pass or self.options.doctor:
                 self._first_pass()
             inputs = self._splittable()
             if inputs:
@@ -154,6 +157,7 @@ class DecodeJob:
         """The inputs that several processes can share: none unless events are only counted."""
         options = self.options
         looked_at = self.tests or self.listing or self.writer or self.render or options.two_pass
+        looked_at = looked_at or options.doctor
         if looked_at or options.interface or options.count is not None:
             return []
         from pulsarctl_wire.cli.capture.pooled import splittable
@@ -184,10 +188,23 @@ class DecodeJob:
 
     def _first_pass(self) -> None:
         self.sources = [self._spool() if source == "-" else source for source in self.sources]
-        limit = self.options.max_frame_size
-        decoder = Decoder(max_frame_size=limit, join_chunks=False, link_answers=True, new_state=ExchangeState)
-        for _ in chain(self._batches(decoder, say=False), decoder.finish()):
+        doctor = self.options.checking.doctor() if self.options.doctor else None
+        decoder = Decoder(
+            max_frame_size=self.options.max_frame_size,
+            join_chunks=False,
+            link_answers=self.options.two_pass,
+            new_state=ExchangeState if doctor is None else doctor.new_state,
+            on_end=None if doctor is None else doctor.ended,
+        )
+        for _ in self._batches(decoder, say=False):
             pass
+        if doctor is None:
+            for _ in decoder.finish():
+                pass
+        else:
+            doctor.conclude(decoder.last_ns, decoder.finish())
+            self.findings = doctor.by_frame()
+            self.verdict = verdict(doctor)
         self.answers = decoder.knowledge.answers
 
     def _spool(self) -> str:
@@ -289,6 +306,10 @@ class DecodeJob:
             for event in events:
                 if isinstance(event, Frame) and event.number < len(self.answers):
                     event.answer = self.answers[event.number] or None
+        if self.findings:
+            for event in events:
+                if isinstance(event, Frame):
+                    event.findings = self.findings.get(event.number, ())
         for test in self.tests:
             events = [event for event in events if test(event)]
         return events
@@ -348,6 +369,8 @@ class DecodeJob:
             self.summary.dropped_packets = self.live.dropped
         for line in self.summary.lines(paint):
             sys.stderr.write(line + "\n")
+        if self.verdict:
+            console.warn(self.verdict)
         if self.listing is not None and not self.summary.packets:
             console.warn(
                 "--connections: the source has no packets, only frames, so its connections are unknown"

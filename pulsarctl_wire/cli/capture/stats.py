@@ -1,5 +1,7 @@
 """`pwire stats`: statistics of a capture by command, connection, topic, producer, and so on."""
 
+from __future__ import annotations
+
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -10,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.options import JOBS, MAX_FRAME_SIZE, OUTPUT
-from pulsarctl_wire.cli.signature import argument, option, several
-from pulsarctl_wire.render.text import did_you_mean
+from pulsarctl_wire.cli.signature import argument, flag, option, several
+from pulsarctl_wire.render.text import Paint, did_you_mean
 
 if TYPE_CHECKING:
+    from pulsarctl_wire.checks.finding import Finding
+    from pulsarctl_wire.wire.ending import EndedConnection
     from pulsarctl_wire.wire.frame import Event
 
 KINDS: Final = ("command", "connection", "topic", "producer", "subscription", "error")
@@ -39,6 +43,7 @@ class StatsOptions:
         autocompletion=completion.kinds,
     )
     top: int = option("--top N", "Rows per group, the largest first; 0: all.", default=10, min=0)
+    no_doctor: bool = flag("--no-doctor", "Leave out the findings, which pwire doctor shows in full.")
     jobs: int | None = JOBS()
     max_frame_size: int | None = MAX_FRAME_SIZE()
 
@@ -68,6 +73,8 @@ class StatsJob:
         self.stats = Stats()
         self.counting = self.stopped = False
         self.code = 0
+        self.findings: Callable[[], list[Any]] = list
+        self.found: list[Finding] = []
 
     def run(self) -> int:
         """Count and show; returns the exit code."""
@@ -76,6 +83,8 @@ class StatsJob:
         collect_rarely()
         try:
             self._count()
+            if self.code != console.EXIT_INTERRUPTED:
+                self.found = self.findings()
         finally:
             self.stack.close()  # removes the progress bar before the counts are shown
         if self.stats.all_connections or self.code != console.EXIT_SOURCE:
@@ -103,11 +112,29 @@ class StatsJob:
         from pulsarctl_wire.capture.sources import Decoder
         from pulsarctl_wire.cli.capture.reading import Sources
 
-        decoder = Decoder(
-            max_frame_size=self.options.max_frame_size, join_chunks=False, on_end=self.stats.end
-        )
+        limit = self.options.max_frame_size
         sources = Sources(self.options.sources, self.stack, bar=console.is_terminal(sys.stderr))
-        return decoder, sources, lambda: self._add(chain(sources.read(decoder), decoder.finish()))
+        if self.options.no_doctor:
+            decoder = Decoder(max_frame_size=limit, join_chunks=False, on_end=self.stats.end)
+            return decoder, sources, lambda: self._add(chain(sources.read(decoder), decoder.finish()))
+        from pulsarctl_wire.checks.doctor import Doctor
+
+        doctor = Doctor()
+
+        def end(ending: EndedConnection) -> None:
+            self.stats.end(ending)
+            doctor.ended(ending)
+
+        decoder = Decoder(max_frame_size=limit, join_chunks=False, new_state=doctor.new_state, on_end=end)
+
+        def count() -> None:
+            self._add(sources.read(decoder))
+            doctor.last_look(decoder.last_ns)
+            self._add(decoder.finish())
+            doctor.finish()
+
+        self.findings = lambda: list(doctor.findings.values())
+        return decoder, sources, count
 
     def _together(self, inputs: list[Any]) -> tuple[Any, Any, Callable[[], object]]:
         """Count in several processes: the counter, the reader, and the function that runs both."""
@@ -115,8 +142,10 @@ class StatsJob:
         from pulsarctl_wire.pipeline.counting import CountJob
         from pulsarctl_wire.stats import Stats
 
-        pool = Pool(inputs, self.options.jobs, self.stack, self._check)
         limit = self.options.max_frame_size
+        if not self.options.no_doctor:
+            self._examine_beside()
+        pool = Pool(inputs, self.options.jobs, self.stack, self._check)
         counting = CountJob(pool.inputs, Stats, max_frame_size=limit, split_size=pool.split_size)
         self.stats = counting.counts
 
@@ -125,6 +154,15 @@ class StatsJob:
             pool.count(counting)
 
         return counting, pool, count
+
+    def _examine_beside(self) -> None:
+        """Let another process look for findings: the rules need all connections in order."""
+        from pulsarctl_wire.cli.capture.examining import examine
+        from pulsarctl_wire.pipeline.counting import pool
+
+        executor = self.stack.enter_context(pool(1))
+        self.stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+        self.findings = executor.submit(examine, self.options.sources, self.options.max_frame_size).result
 
     def _check(self) -> None:
         if self.stopped:
@@ -137,7 +175,7 @@ class StatsJob:
         if not self.counting:
             raise KeyboardInterrupt
 
-    def _add(self, batches: "Iterable[list[Event]]") -> None:
+    def _add(self, batches: Iterable[list[Event]]) -> None:
         gathered: list[Event] = []
         try:
             for events in batches:
@@ -148,7 +186,7 @@ class StatsJob:
         finally:
             self._add_all(gathered)
 
-    def _add_all(self, events: "list[Event]") -> None:
+    def _add_all(self, events: list[Event]) -> None:
         self.counting = True
         self.stats.add(events)
         self.counting = False
@@ -158,15 +196,18 @@ class StatsJob:
     # -- after
 
     def _show(self) -> None:
+        from pulsarctl_wire.render.findings import FindingText, finding_record
+        from pulsarctl_wire.render.line import Clock
         from pulsarctl_wire.stats import records, total_record
 
-        total = total_record(self.stats)
+        total, findings = total_record(self.stats), self.found
         kinds = self.options.by or [kind for kind in KINDS if self.stats.rows[kind]]
         tables = {kind: records(self.stats, kind, self.options.top) for kind in kinds}
         if self.options.output == "json":
             from pulsarctl_wire.render.jsonl import json_line
 
-            out = b"".join(map(json_line, [total, *chain.from_iterable(tables.values())]))
+            found = [{"by": "finding", **finding_record(each)} for each in findings]
+            out = b"".join(map(json_line, [total, *chain.from_iterable(tables.values()), *found]))
         else:
             from pulsarctl_wire.render.stats_page import page
 
@@ -174,6 +215,8 @@ class StatsJob:
             shown = page(
                 total, tables, sizes, console.terminal_width(sys.stdout), console.use_colour(sys.stdout)
             )
+            text = FindingText(Paint(console.use_colour(sys.stdout)), Clock())
+            shown += "".join(f"\n{text(each, {})}" for each in findings)
             out = shown.encode("utf-8", "backslashreplace")
         sys.stdout.buffer.write(out)
         sys.stdout.buffer.flush()
