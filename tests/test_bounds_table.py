@@ -72,6 +72,10 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "wire/test_numbers.py::test_a_million_take_a_bit_each",
     ),
     "kinds of commands in the summary": ("test_bounds_table.py::test_kinds_of_commands",),
+    "rows of a sequence diagram": (
+        "test_sequence.py::test_what_is_beyond_the_limit_is_counted",
+        "test_sequence.py::test_names_and_fields_are_cut",
+    ),
     "outcomes of a filter that are remembered": (
         "cli/test_decode_select.py::test_no_more_outcomes_are_remembered_than_there_may",
     ),

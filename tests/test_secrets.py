@@ -16,7 +16,9 @@ from credential_frames import BINARY, TEXT, case
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.hexview import HexRenderer
 from pulsarctl_wire.render.jsonl import json_line
-from pulsarctl_wire.render.line import LineRenderer
+from pulsarctl_wire.render.line import Clock, LineRenderer
+from pulsarctl_wire.render.sequence import Diagram
+from pulsarctl_wire.render.sequence_text import text
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.render.tree import TreeRenderer
 from pulsarctl_wire.wire.exchanges import ExchangeState
@@ -41,6 +43,7 @@ class Outputs(NamedTuple):
     json: bytes
     hex: str
     tree: str
+    sequence: str
 
 
 class DisplayOptions:
@@ -58,7 +61,14 @@ class DisplayOptions:
             b"".join(json_line(self.recorder(event)) for event in events),
             "\n".join(map(self.hex, events)),
             "\n".join(map(self.tree, events)) if tree else "",
+            "\n".join(self._sequence(events)),
         )
+
+    def _sequence(self, events: list[Event]) -> Iterator[str]:
+        diagram = Diagram(self.line)
+        for event in events:
+            diagram.add(event)
+        yield from text(diagram.rows, Paint(False), Clock(), None)
 
 
 def decoded(data: bytes, to_broker: bool) -> list[Event]:
@@ -84,12 +94,12 @@ def recorded(source: Random, data: bytes) -> bytes:
 
 def _seen(outputs: Outputs) -> Iterator[bytes]:
     """All bytes that a reader sees: as they are, unescaped, as base64, as hexadecimal digits."""
-    for text in (outputs.line, outputs.tree):
-        raw = text.encode()
+    for shown in (outputs.line, outputs.tree, outputs.sequence):
+        raw = shown.encode()
         yield raw
         if b"\\x" in raw:
             yield _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), raw)
-        for word in _HEX_WORD.findall(text):
+        for word in _HEX_WORD.findall(shown):
             yield bytes.fromhex(word)
     yield outputs.json
     if b"\\x" in outputs.json:
@@ -147,7 +157,7 @@ def test_the_search_sees_what_is_shown() -> None:
         one = case(source)
         events = decoded(one.data, one.to_broker)
         for form in Outputs._fields:
-            empty: dict[str, Any] = {"line": "", "json": b"", "hex": "", "tree": ""}
+            empty: dict[str, Any] = {"line": "", "json": b"", "hex": "", "tree": "", "sequence": ""}
             outputs = show(events, tree=True)
             only = Outputs(**(empty | {form: getattr(outputs, form)}))
             shown += bool(leaks(_seen(only), one.secrets))

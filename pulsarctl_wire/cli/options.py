@@ -70,6 +70,12 @@ Output = Literal["line", "tree", "json", "hex"]
 """How events are shown."""
 TimeFormat = Literal["utc", "local", "date", "epoch", "relative"]
 """How times are shown (line and tree)."""
+TIME: Final = partial(
+    option,
+    "-t --time",
+    "Time format: time of day (UTC or local), UTC date, epoch, relative.",
+    default="utc",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +104,7 @@ class DisplayOptions:
         "--schema TYPE[:FILE]",
         "Decode payloads by this schema: json, string, avro:user.avsc, protobuf:set.desc:pkg.Message.",
     )
-    time_format: TimeFormat = option(
-        "-t --time", "Time format: time of day (UTC or local), UTC date, epoch, relative.", default="utc"
-    )
+    time_format: TimeFormat = TIME()
     show_secrets: bool = flag("--show-secrets", "Do not redact credentials.")
 
 

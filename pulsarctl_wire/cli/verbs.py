@@ -16,6 +16,7 @@ from pulsarctl_wire.cli.command import Command, HelpPage
 
 _CAPTURES: Final = {
     "decode": "Decode Pulsar traffic from captures, hex dumps, raw frames, pipes and live interfaces.",
+    "sequence": "Draw captured sessions as a sequence diagram: who sent what to whom, and how long it took.",
     "capture": "Capture the packets of an interface until Ctrl-C, for pwire decode or Wireshark.",
     "stats": "Show statistics of a capture by command, topic, producer, ...: rates, latencies, errors.",
     "explain": "Explain a command, field, error, protocol version or rule of doctor, by name or number.",

@@ -84,6 +84,11 @@ _MARKERS: Final = {value.number: value.name for value in MarkerType.DESCRIPTOR.v
 CODECS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
 
 
+def command_style(name: str) -> str:
+    """The style of a command's name."""
+    return next((style for style, names in _STYLES.items() if name in names), "bold")
+
+
 class Clock:
     """Formats times: time of day (UTC or local), date in UTC, epoch seconds, or seconds since `origin`."""
 
@@ -214,8 +219,7 @@ class LineRenderer:
         if frame.base is None:  # the command is incomplete, but its type may be there
             head = frame.raw[8:10]
             return f"{command_name(head[1]) if head[:1] == bytes([8]) and len(head) == 2 else ''}?".ljust(12)
-        style = next((style for style, names in _STYLES.items() if name in names), "bold")
-        text = self._paint(style, name) + " " * max(12 - len(name), 0)
+        text = self._paint(command_style(name), name) + " " * max(12 - len(name), 0)
         if len(self._commands) < _MOST_COMMANDS:
             self._commands[frame.type] = text
         return text
@@ -254,6 +258,12 @@ class LineRenderer:
         else:
             parts.append(f" {_preview(frame.raw[stop : stop + _PREVIEW + 1])}")
         return True
+
+    def fields(self, frame: Frame) -> list[str]:
+        """The texts of a command's fields and its entry, as they are in its line."""
+        parts: list[str] = []
+        self._unusual(frame, parts)
+        return [part[1:] for part in parts]
 
     def _unusual(self, frame: Frame, parts: list[str]) -> None:
         """Add the fields of any command and its entry: the slow path."""

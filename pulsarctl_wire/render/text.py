@@ -34,12 +34,12 @@ def cut_line(line: str, width: int, kept: str = "") -> str:
 
     Wide characters take two cells, colour codes none.
     """
-    if (len(line) <= width and line.isascii()) or _cells(line) <= width:
+    if (len(line) <= width and line.isascii()) or cells(line) <= width:
         return line
     if kept:
         before = line.removesuffix(kept)
-        kept = cut_line(kept, max(width // 2, width - _cells(before)))
-        return cut_line(before, width - _cells(kept)) + kept
+        kept = cut_line(kept, max(width // 2, width - cells(before)))
+        return cut_line(before, width - cells(kept)) + kept
     from rich.cells import cell_len, set_cell_size
 
     parts = _SGR.split(line)
@@ -55,7 +55,8 @@ def cut_line(line: str, width: int, kept: str = "") -> str:
     return "".join(shown) + "…" + ("\x1b[0m" if len(parts) > 1 else "")
 
 
-def _cells(line: str) -> int:
+def cells(line: str) -> int:
+    """The width of `line` in cells: wide characters take two, colour codes none."""
     from rich.cells import cell_len
 
     return sum(map(cell_len, _SGR.split(line)[::2]))

@@ -13,6 +13,11 @@ class Numbers:
         """How many numbers are in the set."""
         return int.from_bytes(self._bits, "little").bit_count()
 
+    def __contains__(self, number: int) -> bool:
+        """Whether `number` is in the set."""
+        at = number // 8
+        return at < len(self._bits) and bool(self._bits[at] >> number % 8 & 1)
+
     def __iter__(self) -> Iterator[int]:
         """The numbers in order."""
         for at, bits in enumerate(self._bits):

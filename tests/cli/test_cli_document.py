@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import typer
-from pwire_run import SAMPLES, decode
+from pwire_run import SAMPLES, decode, pwire
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.verbs import NAMES, app, load
@@ -61,7 +61,9 @@ def _options(command: str) -> set[str]:
     return {name for parameter in shown for name in parameter.opts if name.startswith("-")} - {"--help", "-h"}
 
 
-@pytest.mark.parametrize("command", ["decode", "capture", "table", "analyze", "report", "sql", "explain"])
+@pytest.mark.parametrize(
+    "command", ["decode", "capture", "sequence", "table", "analyze", "report", "sql", "explain"]
+)
 def test_every_option_is_documented(command: str) -> None:
     assert _documented(_section(f"## `pwire {command}`")) == _options(command)
 
@@ -117,6 +119,13 @@ def test_the_lines_shown_are_real() -> None:
     shown = re.findall(r"^ +\d+ \d\d:.*$", _section("### Lines"), re.MULTILINE)
     assert len(shown) == 2
     assert set(shown) <= set(decode("python-simple.pcap").lines)
+
+
+def test_the_diagram_shown_is_real() -> None:
+    shown = _section("## `pwire sequence`").partition("```console\n")[2].partition("```")[0].splitlines()
+    command, *lines = shown
+    *options, path = command.split()[3:]
+    assert pwire("sequence", *options, SAMPLES / Path(path).name).lines == lines
 
 
 def test_the_connections_shown_are_real() -> None:

@@ -1,4 +1,4 @@
-"""What `pwire decode` prints for each sample capture, byte by byte: tests/golden/SAMPLE.FORM.
+"""What `pwire decode` and `sequence` print for each sample capture, byte by byte: tests/golden/SAMPLE.FORM.
 
 After a wanted change of the output rewrite all of it, and read the difference before you commit it:
 
@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 import pytest
-from pwire_run import SAMPLES, decode
+from pwire_run import SAMPLES, decode, pwire
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 REWRITE = bool(os.environ.get("PWIRE_REWRITE_GOLDEN"))
@@ -66,6 +66,16 @@ OPTIONS: dict[str, dict[str, list[str]]] = {
         for name in ("advertised-address-silent.pcap", "auth-token.pcap", "mixed.pcapng.gz", "snaplen96.pcap")
     },
     "summary": {name: ["--quiet"] for name in NAMES},
+    "sequence": {
+        "advertised-address-silent.pcap": [],
+        "auth-token.pcap": [],
+        "corrupt-in-transit.pcap": ["--around", "19", "--context", "5"],
+        "errors.pcap": ["--connection", "2", "--time", "relative"],
+        "http-client-on-binary-port.pcap": [],
+        "java-simple.pcap": [],
+        "mixed.pcapng.gz": [],
+        "snaplen96.pcap": ["--rows", "40", "--wide"],
+    },
 }
 
 CASES = [(name, form) for form, options in OPTIONS.items() for name in sorted(options)]
@@ -78,7 +88,10 @@ def _file(name: str, form: str) -> Path:
 @pytest.mark.parametrize(("name", "form"), CASES, ids=[f"{form}-{name}" for name, form in CASES])
 def test_output_is_golden(name: str, form: str) -> None:
     output = {"jsonl": "json", "summary": "line", "connections": "line"}.get(form, form)
-    run = decode("-o", output, *OPTIONS[form][name], name)
+    if form == "sequence":
+        run = pwire("sequence", *OPTIONS[form][name], SAMPLES / name)
+    else:
+        run = decode("-o", output, *OPTIONS[form][name], name)
     assert run.code == 0
     shown = run.err.encode() if form == "summary" else run.out
     if REWRITE:

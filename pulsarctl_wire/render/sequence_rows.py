@@ -1,0 +1,308 @@
+"""The rows of a sequence diagram (a frame, like frames, what happened to a connection), and its lifelines."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from pulsarctl_wire.record import notes_of
+from pulsarctl_wire.render.line import LineRenderer, command_style
+from pulsarctl_wire.render.text import clean, human_bytes, human_time
+from pulsarctl_wire.stats.latencies import Latencies
+from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS
+from pulsarctl_wire.wire.counts import latency_of, messages_in
+from pulsarctl_wire.wire.ending import CLOSED, OPEN, REFUSED, UNANSWERED, EndedConnection
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap
+from pulsarctl_wire.wire.names import LONGEST_NAME
+
+TIMES: Final = "\N{MULTIPLICATION SIGN}"
+"""Stands before the number of frames, and where a connection ends."""
+
+_LONGEST: Final = 300  # characters of a name, of all fields, and of what is wrong
+_LONG: Final = 24  # characters of a field that follows the others, as it may be cut
+_NOT_SHOWN: Final = ("req=", "auth=", "authoritative=", "max_message_size=")
+_URL: Final = "brokerServiceUrl="
+_BEGINS: Final = "begins"
+_ENDS: Final = "ends"
+_FLOW: Final = NUMBERS["FLOW"]
+_STYLES: Final = {CLOSED: "dim", OPEN: "dim"}
+"""How connections usually end; everything else is red."""
+
+Key = tuple[object, ...]
+"""What rows have in common that are alike."""
+Styled = tuple[str, str]
+"""A style of `render.text.Paint` and a text."""
+
+
+@dataclass(slots=True)
+class Row:
+    """An arrow: a frame or `count` like frames; damage (red), or what happened to a connection.
+
+    `to_broker` is None if neither side did it. `number` is that of the first frame, 0 if it is no frame.
+    Times are in ns since the epoch. All texts are clean.
+    """
+
+    key: Key
+    connection: Connection
+    to_broker: bool | None
+    time_ns: int | None
+    title: str
+    style: str
+    number: int = 0
+    topic: str = ""
+    fields: list[str] = field(default_factory=list)
+    wrong: str = ""
+    request: int | None = None
+    """For an answer: number of its request's frame."""
+    latency_ns: int | None = None
+    size: int = 0
+    """Bytes of all frames."""
+    amount: int = 0
+    """Messages of SEND and MESSAGE, permits of FLOW."""
+    count: int = 1
+    last_ns: int | None = None
+    last: int = 0
+    """Number of the last frame."""
+    connections: bool = False
+    """Whether it has frames of several connections."""
+    latencies: Latencies | None = None
+    is_focus: bool = False
+    period: int = 0
+    """How many rows are repeated together, if it is one of them."""
+    is_open: bool = False
+    """Whether it belongs to a run that may go on."""
+
+    @property
+    def closes(self) -> bool:
+        """Whether it is the end of a connection."""
+        return self.key[0] == _ENDS
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether it is the beginning or the end of a connection."""
+        return self.key[0] in (_BEGINS, _ENDS)
+
+    @property
+    def index(self) -> str:
+        """The number of its connection, with + if there are more."""
+        return f"{self.connection.index}{'+' if self.connections else ''}"
+
+    @property
+    def colour(self) -> str:
+        """The style of its arrow."""
+        if not self.number:
+            return self.style
+        return "yellow" if self.to_broker else "cyan"
+
+    def merge(self, other: "Row") -> None:
+        """Add a later row that is like this one."""
+        if self.latencies is None:
+            self.latencies = Latencies()
+            self._add_latency(self)
+        self._add_latency(other)
+        if other.latencies is not None:
+            self.latencies.merge(other.latencies)
+        self.fields = [each for each in self.fields if each in other.fields]
+        self.connections |= other.connections or other.connection.index != self.connection.index
+        self.count += other.count
+        self.size += other.size
+        self.amount += other.amount
+        self.last, self.last_ns = other.last, other.last_ns
+
+    def _add_latency(self, row: "Row") -> None:
+        if self.latencies is not None and row.latency_ns is not None and row.count == 1:
+            self.latencies.add([row.latency_ns])
+
+    def label(self) -> list[Styled]:
+        """What it is: command, number of frames, topic, fields."""
+        parts = [(self.style, self.title)]
+        if self.count > 1:
+            parts.append(("", f"{TIMES} {self.count:,}"))
+        topic = ("blue", self.topic)
+        parts += [topic] if self.topic and self.request is None else []
+        parts += [("", " ".join(self.fields))] if self.fields else []
+        parts += [topic] if self.topic and self.request is not None else []
+        if self.count > 1 and self.number:
+            parts += [("", each) for each in self._sums()]
+        return parts
+
+    def _sums(self) -> Iterable[str]:
+        if self.amount and self.title == "FLOW":
+            yield f"{self.amount:,} permits"
+        elif self.amount:
+            yield from [f"{self.amount:,} messages"] * (self.amount != self.count)
+            yield human_bytes(self.size)
+        yield f"to #{self.last}"
+
+    def tail(self) -> list[Styled]:
+        """How long it took, and what is wrong with it."""
+        parts = []
+        times = self.latencies.record() if self.latencies is not None else None
+        if times is not None:
+            parts.append(("", f"p50 {human_time(times['p50'])}, p99 {human_time(times['p99'])}"))
+        elif self.count > 1 and self.time_ns is not None and self.last_ns is not None:
+            parts.append(("dim", f"in {human_time(self.last_ns - self.time_ns)}"))
+        elif self.latency_ns is not None:
+            parts.append(("", f"{'after ' * self.closes}{human_time(self.latency_ns)}"))
+        if self.count == 1 and self.request is not None and self.request != self.number - 1:
+            parts.append(("dim", f"after #{self.request}"))
+        return parts + ([("yellow", f"! {self.wrong}")] if self.wrong else [])
+
+
+def row_of(event: Event, key: Key, wrong: str, line: LineRenderer) -> Row:
+    """The row of an event; `line` renders its fields."""
+    if not isinstance(event, Frame):
+        row = Row(key, event.connection, event.to_broker, event.time_ns, wrong, "red")
+        row.size, row.last_ns = event.size, event.time_ns
+        return row
+    fields = [each for each in line.fields(event) if not each.startswith(_NOT_SHOWN)]
+    fields.sort(key=lambda text: len(text) > _LONG)
+    row = _frame_row(event, key, _cut_all([each.removeprefix(_URL) for each in fields]))
+    row.wrong = wrong
+    return row
+
+
+def brief_row(frame: Any, key: Key) -> Row:
+    """The row of a frame, without the fields in which it differs from those that are like it."""
+    return _frame_row(frame, key, list(_alike(frame)))
+
+
+def _frame_row(frame: Any, key: Key, fields: list[str]) -> Row:
+    number, time_ns = frame.number, frame.time_ns
+    shows_sub = frame.subscription is not None and frame.request is None
+    sub = [f"sub={_short(frame.subscription)}"] if shows_sub else []
+    failed = (
+        frame.type in ERROR_FIELDS
+        and frame.body is not None
+        and frame.body.HasField(ERROR_FIELDS[frame.type])
+    )
+    return Row(
+        key,
+        frame.connection,
+        frame.to_broker,
+        time_ns,
+        frame.command,
+        "red" if failed else command_style(frame.command),
+        number,
+        _topic(frame.topic),
+        [*sub, *fields],
+        request=frame.request,
+        latency_ns=latency_of(frame),
+        size=len(frame.raw),
+        amount=frame.base.flow.messagePermits if frame.type == _FLOW else messages_in(frame),
+        last_ns=time_ns,
+        last=number,
+    )
+
+
+def beginning_of(event: Event) -> Row:
+    """The row of a connection's first event."""
+    connection = event.connection
+    fields = [str(connection.index), f"from port {connection.client.rpartition(':')[2]}"]
+    row = Row((_BEGINS, *_ends_of(connection)), connection, True, event.time_ns, "connection", "dim")
+    row.fields, row.last_ns = fields, event.time_ns
+    return row
+
+
+def end_of(ending: EndedConnection) -> Row:
+    """The row of a connection's end; without a time if it did not end in the capture."""
+    connection = ending.connection
+    time_ns = None if ending.end == OPEN else ending.end_ns or ending.last_ns
+    to_broker = None if ending.by_broker is None else not ending.by_broker
+    if ending.end in (REFUSED, UNANSWERED):
+        to_broker = ending.end == UNANSWERED
+    style = _STYLES.get(ending.end, "red")
+    key = (_ENDS, *_ends_of(connection), ending.how)
+    row = Row(key, connection, to_broker, time_ns, clean(ending.how), style, last_ns=time_ns)
+    if ending.time_ns is not None and time_ns is not None:
+        row.latency_ns = time_ns - ending.time_ns
+    return row
+
+
+def wrong_of(event: Event) -> str:
+    """What is wrong with an event; "" if nothing is."""
+    if isinstance(event, Frame):
+        texts = [*(["PARTIAL"] if event.partial else []), *notes_of(event)]
+        return _short(", ".join(texts))
+    if isinstance(event, Gap):
+        return f"GAP {event.size:,} bytes were not captured"
+    return _short(f"MALFORMED {event.size:,} bytes: {event.reason}")
+
+
+def key_of(event: Event, wrong: str) -> Key:
+    """What an event has in common with those that are like it."""
+    ends = _ends_of(event.connection)
+    if not isinstance(event, Frame):
+        return (*ends, event.to_broker, wrong)
+    subscription = event.subscription and event.subscription[:LONGEST_NAME]
+    return (*ends, event.to_broker, event.type, event.topic, subscription, _alike(event), wrong)
+
+
+def _alike(frame: Any) -> tuple[str, ...]:
+    """The fields that like frames have in common: who it is about, and the values of enums."""
+    body = frame.body
+    found = []
+    for field_of, value in () if body is None else body.ListFields():
+        if field_of.name in ("producer_id", "consumer_id"):
+            found.append(f"{field_of.name[:8]}={value}")
+        elif field_of.enum_type is not None and not field_of.is_repeated:
+            found.append(field_of.enum_type.values_by_number[value].name)
+    return tuple(found)
+
+
+def _topic(topic: str | None) -> str:
+    text = (topic or "").removeprefix("persistent://")
+    return _short(text.removeprefix("public/default/"))
+
+
+def _short(text: str) -> str:
+    """The beginning of a text, clean."""
+    return clean(text) if len(text) <= _LONGEST else f"{clean(text[:_LONGEST])}…"
+
+
+def _cut_all(fields: list[str]) -> list[str]:
+    kept: list[str] = []
+    room = _LONGEST
+    for text in fields:
+        if room < len(text):
+            return [*kept, f"{text[:room]}…"]
+        kept.append(text)
+        room -= len(text)
+    return kept
+
+
+# -- lifelines
+
+
+class Lifelines(NamedTuple):
+    """The vertical lines: hosts of clients at the left, addresses of brokers at the right."""
+
+    clients: list[str]
+    brokers: list[str]
+
+    def of(self, row: Row) -> tuple[int, int]:
+        """The lines of a row's client and broker; the last one stands for all that have none of their own."""
+        client, broker = _ends_of(row.connection)
+        return _at(self.clients, client), _at(self.brokers, broker)
+
+
+def lifelines(rows: Iterable[Row], most: int) -> Lifelines:
+    """The lifelines of `rows`, in the order of their first rows, at most `most` at each side."""
+    ends = [_ends_of(row.connection) for row in rows]
+    return Lifelines(
+        _limited([client for client, _ in ends], most), _limited([broker for _, broker in ends], most)
+    )
+
+
+def _limited(names: list[str], most: int) -> list[str]:
+    names = list(dict.fromkeys(names))
+    return names if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} others"]
+
+
+def _at(names: list[str], name: str) -> int:
+    return names.index(name) if name in names else len(names) - 1
+
+
+def _ends_of(connection: Connection) -> tuple[str, str]:
+    """The names of a connection's client and broker."""
+    client = connection.client.rpartition(":")[0] or connection.client
+    return clean(client) or "client", clean(connection.server) or "broker"

@@ -1,0 +1,117 @@
+"""Draws a sequence diagram with characters.
+
+     ┌ 127.0.0.1                                     127.0.0.1:7200 ┐
+     │                                            127.0.0.1:7201 ┐  │
+5 0  ├─ LOOKUP r1 ──────────────────────────────────────────────►│  │
+6 0  │◄─ LOOKUP_RESPONSE Redirect … ─────────────────── 12.06 ms ┤  │
+7 1  ├─ CONNECT Pulsar-CPP-v4.2.0 ──────────────────────────────┼──►│
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.cells import cell_len
+
+from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.sequence_rows import TIMES, Row, Styled, lifelines
+from pulsarctl_wire.render.text import Paint, cells, cut_line
+
+LIFELINES: Final = 4
+"""The most lifelines at each side."""
+
+_SPACE: Final = 3  # from one lifeline to the next
+_LEAST: Final = 30  # cells between the last client and the first broker
+
+
+class _Layout:
+    """Where everything is in a line of `width` cells; None: as wide as the longest label needs."""
+
+    def __init__(self, rows: Sequence[Row], clock: Clock, width: int | None) -> None:
+        self.lines = lifelines(rows, LIFELINES)
+        self.clock = clock
+        self.numbers = max((len(str(row.number)) for row in rows), default=1)
+        self.times = max((len(clock(row.time_ns)) for row in rows), default=1)
+        self.indices = max((len(row.index) for row in rows), default=1)
+        self.focus = any(row.is_focus for row in rows)
+        self.gutter = self.numbers + self.times + self.indices + 3 + 2 * self.focus
+        sides = _SPACE * (len(self.lines.clients) + len(self.lines.brokers) - 2) + 2
+        if width is None:
+            self.lane = max(map(_width_of, rows), default=_LEAST)
+        else:
+            self.lane = max(width - self.gutter - sides, _LEAST)
+        self.width = self.gutter + sides + self.lane
+
+    def head(self, row: Row, paint: Paint) -> str:
+        """What is left of the lifelines: number, time, connection."""
+        sign = ("▶ " if row.is_focus else "  ") if self.focus else ""
+        number = str(row.number or "-").rjust(self.numbers)
+        text = f"{number} {self.clock(row.time_ns).rjust(self.times)} {row.index.rjust(self.indices)} "
+        return paint("yellow" if row.is_focus else "", sign) + paint("bold" if row.is_focus else "", text)
+
+
+def text(rows: Sequence[Row], paint: Paint, clock: Clock, width: int | None, note: str = "") -> Iterator[str]:
+    """The lines of a diagram, at most `width` cells wide; None: as many as needed. `note` is the last one."""
+    layout = _Layout(rows, clock, width)
+    lines = [*_names(layout), *(_line(row, layout, paint) for row in rows)]
+    for line in [*lines, *([note] if note else [])]:
+        yield line if width is None else cut_line(line, width)
+
+
+def _names(layout: _Layout) -> Iterator[str]:
+    """The lines that name the lifelines, which begin there."""
+    clients, brokers = layout.lines
+    room = layout.width - layout.gutter
+    for at in range(max(len(clients), len(brokers))):
+        left = ("│" + " " * (_SPACE - 1)) * min(at, len(clients))
+        right = ((" " * (_SPACE - 1)) + "│") * min(at, len(brokers))
+        if at < len(clients):
+            left += cut_line(f"┌ {clients[at]}", room // 2 - len(left))
+        if at < len(brokers):
+            right = cut_line(brokers[-1 - at], room // 2 - len(right) - 2) + " ┐" + right
+        left = left.rstrip()
+        yield " " * layout.gutter + left + " " * (room - cell_len(left) - cell_len(right)) + right
+
+
+def _line(row: Row, layout: _Layout, paint: Paint) -> str:
+    """A row: an arrow from lifeline to lifeline, with its label where all arrows pass."""
+    clients, brokers = layout.lines
+    client, broker = layout.lines.of(row)
+    stroke = "─" if row.number else "╌"
+    to_broker, to_client = row.to_broker is True, row.to_broker is False
+    at_broker = (TIMES if row.closes else "►") if to_broker else stroke
+    at_client = (TIMES if row.closes else "◄") if to_client else stroke
+    left, right = "", ""
+    for at in range(len(clients)):
+        passed = "│  " if at < client else f"┼{stroke * 2}"
+        left += f"{'│' if to_client else '├'}{at_client}{stroke}" if at == client else passed
+    for at in reversed(range(len(brokers))):
+        passed = "  │" if at > broker else f"{stroke * 2}┼"
+        right = (f"{stroke}{at_broker}{'│' if to_broker else '┤'}" if at == broker else passed) + right
+    first, last = left[3 * len(clients) - 2], right[1]
+    begin, end = _SPACE * client, _SPACE * broker + 1
+    left, right = left[: 1 - _SPACE], right[_SPACE - 1 :]
+    colour = row.colour
+    return (
+        f"{layout.head(row, paint)}{left[:begin]}{paint(colour, left[begin:] + first)}"
+        f" {_labelled(row, layout.lane - 3, stroke, paint)}"
+        f"{paint(colour, last + right[:end])}{right[end:]}"
+    )
+
+
+def _labelled(row: Row, width: int, stroke: str, paint: Paint) -> str:
+    """The label and the tail of a row, in exactly `width` cells; the label is cut first."""
+    label, tail = _painted(row.label(), paint), _painted(row.tail(), paint)
+    end = f" {tail} " if tail else ""
+    free = width - cells(label) - 1 - cells(end)
+    if free >= 0:
+        return f"{label} {paint(row.colour, stroke * free)}{end}"
+    line = cut_line(label + end, width, end)
+    return line + " " * (width - cells(line))
+
+
+def _painted(parts: Sequence[Styled], paint: Paint) -> str:
+    return " ".join(paint(style, part) for style, part in parts)
+
+
+def _width_of(row: Row) -> int:
+    return 6 + sum(cell_len(part) + 1 for _, part in [*row.label(), *row.tail()])
