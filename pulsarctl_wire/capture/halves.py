@@ -265,11 +265,19 @@ def flush(half: Half, events: list[Event]) -> Iterator[None]:
 # -- from its SYN to its FIN or RST
 
 
+def is_earlier(time_ns: int | None, other_ns: int | None) -> bool:
+    """Whether one time is before another one; both must be known."""
+    return time_ns is not None and other_ns is not None and time_ns < other_ns
+
+
 def note_end(half: Half, *, reset: bool) -> None:
-    """Note that a half has sent FIN or RST. The sender of the first one has ended the connection."""
+    """Note that a half has sent FIN or RST. The sender of the first one has ended the connection.
+
+    The first one is the one with the earlier time, as packets may be out of order.
+    """
     tcp, life = half.tcp, half.tcp.life
     life.reset |= reset
-    if life.by_first is None:
+    if life.by_first is None or is_earlier(tcp.last_ns, life.end_ns):
         life.by_first = half is tcp.half
         life.end = RESET if reset else CLOSED
         life.end_ns = tcp.state.closed_ns = tcp.last_ns
@@ -301,7 +309,7 @@ def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
     life.accepted |= later.accepted
     life.reset |= later.reset
     tcp.last_ns = later.last_ns if later.last_ns is not None else tcp.last_ns
-    if life.by_first is None:
+    if life.by_first is None or is_earlier(later.end_ns, life.end_ns):
         life.end, life.end_ns = later.end, later.end_ns
         life.by_first = None if later.by is None else (later.by == 0) is (tcp.half is first)
 

@@ -8,7 +8,7 @@ from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
 from pulsarctl_wire.checks.rule import CAPTURE, Rule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, FAILED, NUMBERS
-from pulsarctl_wire.wire.ending import REFUSED, UNANSWERED, EndedConnection
+from pulsarctl_wire.wire.ending import REFUSED, RESET, UNANSWERED, EndedConnection
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.knowledge import bound
@@ -131,7 +131,7 @@ class _Address:
         if ending.end in (REFUSED, UNANSWERED):
             self.failed_ns.append(ending.time_ns or 0)
             self.how = "refused" if ending.end == REFUSED else "SYN not answered"
-        else:
+        elif any(ending.sizes) or not (ending.joined and ending.end == RESET):  # else its SYN was not seen
             self.reached_ns = max(self.reached_ns, ending.end_ns or _FOREVER)
 
 

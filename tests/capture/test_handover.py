@@ -214,3 +214,15 @@ def test_what_goes_on_gives_what_one_would_have_given(cut: int) -> None:
     events += closed(truth)
     assert [raws(events, side) for side in (True, False)] == [raws(expected, side) for side in (True, False)]
     assert true.ended
+
+
+def test_of_two_ends_the_one_with_the_earlier_time_counts() -> None:
+    tcp, into = Tcp(), following()
+    feed(into, [*tcp.handshake(), tcp.fin(True)])
+    whole = connection(into, tcp)
+    first = halves_of(whole)[0]
+    mine = halves.life_state(whole, first)
+    assert (mine.end_ns, mine.by) == (4, 0)
+    for end_ns, by in ((5, 0), (3, 1)):
+        halves.extend_life(whole, first, mine._replace(end_ns=end_ns, by=1))
+        assert halves.life_state(whole, first).by == by

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from segments import START_NS, Tcp, closed, conversation, decode, frames_of
+from segments import START_NS, Tcp, added, closed, conversation, decode, frames_of
 
 from pulsarctl_wire.capture import reassembly
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment
@@ -115,6 +115,17 @@ def test_who_ended_it_is_who_was_first() -> None:
     tcp = Tcp()
     (told,) = endings(killed(tcp))
     assert (told.how, told.both) == ("closed by client", True)
+
+
+def test_the_end_that_came_first_is_the_one_with_the_earlier_time() -> None:
+    tcp = Tcp()
+    opened = [*tcp.handshake(), *tcp.say(TALK)]
+    by_broker, by_client = tcp.fin(False), tcp.fin(True)
+    into, told = listening()
+    for number, segment in enumerate([*opened, by_client], 1):
+        added(into, segment, START_NS + 9_000 * (segment is by_client), number)
+    added(into, by_broker, START_NS + 8_000, len(opened) + 2)
+    assert [(each.by_broker, each.end_ns) for each in told] == [(True, START_NS + 8_000)]
 
 
 def test_a_server_that_speaks_first_is_known_as_such_in_the_end() -> None:
