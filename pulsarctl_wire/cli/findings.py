@@ -72,11 +72,18 @@ def _nothing(finding: Finding, is_new: bool) -> None:
 class Sayer:
     """Says each finding at once, and again when it has become certain. Its instances are `OnFinding`s."""
 
-    def __init__(self, output: str, paint: Paint, clock: Clock, put: Callable[[bytes], object]) -> None:
+    def __init__(
+        self,
+        output: str,
+        paint: Paint,
+        clock: Clock,
+        put: Callable[[bytes], object],
+        width: int | None = None,
+    ) -> None:
         from pulsarctl_wire.render.findings import FindingText
 
         self._output = output
-        self._text = FindingText(paint, clock)
+        self._text = FindingText(paint, clock, width)
         self._put = put
         self._certainty: dict[int, str] = {}  # of findings that were said, by their identity
 

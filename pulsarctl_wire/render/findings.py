@@ -2,17 +2,19 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
+from textwrap import wrap
 from typing import Any, Final
 
 from pulsarctl_wire import __version__
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Finding
 from pulsarctl_wire.checks.rule import Rule, paragraphs
 from pulsarctl_wire.render.line import Clock
-from pulsarctl_wire.render.text import Paint, clean, human_time
+from pulsarctl_wire.render.text import Paint, clean, cut_line, human_time
 
 Lines = Mapping[int, str]
 """Frame number -> how the frame is shown, without colours or line end; it may have several lines."""
 
+_LONGEST_WHY: Final = 48  # cells that are kept for the reasons of all frames
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -59,27 +61,35 @@ def subject_text(finding: Finding) -> str:
 
 
 class FindingText:
-    """Renders findings for people."""
+    """Renders findings for people: sentences are wrapped, frames cut, to `width` cells."""
 
-    def __init__(self, paint: Paint, clock: Clock) -> None:
+    def __init__(self, paint: Paint, clock: Clock, width: int | None = None) -> None:
         self._paint = paint
         self._clock = clock
+        self._width = width
 
     def __call__(self, finding: Finding, lines: Lines) -> str:
         """A finding with its evidence; `lines` has the frames that can be shown in full."""
-        paint = self._paint
+        paint, width = self._paint, self._width
         style = "bold red" if finding.severity == ERROR else "yellow"
-        head = f"{paint(style, finding.rule)}  {finding.certainty}"
         about = subject_text(finding)
-        rows = [f"{head}  {about}" if about else head, f"  {clean(finding.explanation)}"]
-        rows.append(paint("dim", f"  {clean(str(finding.connection))}  {self._when(finding)}"))
-        width = max((len(why) for _, why in finding.evidence), default=0)
+        rows = [f"{paint(style, finding.rule)}  {finding.certainty}{f'  {about}' if about else ''}"]
+        rows += self._wrapped("  ", clean(finding.explanation))
+        rows.append(paint("dim", f"  {clean(str(finding.connection))}  {self._when(finding)}".rstrip()))
+        longest = max((len(clean(why)) for _, why in finding.evidence), default=0)
         for each in finding.evidence:
             first, *more = self._line(each, lines).split("\n")
-            rows.append(f"    {paint('cyan', f'{clean(each.why):<{width}}')}  {first}")
-            rows += [f"    {line}" for line in more]
-        rows.append(f"  {paint('green', '→')} {clean(finding.advice)}")
-        return "\n".join(rows) + "\n"
+            why = f"{clean(each.why):<{min(longest, _LONGEST_WHY)}}"
+            rows += [f"    {paint('cyan', why)}  {first}", *(f"    {line}" for line in more)]
+        rows += self._wrapped(f"  {paint('green', '→')} ", clean(finding.advice))
+        return "\n".join(row if width is None else cut_line(row, width) for row in rows) + "\n"
+
+    def _wrapped(self, head: str, text: str) -> list[str]:
+        """A sentence after `head`, on as many lines as it needs."""
+        if self._width is None:
+            return [head + text]
+        first, *more = wrap(text, max(self._width - 4, 20))
+        return [head + first, *(f"    {line}" for line in more)]
 
     def _when(self, finding: Finding) -> str:
         if not finding.first_ns:

@@ -38,7 +38,8 @@ class DoctorJob:
         self.origin = Origin()
         self.clock = Clock(options.time_format, self.origin)
         paint = Paint(console.use_colour(sys.stdout))
-        self.sayer = Sayer(options.output, paint, self.clock, self._put)
+        width = console.terminal_width(sys.stdout)
+        self.sayer = Sayer(options.output, paint, self.clock, self._put, width)
         self.rules = options.checking.rules()
         self.at_once = options.is_live and options.output in ("text", "json")
         self.doctor = options.checking.doctor(

@@ -47,6 +47,11 @@ class StatsOptions:
     jobs: int | None = JOBS()
     max_frame_size: int | None = MAX_FRAME_SIZE()
 
+    @property
+    def is_examined(self) -> bool:
+        """Whether findings are shown: if everything is."""
+        return not (self.no_doctor or self.by)
+
 
 def stats(options: StatsOptions) -> int:
     """Show statistics of a capture by command, topic, producer, ...: rates, latencies, errors."""
@@ -114,7 +119,7 @@ class StatsJob:
 
         limit = self.options.max_frame_size
         sources = Sources(self.options.sources, self.stack, bar=console.is_terminal(sys.stderr))
-        if self.options.no_doctor:
+        if not self.options.is_examined:
             decoder = Decoder(max_frame_size=limit, join_chunks=False, on_end=self.stats.end)
             return decoder, sources, lambda: self._add(chain(sources.read(decoder), decoder.finish()))
         from pulsarctl_wire.checks.doctor import Doctor
@@ -143,7 +148,7 @@ class StatsJob:
         from pulsarctl_wire.stats import Stats
 
         limit = self.options.max_frame_size
-        if not self.options.no_doctor:
+        if self.options.is_examined:
             self._examine_beside()
         pool = Pool(inputs, self.options.jobs, self.stack, self._check)
         counting = CountJob(pool.inputs, Stats, max_frame_size=limit, split_size=pool.split_size)
@@ -215,7 +220,8 @@ class StatsJob:
             shown = page(
                 total, tables, sizes, console.terminal_width(sys.stdout), console.use_colour(sys.stdout)
             )
-            text = FindingText(Paint(console.use_colour(sys.stdout)), Clock())
+            paint, width = Paint(console.use_colour(sys.stdout)), console.terminal_width(sys.stdout)
+            text = FindingText(paint, Clock(), width)
             shown += "".join(f"\n{text(each, {})}" for each in findings)
             out = shown.encode("utf-8", "backslashreplace")
         sys.stdout.buffer.write(out)

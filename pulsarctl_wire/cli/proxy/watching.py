@@ -121,7 +121,8 @@ class WatchRun:
         printer = self._err if options.tap else Printer(stream.fileno())
         output = "text" if options.tap else options.output
         paint = Paint(console.use_colour(stream))
-        return options.checking.doctor(live=True, on_finding=Sayer(output, paint, self._clock, printer.put))
+        sayer = Sayer(output, paint, self._clock, printer.put, console.terminal_width(stream))
+        return options.checking.doctor(live=True, on_finding=sayer)
 
     def _tap(self) -> TapPrinter:
         options = self.options
