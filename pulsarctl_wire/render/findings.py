@@ -71,7 +71,7 @@ class FindingText:
     def __call__(self, finding: Finding, lines: Lines) -> str:
         """A finding with its evidence; `lines` has the frames that can be shown in full."""
         paint, width = self._paint, self._width
-        style = "bold red" if finding.severity == ERROR else "yellow"
+        style = "red" if finding.severity == ERROR else "yellow"
         about = subject_text(finding)
         rows = [f"{paint(style, finding.rule)}  {finding.certainty}{f'  {about}' if about else ''}"]
         rows += self._wrapped("  ", clean(finding.explanation))

@@ -197,7 +197,7 @@ class LineRenderer:
         if notes:
             parts += [self._paint("yellow", f" ! {clean(note)}") for note in notes]
         if event.findings:
-            parts.append(self._paint("bold red", f" ✗ {' '.join(event.findings)}"))
+            parts.append(self._paint("red", f" ✗ {' '.join(event.findings)}"))
         line = "".join(parts)
         return line if width is None else cut_line(line, width, _wrong(event, parts, len(notes)))
 
