@@ -163,8 +163,8 @@ def test_a_redirect_loop_over_two_brokers_is_one_round_of_it() -> None:
     rows = [row for row in diagram(events).rows if row.count > 1]
     assert sorted(titles(rows)) == [("LOOKUP", 29)] * 2 + [("LOOKUP_RESPONSE", 29)] * 2
     assert sorted(row.fields[1] for row in rows if row.fields) == [
-        "pulsar://10.0.0.2:6650",
-        "pulsar://10.0.0.3:6650",
+        "10.0.0.2:6650",
+        "10.0.0.3:6650",
     ]
     assert lifelines(rows, 4) == (["10.0.0.1"], ["10.0.0.3:6650", "10.0.0.2:6650"])
 

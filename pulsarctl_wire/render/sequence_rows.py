@@ -20,7 +20,6 @@ TIMES: Final = "\N{MULTIPLICATION SIGN}"
 _LONGEST: Final = 300  # characters of a name, of all fields, and of what is wrong
 _LONG: Final = 24  # characters of a field that follows the others, as it may be cut
 _NOT_SHOWN: Final = ("req=", "auth=", "authoritative=", "max_message_size=")
-_URL: Final = "brokerServiceUrl="
 _BEGINS: Final = "begins"
 _ENDS: Final = "ends"
 _FLOW: Final = NUMBERS["FLOW"]
@@ -156,7 +155,8 @@ def row_of(event: Event, key: Key, wrong: str, line: LineRenderer) -> Row:
         return row
     fields = [each for each in line.fields(event) if not each.startswith(_NOT_SHOWN)]
     fields.sort(key=lambda text: len(text) > _LONG)
-    row = _frame_row(event, key, _cut_all([each.removeprefix(_URL) for each in fields]))
+    shown = [each.removeprefix("brokerServiceUrl=").removeprefix("pulsar://") for each in fields]
+    row = _frame_row(event, key, _cut_all(shown))
     row.wrong = wrong
     return row
 
