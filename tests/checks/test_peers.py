@@ -1,10 +1,14 @@
 """Wrong peers: what must be seen before a client is said to speak the wrong protocol."""
 
 import pytest
-from segments import Tcp, Turn, build
+from segments import START_NS, Tcp, Turn, build
 from timeline import LOGIN, Timeline, ids
 
+from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED
+from pulsarctl_wire.checks.rule import SECOND
+from pulsarctl_wire.wire.frame import Connection
+from pulsarctl_wire.wire.sinks import Follower
 
 HELLO = bytes.fromhex("160301002f0100002b0303") + bytes(41)
 SERVER_HELLO = bytes.fromhex("160303002f0200002b0303") + bytes(41)
@@ -26,6 +30,18 @@ def found(
     return ids(timeline.findings())
 
 
+def found_live(*turns: Turn, by_broker: bool = True) -> list[tuple[str, str]]:
+    """What is found on such a connection when it is followed live."""
+    doctor, connection = Doctor(live=True), Connection(0, "10.0.0.1:50000", "10.0.0.2:6650")
+    follower = Follower([doctor], doctor.new_state)
+    follower.opened(connection, START_NS)
+    for to_broker, data in turns:
+        follower.carried(connection, to_broker, data, START_NS + SECOND // 10)
+    follower.closed(connection, START_NS + SECOND // 5, by_broker)
+    follower.finish()
+    return ids(doctor.findings.values())
+
+
 @pytest.mark.parametrize(
     ("first", "rule"),
     [
@@ -38,8 +54,8 @@ def found(
     ids=["TLS", "HTTP", "HTTP/2", "PROXY v1", "PROXY v2"],
 )
 def test_first_bytes(first: bytes, rule: str) -> None:
-    assert found((True, first)) == [(rule, CERTAIN)]
-    assert found((True, first), by_broker=False) == []
+    assert found((True, first)) == found_live((True, first)) == [(rule, CERTAIN)]
+    assert found((True, first), by_broker=False) == found_live((True, first), by_broker=False) == []
     assert found((True, first), joined=True) == []
 
 
@@ -55,7 +71,8 @@ def test_first_bytes(first: bytes, rule: str) -> None:
     ids=["alert", "handshake", "HTTP", "PROXY", "ERROR"],
 )
 def test_an_answer_shows_that_the_port_understands(first: bytes, answer: bytes) -> None:
-    assert found((True, first), (False, answer)) == [("authentication_refused", CERTAIN)] * (answer is ERROR)
+    expected = [("authentication_refused", CERTAIN)] * (answer is ERROR)
+    assert found((True, first), (False, answer)) == found_live((True, first), (False, answer)) == expected
 
 
 def test_plain_client() -> None:
