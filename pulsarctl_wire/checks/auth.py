@@ -17,6 +17,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 
 _CONNECT: Final = NUMBERS["CONNECT"]
 _AUTH_RESPONSE: Final = NUMBERS["AUTH_RESPONSE"]
+_ACK_RESPONSE: Final = NUMBERS["ACK_RESPONSE"]  # never about rights, and there are too many
 _LONGEST_TOKEN: Final = 16_384  # bytes
 
 
@@ -142,7 +143,7 @@ class TokenExpired(ClientRule):
         expiry_ns = _expiry_ns(body.auth_data if frame.type == _CONNECT else body.response.auth_data)
         if expiry_ns is not None and expiry_ns < seen.time_ns:
             late = seconds(seen.time_ns - expiry_ns)
-            text = f"The client sends a token that expired {late} before, by the clock of the capture."
+            text = f"The client sends a token that had expired {late} before, by the clock of the capture."
             self.failed(state, [(seen, f"expired {late} before")], text)
 
 
@@ -157,7 +158,7 @@ class NotAuthorized(Rule):
     """
 
     id = "not_authorized"
-    on: ClassVar = dict.fromkeys(map(command_name, ERROR_FIELDS), "answered")
+    on: ClassVar = dict.fromkeys(map(command_name, ERROR_FIELDS.keys() - {_ACK_RESPONSE}), "answered")
 
     def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """Any answer that may report an error."""

@@ -13,7 +13,6 @@ from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.knowledge import bound
 
 _HANDSHAKE: Final = b"\x16\x03"  # how TLS begins, in both directions
-_SHOWN: Final = 8  # bytes
 _MOST_SERVERS: Final = 1_024
 
 
@@ -22,7 +21,7 @@ def _is_first(event: Event, *, to_broker: bool) -> TypeGuard[Malformed]:
     return isinstance(event, Malformed) and event.to_broker is to_broker and not event.offset
 
 
-def _is_refused(state: CheckState, ending: EndedConnection) -> bool:
+def _is_refused(ending: EndedConnection) -> bool:
     """Whether the server closed a connection, seen from its beginning, without sending a byte."""
     return bool(ending.by_broker) and not ending.joined and not ending.sizes[0]
 
@@ -35,17 +34,14 @@ class _WrongBytes(ClientRule):
     def lost(self, state: CheckState, event: Event) -> None:
         """Note the client's first bytes."""
         if _is_first(event, to_broker=True) and self.begins.match(event.raw):
-            state.marks[self.id] = event
+            what = event.reason.removeprefix("not Pulsar: ")
+            state.marks[self.id] = bytes_seen(event), f"first bytes: {what}"
 
     def closed(self, state: CheckState, ending: EndedConnection) -> None:
         """The server may have hung up."""
-        event = state.marks.get(self.id)
-        if event is not None and _is_refused(state, ending):
-            self.failed(state, [(bytes_seen(event), self.what(event))])
-
-    def what(self, event: Malformed) -> str:
-        """What the client sent."""
-        return f"first bytes {event.raw[:_SHOWN].hex(' ')}"
+        first = state.marks.get(self.id)
+        if first is not None and _is_refused(ending):
+            self.failed(state, [first])
 
 
 class TlsClientOnPlainPort(_WrongBytes):
@@ -77,10 +73,6 @@ class HttpClientOnBinaryPort(_WrongBytes):
     id = "http_client_on_binary_port"
     begins = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|TRACE|CONNECT|PRI) ")
 
-    def what(self, event: Malformed) -> str:
-        """The request's first line, without its query."""
-        return event.reason.removeprefix("not Pulsar: ")
-
 
 class ProxyHeaderRefused(_WrongBytes):
     """A load balancer sends a PROXY protocol header first, which the broker does not accept: it hangs up.
@@ -95,10 +87,6 @@ class ProxyHeaderRefused(_WrongBytes):
 
     id = "proxy_header_refused"
     begins = re.compile(re.escape(PROXY_V1) + b"|" + re.escape(PROXY_V2))
-
-    def what(self, event: Malformed) -> str:
-        """The header."""
-        return event.reason.removeprefix("not Pulsar: ")
 
 
 class PlainClientOnTlsPort(ClientRule):
@@ -140,7 +128,7 @@ class PlainClientOnTlsPort(ClientRule):
     def closed(self, state: CheckState, ending: EndedConnection) -> None:
         """The server may have hung up."""
         seen = state.marks.get(self.id)
-        if seen is None or not _is_refused(state, ending) or not self.can_count(state):
+        if seen is None or not _is_refused(ending) or not self.can_count(state):
             return
         if (ending.end_ns or 0) - seen.time_ns > SECOND:
             return
