@@ -78,32 +78,30 @@ def _row(row: Row, layout: _Layout, top: float) -> str:
     left, right = layout.clients[client], layout.brokers[broker]
     line, baseline = top + 19, top + 14
     label, tail = _fitted(row)
-    kind = f"arrow {row.colour}{'' if row.number else ' mark'}"
+    kind = f"arrow {row.colour}"
     focus = f'<rect class="focus" y="{top:.1f}" width="{layout.width:.1f}" height="{_HEIGHT}"/>'
     return (
         f"<g><title>{plain(_tooltip(row))}</title>{focus * row.is_focus}"
         + _text(layout.number, baseline, [("dim", str(row.number or ""))], "end")
         + _text(layout.time, baseline, [("dim", layout.clock(row.time_ns))], "end")
         + _text(layout.index, baseline, [("dim", row.index)], "end")
-        + f'<path class="{kind}" d="{_arrow(row, left, right, line)}"/>'
+        + f'<path class="{kind}{"" if row.number else " mark"}" d="M{left:.1f} {line:.1f}H{right:.1f}"/>'
+        + f'<path class="{kind}" d="{_head(row, left, right, line)}"/>'
         + _text(layout.clients[-1] + 12, baseline, label)
         + (_text(layout.brokers[0] - 12, baseline, tail, "end") if tail else "")
         + "</g>"
     )
 
 
-def _arrow(row: Row, left: float, right: float, y: float) -> str:
-    """The path of an arrow, with its head: a tip, or a cross where a connection ends."""
-    path = f"M{left:.1f} {y:.1f}H{right:.1f}"
+def _head(row: Row, left: float, right: float, y: float) -> str:
+    """The path of an arrow's head: a tip, a cross where a connection ends, nothing if neither side did it."""
     if row.to_broker is None:
-        return path
+        return ""
     tip, back = (right - 2, -7) if row.to_broker else (left + 2, 7)
     if row.closes:
         middle = tip + back / 2
-        return path + "".join(
-            f"M{middle - 4:.1f} {y - way:.1f}L{middle + 4:.1f} {y + way:.1f}" for way in (4, -4)
-        )
-    return f"{path}M{tip + back:.1f} {y - 4:.1f}L{tip:.1f} {y:.1f}L{tip + back:.1f} {y + 4:.1f}"
+        return "".join(f"M{middle - 4:.1f} {y - up:.1f}L{middle + 4:.1f} {y + up:.1f}" for up in (4, -4))
+    return f"M{tip + back:.1f} {y - 4:.1f}L{tip:.1f} {y:.1f}L{tip + back:.1f} {y + 4:.1f}"
 
 
 def _fitted(row: Row) -> tuple[list[Styled], list[Styled]]:
