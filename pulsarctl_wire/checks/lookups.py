@@ -22,10 +22,7 @@ _MOST_LOOKUPS: Final = 4_096  # followed at a time
 _MOST_ADDRESSES: Final = 16_384
 _MOST_FAILURES: Final = 64  # kept of an address
 _FOREVER: Final = 2**63
-_COORDINATORS: Final = (
-    "persistent://pulsar/system/transaction_coordinator_assign"  # looked up, but not opened
-)
-
+_COORDINATORS: Final = "persistent://pulsar/system/transaction_coordinator_assign"  # never opened
 _PROMISED: Final = "promised"  # mark of a connection that carried a promise
 
 _Redirect = tuple[str, str, bool]
@@ -46,16 +43,14 @@ class _Chain:
         self.asked = asked
         self.redirects: deque[tuple[_Redirect, Sighting]] = deque(maxlen=_MOST_REDIRECTS)
 
-    def cycle(self) -> list[Sighting]:
-        """The answers from the last one back to the same one before; none if it goes in no circle."""
-        redirects = list(self.redirects)
-        last = redirects[-1][0]
-        for at in range(len(redirects) - 2, -1, -1):
-            if redirects[at][0] == last:
-                servers = {each[0] for each, _ in redirects[at:]}
-                names = {each[1] for each, _ in redirects[at:]}
-                return [seen for _, seen in redirects] if min(len(servers), len(names)) > 1 else []
-        return []
+    def is_circle(self) -> bool:
+        """Whether the last answer was given before, with another server's answer between."""
+        last, *before = [redirect for redirect, _ in reversed(self.redirects)]
+        if last not in before:
+            return False
+        between = before[: before.index(last) + 1]
+        servers, names, _ = map(set, zip(*between, strict=True))
+        return len(servers) > 1 and len(names) > 1
 
 
 class RedirectLoop(Rule):
@@ -103,11 +98,9 @@ class RedirectLoop(Rule):
             chain = self._chains[key] = _Chain(state, asked)
             bound(self._chains, _MOST_LOOKUPS)
         chain.redirects.append((redirect, seen))
-        if len(chain.redirects) < _FEWEST_REDIRECTS or not self.can_count(state):
-            return
-        answers = chain.cycle()
-        if answers:
-            evidence = [(chain.asked, "asked"), *((each, "redirected") for each in answers)]
+        is_long = len(chain.redirects) >= _FEWEST_REDIRECTS
+        if is_long and chain.is_circle() and self.can_count(state):
+            evidence = [(chain.asked, "asked"), *((each, "redirected") for _, each in chain.redirects)]
             self.found(chain.state, Subject(key[1]), evidence)
 
 
@@ -187,16 +180,17 @@ class AdvertisedAddressUnreachable(Rule):
         body, topic = frame.body, frame.topic
         if body is None or topic is None or topic.startswith(_COORDINATORS):
             return
-        if body.response != CommandLookupTopicResponse.Connect or body.proxy_through_service_url:
+        if body.response != CommandLookupTopicResponse.Connect:
             return
         key, name = (client_of(state.connection), topic), _address_in(body)
         known = self._promises.get(key)
-        if known is None or known.name != name:
+        stays = body.proxy_through_service_url or name == state.connection.server
+        if stays or (known is not None and known.name != name):
             self._promises.pop(key, None)
-            if name != state.connection.server:
-                self._promises[key] = _Promise(state, name, seen)
-                bound(self._promises, _MOST_LOOKUPS)
-                state.marks[_PROMISED] = True
+        if not stays and key not in self._promises:
+            self._promises[key] = _Promise(state, name, seen)
+            bound(self._promises, _MOST_LOOKUPS)
+            state.marks[_PROMISED] = True
 
     def arrived(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """PRODUCER or SUBSCRIBE."""

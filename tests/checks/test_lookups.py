@@ -182,6 +182,13 @@ def test_addresses_that_are_not_dialled() -> None:
     assert Promise("broker-7:6650", topic=coordinator).found() == []
 
 
+def test_a_later_lookup_counts() -> None:
+    for fields in ({"url": "10.0.1.1:6650"}, {"url": "broker-7:6650", "proxy_through_service_url": True}):
+        promise = Promise("broker-7:6650")
+        promise.timeline.say(1, promise.tcp, *lookup(2, **fields))
+        assert promise.found() == []
+
+
 def test_a_hole_may_have_had_the_producer() -> None:
     promise = Promise("broker-7:6650")
     promise.timeline.at(1, promise.tcp.send(True, b"", missing=70))
