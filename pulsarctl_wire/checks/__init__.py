@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pulsarctl_wire.checks import acks, auth, flow, liveness, lookups, payloads, peers, producers
+from pulsarctl_wire.checks import acks, auth, creating, flow, liveness, lookups, payloads, peers, producers
 from pulsarctl_wire.checks.rule import Rule
 
 RULES: Final[tuple[type[Rule], ...]] = (
@@ -35,6 +35,12 @@ RULES: Final[tuple[type[Rule], ...]] = (
     producers.ProducerFenced,
     producers.BacklogQuotaExceeded,
     lookups.ProducerOnPartitionedParent,
+    creating.ProducerNameHeldByDeadConnection,
+    creating.ProducerNameInUse,
+    creating.SubscriptionHeldByDeadConnection,
+    creating.SubscriptionInUse,
+    creating.CreateTimedOutNotClosed,
+    creating.StaleOwnership,
     lookups.RedirectLoop,
     lookups.AdvertisedAddressUnreachable,
     lookups.LookupThrottled,

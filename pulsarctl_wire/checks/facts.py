@@ -129,15 +129,35 @@ class Sent(Sighting):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Publisher:
+class Owned:
+    """A name that connections hold: each owner is a `Producer` or `Consumer`."""
+
+    __slots__ = ("_owners",)
+
+    def __init__(self) -> None:
+        self._owners: list[Any] = []
+
+    def add(self, owner: Any) -> None:
+        """Add an owner."""
+        self._owners = [*(each for each in self.owners() if each is not owner), owner]
+
+    def owners(self) -> list[Any]:
+        """The open ones, the latest last."""
+        return [each for each in self._owners if each.is_open]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Publisher(Owned):
     """A producer name on a topic, over all connections; `sent` are its latest SENDs by sequence id.
 
     `highest` is the highest sequence id that it sent. The keys of `sent` are those of `sequence_key`.
+    Its owners are producers that PRODUCER_SUCCESS has opened.
     """
 
     __slots__ = ("highest", "name", "sent", "topic")
 
     def __init__(self, topic: str, name: str) -> None:
+        super().__init__()
         self.topic = topic
         self.name = name
         self.sent: dict[Any, Sent] = {}
@@ -177,30 +197,22 @@ class Topic:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Subscription:
-    """A subscription, over all connections: its open consumers, the highest entry that was delivered.
+class Subscription(Owned):
+    """A subscription, over all connections: its consumers, the highest entry that was delivered.
 
     `raised` are the ACKs that raised the highest acknowledged entry, and to what. Of those within an eighth
     of `keep_ns` only the last is kept.
     """
 
-    __slots__ = ("_consumers", "delivered", "keep_ns", "name", "raised", "topic")
+    __slots__ = ("delivered", "keep_ns", "name", "raised", "topic")
 
     def __init__(self, topic: Topic, name: str, keep_ns: int) -> None:
+        super().__init__()
         self.topic = topic
         self.name = name
         self.keep_ns = keep_ns
         self.delivered: Entry = NOWHERE
         self.raised: list[tuple[Sighting, Entry]] = []
-        self._consumers: list[Any] = []
-
-    def add(self, consumer: Any) -> None:
-        """Add a `Consumer`."""
-        self._consumers = [*self.open_consumers(), consumer]
-
-    def open_consumers(self) -> list[Any]:
-        """Its open consumers."""
-        return [each for each in self._consumers if each.is_open]
 
     def raise_to(self, entry: Entry, ack: Sighting) -> None:
         """An entry was acknowledged."""

@@ -169,7 +169,7 @@ class BlockedOnUnacked(Rule):
         if not (consumer.exact and self.can_count(consumer.state)):
             return
         receipt = waiting_since(consumer, now_ns - quiet)
-        if receipt is None or any(map(_is_free, consumer.shared.open_consumers())):
+        if receipt is None or any(map(_is_free, consumer.shared.owners())):
             return
         rows = [
             (last, f"last delivery, {consumer.permits} permits left"),

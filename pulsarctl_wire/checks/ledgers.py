@@ -48,7 +48,7 @@ class Consumer(ConsumerLedger):
     __slots__ = (
         *("acked", "consumer_id", "deliveries", "first_flow", "first_grant", "flows"),
         *("highest", "kind", "last_ack", "last_flow", "last_message", "moved_ns", "returned", "seen"),
-        *("partly", "shared", "state"),
+        *("opened", "partly", "shared", "state"),
     )
 
     def __init__(self, state: "CheckState", seen: Sighting, body: Any, shared: Subscription) -> None:
@@ -58,6 +58,7 @@ class Consumer(ConsumerLedger):
         self.shared = shared
         self.consumer_id: int = body.consumer_id
         self.kind: int = getattr(body, "subType", CommandSubscribe.Exclusive)
+        self.opened: Sighting | None = None  # SUCCESS
         self.moved_ns = seen.time_ns
         self.deliveries = self.acked = self.flows = self.first_grant = 0
         self.first_flow: Sighting | None = None

@@ -210,6 +210,12 @@ class CheckState(LedgerState):
             ledger.opened = self.seen
             ledger.publisher = None
             ledger.last_sequence = body.last_sequence_id
+            if last and ledger.topic is not None:
+                self.facts.publisher(ledger.topic, ledger.name).add(ledger)
+        elif asked.type == _SUBSCRIBE and asked.owner is not None:
+            consumer = self.consumer(asked.owner[1])
+            if consumer is not None:
+                consumer.opened = self.seen
 
     def _send(self, frame: Frame) -> None:
         super()._send(frame)
@@ -351,7 +357,7 @@ class CheckState(LedgerState):
         if consumer.acknowledge(entry, words) is not None:
             consumer.acked += 1
         elif entry not in consumer.entries:
-            for other in consumer.shared.open_consumers():
+            for other in consumer.shared.owners():
                 other.acknowledge(entry, words)
         if words:
             first = consumer.partly[entry][0] if entry in consumer.partly else self.seen
@@ -397,6 +403,8 @@ class CheckState(LedgerState):
         self.left_producers = [
             each for each in self.producers.values() if isinstance(each, Producer) and each.is_open
         ]
+        for each in self.left_producers:
+            each.is_open = False
         super().end()
 
 
