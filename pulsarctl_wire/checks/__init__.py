@@ -2,7 +2,19 @@
 
 from typing import Final
 
-from pulsarctl_wire.checks import acks, auth, creating, flow, liveness, lookups, payloads, peers, producers
+from pulsarctl_wire.checks import (
+    acks,
+    auth,
+    chunks,
+    consumers,
+    creating,
+    flow,
+    liveness,
+    lookups,
+    payloads,
+    peers,
+    producers,
+)
 from pulsarctl_wire.checks.rule import Rule
 
 RULES: Final[tuple[type[Rule], ...]] = (
@@ -28,6 +40,9 @@ RULES: Final[tuple[type[Rule], ...]] = (
     acks.AckHole,
     acks.PartialAcksIgnored,
     acks.EndlessRedelivery,
+    consumers.ReconnectLoopOnFrame,
+    consumers.DelayIgnored,
+    consumers.ReaderWaitsForMissingMessage,
     producers.ReceiptMismatch,
     producers.SendUnanswered,
     producers.DroppedAsDuplicate,
@@ -35,12 +50,16 @@ RULES: Final[tuple[type[Rule], ...]] = (
     producers.ProducerFenced,
     producers.BacklogQuotaExceeded,
     lookups.ProducerOnPartitionedParent,
+    chunks.IncompleteChunks,
     creating.ProducerNameHeldByDeadConnection,
     creating.ProducerNameInUse,
     creating.SubscriptionHeldByDeadConnection,
     creating.SubscriptionInUse,
     creating.CreateTimedOutNotClosed,
     creating.StaleOwnership,
+    consumers.SubscribeBeforeSeekDone,
+    consumers.StaleEpoch,
+    consumers.ClientClosesOnEndOfTopic,
     lookups.RedirectLoop,
     lookups.AdvertisedAddressUnreachable,
     lookups.LookupThrottled,

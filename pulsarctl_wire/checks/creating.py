@@ -232,7 +232,7 @@ class _HeldByLive(_Claims):
         if claim.is_holder_alive and self.can_count(claim.state):
             rows = [(claim.request, "asked"), (answer, "refused"), (claim.opened, "holder")]
             alive = holder.last[True]
-            if now_ns == answer.time_ns and alive is not None:
+            if alive is not None and alive.time_ns <= answer.time_ns:
                 rows.append((alive, "the holder is alive"))
             self.found(claim.state, claim.subject, rows)
 

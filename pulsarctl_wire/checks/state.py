@@ -411,6 +411,7 @@ class CheckState(LedgerState):
 _MINUS_ONE: Final = b"\xff" * 9 + b"\x01"
 """-1 as a varint."""
 _SEND: Final = NUMBERS["SEND"]
+_SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
 _SEND_RECEIPT: Final = NUMBERS["SEND_RECEIPT"]
 _CLOSE_PRODUCER: Final = NUMBERS["CLOSE_PRODUCER"]
 _MESSAGE: Final = NUMBERS["MESSAGE"]
