@@ -215,10 +215,12 @@ class ReaderWaitsForMissingMessage(Rule):
         if now_ns - since_ns < self.thresholds.quiet or entry[1] >> 63 or entry <= consumer.shared.delivered:
             return
         if consumer.permits > 0 and consumer.exact and self.can_count(consumer.state):
-            text = f"The broker says that the last message is {text_of(entry)}, but has sent nothing after"
-            text += f" {text_of(consumer.highest)} for {seconds(now_ns - since_ns)} although there are"
-            text += f" {consumer.permits} permits: a reader that reads to the end hangs, unless it does not wait"
-            text += " for this one (compacted away, in an open transaction)."
+            text = f"The broker names {text_of(entry)} as the last message, but has sent nothing after"
+            text += f" {text_of(consumer.highest)} for {seconds(now_ns - since_ns)} although it may send"
+            text += (
+                f" {consumer.permits}: a reader that reads to the end hangs, unless that entry is compacted"
+            )
+            text += " away or in an open transaction."
             rows = [(seen, f"last id {text_of(entry)}"), (last, f"last delivery {text_of(consumer.highest)}")]
             self.found(consumer.state, about(consumer), rows, text, SUSPECTED)
 
