@@ -54,7 +54,7 @@ class _Claim:
     @property
     def is_holder_alive(self) -> bool:
         """Whether the holder's client has sent anything since."""
-        return self.holder.heard_ns[True] > self.request.time_ns
+        return self.holder.to_broker.heard_ns > self.request.time_ns
 
 
 class _Claims(Rule):
@@ -139,7 +139,7 @@ class _HeldByDead(_Claims):
 
     def _pinged(self, state: CheckState) -> Sighting | None:
         ping: Sighting | None = state.marks.get(self.id)
-        return ping if ping is not None and ping.time_ns > state.heard_ns[True] else None
+        return ping if ping is not None and ping.time_ns > state.to_broker.heard_ns else None
 
     def _fits(self, claim: _Claim, frame: Frame, seen: Sighting) -> bool:
         if frame.type == _ERROR:
@@ -169,7 +169,7 @@ class _HeldByDead(_Claims):
         rows = [(claim.request, "asked"), (answer, why), (claim.opened, "holder"), (ping, "never answered")]
         is_closed = claim.ending is not None
         text = f"The {self.what} {'was' if is_closed else 'is still'} held by {holder.connection}, an older"
-        text += f" connection whose client has sent nothing for {seconds(now_ns - holder.heard_ns[True])}"
+        text += f" connection whose client has sent nothing for {seconds(now_ns - holder.to_broker.heard_ns)}"
         text += ", until the broker closed it." if is_closed else "."
         self.found(claim.state, claim.subject, rows, text, CERTAIN if is_closed else SUSPECTED)
 
@@ -231,7 +231,7 @@ class _HeldByLive(_Claims):
         del self._claims[number]
         if claim.is_holder_alive and self.can_count(claim.state):
             rows = [(claim.request, "asked"), (answer, "refused"), (claim.opened, "holder")]
-            alive = holder.last[True]
+            alive = holder.to_broker.last
             if alive is not None and alive.time_ns <= answer.time_ns:
                 rows.append((alive, "the holder is alive"))
             self.found(claim.state, claim.subject, rows)

@@ -67,13 +67,11 @@ class Doctor(Sink):
         on_finding: OnFinding = lambda finding, is_new: None,
     ) -> None:
         self.thresholds = thresholds
-        self.facts = Facts(thresholds.unacked)
+        self.facts = Facts(keep_ns=thresholds.unacked, quiet_ns=thresholds.quiet)
         self.states: dict[int, CheckState] = {}
         self.findings: dict[tuple[str, int, Subject], Finding] = {}
         self.left_out = self.withdrawn = 0
         self.looked_at = dict.fromkeys(("connections", "Pulsar", "encrypted", "joined", "holes"), 0)
-        self.quiet_ns = thresholds.quiet
-        self.due_ns = 0
         self._live = live
         self._every = min(SECOND, min(thresholds) // 4)
         self._on_finding = on_finding
@@ -181,7 +179,7 @@ class Doctor(Sink):
 
     def advance(self, time_ns: int, number: int) -> None:
         """The frame with this number and time comes next."""
-        self.due_ns = time_ns + self._every
+        self.facts.due_ns = time_ns + self._every
         if self._live:
             self._look(time_ns)
             return
@@ -223,7 +221,7 @@ class Doctor(Sink):
         """Bytes were missed, or are no frame."""
         for lost in self._hooks["lost"]:
             lost(state, event)
-        if isinstance(event, Gap) and (state.counts[0] or state.counts[1]):
+        if isinstance(event, Gap) and state.has_spoken:
             self._withdraw(state, event)
 
     # -- findings
@@ -261,7 +259,7 @@ class Doctor(Sink):
 
     def _withdraw(self, state: CheckState, gap: Gap) -> None:
         """Drop findings that were made while the bytes of a hole were already missing."""
-        last = state.last[gap.to_broker]
+        last = state.way(gap.to_broker).last
         since = last.number if last is not None else 0
         for key, finding in list(self.findings.items()):
             relies_on = next(rule.relies_on for rule in self._rules if rule.id == finding.rule)

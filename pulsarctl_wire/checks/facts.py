@@ -19,7 +19,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 MOST_NAMES: Final = 16_384
 """The most topics, subscriptions and producer names that are remembered."""
 
-MOST_SENT: Final = 32_768
+MOST_SENT: Final = 16_384
 """The most SENDs that are remembered for all producer names together."""
 
 _RECEIPTS: Final = 256  # remembered of each topic
@@ -63,7 +63,7 @@ class Sent(Sighting):
     sequence, highest, publish_time, chunk     as in the command and its metadata
     head        its bytes from COMMAND_SIZE up to the payload, and `size` bytes of payload follow
     digest      CRC32-C of the payload; -1 if a valid checksum covers it
-    answer      SEND_RECEIPT or SEND_ERROR; `receipt` is the former's command
+    answer      SEND_RECEIPT or SEND_ERROR; `receipt` are the former's bytes
     before      the SEND before it with the same sequence id and chunk; `repeats`: with the same payload
     above       the highest sequence id that this producer name had sent before
 
@@ -85,14 +85,15 @@ class Sent(Sighting):
         self.corrupt = self.failed = self.repeats = False
         self.before: Sent | None = None
         self.answer: Sighting | None = None
-        self.receipt: BaseCommand | None = None
+        self.receipt = b""
 
     @property
     def stored(self) -> Entry | None:
         """The id in its receipt, `NOWHERE` if the broker dropped it as a duplicate; None: no receipt."""
-        if self.receipt is None:
+        if not self.receipt:
             return None
-        ledger, entry = entry_of(self.receipt.send_receipt.message_id)
+        base = BaseCommand.FromString(self.receipt[8 : 8 + int.from_bytes(self.receipt[4:8], "big")])
+        ledger, entry = entry_of(base.send_receipt.message_id)
         return NOWHERE if ledger >> 63 else (ledger, entry)
 
     @property
@@ -235,11 +236,14 @@ class Subscription(Owned):
 class Facts:
     """The tables. `whole`: no bytes were missed on any connection that speaks Pulsar.
 
-    `keep_ns` is how long it must be known what was acknowledged when.
+    `keep_ns` is how long it must be known what was acknowledged when, `quiet_ns` after which time without
+    FLOW and MESSAGE a consumer is stalled. At `due_ns` the doctor wants to be told that time has passed.
     """
 
-    def __init__(self, keep_ns: int) -> None:
+    def __init__(self, *, keep_ns: int = 0, quiet_ns: int = 0) -> None:
         self._keep_ns = keep_ns
+        self.quiet_ns = quiet_ns
+        self.due_ns = 0
         self.topics: dict[str, Topic] = {}
         self.subscriptions: dict[Partition, Subscription] = {}
         self.publishers: dict[Partition, Publisher] = {}

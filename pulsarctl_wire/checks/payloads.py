@@ -65,7 +65,7 @@ class ResponseOverFrameLimit(Rule):
     def closed(self, state: CheckState, ending: EndedConnection) -> None:
         """It was the last one."""
         large: _Oversized | None = state.marks.get(self.id)
-        if large is None or state.last[0] is not large.seen or ending.by_broker is not False:
+        if large is None or state.to_client.last is not large.seen or ending.by_broker is not False:
             return
         if (ending.end_ns or 0) - large.seen.time_ns <= SECOND:
             text = f"The broker's answer of {large.size} bytes is over the client's limit of {large.limit}"

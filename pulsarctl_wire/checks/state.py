@@ -44,10 +44,6 @@ class Watcher(Protocol):
     """What a state tells: the doctor implements this."""
 
     facts: Facts
-    due_ns: int
-    """When `advance` is wanted."""
-    quiet_ns: int
-    """After which time without FLOW and MESSAGE a consumer counts as stalled."""
 
     def advance(self, time_ns: int, number: int) -> None:
         """The frame with this number and time comes next."""
@@ -66,12 +62,26 @@ class Watcher(Protocol):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class Way:
+    """One direction of a connection.
+
+    count       complete frames
+    last        the last frame, cut ones included
+    heard_ns    when the last one came, up to the first FIN or RST, ns since the epoch
+    """
+
+    __slots__ = ("count", "heard_ns", "last")
+
+    def __init__(self) -> None:
+        self.count = self.heard_ns = 0
+        self.last: Sighting | None = None
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CheckState(LedgerState):
     """Tracks a connection for the doctor.
 
-    counts      complete frames to the client and to the broker
-    last        the last frame in both directions, cut ones included
-    heard_ns    when the last frame in both directions came, up to the first FIN or RST; ns since the epoch
+    to_client, to_broker     what is known of both directions
     whole       no byte was missed since its first frame
     limit       largest legal frame in bytes, as the broker announced it
     """
@@ -88,10 +98,8 @@ class CheckState(LedgerState):
         super().__init__(connection, knowledge, streams)
         self.doctor = doctor
         self.facts = doctor.facts
-        self._types = types
-        self.counts = [0, 0]
-        self.last: list[Sighting | None] = [None, None]
-        self.heard_ns = [0, 0]
+        self._types = [kind in types for kind in range(_TYPES)]
+        self.to_client, self.to_broker = Way(), Way()
         self.whole = True
         self.limit = MAX_FRAME_SIZE
         self.first_ns = 0
@@ -110,44 +118,53 @@ class CheckState(LedgerState):
 
     def track(self, events: list[Event]) -> None:
         """Track events, and tell the doctor about them one by one."""
-        doctor, types, counts, last = self.doctor, self._types, self.counts, self.last
+        doctor, types, facts = self.doctor, self._types, self.facts
         for event in events:
             time_ns = event.time_ns or 0
-            if time_ns >= doctor.due_ns:
+            if time_ns >= facts.due_ns:
                 doctor.advance(time_ns, self._knowledge.frames + 1)
             if not isinstance(event, Frame):
                 self._lose()
-                if counts[0] or counts[1]:
-                    self.whole = self.facts.whole = False
+                if self.has_spoken:
+                    self.whole = facts.whole = False
                 doctor.lost(self, event)
                 continue
             frame = event
-            to_broker = frame.to_broker
             kind = frame.type
-            place = 1 if to_broker else 0
-            ordinal = counts[place]
+            way = self.to_broker if frame.to_broker else self.to_client
             if not self.first_ns:
                 self.first_ns = time_ns
-            number = self._knowledge.frames + 1
+            number, ordinal = self._knowledge.frames + 1, way.count
             if frame.partial:
                 self.whole = False
             else:
-                counts[place] = ordinal + 1
+                way.count = ordinal + 1
             if kind == _SEND:
                 seen: Sighting = Sent(frame.connection, number, ordinal, kind, time_ns, frame.packet)
             else:
-                seen = Sighting(frame.connection, to_broker, number, ordinal, kind, time_ns, frame.packet)
+                seen = Sighting(
+                    frame.connection, frame.to_broker, number, ordinal, kind, time_ns, frame.packet
+                )
             self.seen = seen
             self.answered = self.request = None
             self.is_chunk = False
             self._follow(frame)
-            if kind in types:
+            if 0 <= kind < _TYPES and types[kind]:
                 doctor.frame(self, frame, seen)
             if len(frame.raw) > self.limit or (frame.partial and frame.size > self.limit):
                 doctor.moment("oversized", self, frame, seen)
-            last[place] = seen
-            if self.closed_ns is None or time_ns <= self.closed_ns:
-                self.heard_ns[place] = max(time_ns, self.heard_ns[place])
+            way.last = seen
+            if time_ns > way.heard_ns and (self.closed_ns is None or time_ns <= self.closed_ns):
+                way.heard_ns = time_ns
+
+    def way(self, to_broker: bool) -> "Way":
+        """What is known of a direction."""
+        return self.to_broker if to_broker else self.to_client
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether a complete frame was seen."""
+        return self.to_client.count > 0 or self.to_broker.count > 0
 
     def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
         super()._ask(key, asked, body)
@@ -255,7 +272,7 @@ class CheckState(LedgerState):
             return pending
         sent.answer = self.seen
         if is_receipt:
-            sent.receipt = frame.base
+            sent.receipt = frame.raw
             if ledger.facts is not None:
                 ledger.facts.stored.append(sent)
             if sent.before is not None or frame.raw.count(_MINUS_ONE) > 1:
@@ -293,7 +310,7 @@ class CheckState(LedgerState):
 
     def move(self, frame: Frame, consumer: Consumer) -> None:
         """A FLOW or MESSAGE of a consumer comes, and may end a pause."""
-        time_ns, quiet_ns, last = self.seen.time_ns, self.doctor.quiet_ns, consumer.last_message
+        time_ns, quiet_ns, last = self.seen.time_ns, self.facts.quiet_ns, consumer.last_message
         if time_ns - consumer.moved_ns >= quiet_ns or (
             frame.type == _MESSAGE and last is not None and time_ns - last.time_ns >= quiet_ns
         ):
@@ -342,7 +359,7 @@ class CheckState(LedgerState):
             if body.HasField("validation_error"):
                 self.doctor.moment("discarded", self, frame, consumer)
             last = consumer.last_message
-            if last is not None and self.seen.time_ns - last.time_ns >= self.doctor.quiet_ns:
+            if last is not None and self.seen.time_ns - last.time_ns >= self.facts.quiet_ns:
                 self.doctor.moment("pause_ends", self, frame, consumer)
             self._highest = NOWHERE
         super()._ack(frame)
@@ -410,6 +427,7 @@ class CheckState(LedgerState):
 
 _MINUS_ONE: Final = b"\xff" * 9 + b"\x01"
 """-1 as a varint."""
+_TYPES: Final = max(NUMBERS.values()) + 1
 _SEND: Final = NUMBERS["SEND"]
 _SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
 _SEND_RECEIPT: Final = NUMBERS["SEND_RECEIPT"]

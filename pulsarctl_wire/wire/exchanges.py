@@ -323,7 +323,11 @@ class ExchangeState(TopicState):
     # -- entries
 
     def _message(self, frame: Frame) -> None:
-        consumer = frame.base.message.consumer_id  # type: ignore[union-attr]
+        body = frame.base.message  # type: ignore[union-attr]
+        self._delivery(frame, body, body.consumer_id)
+
+    def _delivery(self, frame: Frame, body: Any, consumer: int) -> None:
+        """A MESSAGE to a consumer."""
         self._name(frame, consumer)
         metadata = frame.metadata
         if metadata is not None and (metadata.num_chunks_from_msg > 1 or self._knowledge.schemas):

@@ -229,13 +229,14 @@ class LedgerState(ExchangeState):
         if consumer is not None:
             consumer.permits += flow.messagePermits
 
-    def _message(self, frame: Frame) -> None:
-        super()._message(frame)
-        body = frame.base.message  # type: ignore[union-attr]
-        consumer = self.consumers.get(body.consumer_id)
+    def _delivery(self, frame: Frame, body: Any, consumer_id: int) -> None:
+        super()._delivery(frame, body, consumer_id)
+        consumer = self.consumers.get(consumer_id)
         if consumer is None:
             return
-        consumer.epoch = max(consumer.epoch, body.consumer_epoch)
+        epoch = body.consumer_epoch
+        if epoch > consumer.epoch:
+            consumer.epoch = epoch
         consumer.deliver(entry_of(body.message_id), permits_used(frame), frame)
         self._kept += 1
         if self._kept > MAX_PENDING:
