@@ -62,7 +62,7 @@ Exchange = Answered | Acknowledged
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Delivered:
-    """An unacknowledged entry: `left` messages. `mask` has their bits once some are acknowledged."""
+    """An unacknowledged entry: `left` messages. `mask` has their bits if some are acknowledged."""
 
     __slots__ = ("left", "mask", "number", "time_ns")
 
@@ -93,7 +93,10 @@ class ConsumerLedger:
         self.permits -= cost
         before = self.entries.pop(entry, None)
         self.unacked += cost - (before.left if before is not None else 0)
-        self.entries[entry] = self.hold(cost, frame)
+        held = self.entries[entry] = self.hold(cost, frame)
+        words = frame.base.message.ack_set  # type: ignore[union-attr]
+        if words:
+            held.mask = bits_of(words)
 
     def hold(self, left: int, frame: Frame) -> Delivered:
         """The entry that `frame` has delivered, with `left` messages."""
@@ -106,9 +109,7 @@ class ConsumerLedger:
             return None
         left = 0
         if words:
-            for at, word in enumerate(words):
-                left |= (word & _WORD) << (64 * at)
-            delivered.mask &= left
+            delivered.mask &= bits_of(words)
             left = min(delivered.mask.bit_count(), delivered.left)
         self.unacked -= delivered.left - left
         delivered.left = left
@@ -284,6 +285,11 @@ class LedgerState(ExchangeState):
     def _close(self, frame: Frame) -> None:
         self._request(frame)
         self.consumers.pop(frame.base.close_consumer.consumer_id, None)  # type: ignore[union-attr]
+
+
+def bits_of(words: Any) -> int:
+    """The words of an ack_set as one number."""
+    return sum((word & _WORD) << (64 * at) for at, word in enumerate(words))
 
 
 def entry_of(message_id: Any) -> tuple[int, int]:

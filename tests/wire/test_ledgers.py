@@ -7,8 +7,12 @@ import pytest
 
 from pulsarctl_wire import Frame
 from pulsarctl_wire.capture.sources import Decoder, open_source
-from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.ledgers import Acknowledged, Answered, Exchange, LedgerState
+from pulsarctl_wire.wire.commands import NUMBERS, build_command
+from pulsarctl_wire.wire.counts import permits_used
+from pulsarctl_wire.wire.frame import Connection, build_frame
+from pulsarctl_wire.wire.ledgers import Acknowledged, Answered, ConsumerLedger, Exchange, LedgerState
+from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
+from pulsarctl_wire.wire.stream import FrameStream
 
 WAITS = NUMBERS["PRODUCER_SUCCESS"]
 """The answer that may come twice: the producer may have to wait for others (PIP 68)."""
@@ -41,3 +45,19 @@ def test_exchanges_are_what_answers_tell(sample: Path) -> None:
             message_id = frames[one.number].body.message_id
             assert (message_id.ledgerId, message_id.entryId) == (one.ledger, one.entry)
             assert frames[one.answer].command == "ACK"
+
+
+def test_messages_that_ack_set_masks_were_acknowledged_before() -> None:
+    """A client's ACK says nothing of the messages that it did not get, so their bits are set."""
+    identity = {"ledgerId": 1, "entryId": 2}
+    message = build_command("MESSAGE", consumer_id=0, message_id=identity, ack_set=[0b11100])
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=5)
+    (frame,) = FrameStream(Connection(0), False).feed(build_frame(message, metadata))
+    assert isinstance(frame, Frame)
+    ledger = ConsumerLedger("t", "s")
+    ledger.deliver((1, 2), permits_used(frame), frame)
+    assert (ledger.permits, ledger.unacked) == (-3, 3)
+    assert ledger.acknowledge((1, 2), [0b01011]) is None
+    assert ledger.unacked == 1
+    assert ledger.acknowledge((1, 2), [0b00011]) is not None
+    assert (ledger.unacked, ledger.entries) == (0, {})
