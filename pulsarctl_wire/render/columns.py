@@ -6,12 +6,15 @@ from typing import Any, Final, NamedTuple
 from rich.cells import cell_len
 from rich.table import Table
 
-from pulsarctl_wire.render.text import clean
+from pulsarctl_wire.render.text import clean, narrow
 
 GAP: Final = 2
 """Cells between two columns."""
 PERSISTENT: Final = "persistent://"
 """The prefix of topic names that is not shown."""
+
+_LEAST: Final = 24  # minimum cells of a name, if a row has one
+_LEAST_OF_SEVERAL: Final = 15  # the same if it has several
 
 
 class Column(NamedTuple):
@@ -37,6 +40,19 @@ def drop(columns: Sequence[Column], kept: list[int]) -> bool:
     if columns[least].rank:
         kept.remove(least)
     return columns[least].rank > 0
+
+
+def fit(columns: Sequence[Column], widths: list[int], width: int) -> list[int]:
+    """The columns that fit in `width`; names are narrowed in `widths`."""
+    kept = list(range(len(columns)))
+    while (excess := sum(widths[at] + GAP for at in kept) - GAP - width) > 0:
+        names = [at for at in kept if columns[at].is_name]
+        least = _LEAST if len(names) == 1 else _LEAST_OF_SEVERAL
+        slack = sum(max(0, widths[at] - least) for at in names)
+        if excess <= slack or not drop(columns, kept):
+            narrow(widths, names, excess, 1)
+            break
+    return kept
 
 
 def grid() -> Table:

@@ -5,6 +5,7 @@ a content security policy forbids scripts and requests.
 """
 
 import html
+from collections.abc import Iterable
 from typing import Final
 
 from pulsarctl_wire.render.text import clean
@@ -28,6 +29,19 @@ def document(verb: str, title: str, subtitle: str, body: str, style: str = "") -
     )
 
 
+def section(title: str, note: str, body: str, *, wide: bool = True) -> str:
+    """A part of a page. `body` is HTML; `wide` parts take the whole width, others stand side by side."""
+    heading = f"<h2>{plain(title)} <small>{plain(note)}</small></h2>" if title else ""
+    return f'<section class="{"wide" if wide else ""}">{heading}{body or "<p class=none>none</p>"}</section>'
+
+
+def table(titles: Iterable[str], rows: Iterable[str]) -> str:
+    """A table, whose rows are given as HTML: their cells."""
+    head = "".join(f"<th>{plain(title)}</th>" for title in titles)
+    body = "".join(f"<tr>{cells}</tr>" for cells in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 _STYLE: Final = """
@@ -44,5 +58,17 @@ h1{font-size:26px;font-weight:650;letter-spacing:-.02em;margin:0;overflow-wrap:a
 header p,small,footer,.card span,.none{color:var(--soft)}
 header p{margin:4px 0 24px;font-variant-numeric:tabular-nums}
 section{background:var(--panel);border:1px solid var(--line);border-radius:12px;padding:18px 20px;min-width:0}
+h2{font-size:15px;font-weight:620;margin:0 0 10px}
+h2 small{font-size:12.5px;font-weight:400;margin-left:6px}
+.scroll{overflow-x:auto;margin:0 -20px;padding:0 20px}
+table{border-collapse:collapse;width:100%;font-size:13px}
+th{text-align:left;font-weight:500;font-size:12px;color:var(--soft);border-bottom:1px solid var(--line);
+padding:5px 14px 5px 0;white-space:nowrap}
+td{padding:6px 14px 6px 0;border-bottom:1px solid var(--line);vertical-align:top;min-width:64px;
+overflow-wrap:anywhere}
+tbody tr:last-child td{border-bottom:0}
+tbody tr:hover td{background:color-mix(in srgb,var(--accent) 7%,transparent)}
+.n{font-variant-numeric:tabular-nums}.n,.w{white-space:nowrap}
+@media(max-width:640px){.scroll{margin:0 -12px;padding:0 12px}}
 footer{padding-top:26px;padding-bottom:40px;font-size:12px}
 """

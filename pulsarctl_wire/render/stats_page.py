@@ -11,15 +11,14 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pulsarctl_wire.render.columns import GAP, PERSISTENT, Column, counted, drop, grid, measured, rate_text
-from pulsarctl_wire.render.text import human_bytes, human_time, narrow, rich_text
+from pulsarctl_wire.render.columns import PERSISTENT, Column, counted, fit, grid, measured, rate_text
+from pulsarctl_wire.render.text import human_bytes, human_time, rich_text
 from pulsarctl_wire.stats import NAMES, OTHERS, PERCENTILES, Figures
 from pulsarctl_wire.wire.ending import PULSAR, without_data_in_words
 
-_LEVELS: Final = " ▁▂▃▄▅▆▇█"
+LEVELS: Final = " ▁▂▃▄▅▆▇█"
+"""A cell that is filled from below, from 0 to 8 eighths."""
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
-_LEAST: Final = 24  # minimum cells of a name, if a row has one
-_LEAST_OF_SEVERAL: Final = 15  # the same if it has several
 _QUANTILES: Final = {"p50": 3, "p90": 8, "p99": 2, "p999": 9, "max": 6}  # name -> rank of its column
 _TITLES: Final = {"p999": "p99.9"}
 
@@ -123,7 +122,7 @@ def _table(by: str, records: list[Figures], size: int, terminal: bool, width: in
         return
     columns = list(_columns(by, records, of, terminal))
     texts, widths = measured(columns, records)
-    kept = _fit(columns, widths, width)
+    kept = fit(columns, widths, width)
     table = grid()
     for at in kept:
         column = columns[at]
@@ -136,19 +135,6 @@ def _table(by: str, records: list[Figures], size: int, terminal: bool, width: in
 
 def _cell(column: Column, text: str) -> Text:
     return Text(text, "" if text == "0" and "red" in column.style else column.style)
-
-
-def _fit(columns: list[Column], widths: list[int], width: int) -> list[int]:
-    """The columns that fit in `width`; names are narrowed in `widths`."""
-    kept = list(range(len(columns)))
-    while (excess := sum(widths[at] + GAP for at in kept) - GAP - width) > 0:
-        names = [at for at in kept if columns[at].is_name]
-        least = _LEAST if len(names) == 1 else _LEAST_OF_SEVERAL
-        slack = sum(max(0, widths[at] - least) for at in names)
-        if excess <= slack or not drop(columns, kept):
-            narrow(widths, names, excess, 1)
-            break
-    return kept
 
 
 def _columns(by: str, records: list[Figures], of: str, terminal: bool) -> Iterator[Column]:
@@ -265,7 +251,7 @@ def sparkline(series: list[int], width: int) -> str:
     step = -(-len(series) // width)
     sums = [sum(series[at : at + step]) for at in range(0, len(series), step)]
     most = max(sums)
-    return "".join(_LEVELS[-(-each * 8 // most) if most else 0] for each in sums)
+    return "".join(LEVELS[-(-each * 8 // most) if most else 0] for each in sums)
 
 
 def _bytes_rate(rate: float | None) -> str:

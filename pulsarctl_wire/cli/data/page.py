@@ -6,7 +6,7 @@ from typing import Any, Final
 from pulsarctl_wire.cli.data import plots
 from pulsarctl_wire.cli.data.values import shown
 from pulsarctl_wire.render import figure
-from pulsarctl_wire.render.page import document, plain
+from pulsarctl_wire.render.page import document, plain, section, table
 from pulsarctl_wire.spark.reports.overview import LINES, SERIES, Overview, Rows
 
 
@@ -17,12 +17,12 @@ def summary_page(overview: Overview, title: str) -> str:
     largest = f"the {LINES} with the most bytes, in the order in which they began"
     sections = [
         _cards(overview),
-        _section("Publish latency", "SEND to SEND_RECEIPT", latency),
-        _section("Throughput", f"bytes of frames, the {SERIES} largest topics", plots.throughput(overview)),
-        _section("Errors", "what brokers reported", plots.errors(overview)),
-        _section("Connections", largest, plots.timeline(overview.connections)),
+        section("Publish latency", "SEND to SEND_RECEIPT", latency),
+        section("Throughput", f"bytes of frames, the {SERIES} largest topics", plots.throughput(overview)),
+        section("Errors", "what brokers reported", plots.errors(overview)),
+        section("Connections", largest, plots.timeline(overview.connections)),
         *(
-            _section(name, note, _table(rows, columns), wide=wide)
+            section(name, note, _table(rows, columns), wide=wide)
             for name, note, rows, columns, wide in _tables(overview)
         ),
     ]
@@ -31,7 +31,7 @@ def summary_page(overview: Overview, title: str) -> str:
 
 def table_page(rows: Rows, columns: Sequence[str], title: str) -> str:
     """The page of any other report: its rows as a table."""
-    return document("report", title, f"{len(rows)} rows", _section("", "", _table(rows, columns)), _STYLE)
+    return document("report", title, f"{len(rows)} rows", section("", "", _table(rows, columns)), _STYLE)
 
 
 # -- parts of the page
@@ -103,9 +103,8 @@ _NUMERIC: Final = (int, float)
 def _table(rows: Rows, columns: Sequence[str]) -> str:
     if not rows:
         return '<p class="none">none</p>'
-    head = "".join(f"<th>{plain(name.removesuffix('_ns').replace('_', ' '))}</th>" for name in columns)
-    body = "".join("<tr>" + "".join(_cell(name, row.get(name)) for name in columns) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    titles = [name.removesuffix("_ns").replace("_", " ") for name in columns]
+    return table(titles, ("".join(_cell(name, row.get(name)) for name in columns) for row in rows))
 
 
 def _cell(name: str, value: Any) -> str:
@@ -117,16 +116,9 @@ def _cell(name: str, value: Any) -> str:
     return f"<td{kind}{bar}>{text}</td>"
 
 
-def _section(title: str, note: str, body: str, *, wide: bool = True) -> str:
-    heading = f"<h2>{plain(title)} <small>{plain(note)}</small></h2>" if title else ""
-    return f'<section class="{"wide" if wide else ""}">{heading}{body or "<p class=none>none</p>"}</section>'
-
-
 _STYLE: Final = """
 main{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,560px),1fr));gap:18px}
 .wide,.cards{grid-column:1/-1}
-h2{font-size:15px;font-weight:620;margin:0 0 10px}
-h2 small{font-size:12.5px;font-weight:400;margin-left:6px}
 .cards{background:none;border:0;padding:0;display:grid;grid-template-columns:repeat(auto-fit,minmax(220px,1fr));gap:12px}
 .card{background:var(--panel);border:1px solid var(--line);border-radius:12px;padding:14px 16px;display:flex;
 flex-direction:column;min-width:0}
@@ -138,16 +130,7 @@ font-variant-numeric:tabular-nums}
 .cell:hover,.bar:hover{opacity:.7}
 .pair{display:grid;gap:18px 24px;grid-template-columns:repeat(auto-fit,minmax(min(100%,520px),1fr))}
 @media(max-width:640px){header,main,footer{padding-left:12px;padding-right:12px}section{padding:14px 12px}
-.scroll{margin:0 -12px;padding:0 12px}.cards{grid-template-columns:1fr 1fr}.card b{font-size:20px}}
-.scroll{overflow-x:auto;margin:0 -20px;padding:0 20px}
-table{border-collapse:collapse;width:100%;font-size:13px}
-th{text-align:left;font-weight:500;font-size:12px;color:var(--soft);border-bottom:1px solid var(--line);
-padding:5px 14px 5px 0;white-space:nowrap}
-td{padding:6px 14px 6px 0;border-bottom:1px solid var(--line);vertical-align:top;min-width:64px;
-overflow-wrap:anywhere}
-tbody tr:last-child td{border-bottom:0}
-tbody tr:hover td{background:color-mix(in srgb,var(--accent) 7%,transparent)}
-.n{font-variant-numeric:tabular-nums}.n,.w{white-space:nowrap}
+.cards{grid-template-columns:1fr 1fr}.card b{font-size:20px}}
 td[style]{background:linear-gradient(90deg,color-mix(in srgb,var(--accent) 28%,transparent)
 calc(var(--share)*100%),transparent 0) no-repeat 0 50%/calc(100% - 14px) 62%}
 """
