@@ -272,7 +272,7 @@ class Decoder:
         self.reassembler.connections += 1
         stream = FrameStream(connection, True, limit=self._limit)
         stream.certain = False
-        state = ExchangeState(connection, self.knowledge, (stream,))
+        state = self.reassembler.new_state(connection, self.knowledge, (stream,))
 
         def tracked(events: list[Event]) -> list[Event]:
             for event in events:
