@@ -256,6 +256,11 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "net/test_net_bounds.py::test_more_than_there_is_room_for",
     ),
     "entries open at a time while consuming": ("net/test_net_bounds.py::test_entries_wait_compressed",),
+    "consumers, and rows of each, of `permits`": (
+        "test_permits.py::test_more_consumers_than_are_followed",
+        "test_permits.py::test_rows_of_a_long_capture_are_bounded",
+        "test_permits.py::test_different_events_of_a_row_are_bounded_and_counted",
+    ),
     "an entry while consuming, opened": (
         "net/test_net_bounds.py::test_too_large_to_be_opened",
         "cli/test_session_verbs.py::test_consume_with_too_little_memory",

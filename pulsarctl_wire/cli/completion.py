@@ -12,7 +12,7 @@ from typing import Any, Final
 TOPICS_READ: Final = 8 * 1024 * 1024
 """Topics are searched for in this many bytes of a capture."""
 _TIME_LIMIT: Final = 1.0  # seconds, as the user waits
-_MAX_TOPICS: Final = 1_000
+_MAX_NAMES: Final = 1_000
 _SAFE: Final = re.compile(r"[\w./:@%+~-]+", re.ASCII)
 """Names without special characters: the shell puts text from a capture on a command line."""
 
@@ -61,6 +61,15 @@ def terms(incomplete: str) -> list[str]:
 
 def topics(incomplete: str) -> list[str]:
     """The topics in the first `TOPICS_READ` bytes of the captures on the command line."""
+    return _names("topic", incomplete)
+
+
+def subscriptions(incomplete: str) -> list[str]:
+    """The subscriptions there."""
+    return _names("subscription", incomplete)
+
+
+def _names(kind: str, incomplete: str) -> list[str]:
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""  # set by the shell
     try:
         sources = shlex.split(line)[1:]
@@ -70,11 +79,11 @@ def topics(incomplete: str) -> list[str]:
     until = time.monotonic() + _TIME_LIMIT
     for path in filter(os.path.isfile, dict.fromkeys(sources)):
         with suppress(Exception):  # completion must not print errors
-            found.update(islice(_topics_in(path, until), _MAX_TOPICS))
+            found.update(islice(_names_in(path, kind, until), _MAX_NAMES))
     return sorted(name for name in found if name.startswith(incomplete))
 
 
-def _topics_in(path: str, until: float) -> Iterator[str]:
+def _names_in(path: str, kind: str, until: float) -> Iterator[str]:
     from pulsarctl_wire.capture.sources import Decoder, open_source
     from pulsarctl_wire.cli.capture.progress import Watched
 
@@ -84,9 +93,9 @@ def _topics_in(path: str, until: float) -> Iterator[str]:
         decoder = Decoder(join_chunks=False)
         for events in decoder.read(source._replace(stream=stream)):
             for event in events:
-                topic = str(getattr(event, "topic", None) or "").removeprefix("persistent://")
-                if _SAFE.fullmatch(topic):
-                    yield topic
+                name = str(getattr(event, kind, None) or "").removeprefix("persistent://")
+                if _SAFE.fullmatch(name):
+                    yield name
             if time.monotonic() > until:
                 return
 

@@ -21,6 +21,7 @@ _CAPTURES: Final = {
     "stats": "Show statistics of a capture by command, topic, producer, ...: rates, latencies, errors.",
     "explain": "Explain a command, field, error, protocol version or rule of doctor, by name or number.",
     "doctor": "Find out what is wrong: what, how sure, which frames prove it, what to do.",
+    "permits": "Show each consumer's permits, deliveries, acknowledgements and redeliveries over time.",
     "table": "Write captured traffic as a Parquet table, one row per frame, and a table of the gaps.",
 }
 _DATA: Final = {

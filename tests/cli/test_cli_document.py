@@ -62,7 +62,7 @@ def _options(command: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["decode", "capture", "sequence", "table", "analyze", "report", "sql", "explain"]
+    "command", ["decode", "capture", "sequence", "table", "analyze", "report", "sql", "explain", "permits"]
 )
 def test_every_option_is_documented(command: str) -> None:
     assert _documented(_section(f"## `pwire {command}`")) == _options(command)

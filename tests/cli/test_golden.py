@@ -1,11 +1,11 @@
-"""What `pwire decode` and `sequence` print for each sample capture, byte by byte: tests/golden/SAMPLE.FORM.
+"""What `pwire decode`, `permits` and `sequence` print for samples, byte by byte: tests/golden/SAMPLE.FORM.
 
 After a wanted change of the output rewrite all of it, and read the difference before you commit it:
 
     PWIRE_REWRITE_GOLDEN=1 pytest tests/cli/test_golden.py
 
 `line` and `summary` (stderr) are kept for every sample; `jsonl`, `tree`, `hex` and `connections` for some, of
-some of them for chosen commands only: see OPTIONS.
+some of them for chosen commands only: see OPTIONS. `permits`, and `permits-FORM`, are of `pwire permits`.
 """
 
 from __future__ import annotations
@@ -76,6 +76,15 @@ OPTIONS: dict[str, dict[str, list[str]]] = {
         "mixed.pcapng.gz": [],
         "snaplen96.pcap": ["--rows", "40", "--wide"],
     },
+    "permits": {
+        "java-batchindexack.pcap": ["--rows", "5"],
+        "java-keyshared.pcap": [],
+        "java-nack-dlq.pcap": ["--every", "1", "--time", "relative"],
+        "permit-leak.pcap": [],
+        "snaplen96.pcap": ["--consumer", "0", "--consumer", "1"],
+    },
+    "permits-plot": {"java-nack-dlq.pcap": ["--subscription", "postman"], "permit-leak.pcap": []},
+    "permits-json": {"permit-leak.pcap": []},
 }
 
 CASES = [(name, form) for form, options in OPTIONS.items() for name in sorted(options)]
@@ -87,10 +96,11 @@ def _file(name: str, form: str) -> Path:
 
 @pytest.mark.parametrize(("name", "form"), CASES, ids=[f"{form}-{name}" for name, form in CASES])
 def test_output_is_golden(name: str, form: str) -> None:
-    output = {"jsonl": "json", "summary": "line", "connections": "line"}.get(form, form)
-    if form == "sequence":
-        run = pwire("sequence", *OPTIONS[form][name], SAMPLES / name)
+    verb, _, output = form.partition("-")
+    if verb in ("permits", "sequence"):
+        run = pwire(verb, *(["-o", output] if output else []), *OPTIONS[form][name], SAMPLES / name)
     else:
+        output = {"jsonl": "json", "summary": "line", "connections": "line"}.get(form, form)
         run = decode("-o", output, *OPTIONS[form][name], name)
     assert run.code == 0
     shown = run.err.encode() if form == "summary" else run.out

@@ -1,0 +1,190 @@
+"""`pwire permits`: the flow-control ledger of the consumers in a capture."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
+
+from pulsarctl_wire.cli import completion, console
+from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, OUTPUT, WIDE, TimeFormat
+from pulsarctl_wire.cli.signature import argument, option, several
+from pulsarctl_wire.render.text import Origin, did_you_mean
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.render.permits import Shown
+    from pulsarctl_wire.stats.permits import Permits
+    from pulsarctl_wire.wire.frame import Frame
+
+_TABLE_ROWS = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class PermitsOptions:
+    """The command line of `permits`."""
+
+    sources: list[str] = argument(
+        "SOURCE...",
+        "As for decode: pcap or pcapng files (also .gz, .zst), hex dumps, raw frames; - is stdin.",
+        default=list,
+    )
+    subscriptions: list[str] = several(
+        "--subscription NAME",
+        "Only consumers of this subscription.",
+        show_default="all",
+        autocompletion=completion.subscriptions,
+    )
+    topics: list[str] = several(
+        "--topic TOPIC", "A topic, short or full, or a pattern with *.", autocompletion=completion.topics
+    )
+    consumers: list[int] = several("--consumer ID", "Only consumers with this id.")
+    connections: list[str] = several(
+        "--connection N|ADDRESS", "A connection's number, or part of its addresses."
+    )
+    output: Literal["table", "plot", "json", "html"] = OUTPUT(default="table")
+    html: str | None = option("--html FILE", "Write the page to this file.")
+    every: float = option("--every SECONDS", "Add up what happens in this time.", default=0.0, min=0.0)
+    rows: int | None = option(
+        "--rows N",
+        "Most rows of a consumer; neighbours are added up to fit.",
+        min=2,
+        show_default=f"{_TABLE_ROWS} in a table, otherwise 256",
+    )
+    time_format: TimeFormat = option("-t --time", "Time format, as for decode.", default="utc")
+    max_frame_size: int | None = MAX_FRAME_SIZE()
+    wide: bool = WIDE()
+
+
+def permits(options: PermitsOptions) -> int:
+    """Show each consumer's permits, deliveries, acknowledgements and redeliveries over time."""
+    if not options.sources:
+        console.fail("permits: name a SOURCE (a file, or - for stdin); see pwire permits --help")
+    with console.errors_reported():
+        found, code, end_ns, origin = _read(options)
+        if not found.consumers:
+            return _say_nothing_found(options, found, code)
+        _warn(options, found)
+        _show(options, _shown(options, found, end_ns), origin)
+        return code
+
+
+def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
+    """The consumers, the exit code, when the capture ends (ns), and when it begins."""
+    from pulsarctl_wire.capture.sources import Decoder, collect_rarely
+    from pulsarctl_wire.cli.capture.reading import Sources
+    from pulsarctl_wire.stats.permits import Permits
+
+    collect_rarely()
+    origin = Origin()
+    found = Permits(_choice(options))
+    decoder = Decoder(
+        max_frame_size=options.max_frame_size,
+        join_chunks=False,
+        new_state=found.new_state,
+        on_end=found.ended,
+    )
+    with ExitStack() as stack:
+        sources = Sources(options.sources, stack, bar=console.is_terminal(sys.stderr))
+        try:
+            for events in chain(sources.read(decoder), decoder.finish()):
+                if origin.time_ns is None and events:
+                    origin.time_ns = events[0].time_ns
+        except KeyboardInterrupt:
+            sources.code = console.EXIT_INTERRUPTED
+    return found, sources.code, decoder.last_ns, origin
+
+
+def _choice(options: PermitsOptions) -> Any:
+    """Whether the frame that opens a consumer, or is its first one, is of a consumer that was asked for."""
+    from pulsarctl_wire.cli.capture.select import by_connection, by_topic
+    from pulsarctl_wire.stats.permits import id_of
+
+    tests: list[Any] = []
+    if options.subscriptions:
+        tests.append(lambda frame: frame.subscription in options.subscriptions)
+    if options.consumers:
+        tests.append(lambda frame: id_of(frame) in options.consumers)
+    if options.connections:
+        tests.append(by_connection(options.connections))
+    if options.topics:
+        tests.append(by_topic(options.topics))
+
+    def chosen(frame: Frame) -> bool:
+        return all(test(frame) for test in tests)
+
+    return chosen
+
+
+def _say_nothing_found(options: PermitsOptions, found: Permits, code: int) -> int:
+    _unknown(options, found, console.fail if not code else console.warn)
+    chosen_by = {
+        "--subscription": options.subscriptions,
+        "--topic": options.topics,
+        "--consumer": options.consumers,
+        "--connection": options.connections,
+    }
+    flags = ", ".join(flag for flag, value in chosen_by.items() if value)
+    if code != console.EXIT_SOURCE:
+        console.warn(f"{flags}: no consumer matched" if flags else "permits: there is no consumer")
+    return code
+
+
+def _unknown(options: PermitsOptions, found: Permits, say: Any) -> None:
+    """Say which of the subscriptions that were asked for are not in the capture."""
+    known = sorted(found.subscriptions)
+    for name in options.subscriptions:
+        if name not in known:
+            hint = did_you_mean(name, known) or (f"; there is {', '.join(known[:5])}" if known else "")
+            say(f"--subscription {name}: not in the capture{hint}{', …' if len(known) > 5 else ''}")
+
+
+def _warn(options: PermitsOptions, found: Permits) -> None:
+    from pulsarctl_wire.stats.permits import MOST_CONSUMERS
+
+    _unknown(options, found, console.warn)
+    if found.left_out:
+        console.warn(
+            f"only the first {MOST_CONSUMERS} consumers are shown, {found.left_out} more are not: "
+            "choose with --subscription, --topic, --connection, --consumer"
+        )
+
+
+def _shown(options: PermitsOptions, found: Permits, end_ns: int) -> list[Shown]:
+    from pulsarctl_wire.render.permits import Shown
+    from pulsarctl_wire.stats.permits import MOST_ROWS
+    from pulsarctl_wire.stats.permits_report import consumer_records, ordered
+
+    width = round(options.every * 1e9)
+    usual = _TABLE_ROWS if options.output == "table" and not width else MOST_ROWS
+    most = min(options.rows or usual, MOST_ROWS)
+    shown = []
+    for consumer in ordered(found.consumers.values()):
+        total, *rows = consumer_records(consumer, end_ns, most, width)
+        shown.append(Shown(total, rows))
+    return shown
+
+
+def _show(options: PermitsOptions, shown: list[Shown], origin: Origin) -> None:
+    from pulsarctl_wire.render.line import Clock
+
+    clock = Clock(options.time_format, origin)
+    if options.html or options.output == "html":
+        from pulsarctl_wire.render.permits_page import html_page
+
+        console.write_page(options.html, html_page(shown, ", ".join(options.sources), clock))
+    elif options.output == "json":
+        from pulsarctl_wire.render.jsonl import json_line
+
+        lines = (json_line(each) for one in shown for each in (one.consumer, *one.rows))
+        sys.stdout.buffer.writelines(lines)
+    else:
+        from pulsarctl_wire.render.permits import page, rows_table
+        from pulsarctl_wire.render.permits_plot import plot
+
+        detail = partial(plot if options.output == "plot" else rows_table, clock=clock)
+        width, colour = console.terminal_width(sys.stdout), console.use_colour(sys.stdout)
+        sys.stdout.buffer.write(page(shown, width, colour, detail).encode("utf-8", "backslashreplace"))
+    sys.stdout.buffer.flush()

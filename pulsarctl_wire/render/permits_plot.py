@@ -1,0 +1,90 @@
+"""Plots a consumer's permits and unacknowledged messages over time, in the terminal."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from rich.text import Text
+
+from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.permits import Shown, is_empty
+from pulsarctl_wire.render.stats_page import LEVELS
+from pulsarctl_wire.stats import Figures
+
+_WIDTH: Final = 100  # cells without a terminal
+_CHARTS: Final = {"permits": (6, "cyan"), "unacked": (4, "yellow")}
+"""Figure -> the height of its chart in lines, and its colour."""
+_MARKS: Final = {"S": "SUBSCRIBE", "C": "CLOSE_CONSUMER", "R": "REDELIVER", "F": "FLOW"}
+"""Signs below the charts; of several in one place the first one is shown."""
+_EMPTY: Final = "!"
+
+
+def plot(shown: Shown, width: int | None, clock: Clock) -> Iterator[Text]:
+    """The charts of a consumer, one below the other over the same time."""
+    consumer, rows = shown
+    labels = {name: f"{name} {max(0, *(row[name] for row in rows)):,}" for name in _CHARTS}
+    margin = max(map(len, labels.values())) + 1
+    room = max((width or _WIDTH) - margin - 1, 10)
+    places = _places(consumer, rows, room)
+    columns = [rows[at] if at is not None else None for at in _latest(places, room)]
+    for name, (height, colour) in _CHARTS.items():
+        for number, line in enumerate(_chart([each[name] if each else None for each in columns], height)):
+            label = labels[name] if number == 0 else "0" if number == height - 1 else ""
+            yield Text.assemble((f"{label:>{margin - 1}} │", "dim"), (line, colour))
+    marks, stalls = _marks(rows, places, room), [each is not None and is_empty(each) for each in columns]
+    start, end = clock(consumer["time_ns"]), clock(consumer["last_ns"])
+    signs = [f"{sign} {text}" for sign, text in _MARKS.items() if sign in marks]
+    below = [
+        ("bold red", "".join(_EMPTY if each else " " for each in stalls)),
+        ("magenta", marks),
+        ("dim", start + end.rjust(room - len(start))),
+        ("dim", "  ".join([*signs, *([f"{_EMPTY} no permits"] if any(stalls) else [])])),
+    ]
+    for style, text in below:
+        if text.strip():
+            yield Text(" " * (margin + 1) + text.rstrip(), style)
+
+
+def _places(consumer: Figures, rows: Sequence[Figures], room: int) -> list[int]:
+    """The column in which each row begins: by time, or evenly where there are no times."""
+    if consumer["time_ns"] is None:
+        return [at * room // len(rows) for at in range(len(rows))]
+    start = consumer["time_ns"]
+    span = max(consumer["last_ns"] - start, 1)
+    return [min((row["time_ns"] - start) * room // span, room - 1) for row in rows]
+
+
+def _latest(places: Sequence[int], room: int) -> Iterator[int | None]:
+    """For each column the last row that began there or before; None before the first one."""
+    at: int | None = None
+    rest = iter([*enumerate(places), (None, room)])
+    number, place = next(rest)
+    for column in range(room):
+        while place <= column:
+            at = number
+            number, place = next(rest)
+        yield at
+
+
+def _chart(values: Sequence[int | None], height: int) -> list[str]:
+    """Bars of these values, as lines from the top; the highest one is `height` cells high."""
+    most = max(0, *(value or 0 for value in values))
+    eighths = [-(-max(value or 0, 0) * 8 * height // most) if most else 0 for value in values]
+    return [
+        "".join(LEVELS[min(max(each - 8 * below, 0), 8)] for each in eighths).rstrip()
+        for below in reversed(range(height))
+    ]
+
+
+def _marks(rows: Sequence[Figures], places: Sequence[int], room: int) -> str:
+    marks = [" "] * room
+    order = " " + "".join(reversed(_MARKS))
+    for row, place in zip(rows, places, strict=True):
+        for sign in _signs(row):
+            marks[place] = max(marks[place], sign, key=order.index)
+    return "".join(marks)
+
+
+def _signs(row: Figures) -> Iterator[str]:
+    found: dict[str, Any] = {"F": row["flows"], "R": row["asked"]}
+    yield from (sign for sign, count in found.items() if count)
+    yield from (text[0] for text in row["moments"] if text.startswith((_MARKS["S"], _MARKS["C"])))
