@@ -29,11 +29,12 @@ class _Silent(Rule):
         self._waiting: dict[int, CheckState] = {}  # by connection
 
     def ping(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """Note a PING."""
+        """Note a PING; of those that were answered only the last one is kept, which shows the interval."""
         if seen.to_broker is self.to_broker:
-            pings = state.marks[self.id] = [*self._unanswered(state), seen][:_MOST_PINGS]
-            if pings == [seen]:
-                self._waiting[state.connection.index] = state
+            pings, unanswered = state.marks.get(self.id, []), self._unanswered(state)
+            answered = pings[: len(pings) - len(unanswered)]
+            state.marks[self.id] = [*answered[-1:], *unanswered, seen][:_MOST_PINGS]
+            self._waiting[state.connection.index] = state
 
     def _unanswered(self, state: CheckState) -> list[Sighting]:
         """The PINGs that came after the last frame from their receiver; none if it never sent any."""
@@ -63,9 +64,11 @@ class _Silent(Rule):
     def _report(self, state: CheckState, pings: list[Sighting], now_ns: int, certainty: str) -> None:
         silent, sender = self.names
         then = f", and the {sender} has closed the connection" if certainty == CERTAIN else ""
+        first, *others = state.marks[self.id]
+        every = f" (it sends one every {seconds(others[0].time_ns - first.time_ns)})" if others else ""
         text = (
             f"The {silent} has sent nothing for {seconds(now_ns - pings[0].time_ns)} "
-            f"since the {sender}'s PING{then}: "
+            f"since the {sender}'s PING{every}{then}: "
             f"the {silent} hangs, its host is gone, or the network drops its packets."
         )
         self.found(state, Subject(), [(each, "never answered") for each in pings], text, certainty)
