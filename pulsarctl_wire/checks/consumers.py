@@ -311,8 +311,8 @@ class _End:
 class ClientClosesOnEndOfTopic(Rule):
     """The topic has ended; the client does not know the frame that says so and drops its connection.
 
-    Wire: the client closes within 0.5 s of REACHED_END_OF_TOPIC, without CLOSE_CONSUMER, and subscribes
-    again. C++ 4.2.0 and Go 0.19.0 do it twice; Java stays.
+    Wire: the client closes within 0.5 s of REACHED_END_OF_TOPIC, without CLOSE_CONSUMER, and sends
+    SUBSCRIBE again. C++ 4.2.0 and Go 0.19.0 do it twice; Java stays.
 
     Advice: Harmless if it happens twice, but everything else on that connection is interrupted: update the
     client or stop consuming the terminated topic.

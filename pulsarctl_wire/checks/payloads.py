@@ -238,7 +238,7 @@ class MessageCorrupt(Rule):
 class ClientDiscardedMessage(Rule):
     """The client could not read a message, threw it away and acknowledged it: the application never sees it.
 
-    Wire: ACK with validation_error.
+    Wire: ACK with validation_error. The MESSAGE before it may be right here, and damaged later.
 
     Advice: Find out what is wrong with the message (pwire decode -o tree); read it with another subscription
     if it matters, before retention deletes it.
@@ -291,8 +291,9 @@ class _OfEntries(Rule):
 class BadUncompressedSize(_OfEntries):
     """A compressed message carries a missing or wrong uncompressed_size: some clients read it as empty.
 
-    Wire: compression is not NONE, the CRC is right, and MessageMetadata.uncompressed_size is not the length
-    of the decompressed payload. Java delivers an empty message, C++ discards it, Go may ignore the size.
+    Wire: SEND or MESSAGE with a compression other than NONE, the CRC is right, and uncompressed_size is not
+    the length of the decompressed payload. Java delivers an empty message, C++ discards it, Go may ignore the
+    size.
 
     Advice: Fix the producing client: uncompressed_size is the length before compression.
 
@@ -340,8 +341,9 @@ class BadUncompressedSize(_OfEntries):
 class PayloadDoesNotDecompress(BadUncompressedSize):
     """A message is not compressed with the codec that its metadata names: no client can read it.
 
-    Wire: compression is not NONE, the CRC is right, and the payload is not data of that codec, whatever its
-    size. C++ acknowledges it with a validation_error; other clients may reconnect and get it again.
+    Wire: SEND or MESSAGE with a compression other than NONE, the CRC is right, and the payload is not data of
+    that codec, whatever its size. C++ acknowledges it with a validation_error; other clients may reconnect
+    and get it again.
 
     Advice: Fix the producing client; let the subscription skip the message if consumers are stuck on it.
 

@@ -17,8 +17,10 @@ def examine(*paths: Path, thresholds: Thresholds = SHORT) -> Doctor:
     doctor = Doctor(thresholds=thresholds)
     decoder = Decoder(new_state=doctor.new_state, on_end=doctor.ended, join_chunks=False)
     for path in paths:
-        for _ in decoder.read(open_source(str(path))):
-            pass
+        source = open_source(str(path))
+        with source.stream:
+            for _ in decoder.read(source):
+                pass
     doctor.conclude(decoder.last_ns, decoder.finish())
     return doctor
 
