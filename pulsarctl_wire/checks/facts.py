@@ -59,7 +59,7 @@ def client_of(connection: Connection) -> str:
 class Sent(Sighting):
     """A SEND, with what makes two SENDs the same message, and its answer.
 
-    producer    producer id
+    producer    producer id; `place` counts what that has sent since it was opened
     sequence, highest, publish_time, chunk     as in the command and its metadata
     head        its bytes from COMMAND_SIZE up to the payload, and `size` bytes of payload follow
     digest      CRC32-C of the payload; -1 if a valid checksum covers it
@@ -71,15 +71,17 @@ class Sent(Sighting):
     """
 
     __slots__ = (
-        *("above", "answer", "before", "chunk", "corrupt", "digest", "failed", "head", "highest", "producer"),
-        *("publish_time", "receipt", "repeats", "sequence", "size"),
+        *("above", "answer", "before", "chunk", "corrupt", "digest", "failed", "head", "highest", "place"),
+        *("producer", "publish_time", "receipt", "repeats", "sequence", "size"),
     )
 
     def __init__(
         self, connection: Connection, number: int, ordinal: int, type: int, time_ns: int, packet: int
     ) -> None:
         super().__init__(connection, True, number, ordinal, type, time_ns, packet)
-        self.sequence = self.highest = self.publish_time = self.chunk = self.size = self.producer = 0
+        self.place = self.sequence = self.highest = self.publish_time = self.chunk = self.size = (
+            self.producer
+        ) = 0
         self.above = self.digest = -1
         self.head = b""
         self.corrupt = self.failed = self.repeats = False

@@ -115,22 +115,14 @@ class Held(Delivered):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Producer(ProducerLedger):
-    """An open producer: its ledger, and its name's SENDs over all connections."""
+    """An open producer: its ledger, and its name's SENDs over all connections.
+
+    `sent_count` and `answers` count SENDs and their answers. `has_receipt`: one of the answers was a SEND_RECEIPT.
+    """
 
     __slots__ = (
-        *(
-            "access",
-            "answered",
-            "epoch",
-            "facts",
-            "last_sent",
-            "last_sequence",
-            "opened",
-            "producer_id",
-            "publisher",
-            "request",
-        ),
-        "state",
+        *("access", "answers", "epoch", "facts", "has_receipt", "last_sent", "last_sequence", "opened"),
+        *("producer_id", "publisher", "request", "sent_count", "state"),
     )
 
     def __init__(self, state: "CheckState", producer_id: int, topic: str | None) -> None:
@@ -141,7 +133,8 @@ class Producer(ProducerLedger):
         self.last_sequence = -1  # of PRODUCER_SUCCESS
         self.publisher: Publisher | None = None
         self.facts: Topic | None = None
-        self.answered = 0  # receipts
+        self.sent_count = self.answers = 0
+        self.has_receipt = False
         self.access = 0  # ProducerAccessMode
         self.request: Sighting | None = None  # PRODUCER
         self.last_sent: Sent | None = None
@@ -161,6 +154,8 @@ class Producer(ProducerLedger):
         sent = self.state.seen
         if not isinstance(sent, Sent):
             return
+        self.sent_count += 1
+        sent.place = self.sent_count
         sent.producer, sent.sequence = self.producer_id, sequence
         sent.highest, sent.publish_time, sent.chunk = pending[4], pending[6], pending[7]
         publisher = self.publisher

@@ -69,7 +69,7 @@ class SendUnanswered(Rule):
 
     def producer_due(self, producer: Producer, now_ns: int) -> None:
         """Judge the oldest SEND."""
-        if producer.answered or not producer.waiting or producer.opened is None:
+        if producer.has_receipt or not producer.waiting or producer.opened is None:
             return
         oldest = producer.oldest()
         if oldest is None or not self.can_count(producer.state) or producer.doubtful:

@@ -36,7 +36,8 @@ MOMENTS: Final = {
     "undecodable": "the metadata of a SEND or MESSAGE does not parse: (state, frame, seen)",
     "compressed": "a SEND or MESSAGE with compression: (state, frame, seen)",
     "chunk": "a SEND or MESSAGE with a chunk: (state, frame, seen)",
-    "receipt_out_of_order": "a receipt that may not be the next one: (state, frame, producer, sequence)",
+    "receipt_out_of_order": "a receipt that may be for a later SEND than the next one, which still waits: "
+    "(state, frame, producer, sequence)",
     "send_failed": "SEND_ERROR for a known SEND: (state, frame, producer, sent)",
     "stored_again": "a receipt for a SEND with an earlier one, or with the id -1:-1: as sent_again",
     "granted": "twice the first permits or more are outstanding after FLOW: (state, frame, consumer)",

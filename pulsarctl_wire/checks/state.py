@@ -218,7 +218,7 @@ class CheckState(LedgerState):
                 ledger.access, ledger.epoch = body.producer_access_mode, body.epoch
                 ledger.request = self.seen
                 ledger.publisher = None
-                ledger.answered = 0
+                ledger.has_receipt = False
 
     def _complete(self, key: tuple[str, int], frame: Frame, body: Any, asked: Asked, last: bool) -> None:
         super()._complete(key, frame, body, asked, last)
@@ -261,13 +261,14 @@ class CheckState(LedgerState):
     def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Pending | None:
         if not isinstance(ledger, Producer):
             return super()._answer_send(frame, ledger, sequence)
-        is_receipt = frame.type == _SEND_RECEIPT
-        if is_receipt:
-            ledger.answered += 1
-            if next(iter(ledger.pending), -1) != sequence or ledger.chunks:
-                self.doctor.moment("receipt_out_of_order", self, frame, ledger, sequence)
         pending = super()._answer_send(frame, ledger, sequence)
         sent = ledger.sent(sequence, pending) if pending is not None else None
+        is_receipt = frame.type == _SEND_RECEIPT
+        ledger.answers += 1
+        if is_receipt:
+            ledger.has_receipt = True
+            if sent is None or sent.place != ledger.answers:
+                self.doctor.moment("receipt_out_of_order", self, frame, ledger, sequence)
         if sent is None:
             return pending
         sent.answer = self.seen
