@@ -255,6 +255,8 @@ class Permits:
         self.consumers: dict[tuple[int, int, str, str], Consumer] = {}
         self.left_out = 0
         """Consumers that were wanted, but not followed, as there are too many."""
+        self.unknown = 0
+        """Consumers that were not wanted, and whose SUBSCRIBE was not captured."""
         self.subscriptions: set[str] = set()
         """Names of subscriptions in the capture, also of those that are not wanted."""
         self._chosen = chosen
@@ -270,6 +272,7 @@ class Permits:
         if ledger.subscription and len(self.subscriptions) < MOST_NAMES:
             self.subscriptions.add(ledger.subscription[:LONGEST])
         if not self._chosen(frame):
+            self.unknown += not ledger.subscription
             return None
         consumer_id = id_of(frame)
         key = frame.connection.index, consumer_id, ledger.topic, ledger.subscription

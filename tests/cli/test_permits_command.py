@@ -59,6 +59,12 @@ def test_nothing_is_chosen() -> None:
     assert (run.code, run.out, run.err) == (0, b"", "pwire: --topic, --consumer: no consumer matched\n")
     run = permits("no-checksum.pcap", "--connection", "9")
     assert run.err == "pwire: --connection: no consumer matched\n"
+    run = permits("snaplen96.pcap", "--subscription", "s")
+    assert run.err == (
+        "pwire: --subscription s: not in the capture; the SUBSCRIBE of 5 consumers was not captured\n"
+    )
+    run = permits("snaplen96.pcap", "--topic", "*")
+    assert run.err == ("pwire: --topic: no consumer matched; the SUBSCRIBE of 5 consumers was not captured\n")
     run = permits("http-client-on-binary-port.pcap")
     assert (run.code, run.err) == (0, "pwire: permits: there is no consumer\n")
 

@@ -35,6 +35,8 @@ FORMS: Final = {
     "connections": ["decode", "--connections", "--jobs", "1"],
     "first error": ["decode", "--first-error"],
     "filter": ["decode", "-f", 'topic =~ "x.*" or $any([m.size > 1000000 for m in messages])'],
+    "permits": ["permits", "--rows", "256"],
+    "permits page": ["permits", "-o", "html"],
     "sequence": ["sequence"],
     "sequence svg": ["sequence", "-o", "svg", "--no-fold", "--rows", "2000"],
     "stats": ["stats"],
@@ -171,8 +173,11 @@ def _end_of(errors: IO[bytes]) -> tuple[str, int]:
 if __name__ == "__main__":
     import importlib
 
-    verbs = ("decode", "job", "sequence", "stats", "table", "table_job")
-    views = ("hexview", "jsonl", "line", "sequence_svg", "sequence_text", "stats_page", "tree")
+    verbs = ("decode", "job", "permits", "sequence", "stats", "table", "table_job")
+    views = (
+        *("hexview", "jsonl", "line", "permits", "permits_page", "sequence_svg", "sequence_text"),
+        *("stats_page", "tree"),
+    )
     rooms = {"cli.capture": verbs, "cli.session": ("consume", "consuming", "send"), "render": views}
     for room, names in rooms.items():  # what each run finds imported
         for name in names:

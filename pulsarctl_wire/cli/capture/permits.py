@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, OUTPUT, WIDE, TimeFormat
 from pulsarctl_wire.cli.signature import argument, option, several
-from pulsarctl_wire.render.text import Origin, did_you_mean
+from pulsarctl_wire.render.text import Origin, count_of, did_you_mean
 
 if TYPE_CHECKING:
     from pulsarctl_wire.render.permits import Shown
@@ -128,17 +128,26 @@ def _say_nothing_found(options: PermitsOptions, found: Permits, code: int) -> in
     }
     flags = ", ".join(flag for flag, value in chosen_by.items() if value)
     if code != console.EXIT_SOURCE:
-        console.warn(f"{flags}: no consumer matched" if flags else "permits: there is no consumer")
+        text = f"{flags}: no consumer matched" if flags else "permits: there is no consumer"
+        console.warn(f"{text}{_of_unknown(found)}")
     return code
 
 
 def _unknown(options: PermitsOptions, found: Permits, say: Any) -> None:
     """Say which of the subscriptions that were asked for are not in the capture."""
     known = sorted(found.subscriptions)
+    some = ", ".join([*known[:5], *(["…"] if len(known) > 5 else [])])
     for name in options.subscriptions:
         if name not in known:
-            hint = did_you_mean(name, known) or (f"; there is {', '.join(known[:5])}" if known else "")
-            say(f"--subscription {name}: not in the capture{hint}{', …' if len(known) > 5 else ''}")
+            hint = did_you_mean(name, known) or (some and f"; there is {some}")
+            say(f"--subscription {name}: not in the capture{hint}{_of_unknown(found)}")
+
+
+def _of_unknown(found: Permits) -> str:
+    """How many consumers might have been meant, but could not be recognized."""
+    if not found.unknown:
+        return ""
+    return f"; the SUBSCRIBE of {count_of(found.unknown, 'consumer')} was not captured"
 
 
 def _warn(options: PermitsOptions, found: Permits) -> None:
