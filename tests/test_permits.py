@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pwire_run import SAMPLES, decode
 
 from pulsarctl_wire.capture.sources import Decoder, open_source
+from pulsarctl_wire.render.permits import moments, warnings
 from pulsarctl_wire.stats import permits as limits
 from pulsarctl_wire.stats.permits import Permits, Row, merged
 from pulsarctl_wire.stats.permits_report import consumer_records, ordered
@@ -22,6 +23,7 @@ from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.stream import FrameStream
 
 CAPTURES = sorted(path.name for path in SAMPLES.iterdir() if ".pcap" in path.name)
+SECOND = 1_000_000_000
 SUMS = ("flows", "granted", "used", "delivered", "acked", "asked", "redelivered")
 
 
@@ -272,3 +274,41 @@ def test_frames_behind_a_close_are_of_no_consumer() -> None:
     assert (consumer.total.flows, consumer.closed, consumer.how) == (1, 3, "closed by client")
     state.track(list(chain(stream.feed(opening, 5), [flow(0, 6)])))
     assert (consumer.total.flows, consumer.closed, consumer.total.permits) == (2, None, 1)
+
+
+def subscribe(time_ns: int) -> Frame:
+    names = {"topic": "t", "subscription": "s", "subType": 0}
+    raw = build_frame(build_command("SUBSCRIBE", **names, consumer_id=0, request_id=1))
+    (event,) = FrameStream(Connection(0), True).feed(raw, time_ns)
+    assert isinstance(event, Frame)
+    return event
+
+
+@pytest.mark.parametrize(
+    ("times", "end", "wanted"),
+    [
+        ([3 * SECOND], 4 * SECOND, ["waited up to 3.00 s without permits for a FLOW"]),
+        ([1, *[2] * 24], 60 * SECOND, ["permits grew to 25: 25 times the first FLOW"]),
+        ([1, *[2] * 19], 60 * SECOND, []),
+        ([], 2 * SECOND, ["no permits in its last 2.00 s: no FLOW came, so nothing is delivered"]),
+        ([], SECOND - 1, []),
+    ],
+)
+def test_what_is_remarkable(times: list[int], end: int, wanted: list[str]) -> None:
+    permits = Permits()
+    state = permits.new_state(Connection(0), Knowledge())
+    state.track([subscribe(0), *(flow(0, time_ns) for time_ns in times)])
+    (consumer,) = permits.consumers.values()
+    record, *rows = consumer_records(consumer, end, 100, 0)
+    assert list(warnings(record)) == wanted
+    assert record["is_open"]
+    said = [text for row in rows for text in moments(row)]
+    assert said[0] == "SUBSCRIBE Exclusive"
+    assert ("FLOW +1 after 3.00 s without permits" in said) == (times == [3 * SECOND])
+
+
+def test_what_is_remarkable_in_a_sample() -> None:
+    permits = read("java-nack-dlq.pcap")
+    assert not any(any(warnings(consumer_records(each, 0, 9, 0)[0])) for each in permits.consumers.values())
+    (warning,) = warnings(only("permit-leak.pcap"))
+    assert warning.endswith("no FLOW came, so nothing is delivered; all is acknowledged")

@@ -95,10 +95,11 @@ def sums(consumer: Figures) -> str:
 def warnings(consumer: Figures) -> Iterator[str]:
     """What is remarkable about a consumer: sentences, the most important first."""
     empty, quiet = consumer["empty_ns"] or 0, consumer["quiet_ns"] or 0
-    unacked = f"{counted(consumer['unacked'], 'message')} unacknowledged"
+    unacked = f"{counted(consumer['unacked'], 'message')} unacknowledged" if consumer["unacked"] else ""
     if empty >= _QUIET_NS:
-        yield f"no permits in its last {human_time(empty)}: no FLOW came, so nothing is delivered; {unacked}"
-    elif quiet >= _QUIET_NS and consumer["unacked"] and consumer["permits"] > 0 and consumer["exact"]:
+        rest = f"; {unacked or 'all is acknowledged'}" if consumer["delivered"] else ""
+        yield f"no permits in its last {human_time(empty)}: no FLOW came, so nothing is delivered{rest}"
+    elif quiet >= _QUIET_NS and unacked and consumer["permits"] > 0 and consumer["exact"]:
         left = counted(consumer["permits"], "permit")
         yield f"nothing delivered in its last {human_time(quiet)}, with {left} left and {unacked}"
     highest, first = consumer["highest_permits"], consumer["first_grant"]

@@ -1,6 +1,7 @@
 """Plots a consumer's permits and unacknowledged messages over time, in the terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from rich.text import Text
@@ -11,8 +12,11 @@ from pulsarctl_wire.render.stats_page import LEVELS
 from pulsarctl_wire.stats import Figures
 
 _WIDTH: Final = 100  # cells without a terminal
-_CHARTS: Final = {"permits": (6, "cyan"), "unacked": (4, "yellow")}
-"""Figure -> the height of its chart in lines, and its colour."""
+_CHARTS: Final[dict[str, tuple[int, str, Callable[[list[int]], int]]]] = {
+    "permits": (6, "cyan", lambda values: values[-1]),
+    "unacked": (4, "yellow", max),
+}
+"""Figure -> the height of its chart in lines, its colour, and which of several values in a place is drawn."""
 _MARKS: Final = {"S": "SUBSCRIBE", "C": "CLOSE_CONSUMER", "R": "REDELIVER", "F": "FLOW"}
 """Signs below the charts; of several in one place the first one is shown."""
 _EMPTY: Final = "!"
@@ -25,12 +29,13 @@ def plot(shown: Shown, width: int | None, clock: Clock) -> Iterator[Text]:
     margin = max(map(len, labels.values())) + 1
     room = max((width or _WIDTH) - margin - 1, 10)
     places = _places(consumer, rows, room)
-    columns = [rows[at] if at is not None else None for at in _latest(places, room)]
-    for name, (height, colour) in _CHARTS.items():
-        for number, line in enumerate(_chart([each[name] if each else None for each in columns], height)):
+    columns = _columns(rows, places, room)
+    for name, (height, colour, pick) in _CHARTS.items():
+        values = [max(pick([row[name] for row in column]), 0) if column else 0 for column in columns]
+        for number, line in enumerate(_chart(values, height)):
             label = labels[name] if number == 0 else "0" if number == height - 1 else ""
             yield Text.assemble((f"{label:>{margin - 1}} │", "dim"), (line, colour))
-    marks, stalls = _marks(rows, places, room), [each is not None and is_empty(each) for each in columns]
+    marks, stalls = _marks(rows, places, room), [bool(column) and is_empty(column[-1]) for column in columns]
     start, end = clock(consumer["time_ns"]), clock(consumer["last_ns"])
     signs = [f"{sign} {text}" for sign, text in _MARKS.items() if sign in marks]
     below = [
@@ -53,22 +58,21 @@ def _places(consumer: Figures, rows: Sequence[Figures], room: int) -> list[int]:
     return [min((row["time_ns"] - start) * room // span, room - 1) for row in rows]
 
 
-def _latest(places: Sequence[int], room: int) -> Iterator[int | None]:
-    """For each column the last row that began there or before; None before the first one."""
-    at: int | None = None
-    rest = iter([*enumerate(places), (None, room)])
-    number, place = next(rest)
-    for column in range(room):
-        while place <= column:
-            at = number
-            number, place = next(rest)
-        yield at
+def _columns(rows: Sequence[Figures], places: Sequence[int], room: int) -> list[list[Figures]]:
+    """The rows of each column: those that begin there, or else the last one before, if any."""
+    columns: list[list[Figures]] = [[] for _ in range(room)]
+    for row, place in zip(rows, places, strict=True):
+        columns[place].append(row)
+    for before, column in pairwise(columns):
+        if not column:
+            column += before[-1:]
+    return columns
 
 
-def _chart(values: Sequence[int | None], height: int) -> list[str]:
+def _chart(values: Sequence[int], height: int) -> list[str]:
     """Bars of these values, as lines from the top; the highest one is `height` cells high."""
-    most = max(0, *(value or 0 for value in values))
-    eighths = [-(-max(value or 0, 0) * 8 * height // most) if most else 0 for value in values]
+    most = max(values)
+    eighths = [-(-value * 8 * height // most) if most else 0 for value in values]
     return [
         "".join(LEVELS[min(max(each - 8 * below, 0), 8)] for each in eighths).rstrip()
         for below in reversed(range(height))
