@@ -11,9 +11,10 @@ from google.protobuf.message import DecodeError
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.checks.finding import Sighting
-from pulsarctl_wire.wire.frame import Connection, locate
+from pulsarctl_wire.wire.frame import Connection, Frame, locate
 from pulsarctl_wire.wire.knowledge import bound
 from pulsarctl_wire.wire.ledgers import entry_of
+from pulsarctl_wire.wire.payload import Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
 MOST_NAMES: Final = 16_384
@@ -250,7 +251,21 @@ class Facts:
         self.subscriptions: dict[Partition, Subscription] = {}
         self.publishers: dict[Partition, Publisher] = {}
         self.whole = True
+        self.budget = Budget()
+        self._entries: dict[bytes, None] = {}  # checksums of the last SENDs that `was_sent` was asked about
         self._sent = 0
+
+    def was_sent(self, frame: Frame) -> bool:
+        """Whether an entry was looked at as SEND, so that it need not be as MESSAGE; remembers SENDs."""
+        at = 8 + frame.command_size
+        if frame.broker_entry:
+            at += 6 + int.from_bytes(frame.raw[at + 2 : at + 6], "big")
+        checksum = frame.raw[at : at + 6]
+        if not frame.to_broker:
+            return checksum in self._entries
+        self._entries[checksum] = None
+        bound(self._entries, MOST_SENT)
+        return False
 
     def topic(self, name: str) -> Topic:
         """The topic with this full name."""

@@ -47,7 +47,7 @@ class Consumer(ConsumerLedger):
 
     __slots__ = (
         *("acked", "consumer_id", "deliveries", "first_flow", "first_grant", "flows"),
-        *("highest", "kind", "last_ack", "last_flow", "last_message", "moved_ns", "returned", "seen"),
+        *("highest", "kind", "last_flow", "last_message", "moved_ns", "returned", "seen"),
         *("opened", "partly", "shared", "state"),
     )
 
@@ -64,7 +64,6 @@ class Consumer(ConsumerLedger):
         self.first_flow: Sighting | None = None
         self.last_flow: Sighting | None = None
         self.last_message: Sighting | None = None
-        self.last_ack: Sighting | None = None
         self.highest: Entry = NOWHERE
         self.returned: dict[Entry, Returned] = {}
         self.partly: dict[Entry, tuple[Sighting, Sighting]] = {}
@@ -117,7 +116,7 @@ class Held(Delivered):
 class Producer(ProducerLedger):
     """An open producer: its ledger, and its name's SENDs over all connections.
 
-    `sent_count` and `answers` count SENDs and their answers. `has_receipt`: one of the answers was a SEND_RECEIPT.
+    `sent_count` and `answers` count SENDs and their answers. `has_receipt`: one of these was a SEND_RECEIPT.
     """
 
     __slots__ = (

@@ -1,6 +1,6 @@
 """Rules about frames and payloads: sizes, checksums, compression, metadata."""
 
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.checks.facts import Sent, text_of
 from pulsarctl_wire.checks.finding import Sighting, Subject
@@ -12,8 +12,7 @@ from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import MAX_PARSED, Frame
 from pulsarctl_wire.wire.knowledge import bound
 from pulsarctl_wire.wire.ledgers import entry_of
-from pulsarctl_wire.wire.payload import Budget, PayloadError, PayloadTooLarge, decompress, decompressed_size
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CompressionType, MessageMetadata, ServerError
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, ServerError
 
 _SEND: Final = NUMBERS["SEND"]
 _MESSAGE: Final = NUMBERS["MESSAGE"]
@@ -270,25 +269,7 @@ class ClientDiscardedMessage(Rule):
             self.found(state, subject, rows, text)
 
 
-class _OfEntries(Rule):
-    """A rule about the content of an entry. Where its SEND was reported, its MESSAGE is not."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._reported: dict[bytes, None] = {}
-
-    def report(self, state: CheckState, frame: Frame, seen: Sighting, explanation: str = "") -> None:
-        """Report a SEND or MESSAGE."""
-        checksum = b"%d:%d" % (frame.parts.computed or 0, len(frame.payload))
-        if frame.type == _SEND:
-            self._reported[checksum] = None
-            bound(self._reported, _MOST_DIGESTS)
-        elif checksum in self._reported:
-            return
-        self.found(state, about_entry(frame), [(seen, "the message")], explanation)
-
-
-class BadUncompressedSize(_OfEntries):
+class BadUncompressedSize(Rule):
     """A compressed message carries a missing or wrong uncompressed_size: some clients read it as empty.
 
     Wire: SEND or MESSAGE with a compression other than NONE, the CRC is right, and uncompressed_size is not
@@ -301,44 +282,19 @@ class BadUncompressedSize(_OfEntries):
     """
 
     id = "bad_uncompressed_size"
-    codec_reads_it: ClassVar[bool] = True
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._budget = Budget()
-
-    def compressed(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """A SEND or MESSAGE with compression."""
+    def unreadable(self, state: CheckState, frame: Frame, seen: Sighting, size: int | None) -> None:
+        """The size is wrong."""
         metadata = frame.metadata
-        if metadata is None or frame.checksum != "valid" or metadata.encryption_keys:
+        if size is None or metadata is None:
             return
-        if metadata.num_chunks_from_msg > 1 or metadata.compression not in _CODECS:
-            return
-        payload = frame.payload
-        self._budget.read(len(payload))
-        if not self._budget.spend(metadata.uncompressed_size):
-            return
-        try:
-            decompress(metadata.compression, payload, metadata.uncompressed_size)
-        except PayloadTooLarge:
-            return
-        except PayloadError:
-            self._unreadable(state, frame, seen, metadata)
-
-    def _unreadable(self, state: CheckState, frame: Frame, seen: Sighting, metadata: MessageMetadata) -> None:
-        size = decompressed_size(metadata.compression, frame.payload)
-        self._budget.spend(size or 0)
-        if (size is not None) is not self.codec_reads_it or size == metadata.uncompressed_size:
-            return
-        text = ""
-        if size is not None:
-            stated = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else "no"
-            text = f"A compressed message carries {stated} uncompressed_size where {size} is right"
-            text += ": some clients read it as empty, others throw it away."
-        self.report(state, frame, seen, text)
+        stated = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else "no"
+        text = f"A compressed message carries {stated} uncompressed_size where {size} is right"
+        text += ": some clients read it as empty, others throw it away."
+        self.found(state, about_entry(frame), [(seen, "the message")], text)
 
 
-class PayloadDoesNotDecompress(BadUncompressedSize):
+class PayloadDoesNotDecompress(Rule):
     """A message is not compressed with the codec that its metadata names: no client can read it.
 
     Wire: SEND or MESSAGE with a compression other than NONE, the CRC is right, and the payload is not data of
@@ -351,18 +307,14 @@ class PayloadDoesNotDecompress(BadUncompressedSize):
     """
 
     id = "payload_does_not_decompress"
-    codec_reads_it = False
+
+    def unreadable(self, state: CheckState, frame: Frame, seen: Sighting, size: int | None) -> None:
+        """The codec cannot read it."""
+        if size is None:
+            self.found(state, about_entry(frame), [(seen, "the message")])
 
 
-_CODECS: Final = {
-    CompressionType.LZ4,
-    CompressionType.ZLIB,
-    CompressionType.ZSTD,
-    CompressionType.SNAPPY,
-}
-
-
-class UndecodableMetadata(_OfEntries):
+class UndecodableMetadata(Rule):
     """The broker accepts a message whose metadata nobody can decode; it is never delivered.
 
     Wire: SEND or MESSAGE with a right CRC whose MessageMetadata does not parse, or lacks a required field.
@@ -379,4 +331,4 @@ class UndecodableMetadata(_OfEntries):
         """The metadata does not parse."""
         start, stop = frame.parts.metadata
         if frame.checksum == "valid" and stop - start <= MAX_PARSED:
-            self.report(state, frame, seen)
+            self.found(state, about_entry(frame), [(seen, "the message")])

@@ -34,7 +34,8 @@ MOMENTS: Final = {
     "sent_again": "a SEND with the sequence id of an earlier one: (state, frame, producer, sent)",
     "corrupt": "the checksum of a SEND or MESSAGE is wrong: (state, frame, seen)",
     "undecodable": "the metadata of a SEND or MESSAGE does not parse: (state, frame, seen)",
-    "compressed": "a SEND or MESSAGE with compression: (state, frame, seen)",
+    "unreadable": "a payload does not decompress to its size, but to this one: (state, frame, seen, size or "
+    "None if the codec cannot read it)",
     "chunk": "a SEND or MESSAGE with a chunk: (state, frame, seen)",
     "receipt_out_of_order": "a receipt that may be for a later SEND than the next one, which still waits: "
     "(state, frame, producer, sequence)",

@@ -35,6 +35,7 @@ from pulsarctl_wire.wire.frame import (
 )
 from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.ledgers import ConsumerLedger, LedgerState, entry_of
+from pulsarctl_wire.wire.payload import PayloadError, PayloadTooLarge, decompress, decompressed_size
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Asked
 from pulsarctl_wire.wire.stream import FrameStream
@@ -254,7 +255,7 @@ class CheckState(LedgerState):
             self.doctor.moment("undecodable", self, frame, sent)
         else:
             if metadata.compression:
-                self.doctor.moment("compressed", self, frame, sent)
+                self._decompress(frame, metadata)
             if self.is_chunk:
                 self.doctor.moment("chunk", self, frame, sent)
 
@@ -282,6 +283,29 @@ class CheckState(LedgerState):
             sent.failed = True
             self.doctor.moment("send_failed", self, frame, ledger, sent)
         return pending
+
+    def _decompress(self, frame: Frame, metadata: MessageMetadata) -> None:
+        """Tell the doctor if an entry cannot be decompressed; a MESSAGE only if its SEND was not seen."""
+        if (
+            frame.checksum != "valid"
+            or self.is_chunk
+            or metadata.encryption_keys
+            or self.facts.was_sent(frame)
+        ):
+            return
+        size, payload, budget = metadata.uncompressed_size, frame.payload, self.facts.budget
+        budget.read(len(payload))
+        if not budget.spend(size):
+            return
+        try:
+            decompress(metadata.compression, payload, size)
+        except PayloadTooLarge:
+            return
+        except PayloadError:
+            right = decompressed_size(metadata.compression, payload)
+            budget.spend(right or 0)
+            if right != size:
+                self.doctor.moment("unreadable", self, frame, self.seen, right)
 
     def _report(self, frame: Frame, number: int, kind: int) -> None:
         """Exchanges are not reported as values: nobody asks for them. Overrides the parent's method."""
@@ -326,9 +350,10 @@ class CheckState(LedgerState):
         if frame.checksum == "invalid":
             doctor.moment("corrupt", self, frame, seen)
         elif metadata is None:
-            doctor.moment("undecodable", self, frame, seen)
+            if not self.facts.was_sent(frame):
+                doctor.moment("undecodable", self, frame, seen)
         elif metadata.compression:
-            doctor.moment("compressed", self, frame, seen)
+            self._decompress(frame, metadata)
         if self.is_chunk:
             doctor.moment("chunk", self, frame, seen)
 
@@ -353,9 +378,8 @@ class CheckState(LedgerState):
             returned.count += 1
             self.doctor.moment("came_again", self, frame, consumer, entry, returned)
 
-    def _ack(self, frame: Frame) -> None:
-        body = frame.base.ack  # type: ignore[union-attr]
-        consumer = self.consumer(body.consumer_id)
+    def _acks(self, frame: Frame, body: Any, consumer_id: int) -> None:
+        consumer = self.consumer(consumer_id)
         if consumer is not None:
             if body.HasField("validation_error"):
                 self.doctor.moment("discarded", self, frame, consumer)
@@ -363,7 +387,7 @@ class CheckState(LedgerState):
             if last is not None and self.seen.time_ns - last.time_ns >= self.facts.quiet_ns:
                 self.doctor.moment("pause_ends", self, frame, consumer)
             self._highest = NOWHERE
-        super()._ack(frame)
+        super()._acks(frame, body, consumer_id)
         if consumer is not None:
             consumer.shared.raise_to(self._highest, self.seen)
 

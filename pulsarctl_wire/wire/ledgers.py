@@ -246,10 +246,9 @@ class LedgerState(ExchangeState):
                 for each in self.consumers.values():
                     each.forget()
 
-    def _ack(self, frame: Frame) -> None:
-        super()._ack(frame)
-        body = frame.base.ack  # type: ignore[union-attr]
-        consumer = self.consumers.get(body.consumer_id)
+    def _acks(self, frame: Frame, body: Any, consumer_id: int) -> None:
+        super()._acks(frame, body, consumer_id)
+        consumer = self.consumers.get(consumer_id)
         if consumer is None:
             return
         for each in body.message_id:

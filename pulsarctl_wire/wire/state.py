@@ -196,10 +196,14 @@ class TopicState(State):
 
     def _ack(self, frame: Frame) -> None:
         body = frame.base.ack  # type: ignore[union-attr]
+        self._acks(frame, body, body.consumer_id)
+
+    def _acks(self, frame: Frame, body: Any, consumer: int) -> None:
+        """An ACK of a consumer."""
         if body.HasField("request_id"):
             self._request(frame)
-            return
-        self._name(frame, body.consumer_id)
+        else:
+            self._name(frame, consumer)
 
     def _of_consumer(self, frame: Frame) -> None:
         self._name(frame, getattr(frame.base, BODIES[frame.type]).consumer_id)
