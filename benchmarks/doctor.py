@@ -1,7 +1,8 @@
 """Compare `pwire doctor` with `pwire decode -q --jobs 1`: `python benchmarks/doctor.py [CAPTURE...]`.
 
 Inputs are a generated capture of MTU-sized packets and every CAPTURE (classic pcap, maybe .zst). Both run in
-turns, see side_by_side.py. The last row is a generated capture of `--memory-frames` frames, which is only for memory.
+turns, see side_by_side.py; ratios are of processor time. The last row is a generated capture of
+`--memory-frames` frames, which is only for memory.
 """
 
 import argparse
