@@ -46,6 +46,9 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "bytes of all connections that wait (holes, unfinished frames)": (
         "capture/test_reassembly.py::test_connections_that_hold_most_are_ended",
     ),
+    "packets that `doctor` puts in the order of their times": (
+        "capture/test_sources.py::test_packets_in_the_order_of_their_times",
+    ),
     "events of a packet, a gap or an end at a time": (
         "capture/test_reassembly.py::test_what_one_segment_completes_comes_in_portions",
         "wire/test_stream.py::test_what_a_candidate_hid_comes_in_portions",

@@ -12,6 +12,7 @@ import errno
 import gc
 import os
 import stat
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -35,6 +36,9 @@ from pulsarctl_wire.wire.stream import FrameStream
 SNIFFED: Final = 4096
 PLACE_BITS: Final = 44
 """A packet's place is `source << PLACE_BITS | offset`: sources are counted from 0, offsets in bytes."""
+
+LATEST: Final = 64
+"""Packets after which a packet with an earlier time is still put in its place."""
 
 _MAX_DROPPED: Final = 1 << 53  # of the counts in files; JSON holds it
 _PIECE: Final = 64 * 1024  # bytes decoded at a time
@@ -110,6 +114,28 @@ class _Until(Iterator[_Item]):
             raise StopIteration from None
 
 
+def in_order(packets: Iterable[tuple[int, RawPacket]]) -> Iterator[tuple[int, RawPacket]]:
+    """Numbered packets in the order of their times, unless one comes more than `LATEST` packets late.
+
+    Captures of a network card with several queues are not in that order.
+    """
+    waiting: deque[tuple[int, RawPacket]] = deque()
+    newest = 0
+    for numbered in packets:
+        time_ns = numbered[1][0] or newest
+        if time_ns >= newest:
+            newest = time_ns
+            waiting.append(numbered)
+        else:
+            place = len(waiting)
+            while place and (waiting[place - 1][1][0] or 0) > time_ns:
+                place -= 1
+            waiting.insert(place, numbered)
+        if len(waiting) > LATEST:
+            yield waiting.popleft()
+    yield from waiting
+
+
 class Decoder:
     """Turns sources into events. Its counters can be read at any time.
 
@@ -118,7 +144,8 @@ class Decoder:
     the payloads of chunked messages. `link_answers` fills `knowledge.answers`. `tee`, if given, is
     called with the number and content of every packet before its events are yielded. With `places`,
     the `packet` of an event is the packet's place (see `PLACE_BITS`) instead of its number, except in
-    a hex dump. `new_state` and `on_end` are as in `Reassembler`.
+    a hex dump. With `sort`, packets are put in the order of their times (see `in_order`). `new_state` and
+    `on_end` are as in `Reassembler`.
     """
 
     def __init__(
@@ -129,6 +156,7 @@ class Decoder:
         link_answers: bool = False,
         tee: Callable[[int, RawPacket], None] | None = None,
         places: bool = False,
+        sort: bool = False,
         new_state: NewState = ExchangeState,
         on_end: OnEnd | None = None,
     ) -> None:
@@ -146,6 +174,7 @@ class Decoder:
         )
         self.tee = tee
         self._places = places
+        self._sort = sort
         self._dissector = Dissector()
         self.reassembler = Reassembler(self.knowledge, limit=self._limit, new_state=new_state, on_end=on_end)
 
@@ -167,14 +196,13 @@ class Decoder:
         """The events of packets from any source, a few at a time."""
         segment, tee = self._dissector.segment, self.tee
         add, more = self.reassembler.add, self.reassembler.more
-        number = self.packets
         file = packets if isinstance(packets, files.PacketReader | files.SideBySide) else None
         reader = file if self._places else None
         place = 0 if isinstance(file, files.SideBySide) else self._place
+        numbered: Iterable[tuple[int, RawPacket]] = enumerate(packets, self.packets + 1)
         try:
-            for packet in packets:
-                number += 1
-                self.packets = number
+            for number, packet in in_order(numbered) if self._sort else numbered:
+                self.packets += 1
                 if tee is not None:
                     tee(number, packet)
                 time_ns, link, data, length = packet

@@ -261,6 +261,18 @@ def test_sources_of_different_kinds_follow_one_another() -> None:
     assert all(frame.request is None or frame.request < frame.number for frame in frames)
 
 
+def test_packets_in_the_order_of_their_times() -> None:
+    def sorted_(*times: int | None) -> list[tuple[int, int | None]]:
+        packets = [(time_ns, ETHERNET, b"", 0) for time_ns in times]
+        return [(number, packet[0]) for number, packet in sources.in_order(enumerate(packets, 1))]
+
+    assert sorted_(10, 30, 20, 20, 40) == [(1, 10), (3, 20), (4, 20), (2, 30), (5, 40)]
+    assert sorted_(10, None, 5, None) == [(1, 10), (2, None), (3, 5), (4, None)]
+    late = sources.LATEST
+    assert sorted_(*range(2, late + 2), 1)[0] == (late + 1, 1)
+    assert sorted_(*range(2, late + 3), 1)[:2] == [(1, 2), (late + 2, 1)]
+
+
 def test_no_source_at_all() -> None:
     assert list(read_events()) == []
 

@@ -1,8 +1,10 @@
 """Runs the doctor on captures, and compares what it finds with what it must find."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.sources import Decoder, open_source
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.finding import Finding
@@ -15,7 +17,7 @@ SHORT = Thresholds(quiet=5 * SECOND, unacked=5 * SECOND, unanswered=3 * SECOND)
 def examine(*paths: Path, thresholds: Thresholds = SHORT) -> Doctor:
     """The doctor, after it has read these captures."""
     doctor = Doctor(thresholds=thresholds)
-    decoder = Decoder(new_state=doctor.new_state, on_end=doctor.ended, join_chunks=False)
+    decoder = _decoder(doctor)
     for path in paths:
         source = open_source(str(path))
         with source.stream:
@@ -23,6 +25,20 @@ def examine(*paths: Path, thresholds: Thresholds = SHORT) -> Doctor:
                 pass
     doctor.conclude(decoder.last_ns, decoder.finish())
     return doctor
+
+
+def examine_packets(packets: Iterable[RawPacket]) -> Doctor:
+    """The doctor, after it has read the packets of a capture."""
+    doctor = Doctor(thresholds=SHORT)
+    decoder = _decoder(doctor)
+    for _ in decoder.read_packets(packets):
+        pass
+    doctor.conclude(decoder.last_ns, decoder.finish())
+    return doctor
+
+
+def _decoder(doctor: Doctor) -> Decoder:
+    return Decoder(new_state=doctor.new_state, on_end=doctor.ended, join_chunks=False, sort=True)
 
 
 def evidence_of(finding: Finding) -> list[tuple[str, int | None, str, str | None]]:

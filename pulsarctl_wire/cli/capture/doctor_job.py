@@ -53,6 +53,7 @@ class DoctorJob:
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
             join_chunks=False,
+            sort=not self.options.is_live,
             new_state=doctor.new_state,
             on_end=doctor.ended,
         )
@@ -111,7 +112,7 @@ class DoctorJob:
 
     def _again(self) -> Iterator[Event]:
         """The events of the files, once more."""
-        decoder = Decoder(max_frame_size=self.options.max_frame_size)
+        decoder = Decoder(max_frame_size=self.options.max_frame_size, sort=True)
         for events in chain(self._sources().read(decoder, say=False), decoder.finish()):
             yield from events
 

@@ -12,7 +12,11 @@ def examine(paths: list[str], max_frame_size: int | None) -> list[Finding]:
     """The findings in captures. Problems with the files are left to whoever reads them as well."""
     doctor = Doctor()
     decoder = Decoder(
-        max_frame_size=max_frame_size, join_chunks=False, new_state=doctor.new_state, on_end=doctor.ended
+        max_frame_size=max_frame_size,
+        join_chunks=False,
+        sort=True,
+        new_state=doctor.new_state,
+        on_end=doctor.ended,
     )
     with ExitStack() as stack:
         for _ in Sources(paths, stack, bar=False).read(decoder, say=False):

@@ -193,6 +193,7 @@ class DecodeJob:
             max_frame_size=self.options.max_frame_size,
             join_chunks=False,
             link_answers=self.options.two_pass,
+            sort=self.options.doctor,
             new_state=ExchangeState if doctor is None else doctor.new_state,
             on_end=None if doctor is None else doctor.ended,
         )
@@ -243,6 +244,7 @@ class DecodeJob:
             max_frame_size=self.options.max_frame_size,
             join_chunks=self.join_chunks,
             tee=self._tee(),
+            sort=self.options.doctor,
             new_state=self._new_state(),
             on_end=self._ended,
         )

@@ -130,7 +130,9 @@ class StatsJob:
             self.stats.end(ending)
             doctor.ended(ending)
 
-        decoder = Decoder(max_frame_size=limit, join_chunks=False, new_state=doctor.new_state, on_end=end)
+        decoder = Decoder(
+            max_frame_size=limit, join_chunks=False, sort=True, new_state=doctor.new_state, on_end=end
+        )
 
         def count() -> None:
             self._add(sources.read(decoder))

@@ -1,0 +1,70 @@
+"""Captures whose packets come in another order, twice, or not at all."""
+
+import random
+from functools import cache
+from typing import Final
+
+from pulsarctl_wire.capture import files
+from pulsarctl_wire.capture.compression import reader
+from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.packets import RST, SYN, Dissector, Segment, reverse
+from pulsarctl_wire.capture.sources import open_source, peel
+
+Packets = list[RawPacket]
+
+_AT_ONCE: Final = 300_000_000
+"""Packets pass each other on the way if there are at most so many ns between them."""
+
+
+@cache
+def packets_of(path: str) -> Packets:
+    """The packets of a capture."""
+    with open_source(path).stream as stream:
+        stream, head = peel(stream)
+        return list(files.read_packets(head, reader(stream)))
+
+
+def moved(packets: Packets, chance: random.Random, window: int) -> Packets:
+    """Packets are moved in the file, with their times."""
+    order = sorted(range(len(packets)), key=lambda place: place + chance.uniform(0, window))
+    return [packets[place] for place in order]
+
+
+def delayed(packets: Packets, chance: random.Random, window: int) -> Packets:
+    """Packets are captured later, at other times: others of their connection have passed them on the way.
+
+    None passes the acknowledgement of its bytes.
+    """
+    segments = [Dissector().segment(*packet[1:]) for packet in packets]
+    order = list(range(len(packets)))
+    for _ in range(window):
+        for place in range(len(order) - 1):
+            first, second = order[place : place + 2]
+            is_near = max(place + 1 - first, second - place) < window
+            is_soon = abs((packets[second][0] or 0) - (packets[first][0] or 0)) < _AT_ONCE
+            if chance.random() < 0.5 and is_near and is_soon and _may_pass(segments[first], segments[second]):
+                order[place : place + 2] = second, first
+    times = sorted(packet[0] or 0 for packet in packets)
+    return [(time_ns, *packets[place][1:]) for time_ns, place in zip(times, order, strict=True)]
+
+
+def _may_pass(first: Segment | None, second: Segment | None) -> bool:
+    """Whether the second of two segments may come first."""
+    if first is None or second is None or first[0] not in (second[0], reverse(second[0])):
+        return first is None or second is None
+    if (first[3] | second[3]) & (SYN | RST):
+        return False
+    return first[0] == second[0] or (second[2] - first[1] - 1) % 2**32 >= 2**31
+
+
+def repeated(packets: Packets, chance: random.Random, window: int) -> Packets:
+    """Packets are captured again soon after, as retransmissions are."""
+    copies: list[list[RawPacket]] = [[] for _ in packets]
+    for place, packet in enumerate(packets):
+        if chance.random() < 0.3:
+            copies[min(place + chance.randrange(window), len(packets) - 1)].append(packet)
+    return [
+        (packet[0], *each[1:])
+        for packet, again in zip(packets, copies, strict=True)
+        for each in (packet, *again)
+    ]
