@@ -1,273 +1,22 @@
-"""Rules about opening producers and consumers: names that are taken, requests that are given up."""
+"""Rules about opening producers and consumers: requests that are given up, or go to the wrong broker."""
 
 from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.facts import client_of
-from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, SECOND, Rule, seconds
+from pulsarctl_wire.checks.finding import SUSPECTED, Sighting, Subject
+from pulsarctl_wire.checks.holders import about_owner, owner_of
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, seconds
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.knowledge import bound
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, ServerError
-from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Owner
+from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
+from pulsarctl_wire.wire.state import PRODUCER
 
 _ERROR: Final = NUMBERS["ERROR"]
-_EXCLUSIVE: Final = CommandSubscribe.Exclusive
-_PROBED_NS: Final = (4 * SECOND, 8 * SECOND)
-"""How long brokers since 3.0 keep a request for a taken name, while they find that its holder is dead."""
-
+_OPENING: Final = {PRODUCER, NUMBERS["SUBSCRIBE"]}
 _MOST: Final = 1_024  # requests that are followed at a time
-
-
-def _subject(frame: Frame, owner: Owner) -> Subject:
-    """The subject of a PRODUCER or SUBSCRIBE, or of its answer."""
-    is_consumer, number = owner
-    producer, consumer = (None, number) if is_consumer else (number, None)
-    return Subject(frame.topic, frame.subscription, producer, consumer)
-
-
-def _owner(frame: Frame) -> Owner:
-    """What PRODUCER, SUBSCRIBE, CLOSE_PRODUCER or CLOSE_CONSUMER is about."""
-    is_consumer = hasattr(frame.body, "consumer_id")
-    return is_consumer, frame.body.consumer_id if is_consumer else frame.body.producer_id
-
-
-class _Claim:
-    """A PRODUCER or SUBSCRIBE for what another connection holds; `ending` is how that connection ended."""
-
-    __slots__ = ("answer", "ending", "holder", "opened", "request", "state", "subject")
-
-    def __init__(
-        self, state: CheckState, request: Sighting, holder: CheckState, opened: Sighting, subject: Subject
-    ) -> None:
-        self.state = state
-        self.request = request
-        self.holder = holder
-        self.opened = opened  # since when it holds it
-        self.subject = subject
-        self.answer: Sighting | None = None
-        self.ending: EndedConnection | None = None
-
-    @property
-    def is_holder_alive(self) -> bool:
-        """Whether the holder's client has sent anything since."""
-        return self.holder.to_broker.heard_ns > self.request.time_ns
-
-
-class _Claims(Rule):
-    """Follows requests for a producer name or an exclusive subscription that another connection holds."""
-
-    relies_on = CAPTURE
-    busy: ClassVar[int]
-    """The error that means that it is taken."""
-
-    def __init__(self, doctor: Any) -> None:
-        super().__init__(doctor)
-        self._claims: dict[int, _Claim] = {}  # by the request's number
-
-    def asked(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """PRODUCER or SUBSCRIBE."""
-        for owner in self._owners(frame):
-            holder, opened = owner.state, owner.opened
-            if holder is not state and opened is not None and holder.closed_ns is None:
-                subject = _subject(frame, _owner(frame))
-                self._claims[seen.number] = _Claim(state, seen, holder, opened, subject)
-                bound(self._claims, _MOST)
-
-    def _owners(self, frame: Frame) -> list[Any]:
-        """Who holds what is asked for, or asks for it."""
-        body: Any = frame.body
-        if body is None or frame.topic is None:
-            return []
-        if frame.type == PRODUCER:
-            publisher = self.facts.publishers.get((frame.topic, as_text(body.producer_name)))
-            return publisher.owners() if publisher is not None and body.producer_name else []
-        if body.subType != _EXCLUSIVE:
-            return []
-        owners = self.facts.subscription(frame.topic, frame.subscription or "").owners()
-        return [each for each in owners if each.kind == _EXCLUSIVE]
-
-    def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """An answer to a request that may be a claim."""
-        number = state.request.number if state.request is not None else 0
-        claim = self._claims.get(number)
-        if claim is None:
-            return
-        if not self._fits(claim, frame, seen):
-            del self._claims[number]
-            return
-        claim.answer = seen
-        self._judge(number, claim, seen.time_ns)
-
-    def closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """A connection has ended: a holder's, or that of a request."""
-        for number, claim in list(self._claims.items()):
-            if claim.holder is state:
-                claim.ending = ending
-                self._judge(number, claim, ending.end_ns or 0)
-            elif claim.state is state and claim.answer is None:
-                del self._claims[number]
-
-    def due(self, now_ns: int) -> None:
-        """Claims wait for a sign from their holders."""
-        for number, claim in list(self._claims.items()):
-            if claim.holder.closed_ns is None:
-                self._judge(number, claim, now_ns)
-
-    def _fits(self, claim: _Claim, frame: Frame, seen: Sighting) -> bool:
-        """Whether this is an answer that the rule is about: by default, that it is taken."""
-        body: Any = frame.body
-        return frame.type == _ERROR and body is not None and body.error == self.busy
-
-    def _judge(self, number: int, claim: _Claim, now_ns: int) -> None:
-        """Report a claim, or drop it, or let it wait."""
-        raise NotImplementedError
-
-
-class _HeldByDead(_Claims):
-    """The holder's client says nothing more."""
-
-    what: ClassVar[str]
-
-    def ping(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """Note the first PING to the client since it has said something."""
-        if not seen.to_broker and self._pinged(state) is None:
-            state.marks[self.id] = seen
-
-    def _pinged(self, state: CheckState) -> Sighting | None:
-        ping: Sighting | None = state.marks.get(self.id)
-        return ping if ping is not None and ping.time_ns > state.to_broker.heard_ns else None
-
-    def _fits(self, claim: _Claim, frame: Frame, seen: Sighting) -> bool:
-        if frame.type == _ERROR:
-            return super()._fits(claim, frame, seen)
-        body: Any = frame.body
-        is_ready = frame.type != PRODUCER_SUCCESS or (body is not None and body.producer_ready)
-        least, most = _PROBED_NS
-        return is_ready and least <= seen.time_ns - claim.request.time_ns <= most
-
-    def _judge(self, number: int, claim: _Claim, now_ns: int) -> None:
-        state, ping, ending = claim.holder, self._pinged(claim.holder), claim.ending
-        if claim.is_holder_alive or (ending is not None and not (ending.by_broker and ping)):
-            del self._claims[number]
-        elif claim.answer is None or ping is None or not self.can_count(state):
-            return
-        elif ending is not None:
-            del self._claims[number]
-            self._report(claim, claim.answer, ping, ending.end_ns or 0)
-        elif now_ns - ping.time_ns >= self.thresholds.unanswered:
-            self._report(claim, claim.answer, ping, now_ns)
-
-    def _report(self, claim: _Claim, answer: Sighting, ping: Sighting, now_ns: int) -> None:
-        holder = claim.holder
-        why = (
-            "refused" if answer.type == _ERROR else f"{seconds(answer.time_ns - claim.request.time_ns)} later"
-        )
-        rows = [(claim.request, "asked"), (answer, why), (claim.opened, "holder"), (ping, "never answered")]
-        is_closed = claim.ending is not None
-        text = f"The {self.what} {'was' if is_closed else 'is still'} held by {holder.connection}, an older"
-        text += f" connection whose client has sent nothing for {seconds(now_ns - holder.to_broker.heard_ns)}"
-        text += ", until the broker closed it." if is_closed else "."
-        self.found(claim.state, claim.subject, rows, text, CERTAIN if is_closed else SUSPECTED)
-
-
-class ProducerNameHeldByDeadConnection(_HeldByDead):
-    """The producer name is still held by an older connection whose client no longer answers.
-
-    Wire: PRODUCER with the name of a producer that is open on another connection. The answer is ProducerBusy,
-    or PRODUCER_SUCCESS 4 to 8 s late, as the broker first tests the other connection. That one's client sends
-    nothing after the request and leaves a PING unanswered. Certain once the broker has closed it.
-
-    Advice: Wait until keep-alive removes the dead connection, unload the topic, or let the restarted
-    application use another name.
-
-    Source: https://github.com/apache/pulsar-client-go/issues/676,
-    https://github.com/apache/pulsar-client-python/issues/155
-    """
-
-    id = "producer_name_held_by_dead_connection"
-    on: ClassVar = {
-        "PRODUCER": "asked",
-        **dict.fromkeys(("PRODUCER_SUCCESS", "ERROR"), "answered"),
-        "PING": "ping",
-    }
-    busy = ServerError.ProducerBusy
-    what = "producer name"
-
-
-class SubscriptionHeldByDeadConnection(_HeldByDead):
-    """The exclusive subscription is still held by an older connection whose client no longer answers.
-
-    Wire: SUBSCRIBE Exclusive to a subscription that is open as Exclusive on another connection. The answer is
-    ConsumerBusy, or SUCCESS 4 to 8 s late, as the broker first tests the other connection. That one's client
-    sends nothing after the request and leaves a PING unanswered. Certain once the broker has closed it.
-
-    Advice: Wait until keep-alive removes the dead connection, or unload the topic; use Failover if this must
-    not block.
-
-    Source: https://github.com/apache/pulsar/issues/13920, https://github.com/apache/pulsar/pull/21183
-    """
-
-    id = "subscription_held_by_dead_connection"
-    on: ClassVar = {
-        "SUBSCRIBE": "asked",
-        **dict.fromkeys(("SUCCESS", "ERROR"), "answered"),
-        "PING": "ping",
-    }
-    busy = ServerError.ConsumerBusy
-    what = "exclusive subscription"
-
-
-class _HeldByLive(_Claims):
-    """The holder's client goes on sending."""
-
-    def _judge(self, number: int, claim: _Claim, now_ns: int) -> None:
-        holder, answer = claim.holder, claim.answer
-        if answer is None or not (claim.is_holder_alive or claim.ending):
-            return
-        del self._claims[number]
-        if claim.is_holder_alive and self.can_count(claim.state):
-            rows = [(claim.request, "asked"), (answer, "refused"), (claim.opened, "holder")]
-            alive = holder.to_broker.last
-            if alive is not None and alive.time_ns <= answer.time_ns:
-                rows.append((alive, "the holder is alive"))
-            self.found(claim.state, claim.subject, rows)
-
-
-class ProducerNameInUse(_HeldByLive):
-    """The producer name is taken by another client that is alive.
-
-    Wire: PRODUCER with the name of a producer that is open on another connection is answered ProducerBusy,
-    and that connection's client sends anything after the request, such as the PONG to a broker's test.
-
-    Advice: Give each instance its own producer name, or stop the other one.
-
-    Source: ProducerBusy in PulsarApi.proto.
-    """
-
-    id = "producer_name_in_use"
-    on: ClassVar = {"PRODUCER": "asked", **dict.fromkeys(("PRODUCER_SUCCESS", "ERROR"), "answered")}
-    busy = ServerError.ProducerBusy
-
-
-class SubscriptionInUse(_HeldByLive):
-    """Another client that is alive holds the exclusive subscription.
-
-    Wire: SUBSCRIBE Exclusive to a subscription that is open as Exclusive on another connection is answered
-    ConsumerBusy, and that connection's client sends anything after the request, such as the PONG to a
-    broker's test.
-
-    Advice: Stop the other consumer, or use a Shared or Failover subscription.
-
-    Source: ConsumerBusy in PulsarApi.proto.
-    """
-
-    id = "subscription_in_use"
-    on: ClassVar = {"SUBSCRIBE": "asked", **dict.fromkeys(("SUCCESS", "ERROR"), "answered")}
-    busy = ServerError.ConsumerBusy
 
 
 class _Create:
@@ -308,13 +57,13 @@ class CreateTimedOutNotClosed(Rule):
         body: Any = frame.body
         if body is None:
             return
-        owner = _owner(frame)
+        owner = owner_of(frame)
         creates: dict[Any, _Create] = state.marks.setdefault(self.id, {})
         key = owner[0], frame.topic, frame.subscription
         name = "" if owner[0] else as_text(body.producer_name)
         first = creates.get(key)
         if first is None:
-            creates[key] = _Create(seen, name, _subject(frame, owner))
+            creates[key] = _Create(seen, name, about_owner(frame, owner))
             bound(creates, _MOST)
         elif first.again is None and first.name == name and self._is_late(first, seen):
             first.again = seen
@@ -339,7 +88,7 @@ class CreateTimedOutNotClosed(Rule):
         """CLOSE_PRODUCER or CLOSE_CONSUMER, of either side."""
         creates = state.marks.get(self.id)
         if creates and frame.body is not None:
-            owner = _owner(frame)
+            owner = owner_of(frame)
             key = owner[0], frame.topic, frame.subscription
             create: _Create | None = creates.get(key)
             if create is not None and owner[1] in (create.subject.producer_id, create.subject.consumer_id):
@@ -405,7 +154,7 @@ class StaleOwnership(Rule):
         """PRODUCER or SUBSCRIBE, maybe again."""
         if frame.body is None or not self._refused:
             return
-        owner, connection = _owner(frame), state.connection
+        owner, connection = owner_of(frame), state.connection
         refused = self._refused.pop((client_of(connection), connection.server, frame.topic, owner), None)
         if refused is None or not self.can_count(state):
             return
@@ -416,7 +165,7 @@ class StaleOwnership(Rule):
             return
         rows = [(refused.request, "asked"), (refused.answer, "refused")]
         rows.append((seen, "the same broker again, no LOOKUP between"))
-        self.found(state, _subject(frame, owner), rows)
+        self.found(state, about_owner(frame, owner), rows)
 
     def _has_ended(self, state: CheckState) -> bool:
         return state.closed_ns is not None or state.connection.index not in self.doctor.states
@@ -431,6 +180,3 @@ class StaleOwnership(Rule):
             key = client_of(connection), connection.server, asked.topic, asked.owner
             self._refused[key] = _Refused(state, request, seen)
             bound(self._refused, _MOST)
-
-
-_OPENING: Final = {PRODUCER, NUMBERS["SUBSCRIBE"]}

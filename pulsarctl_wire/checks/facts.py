@@ -20,6 +20,9 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 MOST_NAMES: Final = 16_384
 """The most topics, subscriptions and producer names that are remembered."""
 
+MOST_OWNERS: Final = 1_024
+"""Producers of a name, or consumers of a subscription, that are kept when there are too many."""
+
 MOST_SENT: Final = 16_384
 """The most SENDs that are remembered for all producer names together."""
 
@@ -136,14 +139,24 @@ class Sent(Sighting):
 class Owned:
     """A name that connections hold: each owner is a `Producer` or `Consumer`."""
 
-    __slots__ = ("_owners",)
+    __slots__ = ("_owners", "_roomy")
 
     def __init__(self) -> None:
-        self._owners: list[Any] = []
+        self._owners: dict[Any, None] = {}
+        self._roomy = 1  # owners up to which none is looked at
 
     def add(self, owner: Any) -> None:
-        """Add an owner."""
-        self._owners = [*(each for each in self.owners() if each is not owner), owner]
+        """Add an owner, the latest one."""
+        self.drop(owner)
+        self._owners[owner] = None
+        if len(self._owners) > self._roomy:
+            self._owners = dict.fromkeys(self.owners())
+            bound(self._owners, MOST_OWNERS)
+            self._roomy = 2 * len(self._owners)
+
+    def drop(self, owner: Any) -> None:
+        """An owner has closed it, or its connection has ended."""
+        self._owners.pop(owner, None)
 
     def owners(self) -> list[Any]:
         """The open ones, the latest last."""

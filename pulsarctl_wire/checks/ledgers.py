@@ -139,6 +139,15 @@ class Producer(ProducerLedger):
         self.last_sent: Sent | None = None
         self.opened: Sighting | None = None  # PRODUCER_SUCCESS
 
+    def identify(self, name: str) -> Publisher | None:
+        """Find what is known of its name; None if its topic is unknown."""
+        if self.topic is None:
+            return None
+        facts = self.state.facts
+        self.facts = facts.topic(self.topic)
+        self.publisher = facts.publisher(self.topic, name)
+        return self.publisher
+
     def add(self, sequence: int, sent: Pending) -> None:
         """Add a SEND, and remember it. Overrides the parent's method."""
         super().add(sequence, sent)
@@ -157,13 +166,9 @@ class Producer(ProducerLedger):
         sent.place = self.sent_count
         sent.producer, sent.sequence = self.producer_id, sequence
         sent.highest, sent.publish_time, sent.chunk = pending[4], pending[6], pending[7]
-        publisher = self.publisher
+        publisher = self.publisher or self.identify(self.name or pending[5])
         if publisher is None:
-            if self.topic is None:
-                return
-            facts = self.state.facts
-            publisher = self.publisher = facts.publisher(self.topic, self.name or pending[5])
-            self.facts = facts.topic(self.topic)
+            return
         self.state.facts.remember(publisher, sent)
         self.last_sent = sent
 

@@ -226,10 +226,11 @@ class CheckState(LedgerState):
         ledger = self.producers.get(asked.owner[1]) if asked.owner is not None else None
         if frame.type == PRODUCER_SUCCESS and isinstance(ledger, Producer):
             ledger.opened = self.seen
-            ledger.publisher = None
             ledger.last_sequence = body.last_sequence_id
-            if last and ledger.topic is not None:
-                self.facts.publisher(ledger.topic, ledger.name).add(ledger)
+            ledger.publisher = None
+            publisher = ledger.identify(ledger.name) if last and ledger.name else None
+            if publisher is not None:
+                publisher.add(ledger)
         elif asked.type == _SUBSCRIBE and asked.owner is not None:
             consumer = self.consumer(asked.owner[1])
             if consumer is not None:
@@ -430,6 +431,7 @@ class CheckState(LedgerState):
         consumer = self.consumer(frame.base.close_consumer.consumer_id)  # type: ignore[union-attr]
         if consumer is not None:
             self.doctor.due(consumer, self.seen.time_ns)
+            consumer.shared.drop(consumer)
         super()._close(frame)
 
     def _request(self, frame: Frame) -> None:
@@ -437,6 +439,7 @@ class CheckState(LedgerState):
             producer = self.producer(frame.base.close_producer.producer_id)  # type: ignore[union-attr]
             if producer is not None and producer.is_open:
                 self.doctor.due(producer, self.seen.time_ns)
+                self._drop(producer)
         super()._request(frame)
 
     def end(self) -> None:
@@ -445,9 +448,16 @@ class CheckState(LedgerState):
         self.left_producers = [
             each for each in self.producers.values() if isinstance(each, Producer) and each.is_open
         ]
-        for each in self.left_producers:
-            each.is_open = False
+        for consumer in self.left_consumers:
+            consumer.shared.drop(consumer)
+        for producer in self.left_producers:
+            self._drop(producer)
         super().end()
+
+    def _drop(self, producer: Producer) -> None:
+        """A producer gives up its name."""
+        if producer.publisher is not None:
+            producer.publisher.drop(producer)
 
 
 _MINUS_ONE: Final = b"\xff" * 9 + b"\x01"
