@@ -11,7 +11,7 @@ from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.knowledge import bound
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, ServerError
-from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Owner
+from pulsarctl_wire.wire.state import PRODUCER, Owner
 
 _ERROR: Final = NUMBERS["ERROR"]
 _EXCLUSIVE: Final = CommandSubscribe.Exclusive
@@ -142,12 +142,9 @@ class _HeldByDead(_Claims):
         return ping if ping is not None and ping.time_ns > state.to_broker.heard_ns else None
 
     def _fits(self, claim: _Claim, frame: Frame, seen: Sighting) -> bool:
-        if frame.type == _ERROR:
-            return super()._fits(claim, frame, seen)
-        body: Any = frame.body
-        is_ready = frame.type != PRODUCER_SUCCESS or (body is not None and body.producer_ready)
         least, most = _PROBED_NS
-        return is_ready and least <= seen.time_ns - claim.request.time_ns <= most
+        is_late = least <= seen.time_ns - claim.request.time_ns <= most
+        return super()._fits(claim, frame, seen) or (frame.type != _ERROR and is_late)
 
     def _judge(self, number: int, claim: _Claim, now_ns: int) -> None:
         state, ping, ending = claim.holder, self._pinged(claim.holder), claim.ending

@@ -52,7 +52,14 @@ def one(*turns: Turn) -> tuple[Timeline, Tcp]:
 
 @pytest.mark.parametrize(
     ("seeks", "answer", "expected"),
-    [(0, None, 1), (1, None, 0), (0, "SUCCESS", 0), (0, "ERROR", 0), (0, "CLOSE_CONSUMER", 1)],
+    [
+        (0, None, 1),
+        (1, None, 0),
+        (0, "SUCCESS", 0),
+        (0, "ERROR", 0),
+        (0, "CLOSE_CONSUMER", 1),
+        (0, "closes", 1),
+    ],
 )
 def test_subscribed_again_before_the_seek_is_answered(seeks: int, answer: str | None, expected: int) -> None:
     timeline, tcp = one(*subscribed(), *subscribed(number=1))
@@ -61,6 +68,8 @@ def test_subscribed_again_before_the_seek_is_answered(seeks: int, answer: str | 
         timeline.say(1.1, tcp, (False, build("ERROR", request_id=1, error=0, message="no")))
     elif answer == "SUCCESS":
         timeline.say(1.1, tcp, (False, build("SUCCESS", request_id=1)))
+    elif answer == "closes":
+        timeline.say(1.1, tcp, *closes())
     elif answer is not None:
         timeline.say(1.1, tcp, (False, build("CLOSE_CONSUMER", consumer_id=0, request_id=2**64 - 1)))
     timeline.say(1.2, tcp, *subscribed())
@@ -97,7 +106,8 @@ def test_epoch_that_is_never_reached() -> None:
 def test_epoch_that_falls() -> None:
     for again, expected in (([], 1), (subscribed(), 0)):  # a new SUBSCRIBE begins anew
         timeline, tcp = one(*subscribed())
-        timeline.say(1, tcp, redelivers(1), message(0, consumer_epoch=1), *again, message(1))
+        timeline.say(1, tcp, redelivers(2), message(0, consumer_epoch=2), *again)
+        timeline.say(2, tcp, message(1, consumer_epoch=1))
         assert ids(timeline.findings()) == [("stale_epoch", SUSPECTED)] * expected
 
 
@@ -134,6 +144,7 @@ MISSING = [("reader_waits_for_missing_message", SUSPECTED)]
         ([*last_is(7, 1), message(0)], [], 6.1, 1),
         ([message(0), *last_is(7, 1)], [], 5.9, 0),
         ([message(0), *last_is(7, 1)], [message(1)], 9, 0),
+        (last_is(7, 1), [message(0)], 6.9, 0),
         ([message(0), *last_is(7, 0)], [], 9, 0),
         ([*last_is(7, 1)], [], 9, 0),
         ([message(0), *last_is(2**64 - 1, 2**64 - 1)], [], 9, 0),
@@ -147,6 +158,7 @@ MISSING = [("reader_waits_for_missing_message", SUSPECTED)]
             "asked before",
             "not yet",
             "it comes",
+            "the one before comes",
             "it was the last one",
             "at the latest",
             "no message",
@@ -274,13 +286,26 @@ def test_hangs_up_on_the_end_of_the_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["closed cleanly", "later", "by the broker", "another client", "never again", "other frame"]
+    "case",
+    [
+        "closed cleanly",
+        "later",
+        "by the broker",
+        "another client",
+        "never again",
+        "same connection",
+        "other frame",
+    ],
 )
 def test_end_of_the_topic_is_no_matter(case: str) -> None:
-    turns = {"closed cleanly": [END, *closes()], "other frame": [message(1)]}.get(case, [END])
+    turns = {
+        "closed cleanly": [END, *closes()],
+        "same connection": [END, *subscribed(SHARED, 1)],
+        "other frame": [message(1)],
+    }.get(case, [END])
     client = Client()
     client.connect(*turns, after=0.6 if case == "later" else 0.1, by_broker=case == "by the broker")
-    if case != "never again":
+    if case not in ("never again", "same connection"):
         client.connect(host="10.0.0.7" if case == "another client" else "10.0.0.1")
     assert client.timeline.findings() == []
 

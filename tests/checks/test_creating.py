@@ -43,14 +43,17 @@ def two_clients(*holds: Turn) -> tuple[Timeline, Tcp, Tcp]:
 
 
 def test_holder_that_the_broker_gives_up() -> None:
-    for closes, certainty in ((True, CERTAIN), (False, SUSPECTED)):
+    for closes, until, certainty in ((True, 5, CERTAIN), (False, 6, SUSPECTED), (False, 4.9, None)):  # R = 3
         timeline, holder, other = two_clients(producer(1), produced(1))
         timeline.say(1, other, producer(1), refused(1))
         timeline.say(2, holder, (False, PING))
         if closes:
             timeline.at(4, holder.fin(False))
-        [finding] = [each for each in timeline.findings(6) if each.rule == DEAD]
-        assert finding.certainty == certainty
+        found = [each for each in timeline.findings(until) if each.rule == DEAD]
+        assert [each.certainty for each in found] == [certainty] * (certainty is not None)
+        if not found:
+            continue
+        [finding] = found
         assert [each.seen.command for each in finding.evidence] == [
             *("PRODUCER", "ERROR", "PRODUCER_SUCCESS", "PING")
         ]
@@ -85,7 +88,16 @@ def test_success_that_the_broker_did_not_hold_back(late: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["never opened", "not there yet", "refused itself", "closed", "other name", "its client has left"]
+    "case",
+    [
+        "never opened",
+        "not there yet",
+        "refused itself",
+        "closed",
+        "other name",
+        "its client has left",
+        "given up",
+    ],
 )
 def test_busy_without_a_holder(case: str) -> None:
     holds = [producer(1), produced(1)]
@@ -100,10 +112,20 @@ def test_busy_without_a_holder(case: str) -> None:
     timeline, holder, other = two_clients(*holds)
     if case == "its client has left":
         timeline.at(0.9, holder.fin(True))
+    elif case == "given up":
+        timeline.say(0.7, holder, (False, PING))
+        timeline.at(0.9, holder.fin(False))
     name = "invoices" if case == "other name" else "billing"
     timeline.say(1, other, producer(1, name))
     timeline.say(1.1, holder, (False, PING), (True, PONG))
     timeline.say(1.2, other, refused(1))
+    assert [each for each in timeline.findings() if each.rule != "client_silent"] == []
+
+
+def test_subscription_that_is_asked_for_twice_at_the_same_time() -> None:
+    timeline, holder, other = two_clients(subscribe(1, CommandSubscribe.Exclusive))
+    timeline.say(1, other, subscribe(1, CommandSubscribe.Exclusive), refused(1, ServerError.ConsumerBusy))
+    timeline.say(1.1, holder, (False, PING), (True, PONG))
     assert timeline.findings() == []
 
 
