@@ -94,6 +94,7 @@ def test_every_name_is_documented() -> None:
     assert everywhere | set(tables["A malformed stretch"]) == _names("malformed")
     assert everywhere | set(tables["A gap"]) == _names("gap")
     assert set(tables["Messages"]) == _names("message")
+    assert set(tables["Findings"]) == _names("finding") | _names("evidence")
 
 
 def test_the_filter_knows_the_documented_names() -> None:
@@ -185,7 +186,7 @@ def test_options_change_no_names(sample: Path) -> None:
 
 
 def test_the_samples_have_every_name() -> None:
-    seen: set[str] = {"answer", "resend_of"}
+    seen: set[str] = {"answer", "resend_of", "findings"}
     in_messages: set[str] = {"null_value"}
     views: set[str] = set()
     for sample in SAMPLES:

@@ -58,6 +58,7 @@ DESCRIBING: Final = frozenset(
     {
         *("number", "time_ns", "connection", "to_broker", "packet", "client", "server", "total_size"),
         *("request", "answer", "resend_of", "latency_ns", "topic", "subscription", "partial", "notes"),
+        "findings",
     }
 )
 """Names at the top level of a record that only describe its frame: they are ignored."""

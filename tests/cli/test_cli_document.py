@@ -62,7 +62,8 @@ def _options(command: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["decode", "capture", "sequence", "table", "analyze", "report", "sql", "explain", "permits"]
+    "command",
+    ["decode", "doctor", "capture", "sequence", "table", "analyze", "report", "sql", "explain", "permits"],
 )
 def test_every_option_is_documented(command: str) -> None:
     assert _documented(_section(f"## `pwire {command}`")) == _options(command)
@@ -126,6 +127,12 @@ def test_the_diagram_shown_is_real() -> None:
     command, *lines = shown
     *options, path = command.split()[3:]
     assert pwire("sequence", *options, SAMPLES / Path(path).name).lines == lines
+
+
+def test_the_finding_shown_is_real() -> None:
+    shown = _section("## `pwire doctor`").partition("```console\n")[2].partition("```")[0]
+    run = pwire("doctor", "-T", "5", SAMPLES / "permit-leak.pcap")
+    assert shown == f"$ pwire doctor -T 5 samples/pcaps/permit-leak.pcap\n{run.out.decode()}{run.err}"
 
 
 def test_the_connections_shown_are_real() -> None:

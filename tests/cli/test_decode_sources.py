@@ -370,7 +370,9 @@ def test_a_capture_shown_as_hex_is_still_a_capture() -> None:
 USAGE = [
     ([], "name a SOURCE"),
     (["-i", "lo", "python-simple.pcap"], "a live interface cannot be combined with other sources"),
-    (["-i", "lo", "-2"], "a live interface cannot be combined with other sources or --two-pass"),
+    (["-i", "lo", "-2"], "a live interface cannot be combined with other sources, --two-pass or --doctor"),
+    (["-i", "lo", "--doctor"], "cannot be combined with other sources, --two-pass or --doctor"),
+    (["--connections", "--doctor", "-"], "cannot be combined with --doctor"),
     (["python-simple.pcap", "--filter", "command =="], "--filter command ==: syntax error"),
     (["python-simple.pcap", "--filter", 'comand == "SEND"'], "did you mean command?"),
     (["python-simple.pcap", "--filter", "xyzzy == 1"], "there is no field xyzzy"),

@@ -47,8 +47,8 @@ def test_packets_that_the_kernel_dropped_are_said(tmp_path: Path) -> None:
 
 
 def test_json_has_the_totals_first_and_then_rows_of_every_kind_that_occurs() -> None:
-    total, *rows = stats("-o", "json", "--top", "0", "errors.pcap").records
-    assert total["by"] == "total"
+    total, *rows, finding = stats("-o", "json", "--top", "0", "errors.pcap").records
+    assert (total["by"], finding["by"]) == ("total", "finding")
     assert list(dict.fromkeys(row["by"] for row in rows)) == list(KINDS) == list(NAMES)
     summary = decode("-q", "errors.pcap").err
     assert f"{total['frames']} frames in {total['seconds']:.3f} s" in summary
@@ -72,7 +72,7 @@ def test_every_key_is_documented_and_no_other() -> None:
         if line.startswith("| `") and not line.startswith("| `-")
         for key in re.findall(r"`(\w+)`", line.split("|")[1])
     }
-    records = stats("-o", "json", "errors.pcap").records
+    records = stats("-o", "json", "--no-doctor", "errors.pcap").records
     assert keys == set().union(*records)
     percentiles = next(record["publish_ns"] for record in records if record["publish_ns"])
     for key in percentiles:
@@ -102,7 +102,7 @@ def test_by_takes_several_in_both_ways() -> None:
 
 
 def test_times_that_are_not_known_are_null() -> None:
-    total, *rows = stats("-o", "json", "-", stdin=_frames()).records
+    total, *rows = stats("-o", "json", "--no-doctor", "-", stdin=_frames()).records
     assert total["seconds"] is total["first_ns"] is total["series_start_ns"] is total["frames_per_s"] is None
     assert total["frames"] == 20
     assert all(row["publish_ns"] is None and row["series"] == [] for row in rows)
@@ -192,6 +192,26 @@ def test_bars_and_sparklines() -> None:
     assert stats_page.sparkline([], 3) == ""
 
 
+# -- findings
+
+
+def test_findings_follow_if_everything_is_shown() -> None:
+    found = pwire("doctor", SAMPLES / "errors.pcap")
+    text, records = found.out.decode(), pwire("doctor", "-o", "json", SAMPLES / "errors.pcap").records
+    assert len(records) == 1
+    run = stats("errors.pcap")
+    assert run.code == 0
+    plain = stats("--no-doctor", "errors.pcap").out.decode()
+    shown = run.out.decode()
+    assert shown.startswith(plain)
+    assert shown[len(plain) :].splitlines()[1:4] == text.splitlines()[:3]
+    assert stats("-o", "json", "errors.pcap").records[-1:] == [{"by": "finding", **each} for each in records]
+    for options in (["--no-doctor"], ["--by", "topic"]):
+        assert not [
+            row for row in stats("-o", "json", *options, "errors.pcap").records if row["by"] == "finding"
+        ]
+
+
 # -- what can go wrong
 
 
@@ -236,7 +256,9 @@ def test_connections_without_frames_have_rows_that_say_how_they_went() -> None:
     assert re.search(
         r"^1  192.0.2.11:40198  192.0.2.11:29198  SYN sent 3 times, never answered  ", run.lines[-1]
     )
-    assert re.search(r"HTTP, closed by broker ", stats("http-client-on-binary-port.pcap").lines[-1])
+    assert re.search(
+        r"HTTP, closed by broker ", stats("--no-doctor", "http-client-on-binary-port.pcap").lines[-1]
+    )
     total, spoken, silent = stats("-o", "json", "--by", "connection", SILENT).records
     assert total["without_data"] == [{"end": "unanswered", "connections": 1, "servers": ["192.0.2.11:29198"]}]
     assert [spoken[key] for key in ("protocol", "end", "by_broker")] == ["Pulsar", "closed", False]

@@ -226,7 +226,13 @@ def test_names_that_only_describe_are_those_of_records() -> None:
 
 
 def test_what_decode_says_of_sizes_and_times_does_not_count() -> None:
-    shown = record(bytes.fromhex(PING)) | {"total_size": 77, "number": 5, "notes": ["odd"], "answer": 6}
+    shown = record(bytes.fromhex(PING)) | {
+        "total_size": 77,
+        "number": 5,
+        "notes": ["odd"],
+        "answer": 6,
+        "findings": ["x"],
+    }
     assert parsed(shown) == bytes.fromhex(PING)
 
 

@@ -1,0 +1,110 @@
+"""docs/doctor.md has all rules, in their own words, and the bounds of all tables.
+
+After a change of a rule's docstring write its section again:
+
+    PWIRE_REWRITE_GOLDEN=1 pytest tests/checks/test_doctor_document.py
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pulsarctl_wire.checks import (
+    RULES,
+    acks,
+    attempts,
+    chunks,
+    consumers,
+    creating,
+    doctor,
+    facts,
+    finding,
+    hangups,
+    holders,
+    ledgers,
+    liveness,
+    lookups,
+    payloads,
+    peers,
+)
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, DEFAULTS, FRAME, SECOND, Rule, paragraphs
+from pulsarctl_wire.wire.knowledge import MAX_PENDING
+
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "doctor.md"
+HEADING: Final = "\n## The rules\n"
+
+RELIES_ON: Final = {
+    FRAME: "one frame",
+    CONNECTION: "all bytes of its connection",
+    CAPTURE: "all bytes of all connections",
+}
+
+BOUNDS: Final = {
+    "findings": {doctor.MOST_FINDINGS},
+    "frames of a finding": {finding.MOST_EVIDENCE},
+    "topics": {facts.MOST_NAMES},
+    "subscriptions": {facts.MOST_NAMES},
+    "producer names": {facts.MOST_NAMES},
+    "connections that hold one producer name or subscription": {facts.MOST_OWNERS},
+    "SENDs of all producer names": {facts.MOST_SENT},
+    "SENDs of a topic that were stored last": {facts._RECEIPTS},
+    "redelivered, and partly acknowledged, entries of a consumer": {ledgers.MOST_RETURNED},
+    "unacknowledged entries of a consumer that are looked at": {acks._LOOKED_AT, hangups._MOST_ENTRIES},
+    "requests of a connection without answer": {MAX_PENDING},
+    "PINGs of a side without answer": {liveness._MOST_PINGS},
+    "chunked messages": {chunks._MOST},
+    "corrupt SENDs that may be sent again": {payloads._MOST_DIGESTS},
+    "clients that fail again and again, of a rule": {attempts._MOST_CLIENTS},
+    "servers that answered a TLS handshake": {peers._MOST_SERVERS},
+    "lookups": {lookups._MOST_LOOKUPS},
+    "addresses that clients connect to": {lookups._MOST_ADDRESSES},
+    "failures of an address": {lookups._MOST_FAILURES},
+    "requests for a name or topic that is taken": {creating._MOST, holders._MOST},
+    "consumers of a connection with an open seek, an epoch, or an awaited message": {
+        consumers._MOST_CONSUMERS
+    },
+    "consumers whose clients may hang up on a message": {hangups._MOST_CONSUMERS},
+}
+
+
+def section_of(rule: type[Rule]) -> str:
+    """What the document says about a rule."""
+    text = paragraphs(rule)
+    labelled = "".join(f"**{label}:** {text[label]}\n\n" for label in ("Wire", "Advice", "Source"))
+    head = f"### {rule.id}\n\n{rule.severity} · relies on {RELIES_ON[rule.relies_on]}\n\n"
+    return f"{head}{text['']}\n\n{labelled}"
+
+
+def test_rules_are_documented_in_their_own_words() -> None:
+    head, heading, _ = DOCUMENT.read_text().partition(HEADING)
+    written = head + heading + "\n" + "".join(map(section_of, RULES)).rstrip() + "\n"
+    if os.environ.get("PWIRE_REWRITE_GOLDEN"):
+        DOCUMENT.write_text(written)
+    assert DOCUMENT.read_text() == written
+
+
+def rows(heading: str) -> list[list[str]]:
+    section = DOCUMENT.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    found = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
+    return found[2:]
+
+
+def test_bounds_are_those_of_the_code() -> None:
+    found = {what: {int(most.replace(",", ""))} for what, most, _ in rows("What is remembered")}
+    assert found == BOUNDS
+
+
+def test_thresholds_are_the_defaults() -> None:
+    assert [default for _, default, _ in rows("Thresholds")] == [f"{each // SECOND} s" for each in DEFAULTS]
+
+
+@pytest.mark.parametrize("path", sorted(DOCUMENT.parent.glob("*.md")), ids=lambda path: path.name)
+def test_rules_that_are_named_exist(path: Path) -> None:
+    ids = {rule.id for rule in RULES}
+    named = set(re.findall(r"doctor\.md#(\w+)\)", path.read_text())) | set(
+        re.findall(r"pwire explain ([a-z]+_[a-z_]+)", path.read_text())
+    )
+    assert named <= ids
