@@ -75,10 +75,13 @@ def named(name: str) -> Iterator[None]:
         raise type(error)(f"{name}: {error}") from error
 
 
-def collect_rarely() -> None:
-    """Make garbage collection rare: hundreds of thousands of frames come and go, and hold no cycles."""
+def collect_rarely(every: int = 100_000) -> None:
+    """Make garbage collection rare: hundreds of thousands of frames come and go, and hold no cycles.
+
+    It looks for garbage whenever there are `every` new objects.
+    """
     gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
+    gc.set_threshold(every, 20, 100)
 
 
 def holds_packets(stream: BinaryIO) -> bool:

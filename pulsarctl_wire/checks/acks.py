@@ -3,7 +3,7 @@
 from itertools import islice
 from typing import Final
 
-from pulsarctl_wire.checks.facts import Entry, text_of
+from pulsarctl_wire.checks.facts import NOWHERE, Entry, text_of
 from pulsarctl_wire.checks.finding import SUSPECTED, WARNING, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Held, Returned
 from pulsarctl_wire.checks.rule import CONNECTION, Rule, seconds
@@ -41,7 +41,7 @@ class AckHole(Rule):
 
     def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
         """Look at what the consumer holds for longest."""
-        if not consumer.shared.raised or not (consumer.exact and self.can_count(consumer.state)):
+        if consumer.shared.acknowledged == NOWHERE or not (consumer.exact and self.can_count(consumer.state)):
             return
         until = now_ns - self.thresholds.unacked
         for entry, held in islice(consumer.entries.items(), _LOOKED_AT):

@@ -217,11 +217,11 @@ class Topic:
 class Subscription(Owned):
     """A subscription, over all connections: its consumers, the highest entry that was delivered.
 
-    `raised` are the ACKs that raised the highest acknowledged entry, and to what. Of those within an eighth
-    of `keep_ns` only the last is kept.
+    `acknowledged` is the highest acknowledged entry. Some of the ACKs that raised it are kept with the entry,
+    at most eight in `keep_ns`.
     """
 
-    __slots__ = ("delivered", "keep_ns", "name", "raised", "topic")
+    __slots__ = (*("_kept", "_kept_ns", "_latest", "acknowledged", "delivered", "keep_ns", "name", "topic"),)
 
     def __init__(self, topic: Topic, name: str, keep_ns: int) -> None:
         super().__init__()
@@ -229,23 +229,31 @@ class Subscription(Owned):
         self.name = name
         self.keep_ns = keep_ns
         self.delivered: Entry = NOWHERE
-        self.raised: list[tuple[Sighting, Entry]] = []
+        self.acknowledged: Entry = NOWHERE
+        self._latest: Sighting | None = None  # the ACK that raised it last
+        self._kept: list[tuple[Sighting, Entry]] = []
+        self._kept_ns = 0  # time of the last one
 
     def raise_to(self, entry: Entry, ack: Sighting) -> None:
         """An entry was acknowledged."""
-        raised, now = self.raised, ack.time_ns
-        if raised and entry <= raised[-1][1]:
+        if entry <= self.acknowledged:
             return
-        if len(raised) > 1 and now - raised[-2][0].time_ns < self.keep_ns // 8:
-            raised[-1] = ack, entry
+        self.acknowledged, self._latest = entry, ack
+        now, kept = ack.time_ns, self._kept
+        if kept and now - self._kept_ns < self.keep_ns // 8:
             return
-        raised.append((ack, entry))
-        if len(raised) > 2 and raised[1][0].time_ns < now - self.keep_ns:
-            del raised[0]
+        self._kept_ns = now
+        kept.append((ack, entry))
+        if len(kept) > 2 and kept[1][0].time_ns < now - self.keep_ns:
+            del kept[0]
 
     def passed(self, entry: Entry, until_ns: int) -> Sighting | None:
-        """The first kept ACK of a higher entry up to that time, or None."""
-        return next((ack for ack, to in self.raised if to > entry and ack.time_ns <= until_ns), None)
+        """The first ACK that was kept of a higher entry, up to that time; or None."""
+        latest = self._latest
+        found = next((ack for ack, to in self._kept if to > entry), None)
+        if found is None and self.acknowledged > entry:
+            found = latest
+        return found if found is not None and found.time_ns <= until_ns else None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -251,12 +251,15 @@ class LedgerState(ExchangeState):
         consumer = self.consumers.get(consumer_id)
         if consumer is None:
             return
+        is_cumulative = body.ack_type == CommandAck.Cumulative
         for each in body.message_id:
             entry = entry_of(each)
-            if body.ack_type == CommandAck.Cumulative:
+            if is_cumulative:
                 for earlier in consumer.before(entry):
                     self._acknowledged(frame, consumer, earlier, ())
-            self._acknowledged(frame, consumer, entry, each.ack_set)
+            held = consumer.entries.get(entry)
+            alone = held is not None and held.left == 1 and held.mask == -1  # it needs no ack_set
+            self._acknowledged(frame, consumer, entry, () if alone else each.ack_set)
 
     def _acknowledged(
         self, frame: Frame, consumer: ConsumerLedger, entry: tuple[int, int], words: Any

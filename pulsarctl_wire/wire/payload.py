@@ -14,6 +14,8 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from threading import get_ident
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -57,6 +59,7 @@ _USUAL_METADATA: Final = 64  # bytes of metadata that are not checked, and cost 
 SNAPPY_FRAMING: Final = b"\xff\x06\x00\x00sNaPpY"
 """The start of Snappy's framing format (google/snappy, framing_format.txt), which the Rust client uses."""
 
+_USUAL_WINDOW: Final = 8 * 1024 * 1024  # bytes that a ZSTD decompressor may keep for its next use
 _CHUNK_COST: Final = 192  # bytes that a stored chunk takes in addition to its payload
 
 _u32_at: Final = struct.Struct(">I").unpack_from
@@ -311,13 +314,30 @@ def _zlib(data: bytes, size: int) -> bytes:
 def _zstd(data: bytes, size: int) -> bytes:
     import zstandard
 
-    reader = zstandard.ZstdDecompressor(max_window_size=2 * MAX_PAYLOAD).stream_reader(data)
+    if zstandard.get_frame_parameters(data).window_size <= _USUAL_WINDOW:
+        decompressor = _zstd_of(get_ident())
+    else:  # which would keep that memory
+        decompressor = _new_zstd()
+    reader = decompressor.stream_reader(data)
     try:
-        return reader.read(size + 1)
+        output: bytes = reader.read(size + 1)
     except zstandard.ZstdError as error:
         if "not enough memory" in str(error):  # ZSTD_error_memory_allocation, without a type of its own
             raise MemoryError from None
         raise
+    return output
+
+
+def _new_zstd() -> Any:
+    import zstandard
+
+    return zstandard.ZstdDecompressor(max_window_size=2 * MAX_PAYLOAD)
+
+
+@lru_cache(maxsize=16)
+def _zstd_of(thread: int) -> Any:
+    """The decompressor of a thread; to make one takes five times as long as to use it."""
+    return _new_zstd()
 
 
 def _snappy(data: bytes, size: int) -> bytes:
