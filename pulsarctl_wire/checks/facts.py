@@ -106,8 +106,9 @@ class Sent(Sighting):
     def metadata(self) -> MessageMetadata | None:
         """Its metadata; None if that does not parse."""
         parts = locate(self.head, 4 + int.from_bytes(self.head[:4], "big"))
+        start, stop = parts.metadata
         try:
-            return MessageMetadata.FromString(self.head[slice(*parts.metadata)])
+            return MessageMetadata.FromString(self.head[start:stop])
         except DecodeError:
             return None
 
