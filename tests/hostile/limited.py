@@ -39,6 +39,7 @@ FORMS: Final = {
     "permits page": ["permits", "-o", "html"],
     "sequence": ["sequence"],
     "sequence svg": ["sequence", "-o", "svg", "--no-fold", "--rows", "2000"],
+    "doctor": ["doctor", "--fail-on", "never"],
     "stats": ["stats"],
     "table": ["table", "--out"],
 }

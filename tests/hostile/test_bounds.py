@@ -25,7 +25,7 @@ QUICK: Final = (
 )
 """The worst of each kind: sessions and the proxy have them too."""
 
-QUICK_FORMS: Final = ("json", "table")
+QUICK_FORMS: Final = ("json", "table", "doctor")
 """Those that each run of the tests tries on all files."""
 
 FULL: Final = {

@@ -59,7 +59,7 @@ class DoctorJob:
         )
         try:
             for events in self._batches(decoder):
-                if self.origin.time_ns is None:
+                if self.origin.time_ns is None and events:
                     self.origin.time_ns = events[0].time_ns
         except KeyboardInterrupt:
             self.code = 0 if self.options.interface else console.EXIT_INTERRUPTED
