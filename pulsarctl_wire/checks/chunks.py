@@ -46,7 +46,7 @@ class _Walk:
         elif chunk == self.next:
             self.next += 1
         elif chunk > self.next and self.gap is None:
-            self.gap = seen, f"chunk {chunk} of {count}, expected {self.next}"
+            self.gap = seen, f"chunk {chunk}, expected {self.next}"
 
     @property
     def is_complete(self) -> bool:
@@ -127,11 +127,11 @@ class IncompleteChunks(Rule):
         bound(self._done, _MOST)
 
     def _report(self, key: _Key, walk: _Walk) -> None:
-        rows = [(walk.first, "chunk 0")] if walk.next else []
+        rows = {walk.first: "chunk 0"} if walk.next else {}
         if walk.gap is not None:
-            rows.append(walk.gap)
-        rows.append((walk.last, f"chunk {walk.last_id} of {walk.count} is the last one"))
+            rows |= dict([walk.gap])
+        rows[walk.last] = f"{rows.get(walk.last, f'chunk {walk.last_id}')}, the last that came"
         text = f"A chunked message has {walk.next} of its {walk.count} chunks in order and no more, so its"
         text += " consumers can never assemble it"
         certainty, end = (CERTAIN, ".") if walk.gap else (SUSPECTED, ", unless the producer comes back.")
-        self.found(walk.state, Subject(key[0], key[3], uuid=key[2]), rows, text + end, certainty)
+        self.found(walk.state, Subject(key[0], key[3], uuid=key[2]), [*rows.items()], text + end, certainty)

@@ -239,8 +239,8 @@ class ClientDiscardedMessage(Rule):
 
     Wire: ACK with validation_error. The MESSAGE before it may be right here, and damaged later.
 
-    Advice: Find out what is wrong with the message (pwire decode -o tree); read it with another subscription
-    if it matters, before retention deletes it.
+    Advice: Find out what is wrong with the message (pwire decode -o tree), or give the client the key that it
+    lacks; read the message with another subscription if it matters, before retention deletes it.
 
     Source: CommandAck.validation_error in PulsarApi.proto; pulsar-client-go issue 1331.
     """
@@ -265,8 +265,9 @@ class ClientDiscardedMessage(Rule):
                 consumer_id=consumer.consumer_id,
                 message_id=text_of(entry),
             )
-            text = f"The client could not read a message ({error}{where}), threw it away and acknowledged it."
-            self.found(state, subject, rows, text)
+            text = f"The client could not read a message ({error}{where}), threw it away and acknowledged it"
+            end = ", as its crypto failure action DISCARD says." if error == "DecryptionError" else "."
+            self.found(state, subject, rows, text + end)
 
 
 class BadUncompressedSize(Rule):

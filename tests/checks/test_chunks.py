@@ -76,7 +76,11 @@ def test_order(chunks: list[int], certainty: str | None) -> None:
     timeline, tcp = Timeline(), Tcp()
     timeline.log_in(0, tcp, *produces())
     timeline.say(1, tcp, *map(send, chunks))
-    assert found(timeline, 5) == ([(RULE, certainty)] if certainty else [])
+    findings = [each for each in timeline.findings(5) if each.rule == RULE]
+    assert ids(findings) == ([(RULE, certainty)] if certainty else [])
+    for finding in findings:
+        frames = [seen.number for seen, _ in finding.evidence]
+        assert len(frames) == len(set(frames)), "a frame is shown once"
 
 
 def test_chunks_on_two_connections_and_of_two_messages() -> None:
