@@ -149,11 +149,11 @@ class Owned:
     def add(self, owner: Any) -> None:
         """Add an owner, the latest one."""
         self.drop(owner)
-        self._owners[owner] = None
-        if len(self._owners) > self._roomy:
+        if len(self._owners) > self._roomy:  # without the new one, which may not count as open yet
             self._owners = dict.fromkeys(self.owners())
             bound(self._owners, MOST_OWNERS)
-            self._roomy = 2 * len(self._owners)
+            self._roomy = 2 * len(self._owners) + 1
+        self._owners[owner] = None
 
     def drop(self, owner: Any) -> None:
         """An owner has closed it, or its connection has ended."""

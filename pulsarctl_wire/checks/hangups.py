@@ -35,11 +35,12 @@ def _closes_at_once(ending: EndedConnection, seen: Sighting) -> bool:
 class _Loop:
     """Connections that a client has closed right after MESSAGE, and what all of them had got."""
 
-    __slots__ = ("count", "given", "state")
+    __slots__ = ("count", "ended_ns", "given", "state")
 
-    def __init__(self, state: CheckState, given: dict[Entry, Held]) -> None:
+    def __init__(self, state: CheckState, given: dict[Entry, Held], ended_ns: int) -> None:
         self.state = state  # the first one
         self.given = given  # there
+        self.ended_ns = ended_ns  # the last one
         self.count = 1
 
 
@@ -69,17 +70,19 @@ class ReconnectLoopOnFrame(Rule):
             given.setdefault(_key(consumer), {}).update(_given_last(consumer, ending))
         for key, last in given.items():
             if last and self.can_count(state):
-                self._add(key, state, last)
+                self._add(key, state, last, ending.end_ns or 0)
 
-    def _add(self, key: _Key, state: CheckState, last: dict[Entry, Held]) -> None:
+    def _add(self, key: _Key, state: CheckState, last: dict[Entry, Held], ended_ns: int) -> None:
         """A connection was closed after these entries."""
         loop = self._loops.get(key)
         both = {entry: held for entry, held in loop.given.items() if entry in last} if loop else {}
         if loop is None or not both:
-            self._loops[key] = _Loop(state, last)
+            self._loops[key] = _Loop(state, last, ended_ns)
             bound(self._loops, _MOST_CONSUMERS)
             return
-        loop.given = both
+        if state.first_ns < loop.ended_ns:
+            return  # another consumer, which got it as well
+        loop.given, loop.ended_ns = both, ended_ns
         loop.count += 1
         entry = min(both, key=lambda each: (both[each].intact, each))
         rows = [(each.seen, "client closes") for each in (both[entry], last[entry])]

@@ -69,7 +69,10 @@ class _Claims(Rule):
 
     def asked(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """PRODUCER or SUBSCRIBE."""
-        for owner in reversed(self._owners(frame)):
+        owners = self._owners(frame)
+        if any(each.state is state and each.opened is not None for each in owners):
+            return  # it holds it itself; others are the same connection before or behind a proxy
+        for owner in reversed(owners):
             holder, opened = owner.state, owner.opened
             if holder is not state and opened is not None and holder.closed_ns is None:
                 subject = about_owner(frame, owner_of(frame))

@@ -94,7 +94,7 @@ class PlainClientOnTlsPort(ClientRule):
 
     Wire: CONNECT is the client's first frame, and the server closes within 1 s without sending a byte. A
     broker that shuts down or has too many connections may do the same; a TLS handshake that the same port
-    answered proves it.
+    answered proves it, and a plain CONNECTED that it sent before disproves it.
 
     Advice: Use pulsar+ssl:// for this port, or the broker's plain port.
 
@@ -103,16 +103,22 @@ class PlainClientOnTlsPort(ClientRule):
 
     id = "plain_client_on_tls_port"
     relies_on = CONNECTION
-    on: ClassVar = {"CONNECT": "connect"}
+    on: ClassVar = {"CONNECT": "connect", "CONNECTED": "connected"}
 
     def __init__(self, doctor: Any) -> None:
         super().__init__(doctor)
         self._with_tls: dict[str, None] = {}  # servers that answered a TLS handshake
+        self._plain: dict[str, None] = {}  # servers that answered CONNECT
 
     def connect(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """Note CONNECT."""
         if not frame.offset:
             state.marks[self.id] = seen
+
+    def connected(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
+        """Note which servers do not speak TLS."""
+        self._plain[state.connection.server] = None
+        bound(self._plain, _MOST_SERVERS)
 
     def lost(self, state: CheckState, event: Event) -> None:
         """Note which servers speak TLS."""
@@ -130,9 +136,8 @@ class PlainClientOnTlsPort(ClientRule):
         seen = state.marks.get(self.id)
         if seen is None or not _is_refused(ending) or not self.can_count(state):
             return
-        if (ending.end_ns or 0) - seen.time_ns > SECOND:
-            return
-        self._report(state)
+        if (ending.end_ns or 0) - seen.time_ns <= SECOND and state.connection.server not in self._plain:
+            self._report(state)
 
     def _report(self, state: CheckState) -> None:
         evidence = [(state.marks[self.id], "in plain text, and not answered")]

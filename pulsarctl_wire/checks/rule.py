@@ -160,8 +160,15 @@ def bytes_seen(event: Malformed) -> Sighting:
 
 
 def seconds(ns: int) -> str:
-    """A time as text: "5.1 s"."""
+    """A time as text: "5.1 s"; in minutes, hours or days from two of them on."""
+    for unit, size in _LONG.items():
+        if ns >= 2 * size * SECOND:
+            return f"{ns / size / SECOND:.1f} {unit}"
     return f"{ns / SECOND:.1f} s"
+
+
+_LONG: Final = {"days": 86_400, "h": 3_600, "min": 60}
+"""Units above the second, in seconds, the longest first."""
 
 
 def defines(rule: Any, name: str) -> bool:

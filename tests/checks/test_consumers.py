@@ -263,6 +263,16 @@ def test_no_loop(second: str) -> None:
     assert loops_of(client) == []
 
 
+def test_consumers_side_by_side_are_no_loop() -> None:
+    timeline, first, second = Timeline(), Tcp(), Tcp(client=("10.0.0.1", 50_001))
+    for tcp in (first, second):
+        timeline.log_in(0, tcp, *subscribed(SHARED))
+    for at, tcp in ((1, first), (2, second)):
+        timeline.say(at, tcp, message(1))
+        timeline.at(at + 0.1, tcp.fin(True), tcp.fin(False))
+    assert timeline.findings() == []
+
+
 def test_messages_in_turn_are_no_loop() -> None:
     client = Client()
     for entry in (1, 2, 1):

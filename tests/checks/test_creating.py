@@ -60,6 +60,21 @@ def test_holder_that_the_broker_gives_up() -> None:
         assert str(finding.connection) == "10.0.0.3:50000-10.0.0.2:6650"
 
 
+@pytest.mark.parametrize("is_proxied", [True, False])
+def test_client_that_is_in_its_own_way(is_proxied: bool) -> None:
+    """Behind a proxy all is seen twice: the other half of the connection is no other client."""
+    timeline, client, proxy = Timeline(), Tcp(), Tcp(client=("10.0.0.3", 50_000))
+    connections = (client, proxy) if is_proxied else (client,)
+    for tcp in connections:
+        timeline.log_in(0, tcp)
+    for request, answer in ((1, succeeded(1)), (2, refused(2, ServerError.ConsumerBusy))):
+        for tcp in connections:
+            timeline.say(request, tcp, subscribe(request, CommandSubscribe.Exclusive, request))
+        for tcp in reversed(connections):
+            timeline.say(request + 0.1, tcp, (False, PING), (True, PONG), answer)
+    assert timeline.findings(60) == []
+
+
 def test_silent_holder_without_a_ping_proves_nothing() -> None:
     timeline, holder, other = two_clients(producer(1), produced(1))
     timeline.say(1, other, producer(1), refused(1))

@@ -92,6 +92,13 @@ def test_a_handshake_proves_that_the_port_speaks_tls(tls_first: bool) -> None:
     assert (finding.rule, finding.certainty, finding.count) == ("plain_client_on_tls_port", CERTAIN, 2)
 
 
+def test_a_port_that_has_answered_in_plain_does_not_speak_tls() -> None:
+    timeline, first, refused = Timeline(), Tcp(), Tcp(client=("10.0.0.1", 50_001))
+    timeline.log_in(0, first)
+    timeline.at(1, *refused.handshake(), *refused.say([(True, CONNECT)]), refused.fin(False))
+    assert timeline.findings() == []
+
+
 def test_attempts_of_a_host_are_one_finding() -> None:
     timeline = Timeline()
     for number in range(4):
