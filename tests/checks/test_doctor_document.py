@@ -58,7 +58,7 @@ BOUNDS: Final = {
     "chunked messages": {chunks._MOST},
     "corrupt SENDs that may be sent again": {payloads._MOST_DIGESTS},
     "clients that fail again and again, of a rule": {attempts._MOST_CLIENTS},
-    "servers that answered a TLS handshake": {peers._MOST_SERVERS},
+    "servers that answered a TLS handshake, or CONNECT": {peers._MOST_SERVERS},
     "lookups": {lookups._MOST_LOOKUPS},
     "addresses that clients connect to": {lookups._MOST_ADDRESSES},
     "failures of an address": {lookups._MOST_FAILURES},
