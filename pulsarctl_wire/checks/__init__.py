@@ -74,3 +74,9 @@ RULES: Final[tuple[type[Rule], ...]] = (
     auth.NotAuthorized,
 )
 """All rules, in the order of docs/doctor.md."""
+
+WEAKER: Final = {
+    "send_corrupt_at_source": "send_corrupt",
+    "send_corrupt_in_transit": "send_corrupt",
+}
+"""Where packets were missed, a weaker rule may take the place of the one that knows more."""

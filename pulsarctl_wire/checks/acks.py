@@ -6,7 +6,7 @@ from typing import Final
 from pulsarctl_wire.checks.facts import NOWHERE, Entry, text_of
 from pulsarctl_wire.checks.finding import SUSPECTED, WARNING, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Held, Returned
-from pulsarctl_wire.checks.rule import CONNECTION, Rule, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, seconds
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 
@@ -37,7 +37,7 @@ class AckHole(Rule):
 
     id = "ack_hole"
     severity = WARNING
-    relies_on = CONNECTION
+    relies_on = CAPTURE  # other consumers of the subscription may acknowledge it
 
     def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
         """Look at what the consumer holds for longest."""

@@ -221,7 +221,7 @@ class Doctor(Sink):
         """Bytes were missed, or are no frame."""
         for lost in self._hooks["lost"]:
             lost(state, event)
-        if isinstance(event, Gap) and state.has_spoken:
+        if isinstance(event, Gap) and not state.whole:
             self._withdraw(state, event)
 
     # -- findings
@@ -247,11 +247,13 @@ class Doctor(Sink):
             finding = self.findings[key] = Finding(
                 *(rule.id, rule.severity, certainty, subject, state.connection, [], explanation, advice)
             )
+            finding.made_at = state.frames
             times = [each.seen.time_ns for each in evidence if each.seen.time_ns]
             finding.first_ns = min(times, default=0)
         elif certainty == CERTAIN or certainty == finding.certainty:
+            if certainty != finding.certainty:
+                finding.made_at = state.frames
             finding.certainty, finding.explanation = certainty, explanation
-        finding.made_at = state.seen.number
         finding.last_ns = max((each.seen.time_ns for each in evidence), default=0)
         if finding.add(evidence):
             finding.count += 1

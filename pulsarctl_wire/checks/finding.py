@@ -115,7 +115,7 @@ class Finding:
         self.advice = advice
         self.count = 0
         self.first_ns = self.last_ns = 0
-        self.made_at = 0  # frames seen when it was last reported
+        self.made_at = 0  # frames seen when it was first reported with this certainty
 
     def add(self, evidence: list[Evidence]) -> bool:
         """It is still so, or happened again, as these frames show. Returns whether they show anything new."""

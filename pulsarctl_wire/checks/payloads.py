@@ -9,7 +9,7 @@ from pulsarctl_wire.checks.rule import SECOND, Rule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.ending import EndedConnection
-from pulsarctl_wire.wire.frame import MAX_PARSED, Frame
+from pulsarctl_wire.wire.frame import MAX_PARSED, Event, Frame, Gap
 from pulsarctl_wire.wire.knowledge import bound
 from pulsarctl_wire.wire.ledgers import entry_of
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, ServerError
@@ -60,6 +60,11 @@ class ResponseOverFrameLimit(Rule):
         """A frame over the limit."""
         if not seen.to_broker:
             state.marks[self.id] = _Oversized(seen, frame.size, state.limit, Subject(frame.topic))
+
+    def lost(self, state: CheckState, event: Event) -> None:
+        """It may not be the last one."""
+        if isinstance(event, Gap) and not event.to_broker:
+            state.marks.pop(self.id, None)
 
     def closed(self, state: CheckState, ending: EndedConnection) -> None:
         """It was the last one."""

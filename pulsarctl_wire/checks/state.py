@@ -83,7 +83,7 @@ class CheckState(LedgerState):
     """Tracks a connection for the doctor.
 
     to_client, to_broker     what is known of both directions
-    whole       no byte was missed since its first frame
+    whole       no byte was missed that may have been Pulsar's
     limit       largest legal frame in bytes, as the broker announced it
     """
 
@@ -102,6 +102,7 @@ class CheckState(LedgerState):
         self._types = [kind in types for kind in range(_TYPES)]
         self.to_client, self.to_broker = Way(), Way()
         self.whole = True
+        self._is_strange = False  # it began with bytes that are no frame
         self.limit = MAX_FRAME_SIZE
         self.first_ns = 0
         self.marks: dict[str, Any] = {}
@@ -126,7 +127,7 @@ class CheckState(LedgerState):
                 doctor.advance(time_ns, self._knowledge.frames + 1)
             if not isinstance(event, Frame):
                 self._lose()
-                if self.has_spoken:
+                if self._may_be_pulsar(event):
                     self.whole = facts.whole = False
                 doctor.lost(self, event)
                 continue
@@ -158,14 +159,21 @@ class CheckState(LedgerState):
             if time_ns > way.heard_ns and (self.closed_ns is None or time_ns <= self.closed_ns):
                 way.heard_ns = time_ns
 
+    @property
+    def frames(self) -> int:
+        """How many frames were seen on all connections, the current one included."""
+        return max(self._knowledge.frames, self.seen.number)
+
     def way(self, to_broker: bool) -> "Way":
         """What is known of a direction."""
         return self.to_broker if to_broker else self.to_client
 
-    @property
-    def has_spoken(self) -> bool:
-        """Whether a complete frame was seen."""
-        return self.to_client.count > 0 or self.to_broker.count > 0
+    def _may_be_pulsar(self, event: Event) -> bool:
+        """Whether these bytes may have been frames: some were seen, or nothing else was."""
+        if self.to_client.count or self.to_broker.count:
+            return True
+        self._is_strange |= isinstance(event, Malformed)
+        return not self._is_strange
 
     def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
         super()._ask(key, asked, body)

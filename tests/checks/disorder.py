@@ -2,13 +2,15 @@
 
 import random
 from functools import cache
+from itertools import chain
 from typing import Final
 
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.packets import RST, SYN, Dissector, Segment, reverse
-from pulsarctl_wire.capture.sources import open_source, peel
+from pulsarctl_wire.capture.sources import Decoder, open_source, peel
+from pulsarctl_wire.wire.frame import Gap
 
 Packets = list[RawPacket]
 
@@ -68,3 +70,19 @@ def repeated(packets: Packets, chance: random.Random, window: int) -> Packets:
         for packet, again in zip(packets, copies, strict=True)
         for each in (packet, *again)
     ]
+
+
+def dropped(packets: Packets, chance: random.Random) -> Packets:
+    """One packet is missing, or some, or many of those in a row."""
+    share, first = chance.choice([0, 0.02, 0.1, 0.7]), chance.randrange(len(packets))
+    burst = range(first, first + chance.randint(1, 16)) if share == 0.7 else range(len(packets))
+    if not share:
+        return packets[:first] + packets[first + 1 :]
+    return [each for place, each in enumerate(packets) if place not in burst or chance.random() >= share]
+
+
+def has_hole(packets: Packets) -> bool:
+    """Whether a capture shows that bytes are missing."""
+    decoder = Decoder(join_chunks=False)
+    batches = chain(decoder.read_packets(packets), decoder.finish())
+    return any(isinstance(event, Gap) for events in batches for event in events)
