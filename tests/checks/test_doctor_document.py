@@ -14,6 +14,7 @@ import pytest
 
 from pulsarctl_wire.checks import (
     RULES,
+    WEAKER,
     acks,
     attempts,
     chunks,
@@ -99,6 +100,12 @@ def test_bounds_are_those_of_the_code() -> None:
 
 def test_thresholds_are_the_defaults() -> None:
     assert [default for _, default, _ in rows("Thresholds")] == [f"{each // SECOND} s" for each in DEFAULTS]
+
+
+def test_weaker_rules_are_those_of_the_code() -> None:
+    assert [(one.strip("`"), other.strip("`")) for one, other in rows("What is not judged")] == [
+        *WEAKER.items()
+    ]
 
 
 @pytest.mark.parametrize("path", sorted(DOCUMENT.parent.glob("*.md")), ids=lambda path: path.name)
