@@ -119,6 +119,8 @@ class Doctor(Sink):
             self.due(producer, end_ns)
         for closed in self._hooks["closed"]:
             closed(state, ending)
+        state.left_consumers.clear()  # no cycles are left: the memory is freed at once
+        state.left_producers.clear()
 
     def _count(self, state: CheckState, ending: EndedConnection) -> None:
         looked_at = self.looked_at
