@@ -196,6 +196,7 @@ def contenders(options: argparse.Namespace) -> list[Contender]:
         plain = (pwire, "proxy", "--listen", f"{HOST}:{{port}}", "--to", f"pulsar://{HOST}:{{to}}")
         found.append(Contender("pwire", plain))
         found.append(Contender("tap", (*plain, "--tap"), tap=True))
+        found.append(Contender("doctor", (*plain, "--doctor")))
         found.append(Contender("stalled tap", (*plain, "--tap"), tap=True, stalled=True))
     if missing := {"socat", "toxiproxy", "pwire"} - {one.name for one in found}:
         print(f"not installed, left out: {', '.join(sorted(missing))}", file=sys.stderr)

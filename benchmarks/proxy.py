@@ -3,7 +3,7 @@
     python benchmarks/proxy.py --toxiproxy .../toxiproxy-server --pwire .../bin/pwire
 
 Contenders: no proxy at all, socat (Debian's), toxiproxy-server, pwire without the tap, with the tap into
-/dev/null, and with the tap into a full pipe that nobody reads. Those that are not installed are left out. For
+/dev/null, with the doctor, and with the tap into a full pipe that nobody reads. Those that are not installed are left out. For
 each measurement a contender is started, between one server process and one client process on 127.0.0.1; runs
 take turns. `--only` selects some of:
 
@@ -67,16 +67,18 @@ class Goal(NamedTuple):
     other: str = ""
 
 
-OURS: Final = ("pwire", "tap", "stalled tap")
+OURS: Final = ("pwire", "tap", "doctor", "stalled tap")
 RATES: Final = ("MB/s", "µs", "/s")
 """Units of figures for which a ratio makes sense."""
 GOALS: Final = (
     Goal("bulk", "MB/s", "pwire", "at least", 1, "toxiproxy"),
     Goal("bulk", "MB/s", "tap", "at least", 0.7, "toxiproxy"),
+    Goal("bulk", "MB/s", "doctor", "at least", 1, "tap"),
     Goal("bulk", "MB/s", "stalled tap", "at least", 0.9, "tap"),
     Goal("missed", "frames", "stalled tap", "at least", 1),
     Goal("added p50", "µs", "pwire", "at most", 1, "toxiproxy"),
     Goal("added p50", "µs", "tap", "at most", 1.5, "toxiproxy"),
+    Goal("added p50", "µs", "doctor", "at most", 1, "tap"),
     Goal("added p50", "µs", "stalled tap", "at most", 1.5, "toxiproxy"),
     Goal("p99", "µs", "tap", "at most", 1000),
     Goal("p99", "µs", "stalled tap", "at most", 1000),
