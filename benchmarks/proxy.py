@@ -3,9 +3,9 @@
     python benchmarks/proxy.py --toxiproxy .../toxiproxy-server --pwire .../bin/pwire
 
 Contenders: no proxy at all, socat (Debian's), toxiproxy-server, pwire without the tap, with the tap into
-/dev/null, with the doctor, and with the tap into a full pipe that nobody reads. Those that are not installed are left out. For
-each measurement a contender is started, between one server process and one client process on 127.0.0.1; runs
-take turns. `--only` selects some of:
+/dev/null, with the doctor, and with the tap into a full pipe that nobody reads. Those that are not installed
+are left out. For each measurement a contender is started, between one server process and one client process
+on 127.0.0.1; runs take turns. `--only` selects some of:
 
     throughput  one connection, to the server and both ways at once (the figure is the sum): opaque bytes,
                 SENDs and MESSAGEs of 100 KB batches, and of single messages of 100 bytes
