@@ -73,11 +73,14 @@ class Doctor(Sink):
         self.left_out = self.withdrawn = 0
         self.looked_at = dict.fromkeys(("connections", "Pulsar", "encrypted", "joined", "holes"), 0)
         self._live = live
-        self._every = min(SECOND, min(thresholds) // 4)
+        quarter = min(thresholds) // 4
+        self._every = min(SECOND, quarter) if live else quarter
         self._on_finding = on_finding
         self._waits = (0, 0)  # a time that was not looked at yet, and before which frame it will be
         self._now = 0
+        self._made_at = 0  # of the latest finding, as in `Finding`
         self._rules = [rule(self) for rule in rules]
+        self._relies_on = {rule.id: rule.relies_on for rule in self._rules}
         self.rules = len(self._rules)
         self._by_type = self._asked_for()
         self._types = frozenset(self._by_type)
@@ -249,12 +252,12 @@ class Doctor(Sink):
             finding = self.findings[key] = Finding(
                 *(rule.id, rule.severity, certainty, subject, state.connection, [], explanation, advice)
             )
-            finding.made_at = state.frames
+            finding.made_at = self._made_at = state.frames
             times = [each.seen.time_ns for each in evidence if each.seen.time_ns]
             finding.first_ns = min(times, default=0)
         elif certainty == CERTAIN or certainty == finding.certainty:
             if certainty != finding.certainty:
-                finding.made_at = state.frames
+                finding.made_at = self._made_at = state.frames
             finding.certainty, finding.explanation = certainty, explanation
         finding.last_ns = max((each.seen.time_ns for each in evidence), default=0)
         if finding.add(evidence):
@@ -265,8 +268,10 @@ class Doctor(Sink):
         """Drop findings that were made while the bytes of a hole were already missing."""
         last = state.way(gap.to_broker).last
         since = last.number if last is not None else 0
+        if self._made_at <= since:
+            return
         for key, finding in list(self.findings.items()):
-            relies_on = next(rule.relies_on for rule in self._rules if rule.id == finding.rule)
+            relies_on = self._relies_on[finding.rule]
             if relies_on == FRAME or finding.made_at <= since:
                 continue
             if relies_on == CAPTURE or finding.connection is state.connection:

@@ -4,6 +4,7 @@ All tables are bounded: they drop their older half.
 """
 
 from collections import deque
+from itertools import islice
 from typing import Any, Final
 
 from crc32c import crc32c
@@ -24,8 +25,9 @@ MOST_OWNERS: Final = 1_024
 """Producers of a name, or consumers of a subscription, that are kept when there are too many."""
 
 MOST_SENT: Final = 16_384
-"""The most SENDs that are remembered for all producer names together."""
+"""The most SENDs that are remembered for all producer names together, and again for all topics."""
 
+_FEW_OWNERS: Final = 16
 _RECEIPTS: Final = 256  # remembered of each topic
 
 Entry = tuple[int, int]
@@ -159,6 +161,11 @@ class Owned:
         """An owner has closed it, or its connection has ended."""
         self._owners.pop(owner, None)
 
+    @property
+    def are_few(self) -> bool:
+        """Whether all owners can be asked about each acknowledgement."""
+        return len(self._owners) <= _FEW_OWNERS
+
     def owners(self) -> list[Any]:
         """The open ones, the latest last."""
         return [each for each in self._owners if each.is_open]
@@ -195,7 +202,7 @@ class Topic:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.stored: deque[Sent] = deque(maxlen=_RECEIPTS)
+        self.stored: deque[Sent] = deque()
         self.metadata: Sighting | None = None
         self.partitions = 0
         self.producer: tuple[int, int] | None = None
@@ -275,7 +282,7 @@ class Facts:
         self.whole = True
         self.budget = Budget()
         self._entries: dict[bytes, None] = {}  # checksums of the last SENDs that `was_sent` was asked about
-        self._sent = 0
+        self._sent = self._stored = 0  # how many of these all tables hold
 
     def was_sent(self, frame: Frame) -> bool:
         """Whether an entry was looked at as SEND, so that it need not be as MESSAGE; remembers SENDs."""
@@ -329,7 +336,25 @@ class Facts:
             self._forget()
 
     def _forget(self) -> None:
-        """Forget the older half of the SENDs of every producer name."""
+        """Forget the older half of the SENDs of each producer name, and more if names are too many."""
         for publisher in self.publishers.values():
-            bound(publisher.sent, len(publisher.sent) // 2 or 1)
+            bound(publisher.sent, len(publisher.sent) // 2)
         self._sent = sum(len(each.sent) for each in self.publishers.values())
+        if self._sent > MOST_SENT // 2:
+            for publisher in islice(self.publishers.values(), len(self.publishers) // 2):
+                publisher.sent.clear()
+            self._sent = sum(len(each.sent) for each in self.publishers.values())
+
+    def store(self, topic: Topic, sent: Sent) -> None:
+        """Remember what was stored last."""
+        stored = topic.stored
+        stored.append(sent)
+        if len(stored) > _RECEIPTS:
+            stored.popleft()
+            return
+        self._stored += 1
+        if self._stored > MOST_SENT:
+            for each in self.topics.values():
+                for _ in range((len(each.stored) + 1) // 2):
+                    each.stored.popleft()
+            self._stored = sum(len(each.stored) for each in self.topics.values())

@@ -261,6 +261,7 @@ class CheckState(LedgerState):
             sent.corrupt = True
             self.doctor.moment("corrupt", self, frame, sent)
         elif metadata is None:
+            self.facts.was_sent(frame)
             self.doctor.moment("undecodable", self, frame, sent)
         else:
             if metadata.compression:
@@ -285,7 +286,7 @@ class CheckState(LedgerState):
         if is_receipt:
             sent.receipt = frame.raw
             if ledger.facts is not None:
-                ledger.facts.stored.append(sent)
+                self.facts.store(ledger.facts, sent)
             if sent.before is not None or frame.raw.count(_MINUS_ONE) > 1:
                 self.doctor.moment("stored_again", self, frame, ledger, sent)
         else:
@@ -407,7 +408,7 @@ class CheckState(LedgerState):
             self._highest = entry
         if consumer.acknowledge(entry, words) is not None:
             consumer.acked += 1
-        elif entry not in consumer.entries:
+        elif entry not in consumer.entries and consumer.shared.are_few:
             for other in consumer.shared.owners():
                 other.acknowledge(entry, words)
         if words:

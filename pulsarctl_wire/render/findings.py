@@ -9,7 +9,7 @@ from pulsarctl_wire import __version__
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Finding
 from pulsarctl_wire.checks.rule import Rule, paragraphs
 from pulsarctl_wire.render.line import Clock
-from pulsarctl_wire.render.text import Paint, clean, cut_line, human_time
+from pulsarctl_wire.render.text import Paint, clean, cut_line
 
 Lines = Mapping[int, str]
 """Frame number -> how the frame is shown, without colours or line end; it may have several lines."""
@@ -95,9 +95,9 @@ class FindingText:
         if not finding.first_ns:
             return ""
         text = f"since {self._clock(finding.first_ns)}"
-        if finding.last_ns > finding.first_ns:
-            text += f", for {human_time(finding.last_ns - finding.first_ns)}"
-        return f"{text}, {finding.count} times" if finding.count > 1 else text
+        if finding.count > 1:
+            text += f", {finding.count} times, the last at {self._clock(finding.last_ns)}"
+        return text
 
     def _line(self, evidence: Evidence, lines: Lines) -> str:
         seen = evidence.seen
