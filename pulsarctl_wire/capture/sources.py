@@ -120,11 +120,13 @@ class _Until(Iterator[_Item]):
 def in_order(packets: Iterable[tuple[int, RawPacket]]) -> Iterator[tuple[int, RawPacket]]:
     """Numbered packets in the order of their times, unless one comes more than `LATEST` packets late.
 
-    Captures of a network card with several queues are not in that order.
+    Captures of a network card with several queues are not in that order. A CaptureError comes after all
+    packets before it.
     """
     waiting: deque[tuple[int, RawPacket]] = deque()
     newest = 0
-    for numbered in packets:
+    until = _Until(CaptureError, packets)
+    for numbered in until:
         time_ns = numbered[1][0] or newest
         if time_ns >= newest:
             newest = time_ns
@@ -137,6 +139,8 @@ def in_order(packets: Iterable[tuple[int, RawPacket]]) -> Iterator[tuple[int, Ra
         if len(waiting) > LATEST:
             yield waiting.popleft()
     yield from waiting
+    if until.error is not None:
+        raise until.error
 
 
 class Decoder:
