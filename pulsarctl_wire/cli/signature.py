@@ -13,9 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import field, fields, is_dataclass
 from inspect import Parameter, Signature
-from typing import Any, get_type_hints
+from typing import Any, Final, get_type_hints
 
 import typer
+
+from pulsarctl_wire.cli import console
+
+_TOO_LARGE: Final = 1e9  # for seconds and rates
 
 
 def option(declaration: str, help: str, panel: str | None = None, *, default: Any = None, **more: Any) -> Any:
@@ -57,27 +61,29 @@ def group(kind: type, panel: str | None = None, **help: str) -> Any:
     return field(default_factory=kind, metadata={"panel": panel, "help": help})
 
 
-def takes(
-    function: Callable[..., Any],
-    kinds: Mapping[str, Any] | None = None,
-    check: Callable[[dict[str, Any]], None] = lambda given: None,
-) -> Callable[..., Any]:
+def takes(function: Callable[..., Any], kinds: Mapping[str, Any] | None = None) -> Callable[..., Any]:
     """Wrap `function` for typer: each field of a parameter that is a dataclass becomes an option.
 
-    `kinds` are the types of its parameters, by default its annotations. `check` is called with the values of
-    all options by name.
+    `kinds` are the types of its parameters, by default its annotations.
     """
     kinds = kinds or {name: kind for name, kind in get_type_hints(function).items() if name != "return"}
     parameters = [each for name, kind in kinds.items() for each in _parameters(name, kind)]
 
     def command(**given: Any) -> Any:
-        check(given)
+        _check_numbers(given)
         return function(*(_made(name, kind, given) for name, kind in kinds.items()))
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
+
+
+def _check_numbers(given: dict[str, Any]) -> None:
+    """End the command if a number is NaN, or too large."""
+    for name, value in given.items():
+        if isinstance(value, float) and not abs(value) < _TOO_LARGE:
+            console.fail(f"--{name.replace('_', '-')} {value}: must be a number below {_TOO_LARGE:,.0f}")
 
 
 def _parameters(

@@ -6,7 +6,6 @@ command that also has the options of `ConnectOptions`. Ctrl-C cancels it, so tha
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import sys
@@ -162,14 +161,7 @@ def verb(function: Callable[..., Awaitable[int | None]]) -> Callable[..., int]:
             return Session(connecting, stack).run(function, options)
 
     own = get_type_hints(function)["options"]
-    return takes(command, {"options": own, "connecting": ConnectOptions}, _check_numbers)
-
-
-def _check_numbers(given: dict[str, Any]) -> None:
-    """End the command if a number is infinite or NaN."""
-    for name, value in given.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            console.fail(f"--{name.replace('_', '-')} {value}: not a finite number")
+    return takes(command, {"options": own, "connecting": ConnectOptions})
 
 
 def topic_name(text: str) -> str:
