@@ -121,5 +121,5 @@ class Finding:
         """It is still so, or happened again, as these frames show. Returns whether they show anything new."""
         new = [each for each in evidence if not any(each.seen is mine.seen for mine in self.evidence)]
         self.evidence += new
-        del self.evidence[MOST_EVIDENCE:-1]  # the last one stays
+        del self.evidence[MOST_EVIDENCE - 1 : -1]  # the last one stays
         return bool(new)

@@ -43,6 +43,11 @@ class CheckOptions:
         "-R --unanswered-for SECONDS", "A request or SEND is unanswered for too long.", default=30.0, min=0.1
     )
 
+    def check(self, doctor: bool) -> None:
+        """End the command if an option is given without --doctor."""
+        if self != CheckOptions() and not doctor:
+            console.fail("--only, --ignore, -T, -A and -R need --doctor")
+
     def rules(self) -> tuple[type[Rule], ...]:
         """The rules that apply. Unknown names end the command."""
         from pulsarctl_wire.checks import RULES

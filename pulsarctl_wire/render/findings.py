@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from textwrap import wrap
 from typing import Any, Final
+from urllib.parse import quote
 
 from pulsarctl_wire import __version__
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Finding
@@ -147,7 +148,7 @@ def sarif(findings: Iterable[Finding], rules: Iterable[type[Rule]], source: str)
 def _result(finding: Finding, source: str) -> dict[str, Any]:
     level = "error" if finding.severity == ERROR and finding.certainty == CERTAIN else "warning"
     place = {
-        "physicalLocation": {"artifactLocation": {"uri": source}},
+        "physicalLocation": {"artifactLocation": {"uri": quote(source)}},
         "logicalLocations": [{"fullyQualifiedName": subject_text(finding) or str(finding.connection)}],
     }
     text = f"{finding.explanation} {finding.advice}"

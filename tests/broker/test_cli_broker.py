@@ -20,6 +20,7 @@ from broker.probe import sent
 from broker.raw import RawClient
 from forked import Fork
 from proxied import MAIN, PATIENCE, Heard, environment, run
+from segments import build, send
 
 from pulsarctl_wire.cli.console import EXIT_IN_USE, EXIT_UNANSWERED, EXIT_USAGE
 
@@ -380,3 +381,18 @@ def test_ctl_says_what_is_wrong(tmp_path: Path) -> None:
             assert done.stderr.startswith(f"pwire: {text}")
     done = run("broker", "ctl", "state", home=tmp_path)
     assert done.stderr == "pwire: no broker is running on this machine; pwire broker starts one\n"
+
+
+def test_what_is_wrong_is_said() -> None:
+    turns = [build("CONNECT", client_version="test", protocol_version=21)]
+    turns += [build("PRODUCER", topic="t", producer_id=1, request_id=1), send(b"x" * 100)[:-1] + b"y"]
+    with Started("--memory", "--doctor") as broker:
+        host, _, port = broker.url.removeprefix("pulsar://").partition(":")
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(b"".join(turns))
+            client.recv(1)
+        assert broker.stop() == 0
+    assert any(
+        line.startswith("send_corrupt  certain  persistent://public/default/t ") for line in broker.out.lines
+    )
+    assert any("1 finding (1 certain) in 1 connection" in line for line in broker.err.lines)

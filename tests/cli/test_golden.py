@@ -1,11 +1,11 @@
-"""What `pwire decode`, `permits` and `sequence` print for samples, byte by byte: tests/golden/SAMPLE.FORM.
+"""What `decode`, `doctor`, `permits` and `sequence` print for samples, byte by byte: tests/golden/SAMPLE.FORM.
 
 After a wanted change of the output rewrite all of it, and read the difference before you commit it:
 
     PWIRE_REWRITE_GOLDEN=1 pytest tests/cli/test_golden.py
 
 `line` and `summary` (stderr) are kept for every sample; `jsonl`, `tree`, `hex` and `connections` for some, of
-some of them for chosen commands only: see OPTIONS. `permits`, and `permits-FORM`, are of `pwire permits`.
+some of them for chosen commands only: see OPTIONS. Those of other verbs are `VERB`, or `VERB-OUTPUT`.
 """
 
 from __future__ import annotations
@@ -85,6 +85,15 @@ OPTIONS: dict[str, dict[str, list[str]]] = {
     },
     "permits-plot": {"java-nack-dlq.pcap": ["--subscription", "postman"], "permit-leak.pcap": []},
     "permits-json": {"permit-leak.pcap": []},
+    "doctor": {
+        "auth-token.pcap": [],
+        "chunks-out-of-order.pcap": ["-R", "3"],
+        "corrupt-in-transit.pcap": ["--tree"],
+        "errors.pcap": ["--time", "relative"],
+        "permit-leak.pcap": ["-T", "5"],
+    },
+    "doctor-json": {"advertised-address-silent.pcap": [], "permit-leak.pcap": ["-T", "5"]},
+    "doctor-markdown": {"http-client-on-binary-port.pcap": [], "permit-leak.pcap": ["-T", "5"]},
 }
 
 CASES = [(name, form) for form, options in OPTIONS.items() for name in sorted(options)]
@@ -97,12 +106,12 @@ def _file(name: str, form: str) -> Path:
 @pytest.mark.parametrize(("name", "form"), CASES, ids=[f"{form}-{name}" for name, form in CASES])
 def test_output_is_golden(name: str, form: str) -> None:
     verb, _, output = form.partition("-")
-    if verb in ("permits", "sequence"):
+    if verb in ("doctor", "permits", "sequence"):
         run = pwire(verb, *(["-o", output] if output else []), *OPTIONS[form][name], SAMPLES / name)
     else:
         output = {"jsonl": "json", "summary": "line", "connections": "line"}.get(form, form)
         run = decode("-o", output, *OPTIONS[form][name], name)
-    assert run.code == 0
+    assert run.code == (verb == "doctor")
     shown = run.err.encode() if form == "summary" else run.out
     if REWRITE:
         _file(name, form).write_bytes(shown)

@@ -107,6 +107,7 @@ def _check(options: DecodeOptions) -> None:
         console.fail("decode: --buffer needs --interface")
     if interface and (options.sources or options.two_pass or options.doctor):
         console.fail("decode: a live interface cannot be combined with other sources, --two-pass or --doctor")
+    options.checking.check(options.doctor)
     of_frames = {
         "--output tree or hex": options.output in ("tree", "hex"),
         "--command": options.selecting.commands,

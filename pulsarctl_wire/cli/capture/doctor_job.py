@@ -23,7 +23,7 @@ from pulsarctl_wire.render.events import renderer
 from pulsarctl_wire.render.findings import findings_markdown, sarif
 from pulsarctl_wire.render.jsonl import json_line
 from pulsarctl_wire.render.line import Clock
-from pulsarctl_wire.render.text import Origin, Paint
+from pulsarctl_wire.render.text import Origin, Paint, count_of
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.knowledge import MAX_PENDING, bound
 
@@ -167,7 +167,8 @@ class DoctorJob:
                 count = self._copy(wanted, stream)
         except OSError as error:
             console.fail(f"--write {path}: {error.strerror}", console.EXIT_OUTPUT)
-        console.warn(f"{count} packets of {len(wanted)} connections written to {path}")
+        text = f"{count_of(count, 'packet')} of {count_of(len(wanted), 'connection')}"
+        console.warn(f"{text} written to {path}")
 
     def _copy(self, wanted: set[str], stream: BinaryIO) -> int:
         writer, dissector = PcapngWriter(stream), Dissector()

@@ -147,6 +147,7 @@ def check(options: WatchOptions) -> None:
     """End the command if options contradict each other."""
     if any(options.rotating.rotation().values()) and not options.record:
         console.fail("--rotate-… needs --record FILE")
+    options.checking.check(options.doctor)
     selecting, showing = options.selecting, options.showing
     of_the_tap = {
         "--filter": selecting.expression,
