@@ -1,4 +1,4 @@
-"""What `decode`, `doctor`, `permits` and `sequence` print for samples, byte by byte: tests/golden/SAMPLE.FORM.
+"""What `decode`, `doctor`, `permits`, `sequence` print for samples, byte by byte: tests/golden/SAMPLE.FORM.
 
 After a wanted change of the output rewrite all of it, and read the difference before you commit it:
 
