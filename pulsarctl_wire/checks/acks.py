@@ -13,6 +13,8 @@ from pulsarctl_wire.wire.frame import Frame
 ENDLESS: Final = 5
 """How often an entry must be delivered again to be an `EndlessRedelivery`."""
 
+_MOST_TRIES: Final = 16  # of a dead letter policy that has the default of Java
+
 _LOOKED_AT: Final = 1_000  # entries of a consumer, those that were delivered first
 
 
@@ -101,11 +103,13 @@ class EndlessRedelivery(Rule):
     """The same message is given back and delivered again and again, and is never acknowledged.
 
     Wire: after a REDELIVER_UNACKNOWLEDGED_MESSAGES the same entry is delivered five more times or more to the
-    same consumer. Shared and Key_Shared count it in redelivery_count; Exclusive and Failover do not.
+    same consumer, and it is not acknowledged when that closes. A dead letter policy acknowledges it in the
+    end, so it is only reported before that from the 17th time on: Java's policy gives up after 16. Shared and
+    Key_Shared count it in redelivery_count; Exclusive and Failover do not.
 
     Advice: Set a dead letter policy, and look at why the application refuses this message.
 
-    Source: apache/pulsar issue 6721, pulsar-client-node issue 368.
+    Source: apache/pulsar issue 6721, pulsar-client-node issue 368; RetryMessageUtil.MAX_RECONSUMETIMES.
     """
 
     id = "endless_redelivery"
@@ -115,15 +119,25 @@ class EndlessRedelivery(Rule):
         self, state: CheckState, frame: Frame, consumer: Consumer, entry: Entry, returned: Returned
     ) -> None:
         """A MESSAGE that was asked for again."""
-        if returned.count < ENDLESS or not self.can_count(state):
+        if returned.count > _MOST_TRIES:
+            self._report(consumer, entry, returned)
+
+    def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
+        """Judge a consumer that is closed."""
+        if consumer.is_open:
             return
-        count = frame.base.message.redelivery_count  # type: ignore[union-attr]
+        for entry, returned in consumer.returned.items():
+            if returned.count >= ENDLESS:
+                self._report(consumer, entry, returned)
+
+    def _report(self, consumer: Consumer, entry: Entry, returned: Returned) -> None:
+        if not self.can_count(consumer.state):
+            return
+        times = f"delivered again, {returned.count} times so far"
         rows = [
             (returned.first, "before it was given back"),
             (returned.asked, "first REDELIVER"),
-            (state.seen, f"delivered again, {returned.count} times so far, redelivery_count {count}"),
+            (returned.last, f"{times}, redelivery_count {returned.redelivery_count}"),
         ]
-        text = (
-            f"The same message is given back and delivered again, {returned.count} times so far, and is not"
-        )
-        self.found(state, about(consumer, entry), rows, f"{text} acknowledged.")
+        text = f"The same message is given back and {times}, and is not acknowledged."
+        self.found(consumer.state, about(consumer, entry), rows, text)

@@ -46,7 +46,7 @@ class _Walk:
         elif chunk == self.next:
             self.next += 1
         elif chunk > self.next and self.gap is None:
-            self.gap = seen, f"chunk {chunk}, expected {self.next}"
+            self.gap = seen, f"chunk_id {chunk}, expected {self.next}"
 
     @property
     def is_complete(self) -> bool:
@@ -127,10 +127,10 @@ class IncompleteChunks(Rule):
         bound(self._done, _MOST)
 
     def _report(self, key: _Key, walk: _Walk) -> None:
-        rows = {walk.first: "chunk 0"} if walk.next else {}
+        rows = {walk.first: "chunk_id 0"} if walk.next else {}
         if walk.gap is not None:
             rows |= dict([walk.gap])
-        rows[walk.last] = f"{rows.get(walk.last, f'chunk {walk.last_id}')}, the last that came"
+        rows[walk.last] = f"{rows.get(walk.last, f'chunk_id {walk.last_id}')}, the last that came"
         text = f"A chunked message has {walk.next} of its {walk.count} chunks in order and no more, so its"
         text += " consumers can never assemble it"
         certainty, end = (CERTAIN, ".") if walk.gap else (SUSPECTED, ", unless the producer comes back.")

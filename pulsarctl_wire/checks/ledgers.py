@@ -27,15 +27,15 @@ class Returned:
     """An entry that a consumer asked for again.
 
     `first` is the MESSAGE before the first REDELIVER_UNACKNOWLEDGED_MESSAGES, `asked`; `asked_again` is the
-    last one. It came `count` times since.
+    last one. It came `count` times since, at `last` for the last time, with `redelivery_count`.
     """
 
-    __slots__ = ("asked", "asked_again", "count", "first")
+    __slots__ = ("asked", "asked_again", "count", "first", "last", "redelivery_count")
 
     def __init__(self, asked: Sighting, first: Sighting) -> None:
         self.asked = self.asked_again = asked
-        self.first = first
-        self.count = 0
+        self.first = self.last = first
+        self.count = self.redelivery_count = 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -171,7 +171,7 @@ class CheckState(LedgerState):
     def _may_be_pulsar(self, event: Event) -> bool:
         """Whether these bytes may have been frames: some were seen, or nothing else was."""
         if self.to_client.count or self.to_broker.count:
-            return True
+            return not (isinstance(event, Malformed) and event.protocol)
         self._is_strange |= isinstance(event, Malformed)
         return not self._is_strange
 
@@ -386,6 +386,8 @@ class CheckState(LedgerState):
         returned = consumer.returned.get(entry)
         if returned is not None:
             returned.count += 1
+            returned.last = self.seen
+            returned.redelivery_count = frame.base.message.redelivery_count  # type: ignore[union-attr]
             self.doctor.moment("came_again", self, frame, consumer, entry, returned)
 
     def _acks(self, frame: Frame, body: Any, consumer_id: int) -> None:
@@ -438,10 +440,10 @@ class CheckState(LedgerState):
 
     def _close(self, frame: Frame) -> None:
         consumer = self.consumer(frame.base.close_consumer.consumer_id)  # type: ignore[union-attr]
-        if consumer is not None:
-            self.doctor.due(consumer, self.seen.time_ns)
-            consumer.shared.drop(consumer)
         super()._close(frame)
+        if consumer is not None:
+            consumer.shared.drop(consumer)
+            self.doctor.due(consumer, self.seen.time_ns)
 
     def _request(self, frame: Frame) -> None:
         if frame.type == _CLOSE_PRODUCER:

@@ -75,6 +75,14 @@ def test_an_answer_shows_that_the_port_understands(first: bytes, answer: bytes) 
     assert found((True, first), (False, answer)) == found_live((True, first), (False, answer)) == expected
 
 
+def test_an_answer_in_another_protocol_is_no_hole() -> None:
+    timeline, tcp = Timeline(), Tcp()
+    answer = False, b"HTTP/1.1 400 Illegal character CNTL=0x0\r\n\r\n"
+    timeline.at(0, *tcp.handshake(), *tcp.say([(True, CONNECT), answer]), tcp.fin(False))
+    assert timeline.findings() == []
+    assert timeline.doctor.facts.whole
+
+
 def test_plain_client() -> None:
     assert found((True, CONNECT)) == [("plain_client_on_tls_port", SUSPECTED)]
     assert found((True, CONNECT), after=1.5) == []
