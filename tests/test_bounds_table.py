@@ -49,6 +49,11 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "packets that `doctor` puts in the order of their times": (
         "capture/test_sources.py::test_packets_in_the_order_of_their_times",
     ),
+    "what `doctor` remembers": (
+        "checks/test_doctor_bounds.py::test_findings_beyond_the_bound_are_counted",
+        "checks/test_doctor_bounds.py::test_names_are_bounded",
+        "checks/test_doctor_bounds.py::test_sends_are_bounded",
+    ),
     "events of a packet, a gap or an end at a time": (
         "capture/test_reassembly.py::test_what_one_segment_completes_comes_in_portions",
         "wire/test_stream.py::test_what_a_candidate_hid_comes_in_portions",

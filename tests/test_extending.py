@@ -6,8 +6,8 @@ import pytest
 from examples import EXAMPLES, module
 from typer.testing import CliRunner
 
+from pulsarctl_wire import checks, read_frames, views
 from pulsarctl_wire import faults as catalogue
-from pulsarctl_wire import read_frames, views
 from pulsarctl_wire.cli import console, verbs
 from pulsarctl_wire.faults.base import Send
 from pulsarctl_wire.faults.lanes import FaultLane, Faults
@@ -20,7 +20,7 @@ SAMPLE = Path(__file__).parent.parent / "samples" / "pcaps" / "java-simple.pcap"
 
 
 def test_there_is_one_example_of_each_and_it_is_short() -> None:
-    assert [*EXAMPLES] == ["A payload view", "A fault", "A sink", "A report", "A command"]
+    assert [*EXAMPLES] == ["A payload view", "A fault", "A rule", "A sink", "A report", "A command"]
     assert all(len(code.splitlines()) <= 30 for code in EXAMPLES.values())
 
 
@@ -59,6 +59,19 @@ def test_the_fault_changes_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
             assert sent.data == frame.raw
     assert len(counts) > 2
     assert counts == [0, 3, *[0] * (len(counts) - 2)]
+
+
+def test_the_rule_finds_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = module("A rule", "pulsarctl_wire.checks.topics", monkeypatch).TopicTerminated
+    monkeypatch.setattr(checks, "RULES", (*checks.RULES, rule))
+    done = CliRunner().invoke(verbs.app, ["doctor", "--only", rule.id, str(SAMPLE.parent / "errors.pcap")])
+    head, explanation, _, asks, refused, advice = done.stdout.splitlines()
+    assert head.startswith("topic_terminated  certain  persistent://public/default/errors-")
+    assert explanation.strip() == checks.rule.paragraphs(rule)[""]
+    assert " → PRODUCER " in asks
+    assert "TopicTerminatedError" in refused
+    assert advice == "  → Stop the producer, or give it another topic."
+    assert CliRunner().invoke(verbs.app, ["doctor", "--only", rule.id, str(SAMPLE)]).stdout == ""
 
 
 def test_the_sink_counts_events(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from forked import Fork
 from proxied import PATIENCE, environment
+from pwire_run import pwire
 
 from pulsarctl_wire.testing import Broker
 
@@ -49,15 +50,20 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-SHOWN = re.search(r"\n## Run a broker, and open sessions\n(.*?)\n## ", README, re.DOTALL)
+def section(heading: str) -> str:
+    """The text below a heading of the README."""
+    found = re.search(rf"\n## {heading}\n(.*?)\n## ", README, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
 TIMES = re.compile(r"\d\d:\d\d:\d\d\.\d{6}|[\d.,]+ (?:ns|µs|ms|s)\b|[\d.,]+/s|localhost:\d+|127\.0\.0\.1:\d+")
 """What differs from run to run."""
 
 
-def shown_commands() -> list[tuple[str, list[str]]]:
-    """The commands of the README's sessions, each with its output."""
-    assert SHOWN is not None
-    blocks = re.findall(r"```console\n(.*?)```", SHOWN[1], re.DOTALL)
+def shown_commands(heading: str) -> list[tuple[str, list[str]]]:
+    """The commands below a heading of the README, each with its output."""
+    blocks = re.findall(r"```console\n(.*?)```", section(heading), re.DOTALL)
     found = [
         part.partition("\n") for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)
     ]
@@ -76,7 +82,7 @@ def as_pattern(lines: list[str]) -> str:
 
 def test_the_sessions_are_real(tmp_path: Path) -> None:
     """They run against an embedded broker, and print what the README shows."""
-    (start, (*_, ready)), *commands = shown_commands()
+    (start, (*_, ready)), *commands = shown_commands("Run a broker, and open sessions")
     settings = dict(each.split("=") for each in shlex.split(start) if "=" in each)
     with Broker(settings=settings) as broker:
         for command, shown in commands:
@@ -86,6 +92,16 @@ def test_the_sessions_are_real(tmp_path: Path) -> None:
             assert re.fullmatch(as_pattern(shown), printed), (command, printed)
     assert ready == "pwire: ready; Ctrl-C ends it"
     assert len(commands) > 6
+
+
+def test_the_findings_are_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    commands = shown_commands("Find out what is wrong")
+    for command, shown in commands:
+        run = pwire(*shlex.split(command)[1:])
+        assert run.code == 1
+        assert re.fullmatch(as_pattern(shown), run.out.decode() + run.err), command
+    assert len(commands) == 2
 
 
 def printed_by(args: list[str], home: Path, url: str) -> str:
