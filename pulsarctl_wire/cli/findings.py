@@ -141,7 +141,7 @@ def verdict(doctor: Doctor) -> str:
         "holes": "with missing bytes, so without rules that count or pair",
     }
     text += "".join(f"; {looked_at[name]} {what}" for name, what in limits.items() if looked_at[name])
-    if looked_at["holes"]:
+    if not doctor.facts.whole:
         text += "; rules across connections are off since bytes are missing"
     if doctor.withdrawn:
         text += f"; {count_of(doctor.withdrawn, 'finding')} withdrawn, as bytes turned out to be missing"
