@@ -106,6 +106,7 @@ def test_bad_thresholds(value: str) -> None:
         [],
         ["-i", "lo", CORRUPT],
         ["--capture-filter", "tcp", CORRUPT],
+        ["--buffer", "1MB", CORRUPT],
         ["--tree", "-"],
         ["-w", "x", "-"],
         ["--tree", "-o", "json", CORRUPT],
@@ -115,7 +116,7 @@ def test_bad_thresholds(value: str) -> None:
 )
 def test_options_that_contradict_each_other(options: list[str]) -> None:
     run = doctor(*options)
-    assert run.code == EXIT_USAGE
+    assert (run.code, run.out) == (EXIT_USAGE, b"")
     assert len(run.complaints) == 1
 
 

@@ -8,7 +8,15 @@ from typing import Literal
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.findings import CheckOptions, FailOn
-from pulsarctl_wire.cli.options import BUFFER, MAX_FRAME_SIZE, OUTPUT, TimeFormat, only_interface, size_of
+from pulsarctl_wire.cli.options import (
+    BUFFER,
+    DEFAULT_BUFFER,
+    MAX_FRAME_SIZE,
+    OUTPUT,
+    TimeFormat,
+    only_interface,
+    size_of,
+)
 from pulsarctl_wire.cli.signature import argument, flag, group, option, several
 
 RULES, SHOW, READ = "Which rules", "How to show findings", "How to read"
@@ -63,8 +71,10 @@ def doctor(options: DoctorOptions) -> int:
         )
     if interface and options.sources:
         console.fail("doctor: a live interface cannot be combined with other sources")
-    if options.capture_filter is not None and not interface:
-        console.fail("doctor: --capture-filter needs --interface")
+    if not interface and (options.capture_filter is not None or options.buffer != DEFAULT_BUFFER):
+        console.fail("doctor: --capture-filter and --buffer need --interface")
+    if options.write == "-":
+        console.fail("doctor: --write -: stdout shows the findings; name a file")
     if options.is_live and (options.tree or options.write):
         what = "--tree" if options.tree else "--write"
         console.fail(f"doctor: {what} reads the source twice: save it to a file first (pwire capture)")

@@ -156,8 +156,6 @@ class DoctorJob:
 
     def _write(self, path: str, findings: list[Finding]) -> None:
         """Write the packets of all connections that findings name."""
-        if path == "-":
-            console.fail("doctor: --write -: stdout shows the findings; name a file")
         if os.path.exists(path) and any(os.path.samefile(path, source) for source in self.options.sources):
             console.fail(f"--write {path}: that is one of the sources; name another file")
         wanted = {str(finding.connection) for finding in findings}
