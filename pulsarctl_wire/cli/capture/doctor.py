@@ -13,6 +13,7 @@ from pulsarctl_wire.cli.options import (
     DEFAULT_BUFFER,
     MAX_FRAME_SIZE,
     OUTPUT,
+    WIDE,
     TimeFormat,
     only_interface,
     size_of,
@@ -36,6 +37,7 @@ class DoctorOptions:
     fail_on: FailOn = option("--fail-on", "Which findings make the exit code 1.", RULES, default="any")
     tree: bool = flag("--tree", "Show the evidence frames in full.", SHOW)
     time_format: TimeFormat = option("-t --time", "Time format, as in decode.", SHOW, default="utc")
+    wide: bool = WIDE(SHOW)
     write: str | None = option(
         "-w --write FILE", "Write the packets of the connections with findings as pcapng.", SHOW
     )
