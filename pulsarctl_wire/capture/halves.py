@@ -35,8 +35,9 @@ MASK: Final = 0xFFFFFFFF
 HALF: Final = 0x80000000
 """Half of the sequence numbers: a number that is further ahead counts as behind."""
 
-Early = tuple[int, int, int, bytes, int, int | None]
-"""An early segment: sequence number, turn, packet, payload, missing, time in ns.
+Early = tuple[int, int, int, bytes, int, int | None, int]
+"""An early segment: sequence number, turn, packet, payload, missing, time in ns, acknowledgement number (-1:
+none), which is wrapped.
 
 Segments of both directions are delivered by turn: the packet's number, or a lower one of what waits after it.
 """
@@ -88,7 +89,15 @@ class Half:
     @property
     def blocked(self) -> bool:
         """Whether bytes are known to be missing before anything else can be delivered."""
-        return self.early[0][0] > self.next if self.early else self.hole_at == self.next
+        if self.early:
+            return self.early[0][0] > self.next
+        return self.acknowledged > self.next and not self.closed
+
+    @property
+    def waits(self) -> bool:
+        """Whether the first early segment acknowledges bytes of the other half that were not seen yet."""
+        acknowledged = self.early[0][6]
+        return acknowledged >= 0 and self.other.lacks(acknowledged)
 
     @property
     def turn(self) -> int:
@@ -187,7 +196,7 @@ def begin(half: Half, sequence: int) -> None:
 
 def deliver(half: Half, segment: Early, events: list[Event]) -> Iterator[None]:
     """Pass the new bytes of a segment, which begins at `next` or before, to the stream."""
-    at, _, packet, payload, missing, time_ns = segment
+    at, _, packet, payload, missing, time_ns, _ = segment
     seen = half.next - at
     if seen >= len(payload) + missing:
         return
@@ -219,14 +228,17 @@ def settle(half: Half, events: list[Event]) -> Iterator[None]:
 
 
 def release(tcp: Tcp, events: list[Event]) -> Iterator[None]:
-    """Deliver the early segments that are next, by turn, except those after a hole in the other half."""
+    """Deliver the early segments that are next, by turn, except those after a hole in the other half.
+
+    What a segment acknowledges comes before it, unless both halves say that of each other.
+    """
     one, other = tcp.half, tcp.half.other
     while True:
         ready = [half for half in (one, other) if half.early and not half.blocked]
         if not ready:
             break
-        half = min(ready, key=lambda half: half.turn)
-        if half.other.blocked and half.other.turn < half.turn:
+        half = min(ready, key=lambda half: (half.waits, half.turn))
+        if half.other.blocked and (half.waits or half.other.turn < half.turn):
             break
         segment = heapq.heappop(half.early)
         half.early_bytes -= len(segment[3]) + EARLY_COST

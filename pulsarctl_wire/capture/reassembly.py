@@ -194,7 +194,9 @@ class Reassembler:
         if flags & ACK and other.lacks(acknowledged):
             yield from self._acknowledge(other, acknowledged, events)
         if payload or missing:
-            yield from self._take(half, sequence, payload, missing, events)
+            yield from self._take(
+                half, sequence, payload, missing, acknowledged if flags & ACK else -1, events
+            )
         elif not half.started:
             half.started = True
             half.next = sequence
@@ -293,7 +295,13 @@ class Reassembler:
     # -- bytes
 
     def _take(
-        self, half: Half, sequence: int, payload: bytes, missing: int, events: list[Event]
+        self,
+        half: Half,
+        sequence: int,
+        payload: bytes,
+        missing: int,
+        acknowledged: int,
+        events: list[Event],
     ) -> Iterator[None]:
         """Take the bytes of the last segment, whether or not they are the next ones."""
         if half.closed:
@@ -311,14 +319,14 @@ class Reassembler:
                 turn = min(packet, half.turn)
             elif half.early and at < half.early[0][0]:
                 turn = min(packet, half.early[0][1])
-            heapq.heappush(half.early, (at, turn, packet, payload, missing, time_ns))
+            heapq.heappush(half.early, (at, turn, packet, payload, missing, time_ns, acknowledged))
             half.early_bytes += len(payload) + EARLY_COST
             self._held += len(payload) + EARLY_COST
             yield from release(half.tcp, events)
             while half.early_bytes > MAX_EARLY:
                 yield from unblock(half, events)
         else:
-            yield from deliver(half, (at, packet, packet, payload, missing, time_ns), events)
+            yield from deliver(half, (at, packet, packet, payload, missing, time_ns, -1), events)
         yield from self._check_ends(half, events)
 
     def _acknowledge(self, half: Half, acknowledged: int, events: list[Event]) -> Iterator[None]:

@@ -142,7 +142,7 @@ class _HeldByDead(_Claims):
 
     def _pinged(self, state: CheckState) -> Sighting | None:
         ping: Sighting | None = state.marks.get(self.id)
-        return ping if ping is not None and ping.time_ns > state.to_broker.heard_ns else None
+        return ping if ping is not None and state.is_unanswered(ping) else None
 
     def _fits(self, claim: _Claim, frame: Frame, seen: Sighting) -> bool:
         least, most = _PROBED_NS

@@ -38,9 +38,9 @@ class _Silent(Rule):
 
     def _unanswered(self, state: CheckState) -> list[Sighting]:
         """The PINGs that came after the last frame from their receiver; none if it never sent any."""
-        heard_ns = state.way(not self.to_broker).heard_ns
-        pings: list[Sighting] = state.marks.get(self.id, [])
-        return [each for each in pings if heard_ns and each.time_ns > heard_ns]
+        if not state.way(not self.to_broker).heard:
+            return []
+        return [each for each in state.marks.get(self.id, []) if state.is_unanswered(each)]
 
     def due(self, now_ns: int) -> None:
         """The connection may stay open."""

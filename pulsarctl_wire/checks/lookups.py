@@ -89,10 +89,10 @@ class RedirectLoop(Rule):
     ) -> None:
         chain = self._chains.get(key)
         if chain is not None:
-            since_ns = asked.time_ns - chain.redirects[-1][1].time_ns
-            if since_ns < 0:
+            last = chain.redirects[-1][1]
+            if asked.number < last.number:
                 return  # another lookup, made at the same time
-            if since_ns >= self.thresholds.unanswered:
+            if asked.time_ns - last.time_ns >= self.thresholds.unanswered:
                 chain = None  # another one, made later
         if chain is None:
             chain = self._chains[key] = _Chain(state, asked)

@@ -68,13 +68,14 @@ class Way:
 
     count       complete frames
     last        the last frame, cut ones included
-    heard_ns    when the last one came, up to the first FIN or RST, ns since the epoch
+    heard       the number of the last one up to the first FIN or RST
+    heard_ns    the latest time of those, ns since the epoch
     """
 
-    __slots__ = ("count", "heard_ns", "last")
+    __slots__ = ("count", "heard", "heard_ns", "last")
 
     def __init__(self) -> None:
-        self.count = self.heard_ns = 0
+        self.count = self.heard = self.heard_ns = 0
         self.last: Sighting | None = None
 
 
@@ -156,13 +157,20 @@ class CheckState(LedgerState):
             if len(frame.raw) > self.limit or (frame.partial and frame.size > self.limit):
                 doctor.moment("oversized", self, frame, seen)
             way.last = seen
-            if time_ns > way.heard_ns and (self.closed_ns is None or time_ns <= self.closed_ns):
-                way.heard_ns = time_ns
+            if self.closed_ns is None or time_ns <= self.closed_ns:
+                way.heard = number
+                if time_ns > way.heard_ns:
+                    way.heard_ns = time_ns
 
     @property
     def frames(self) -> int:
         """How many frames were seen on all connections, the current one included."""
         return max(self._knowledge.frames, self.seen.number)
+
+    def is_unanswered(self, ping: Sighting) -> bool:
+        """Whether the receiver of a PING has sent nothing after it, neither by order nor by time."""
+        way = self.way(not ping.to_broker)
+        return ping.number > way.heard and ping.time_ns > way.heard_ns
 
     def way(self, to_broker: bool) -> "Way":
         """What is known of a direction."""

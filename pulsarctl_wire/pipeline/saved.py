@@ -51,7 +51,7 @@ from pulsarctl_wire.wire.stream import STATE
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 5\n"
+HEAD: Final = b"pwire progress 6\n"
 """What saved data begins with. Increase the number when a shape changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
@@ -81,7 +81,7 @@ _TEXT: Final = Maybe(str)
 _RANGES: Final = {str: (_ANY_64, _ANY_64, _COUNT)}  # of sequence ids, by producer name
 _PROBLEM: Final = (str, str, bool)
 _KEY: Final = bytes
-_EARLY: Final = (_NUMBER, PLACE, PLACE, bytes, _ANY_32, _TIME)
+_EARLY: Final = (_NUMBER, PLACE, PLACE, bytes, _ANY_32, _TIME, range(-1, 2**32))
 _SEGMENT: Final = (bytes, _ANY_32, _ANY_32, range(256), bytes, _ANY_32)
 _WAITING: Final = {bytes: ({range(2**16): bytes}, range(-1, 2**32))}
 _SENT: Final = (

@@ -2,7 +2,7 @@
 
 import random
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Final
 
 from pulsarctl_wire.capture import files
@@ -16,6 +16,9 @@ Packets = list[RawPacket]
 
 _AT_ONCE: Final = 300_000_000
 """Packets pass each other on the way if there are at most so many ns between them."""
+
+_NEAR: Final = 1_000_000
+"""Segments take each other's place if there are at most so many ns between them."""
 
 
 @cache
@@ -57,6 +60,27 @@ def _may_pass(first: Segment | None, second: Segment | None) -> bool:
     if (first[3] | second[3]) & (SYN | RST):
         return False
     return first[0] == second[0] or (second[2] - first[1] - 1) % 2**32 >= 2**31
+
+
+def exchanged(packets: Packets, chance: random.Random, window: int) -> Packets:
+    """Segments with bytes take each other's place and time, whatever the other direction acknowledges.
+
+    The first one of each direction stays: it shows where a connection begins that was joined midway.
+    """
+    segments = [Dissector().segment(*packet[1:]) for packet in packets]
+    ways: dict[bytes, list[int]] = {}
+    for place, segment in enumerate(segments):
+        if segment is not None and segment[4] and not segment[3] & (SYN | RST):
+            ways.setdefault(segment[0], []).append(place)
+    times = [packet[0] or 0 for packet in packets]
+    order = list(range(len(packets)))
+    for way in ways.values():
+        for one, other in pairwise(way[1:]):
+            first, second = order[one], order[other]
+            is_near = other - first < window and times[other] - times[first] < _NEAR
+            if is_near and chance.random() < 0.5:
+                order[one], order[other] = second, first
+    return [(time_ns, *packets[place][1:]) for time_ns, place in zip(times, order, strict=True)]
 
 
 def repeated(packets: Packets, chance: random.Random, window: int) -> Packets:

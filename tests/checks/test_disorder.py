@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from disorder import Packets, delayed, dropped, has_hole, moved, packets_of, repeated
+from disorder import Packets, delayed, dropped, exchanged, has_hole, moved, packets_of, repeated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge import examine_packets
@@ -38,7 +38,7 @@ def whole(file: str) -> tuple[Packets, list[Finding]]:
     return packets, found_in(packets)
 
 
-@pytest.mark.parametrize("how", [moved, delayed, repeated])
+@pytest.mark.parametrize("how", [moved, delayed, exchanged, repeated])
 @pytest.mark.parametrize("expected", EXPECTED, ids=name_of)
 @given(seed=SEEDS, window=st.integers(2, 16))
 @FEW
