@@ -177,7 +177,12 @@ class CheckState(LedgerState):
         return self.to_broker if to_broker else self.to_client
 
     def _may_be_pulsar(self, event: Event) -> bool:
-        """Whether these bytes may have been frames: some were seen, or nothing else was."""
+        """Whether these bytes may have been frames: some were seen, or nothing else was.
+
+        A keep-alive probe of TCP, captured before anything else of its side, looks like a hole of one byte.
+        """
+        if isinstance(event, Gap) and event.size == 1 and not event.offset:
+            return False
         if self.to_client.count or self.to_broker.count:
             return not (isinstance(event, Malformed) and event.protocol)
         self._is_strange |= isinstance(event, Malformed)

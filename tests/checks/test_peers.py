@@ -83,6 +83,14 @@ def test_an_answer_in_another_protocol_is_no_hole() -> None:
     assert timeline.doctor.facts.whole
 
 
+@pytest.mark.parametrize(("missing", "is_whole"), [(1, True), (2, False)])
+def test_a_keep_alive_probe_at_the_beginning_is_no_hole(missing: int, is_whole: bool) -> None:
+    timeline, tcp = Timeline(), Tcp()
+    timeline.at(0, tcp.segment(True, 0), tcp.segment(False, 0), tcp.segment(True, missing, CONNECT))
+    assert timeline.findings() == []
+    assert timeline.doctor.facts.whole is is_whole
+
+
 def test_plain_client() -> None:
     assert found((True, CONNECT)) == [("plain_client_on_tls_port", SUSPECTED)]
     assert found((True, CONNECT), after=1.5) == []
