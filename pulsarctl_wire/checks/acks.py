@@ -8,6 +8,7 @@ from pulsarctl_wire.checks.finding import SUSPECTED, WARNING, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Held, Returned
 from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, seconds
 from pulsarctl_wire.checks.state import CheckState
+from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Frame
 
 ENDLESS: Final = 5
@@ -124,8 +125,15 @@ class EndlessRedelivery(Rule):
 
     def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
         """Judge a consumer that is closed."""
-        if consumer.is_open:
-            return
+        if not consumer.is_open:
+            self._judge(consumer)
+
+    def closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """Judge the consumers that were open until the end."""
+        for consumer in state.left_consumers:
+            self._judge(consumer)
+
+    def _judge(self, consumer: Consumer) -> None:
         for entry, returned in consumer.returned.items():
             if returned.count >= ENDLESS:
                 self._report(consumer, entry, returned)

@@ -115,11 +115,6 @@ class Doctor(Sink):
             return
         self.states.pop(state.connection.index, None)
         self._count(state, ending)
-        end_ns = ending.end_ns or (self._now if ending.end == OPEN else ending.last_ns) or 0
-        for consumer in state.left_consumers:
-            self.due(consumer, end_ns)
-        for producer in state.left_producers:
-            self.due(producer, end_ns)
         for closed in self._hooks["closed"]:
             closed(state, ending)
         state.left_consumers.clear()  # no cycles are left: the memory is freed at once

@@ -17,15 +17,18 @@ def about(consumer: Consumer) -> Subject:
 
 
 def waiting_since(consumer: Consumer, until_ns: int) -> Sighting | None:
-    """The receipt of a message that waits since `until_ns` or longer, and was given to no consumer of the
-    subscription; None if there is none. Without it a silent consumer has nothing to do.
+    """The receipt of a message that waits since `until_ns` or longer; None if there is none.
+
+    No open consumer of the subscription was given that or a later one, and no consumer has acknowledged such
+    a one. Without it a silent consumer has nothing to do.
     """
-    sent = consumer.shared.topic.stored_after(consumer.shared.delivered)
-    return (
-        sent.answer
-        if sent is not None and sent.answer is not None and sent.answer.time_ns <= until_ns
-        else None
-    )
+    shared = consumer.shared
+    given = shared.delivered
+    if shared.are_few:
+        given = max(each.highest for each in (consumer, *shared.owners()))
+    sent = shared.topic.stored_after(max(given, shared.acknowledged))
+    receipt = sent.answer if sent is not None else None
+    return receipt if receipt is not None and receipt.time_ns <= until_ns else None
 
 
 class _Stalled(Rule):

@@ -118,7 +118,7 @@ class DroppedAsDuplicate(Rule):
             rows.insert(0, (before, what))
             if not before.failed and (sent.is_encrypted or before.is_encrypted):
                 certainty = SUSPECTED  # each encryption gives other bytes
-        elif sent.highest > sent.above >= 0 and before is None:
+        elif before is None and sent.highest > max(sent.above, producer.last_sequence) >= 0:
             pass  # a batch that is new in part
         elif before is not None or producer.epoch or sent.sequence > producer.last_sequence:
             return

@@ -56,7 +56,7 @@ class Watcher(Protocol):
         """Something unusual has happened: call the rules with a method of that name."""
 
     def due(self, who: Consumer | Producer, now_ns: int) -> None:
-        """Look at a consumer or producer that is closed now."""
+        """Look at a consumer or producer that is closed, or whose connection ends."""
 
     def lost(self, state: "CheckState", event: Malformed | Gap) -> None:
         """Bytes were missed, or are no frame."""
@@ -472,6 +472,11 @@ class CheckState(LedgerState):
         self.left_producers = [
             each for each in self.producers.values() if isinstance(each, Producer) and each.is_open
         ]
+        if self.closed_ns is not None:
+            for consumer in self.left_consumers:
+                self.doctor.due(consumer, self.closed_ns)
+            for producer in self.left_producers:
+                self.doctor.due(producer, self.closed_ns)
         for consumer in self.left_consumers:
             consumer.shared.drop(consumer)
         for producer in self.left_producers:

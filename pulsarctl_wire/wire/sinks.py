@@ -92,6 +92,7 @@ class Follower:
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         """The connection has ended."""
+        self._open[connection.index][0].closed_ns = time_ns
         self._end(connection.index)
         for sink in self._sinks:
             sink.closed(connection, time_ns, by_broker)
