@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -85,16 +86,24 @@ class Sayer:
         put: Callable[[bytes], object],
         width: int | None = None,
     ) -> None:
-        from pulsarctl_wire.render.findings import FindingText
+        from pulsarctl_wire.checks.doctor import MOST_FINDINGS
+        from pulsarctl_wire.render.findings import MOST_ALIKE, FindingText
 
+        self._most_alike = MOST_ALIKE if output == "text" else MOST_FINDINGS
         self._output = output
         self._text = FindingText(paint, clock, width)
         self._put = put
+        self._alike: Counter[tuple[str, int]] = Counter()
         self._certainty: dict[int, str] = {}  # of findings that were said, by their identity
 
     def __call__(self, finding: Finding, is_new: bool) -> None:
         """Say a finding, if there is anything new."""
-        if is_new or finding.certainty != self._certainty.get(id(finding)):
+        key = finding.rule, finding.connection.index
+        self._alike[key] += is_new
+        if self._alike[key] > self._most_alike:
+            if is_new and self._alike[key] == self._most_alike + 1:
+                self._put(f"… more {finding.rule} on this connection; the last line counts all\n".encode())
+        elif is_new or finding.certainty != self._certainty.get(id(finding)):
             self._certainty[id(finding)] = finding.certainty
             self._put(self.shown(finding, {}))
 

@@ -1,5 +1,6 @@
 """Findings as text, Markdown, JSON records and SARIF."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from textwrap import wrap
@@ -14,6 +15,9 @@ from pulsarctl_wire.render.text import Paint, clean, cut_line
 
 Lines = Mapping[int, str]
 """Frame number -> how the frame is shown, without colours or line end; it may have several lines."""
+
+MOST_ALIKE: Final = 3
+"""How many findings of a rule on a connection are shown to people."""
 
 _LONGEST_WHY: Final = 48  # cells that are kept for the reasons of all frames
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -59,6 +63,22 @@ def subject_text(finding: Finding) -> str:
     }
     words = [subject.topic or "", *(f"{name}={value}" for name, value in named.items() if value is not None)]
     return clean(" ".join(filter(None, words)))
+
+
+def first_of_each(findings: Iterable[Finding]) -> tuple[list[Finding], str]:
+    """The findings to show, at most `MOST_ALIKE` of a rule on a connection, and a line on the others."""
+    alike: Counter[tuple[str, int]] = Counter()
+    left_out: Counter[str] = Counter()
+    chosen = []
+    for finding in findings:
+        key = finding.rule, finding.connection.index
+        alike[key] += 1
+        if alike[key] <= MOST_ALIKE:
+            chosen.append(finding)
+        else:
+            left_out[finding.rule] += 1
+    more = ", ".join(f"{count} more {rule}" for rule, count in left_out.items())
+    return chosen, f"… {more} (-o json has all)\n" if more else ""
 
 
 class FindingText:
@@ -114,11 +134,12 @@ def findings_markdown(findings: Iterable[Finding], lines: Lines) -> str:
     """Findings as Markdown, for a bug report."""
     text = FindingText(Paint(False), Clock("date"))
     parts = []
-    for finding in findings:
+    chosen, more = first_of_each(findings)
+    for finding in chosen:
         head = f"## {finding.rule} ({finding.certainty})\n\n{_escaped(finding.explanation)}\n\n"
         block = text(finding, lines).replace("```", "'''")
         parts.append(f"{head}{_escaped(finding.advice)}\n\n```\n{block}```\n")
-    return "\n".join(parts)
+    return "\n".join([*parts, *filter(None, [more])])
 
 
 def _escaped(text: str) -> str:

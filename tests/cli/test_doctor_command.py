@@ -300,3 +300,17 @@ def test_the_proxy_says_it_at_once() -> None:
     FINDING.validate(finding)
     assert finding["evidence"][0]["number"] == 4
     assert any("1 finding (1 certain) in 1 connection" in line for line in proxy.err.lines)
+
+
+@pytest.mark.parametrize("output", ["text", "markdown", "live"])
+def test_findings_that_are_alike_are_folded(tmp_path: Path, output: str) -> None:
+    at = [{"ledgerId": 1, "entryId": entry} for entry in range(10)]
+    subscribed = build("SUBSCRIBE", topic="t", subscription="s", subType=0, consumer_id=0, request_id=1)
+    raw = subscribed + build("ACK", consumer_id=0, ack_type=0, message_id=at, validation_error=1)
+    source = tmp_path / "frames"
+    source.write_bytes(raw)
+    run = doctor("-", stdin=raw) if output == "live" else doctor("-o", output, source)
+    text = run.out.decode()
+    assert len(re.findall(r"^client_discarded_message  certain", text, re.MULTILINE)) == 3
+    assert "more client_discarded_message" in text
+    assert run.err.startswith("pwire: 10 findings")

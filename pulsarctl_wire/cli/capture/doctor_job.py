@@ -20,7 +20,7 @@ from pulsarctl_wire.cli.findings import Sayer, exit_code, verdict
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.events import renderer
-from pulsarctl_wire.render.findings import findings_markdown, sarif
+from pulsarctl_wire.render.findings import findings_markdown, first_of_each, sarif
 from pulsarctl_wire.render.jsonl import json_line
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Origin, Paint, count_of
@@ -126,9 +126,12 @@ class DoctorJob:
             out = json_line(sarif(findings, self.rules, source))
         elif output == "markdown":
             out = findings_markdown(findings, lines).encode("utf-8", "backslashreplace")
+        elif output == "json":
+            out = b"".join(self.sayer.shown(finding, lines) for finding in findings)
         else:
-            separator = b"" if output == "json" else b"\n"
-            out = separator.join(self.sayer.shown(finding, lines) for finding in findings)
+            chosen, more = first_of_each(findings)
+            texts = [*(self.sayer.shown(finding, lines) for finding in chosen), more.encode()]
+            out = b"\n".join(filter(None, texts))
         self._put(out)
 
     def _put(self, out: bytes) -> None:

@@ -203,7 +203,7 @@ class StatsJob:
     # -- after
 
     def _show(self) -> None:
-        from pulsarctl_wire.render.findings import FindingText, finding_record
+        from pulsarctl_wire.render.findings import FindingText, finding_record, first_of_each
         from pulsarctl_wire.render.line import Clock
         from pulsarctl_wire.stats import records, total_record
 
@@ -224,7 +224,8 @@ class StatsJob:
             )
             paint, width = Paint(console.use_colour(sys.stdout)), console.terminal_width(sys.stdout)
             text = FindingText(paint, Clock(), width)
-            shown += "".join(f"\n{text(each, {})}" for each in findings)
+            chosen, more = first_of_each(findings)
+            shown += "".join(f"\n{text(each, {})}" for each in chosen) + (more and f"\n{more}")
             out = shown.encode("utf-8", "backslashreplace")
         sys.stdout.buffer.write(out)
         sys.stdout.buffer.flush()
