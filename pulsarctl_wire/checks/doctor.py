@@ -40,7 +40,10 @@ from pulsarctl_wire.wire.stream import FrameStream
 MOST_FINDINGS: Final = 10_000
 """The most findings that are kept; further ones are only counted."""
 
-_LATER: Final = 256  # frames after which silences of a capture are looked at
+_LATER: Final = 256  # frames after which silences of a capture are looked at, or as many as can be silent
+
+_ALL: Final = -1
+"""Stands for all connections."""
 
 OnFinding = Callable[[Finding, bool], object]
 """Called with a finding, and whether it is new."""
@@ -78,7 +81,9 @@ class Doctor(Sink):
         self._on_finding = on_finding
         self._waits = (0, 0)  # a time that was not looked at yet, and before which frame it will be
         self._now = 0
-        self._made_at = 0  # of the latest finding, as in `Finding`
+        self._looked_at = 0  # connections, consumers and producers, the last time
+        self._made_at: dict[int, int] = {}
+        """`made_at` of the latest finding that a hole may take back: by connection, or `_ALL`."""
         self._rules = [rule(self) for rule in rules]
         self._relies_on = {rule.id: rule.relies_on for rule in self._rules}
         self.rules = len(self._rules)
@@ -114,6 +119,7 @@ class Doctor(Sink):
         if not isinstance(state, CheckState):
             return
         self.states.pop(state.connection.index, None)
+        self._made_at.pop(state.connection.index, None)
         self._count(state, ending)
         for closed in self._hooks["closed"]:
             closed(state, ending)
@@ -188,17 +194,20 @@ class Doctor(Sink):
             return
         if waits:
             self._look(waits)
-        self._waits = time_ns, number + _LATER
+        self._waits = time_ns, number + max(_LATER, self._looked_at)
 
     def _look(self, now_ns: int) -> None:
         """Look at all silences."""
         self._now = now_ns
+        self._looked_at = len(self.states)
         for due in self._hooks["due"]:
             due(now_ns)
         for state in list(self.states.values()):
             if state.closed_ns is not None:
                 continue  # it is looked at when it has ended, with the time of its FIN
-            for each in (*state.consumers.values(), *state.producers.values()):
+            ledgers = (*state.consumers.values(), *state.producers.values())
+            self._looked_at += len(ledgers)
+            for each in ledgers:
                 if isinstance(each, Consumer) or (isinstance(each, Producer) and each.is_open):
                     self.due(each, now_ns)
 
@@ -247,24 +256,32 @@ class Doctor(Sink):
             finding = self.findings[key] = Finding(
                 *(rule.id, rule.severity, certainty, subject, state.connection, [], explanation, advice)
             )
-            finding.made_at = self._made_at = state.frames
+            self._made(rule, finding, state)
             times = [each.seen.time_ns for each in evidence if each.seen.time_ns]
             finding.first_ns = min(times, default=0)
         elif certainty == CERTAIN or certainty == finding.certainty:
             if certainty != finding.certainty:
-                finding.made_at = self._made_at = state.frames
+                self._made(rule, finding, state)
             finding.certainty, finding.explanation = certainty, explanation
         finding.last_ns = max((each.seen.time_ns for each in evidence), default=0)
         if finding.add(evidence):
             finding.count += 1
             self._on_finding(finding, is_new)
 
+    def _made(self, rule: Rule, finding: Finding, state: CheckState) -> None:
+        """Note when a finding was made: a hole may take it back."""
+        finding.made_at = state.frames
+        if rule.relies_on != FRAME:
+            self._made_at[_ALL if rule.relies_on == CAPTURE else state.connection.index] = state.frames
+
     def _withdraw(self, state: CheckState, gap: Gap) -> None:
         """Drop findings that were made while the bytes of a hole were already missing."""
         last = state.way(gap.to_broker).last
         since = last.number if last is not None else 0
-        if self._made_at <= since:
+        scopes = [each for each in (_ALL, state.connection.index) if self._made_at.get(each, 0) > since]
+        if not scopes:
             return
+        self._made_at |= dict.fromkeys(scopes, since)
         for key, finding in list(self.findings.items()):
             relies_on = self._relies_on[finding.rule]
             if relies_on == FRAME or finding.made_at <= since:

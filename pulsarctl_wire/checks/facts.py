@@ -78,7 +78,7 @@ class Sent(Sighting):
 
     __slots__ = (
         *("above", "answer", "before", "chunk", "corrupt", "digest", "failed", "head", "highest", "place"),
-        *("producer", "publish_time", "receipt", "repeats", "sequence", "size"),
+        *("_is_plain", "_stored", "producer", "publish_time", "receipt", "repeats", "sequence", "size"),
     )
 
     def __init__(
@@ -94,12 +94,17 @@ class Sent(Sighting):
         self.before: Sent | None = None
         self.answer: Sighting | None = None
         self.receipt = b""
+        self._stored: Entry | None = None  # once asked for
+        self._is_plain: bool | None = None
 
     @property
     def stored(self) -> Entry | None:
         """The id in its receipt, `NOWHERE` if the broker dropped it as a duplicate; None: no receipt."""
-        if not self.receipt:
-            return None
+        if self._stored is None and self.receipt:
+            self._stored = self._stored_as()
+        return self._stored
+
+    def _stored_as(self) -> Entry:
         base = BaseCommand.FromString(self.receipt[8 : 8 + int.from_bytes(self.receipt[4:8], "big")])
         ledger, entry = entry_of(base.send_receipt.message_id)
         return NOWHERE if ledger >> 63 else (ledger, entry)
@@ -117,10 +122,14 @@ class Sent(Sighting):
     @property
     def is_plain(self) -> bool:
         """Whether any consumer should get it at once: no marker, not delayed, in no transaction."""
-        metadata = self.metadata
-        if metadata is None or metadata.deliver_at_time:
-            return False
-        return not (metadata.HasField("marker_type") or metadata.HasField("txnid_most_bits"))
+        if self._is_plain is None:
+            metadata = self.metadata
+            self._is_plain = metadata is not None and not (
+                metadata.deliver_at_time
+                or metadata.HasField("marker_type")
+                or metadata.HasField("txnid_most_bits")
+            )
+        return self._is_plain
 
     @property
     def is_encrypted(self) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar, Final
 
+from pulsarctl_wire.checks.facts import Subscription
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import MOST_PERMITS, Consumer
 from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, seconds
@@ -164,6 +165,11 @@ class BlockedOnUnacked(Rule):
     relies_on = CAPTURE
     on: ClassVar = {"CONSUMER_STATS_RESPONSE": "stats"}
 
+    def __init__(self, doctor: Any) -> None:
+        super().__init__(doctor)
+        self._frames = 0  # seen when these were looked at
+        self._has_free: dict[Subscription, bool] = {}
+
     def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
         """Judge a silence until now."""
         quiet, last = self.thresholds.quiet, consumer.last_message
@@ -172,7 +178,7 @@ class BlockedOnUnacked(Rule):
         if not (consumer.exact and self.can_count(consumer.state)):
             return
         receipt = waiting_since(consumer, now_ns - quiet)
-        if receipt is None or any(map(_is_free, consumer.shared.owners())):
+        if receipt is None or self._has_free_consumer(consumer):
             return
         rows = [
             (last, f"last delivery, {consumer.permits} permits left"),
@@ -196,6 +202,15 @@ class BlockedOnUnacked(Rule):
         if body is not None and body.blockedConsumerOnUnackedMsgs and consumer is not None:
             rows = [(seen, f"blocked with {body.unackedMessages} unacknowledged messages")]
             self.found(state, about(consumer), rows, certainty=CERTAIN)
+
+    def _has_free_consumer(self, consumer: Consumer) -> bool:
+        """Whether another consumer could get the messages; all of them are asked once between two frames."""
+        frames, shared = consumer.state.frames, consumer.shared
+        if frames != self._frames:
+            self._frames, self._has_free = frames, {}
+        if shared not in self._has_free:
+            self._has_free[shared] = any(map(_is_free, shared.owners()))
+        return self._has_free[shared]
 
     def _holds_many(self, consumer: Consumer) -> bool:
         return consumer.is_shared and consumer.permits > 0 and consumer.unacked >= _FEW

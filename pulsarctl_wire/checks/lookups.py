@@ -23,7 +23,7 @@ _MOST_ADDRESSES: Final = 16_384
 _MOST_FAILURES: Final = 64  # kept of an address
 _FOREVER: Final = 2**63
 _COORDINATORS: Final = "persistent://pulsar/system/transaction_coordinator_assign"  # never opened
-_PROMISED: Final = "promised"  # mark of a connection that carried a promise
+_PROMISED: Final = "promised"  # mark of a connection: the keys of promises that it carried
 
 _Redirect = tuple[str, str, bool]
 """Who redirects, to which address, and `authoritative`."""
@@ -190,7 +190,9 @@ class AdvertisedAddressUnreachable(Rule):
         if not stays and key not in self._promises:
             self._promises[key] = _Promise(state, name, seen)
             bound(self._promises, _MOST_LOOKUPS)
-            state.marks[_PROMISED] = True
+            promised = state.marks.setdefault(_PROMISED, {})
+            promised[key] = None
+            bound(promised, _MOST_LOOKUPS)
 
     def arrived(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """PRODUCER or SUBSCRIBE."""
@@ -199,8 +201,9 @@ class AdvertisedAddressUnreachable(Rule):
     def closed(self, state: CheckState, ending: EndedConnection) -> None:
         """A connection has ended: it may have failed, or the client gives up."""
         state.marks[self.id].end(ending)
-        for key, promise in list(self._promises.items()) if _PROMISED in state.marks else ():
-            if promise.state is state:
+        for key in state.marks.get(_PROMISED, ()):
+            promise = self._promises.get(key)
+            if promise is not None and promise.state is state:
                 promise.left = ending.by_broker is False
                 self._judge(key, promise, ending.end_ns or 0)
 
