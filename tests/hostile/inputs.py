@@ -33,6 +33,8 @@ MIB: Final = 1024 * 1024
 EMOJI: Final = "\N{GRINNING FACE}".encode()
 """It makes a text take four bytes a character."""
 
+FIRST_ENTRY: Final = {"ledgerId": 7, "entryId": 0}
+
 START_NS: Final = 1_700_000_000_000_000_000
 
 
@@ -307,6 +309,32 @@ def connections(size: int) -> bytes:
     return file.getvalue()
 
 
+def silent_consumers(size: int) -> bytes:
+    """Consumers without permits, messages that wait for them, and then PINGs, some every 8 s."""
+    build, metadata = segments.build, MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    turns = [(True, build("PRODUCER", topic="t", producer_id=1, request_id=1))]
+    turns.append((False, build("PRODUCER_SUCCESS", request_id=1, producer_name="p")))
+    for number in range(2, size // 500):
+        ids = {"consumer_id": number, "request_id": number}
+        turns += [
+            (True, build("SUBSCRIBE", topic="t", subscription="s", subType=1, **ids)),
+            (True, build("FLOW", consumer_id=number, messagePermits=1)),
+            (False, build("SUCCESS", request_id=number)),
+            (False, build("MESSAGE", metadata, b"x", consumer_id=number, message_id=FIRST_ENTRY)),
+        ]
+    for sequence in range(1, 257):
+        turns += [(True, segments.send(b"x", sequence)), (False, segments.receipt(sequence))]
+    file, connection = io.BytesIO(), Connection(0)
+    writer = SessionWriter(file)
+    for to_broker in (True, False):
+        writer.carried(connection, to_broker, segments.stream(turns, to_broker), START_NS)
+    time_ns = START_NS
+    while file.tell() < size - 8192:
+        time_ns += 8_000_000_000
+        writer.carried(connection, True, segments.PING * 257, time_ns)
+    return file.getvalue()
+
+
 def unanswered(count: int) -> bytes:
     """So many SYNs, each of a connection of its own that nobody answers: 70 bytes each."""
     packets = [segments.pcap_header()]
@@ -536,6 +564,7 @@ INPUTS: Final[dict[str, Callable[[int], bytes]]] = {
     "chunks": lambda size: many(size, chunks),
     "broken entries": lambda size: many(size, broken),
     "connections": connections,
+    "silent consumers": silent_consumers,
     "SYNs": lambda size: unanswered(size // 71),
     "fragments": fragments,
     "GRE": lambda size: tunnels(size, ip_heads(7, 47, b"\0\0\x08\0")),

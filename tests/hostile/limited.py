@@ -174,7 +174,7 @@ def _end_of(errors: IO[bytes]) -> tuple[str, int]:
 if __name__ == "__main__":
     import importlib
 
-    verbs = ("decode", "job", "permits", "sequence", "stats", "table", "table_job")
+    verbs = ("decode", "doctor", "doctor_job", "job", "permits", "sequence", "stats", "table", "table_job")
     views = (
         *("hexview", "jsonl", "line", "permits", "permits_page", "sequence_svg", "sequence_text"),
         *("stats_page", "tree"),

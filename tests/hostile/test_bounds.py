@@ -44,6 +44,7 @@ FULL: Final = {
     "first error": ("frames that break late", "noise"),
     "filter": ("small frames with payloads", "requests"),
     "stats": ("SYNs", "producers", "PPP"),
+    "doctor": ("silent consumers", "chunks", "connections"),
 }
 """Inputs that come near a bound at full size, by their forms.
 
