@@ -12,12 +12,7 @@ from typing import Any, Final, Protocol
 from crc32c import crc32c
 from mypy_extensions import mypyc_attr
 
-from pulsarctl_wire.checks.facts import (
-    NOWHERE,
-    Entry,
-    Facts,
-    Sent,
-)
+from pulsarctl_wire.checks.facts import NOWHERE, Entry, Facts, Sent
 from pulsarctl_wire.checks.finding import Sighting
 from pulsarctl_wire.checks.ledgers import MOST_PERMITS, MOST_RETURNED, Consumer, Held, Producer, Returned
 from pulsarctl_wire.wire.commands import NUMBERS
@@ -35,7 +30,13 @@ from pulsarctl_wire.wire.frame import (
 )
 from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.ledgers import ConsumerLedger, LedgerState, entry_of
-from pulsarctl_wire.wire.payload import PayloadError, PayloadTooLarge, decompress, decompressed_size
+from pulsarctl_wire.wire.payload import (
+    MAX_PAYLOAD,
+    PayloadError,
+    PayloadTooLarge,
+    decompress,
+    decompressed_size,
+)
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Asked
 from pulsarctl_wire.wire.stream import FrameStream
@@ -309,12 +310,8 @@ class CheckState(LedgerState):
 
     def _decompress(self, frame: Frame, metadata: MessageMetadata) -> None:
         """Tell the doctor if an entry cannot be decompressed; a MESSAGE only if its SEND was not seen."""
-        if (
-            frame.checksum != "valid"
-            or self.is_chunk
-            or metadata.encryption_keys
-            or self.facts.was_sent(frame)
-        ):
+        is_readable = frame.checksum == "valid" and not (self.is_chunk or metadata.encryption_keys)
+        if not is_readable or self.facts.was_sent(frame):
             return
         size, payload, budget = metadata.uncompressed_size, frame.payload, self.facts.budget
         budget.read(len(payload))
@@ -325,8 +322,10 @@ class CheckState(LedgerState):
         except PayloadTooLarge:
             return
         except PayloadError:
+            if not budget.spend(MAX_PAYLOAD):
+                return
             right = decompressed_size(metadata.compression, payload)
-            budget.spend(right or 0)
+            budget.left += MAX_PAYLOAD - min(right or 0, MAX_PAYLOAD)
             if right != size:
                 self.doctor.moment("unreadable", self, frame, self.seen, right)
 
