@@ -10,6 +10,7 @@ from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.knowledge import bound
 
+_LONGEST: Final = 256  # characters of a uuid that are kept
 _MOST: Final = 4_096  # messages that are followed at a time, and as many that are done
 
 _Key = tuple[str, str, str, str | None]
@@ -87,7 +88,7 @@ class IncompleteChunks(Rule):
         if metadata is None or base is None or topic is None:
             return
         consumer = None if seen.to_broker else state.consumer(base.message.consumer_id)
-        sent = topic, as_text(metadata.producer_name), as_text(metadata.uuid), None
+        sent = topic, as_text(metadata.producer_name), as_text(metadata.uuid[:_LONGEST]), None
         key = (*sent[:3], frame.subscription or "") if consumer is not None else sent
         if not (seen.to_broker or consumer) or key in self._done:
             return

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from pulsarctl_wire.checks import RULES
-from pulsarctl_wire.checks.facts import Facts
+from pulsarctl_wire.checks.facts import MOST_HELD, Facts
 from pulsarctl_wire.checks.finding import CERTAIN, Evidence, Finding, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Producer
 from pulsarctl_wire.checks.rule import (
@@ -225,6 +225,17 @@ class Doctor(Sink):
         """Something unusual has happened."""
         for method in self._hooks[name]:
             method(state, frame, *what)
+
+    def forget_held(self) -> None:
+        """Forget the unacknowledged entries of the consumers that hold most, if there are too many."""
+        consumers = [each for state in self.states.values() for each in state.consumers.values()]
+        consumers.sort(key=lambda each: len(each.entries))
+        held = sum(len(each.entries) for each in consumers)
+        while held > MOST_HELD // 2:
+            most = consumers.pop()
+            held -= len(most.entries)
+            most.forget()
+        self.facts.held = held
 
     def lost(self, state: CheckState, event: Malformed | Gap) -> None:
         """Bytes were missed, or are no frame."""

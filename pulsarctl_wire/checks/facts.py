@@ -24,6 +24,9 @@ MOST_NAMES: Final = 16_384
 MOST_OWNERS: Final = 1_024
 """Producers of a name, or consumers of a subscription, that are kept when there are too many."""
 
+MOST_HELD: Final = 262_144
+"""The most unacknowledged entries that are remembered for all consumers together."""
+
 MOST_SENT: Final = 16_384
 """The most SENDs that are remembered for all producer names together, and again for all topics."""
 
@@ -67,7 +70,7 @@ class Sent(Sighting):
 
     producer    producer id; `place` counts what that has sent since it was opened
     sequence, highest, publish_time, chunk     as in the command and its metadata
-    head        its bytes from COMMAND_SIZE up to the payload, and `size` bytes of payload follow
+    head        its bytes from COMMAND_SIZE up to the payload, which has `size` bytes; b"" if they are many
     digest      CRC32-C of the payload; -1 if a valid checksum covers it
     answer      SEND_RECEIPT or SEND_ERROR; `receipt` are the former's bytes
     before      the SEND before it with the same sequence id and chunk; `repeats`: with the same payload
@@ -291,6 +294,8 @@ class Facts:
         self.whole = True
         self.budget = Budget()
         self._entries: dict[bytes, None] = {}  # checksums of the last SENDs that `was_sent` was asked about
+        self.held = 0
+        """Upper bound of the unacknowledged entries that all consumers hold."""
         self._sent = self._stored = 0  # how many of these all tables hold
 
     def was_sent(self, frame: Frame) -> bool:

@@ -14,7 +14,7 @@ from pulsarctl_wire.wire.knowledge import bound
 
 _CERTAIN_FROM: Final = 3  # connections that ended in the same way
 _MOST_CONSUMERS: Final = 1_024  # that are followed at a time
-_MOST_ENTRIES: Final = 1_000  # that one of them got last
+_MOST_ENTRIES: Final = 128  # that one of them got last
 _MOST_ENDS: Final = 8  # that one of them was told of
 _AT_ONCE: Final = SECOND // 2
 """A client that closes this soon after a frame closes because of it."""

@@ -4,7 +4,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mypy_extensions import mypyc_attr
 
-from pulsarctl_wire.checks.facts import NOWHERE, Entry, Publisher, Sent, Subscription, Topic, sequence_key
+from pulsarctl_wire.checks.facts import (
+    MOST_HELD,
+    NOWHERE,
+    Entry,
+    Publisher,
+    Sent,
+    Subscription,
+    Topic,
+    sequence_key,
+)
 from pulsarctl_wire.checks.finding import Sighting
 from pulsarctl_wire.wire.exchanges import ProducerLedger
 from pulsarctl_wire.wire.exchanges import Sent as Pending
@@ -75,6 +84,10 @@ class Consumer(ConsumerLedger):
         seen = state.seen
         state.move(frame, self)
         super().deliver(entry, cost, frame)
+        facts = state.facts
+        facts.held += 1
+        if facts.held > MOST_HELD:
+            state.doctor.forget_held()
         state.delivered(frame, self, entry)
         self.last_message = seen
         self.deliveries += 1

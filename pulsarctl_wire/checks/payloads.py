@@ -129,7 +129,9 @@ class SendCorruptAtSource(Rule):
     def sent_again(self, state: CheckState, frame: Frame, producer: Producer, sent: Sent) -> None:
         """The same bytes with the same wrong checksum."""
         before = sent.before
-        if before is not None and frame.checksum == "invalid" and before.corrupt and sent.head == before.head:
+        if before is None or frame.checksum != "invalid" or not before.corrupt:
+            return
+        if sent.head == before.head and sent.repeats:
             rows: list[tuple[Sighting, str]] = [(before, "the CRC is wrong"), (sent, "the same bytes again")]
             rows += [(each.answer, "refused") for each in (before, sent) if each.answer is not None]
             self.found(state, about_sent(producer, sent), rows)
@@ -188,7 +190,9 @@ class SendCorrupt(Rule):
 
     def corrupt(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """A wrong checksum."""
-        if isinstance(seen, Sent) and not (seen.before is not None and seen.head == seen.before.head):
+        if isinstance(seen, Sent) and not (
+            seen.repeats and seen.before is not None and seen.head == seen.before.head
+        ):
             producer = state.producer(seen.producer)
             if producer is not None:
                 self._waiting[producer.topic, seen.sequence, seen.chunk] = state, producer, seen

@@ -7,14 +7,15 @@ something is unusual.
 """
 
 from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from crc32c import crc32c
 from mypy_extensions import mypyc_attr
 
-from pulsarctl_wire.checks.facts import NOWHERE, Entry, Facts, Sent
+from pulsarctl_wire.checks.facts import NOWHERE, Entry, Sent
 from pulsarctl_wire.checks.finding import Sighting
 from pulsarctl_wire.checks.ledgers import MOST_PERMITS, MOST_RETURNED, Consumer, Held, Producer, Returned
+from pulsarctl_wire.checks.watcher import Watcher
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.exchanges import ProducerLedger
 from pulsarctl_wire.wire.exchanges import Sent as Pending
@@ -40,27 +41,6 @@ from pulsarctl_wire.wire.payload import (
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Asked
 from pulsarctl_wire.wire.stream import FrameStream
-
-
-class Watcher(Protocol):
-    """What a state tells: the doctor implements this."""
-
-    facts: Facts
-
-    def advance(self, time_ns: int, number: int) -> None:
-        """The frame with this number and time comes next."""
-
-    def frame(self, state: "CheckState", frame: Frame, seen: Sighting) -> None:
-        """A frame of a type in `types` was tracked."""
-
-    def moment(self, name: str, state: "CheckState", frame: Frame, *what: Any) -> None:
-        """Something unusual has happened: call the rules with a method of that name."""
-
-    def due(self, who: Consumer | Producer, now_ns: int) -> None:
-        """Look at a consumer or producer that is closed, or whose connection ends."""
-
-    def lost(self, state: "CheckState", event: Malformed | Gap) -> None:
-        """Bytes were missed, or are no frame."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -264,8 +244,9 @@ class CheckState(LedgerState):
         if not isinstance(sent, Sent) or frame.partial:
             return
         sent.size = len(frame.raw) - frame.payload_at
-        sent.head = frame.raw[4 : frame.payload_at]
-        if frame.checksum != "valid":
+        if frame.payload_at <= _LARGEST_HEAD:
+            sent.head = frame.raw[4 : frame.payload_at]
+        if frame.checksum != "valid" or not sent.head:
             sent.digest = crc32c(frame.payload)
         if sent.before is not None:
             sent.repeats = sent.before.has_payload(frame.payload)
@@ -490,6 +471,7 @@ class CheckState(LedgerState):
 
 _MINUS_ONE: Final = b"\xff" * 9 + b"\x01"
 """-1 as a varint."""
+_LARGEST_HEAD: Final = 8_192  # bytes of a SEND before its payload that are remembered
 _TYPES: Final = max(NUMBERS.values()) + 1
 _SEND: Final = NUMBERS["SEND"]
 _SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
