@@ -88,7 +88,7 @@ class Doctor(Sink):
         self._relies_on = {rule.id: rule.relies_on for rule in self._rules}
         self.rules = len(self._rules)
         self._by_type = self._asked_for()
-        self._types = frozenset(self._by_type)
+        self._types = [kind in self._by_type for kind in range(max(NUMBERS.values()) + 1)]
         hooks = (*MOMENTS, "opened", "closed", "lost", "consumer_due", "producer_due", "due", "finished")
         self._hooks = {
             name: [getattr(each, name) for each in self._rules if defines(each, name)] for name in hooks
@@ -123,8 +123,7 @@ class Doctor(Sink):
         self._count(state, ending)
         for closed in self._hooks["closed"]:
             closed(state, ending)
-        state.left_consumers.clear()  # no cycles are left: the memory is freed at once
-        state.left_producers.clear()
+        state.left_consumers = state.left_producers = ()  # no cycles are left: memory is freed at once
 
     def _count(self, state: CheckState, ending: EndedConnection) -> None:
         looked_at = self.looked_at

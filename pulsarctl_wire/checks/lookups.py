@@ -10,7 +10,7 @@ from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, FAILED, NUMBERS
 from pulsarctl_wire.wire.ending import REFUSED, RESET, UNANSWERED, EndedConnection
 from pulsarctl_wire.wire.fields import as_text
-from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.knowledge import bound
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandLookupTopicResponse, ServerError
 
@@ -113,16 +113,18 @@ class _Address:
     how         how the last one of these ended
     """
 
+    __slots__ = ("failed_ns", "how", "open", "reached_ns")
+
     def __init__(self) -> None:
         self.open = self.reached_ns = 0
-        self.failed_ns: deque[int] = deque(maxlen=_MOST_FAILURES)
+        self.failed_ns: list[int] = []
         self.how = ""
 
     def end(self, ending: EndedConnection) -> None:
         """A connection has ended."""
         self.open -= 1
         if ending.end in (REFUSED, UNANSWERED):
-            self.failed_ns.append(ending.time_ns or 0)
+            self.failed_ns = [*self.failed_ns[1 - _MOST_FAILURES :], ending.time_ns or 0]
             self.how = "refused" if ending.end == REFUSED else "SYN not answered"
         elif any(ending.sizes) or not (ending.joined and ending.end == RESET):  # else its SYN was not seen
             self.reached_ns = max(self.reached_ns, ending.end_ns or _FOREVER)
@@ -138,6 +140,13 @@ class _Promise:
         self.name = name
         self.seen = seen
         self.left = False
+
+
+def _opened_as(connection: Connection) -> tuple[str, str]:
+    """Client host and server as they were named when it was opened: they may have been flipped since."""
+    if connection.flipped:
+        connection = Connection(connection.index, connection.server, connection.client)
+    return client_of(connection), connection.server
 
 
 class AdvertisedAddressUnreachable(Rule):
@@ -166,11 +175,11 @@ class AdvertisedAddressUnreachable(Rule):
 
     def opened(self, state: CheckState) -> None:
         """A connection was opened, maybe to the address."""
-        address = self._addresses.setdefault(
-            (client_of(state.connection), state.connection.server), _Address()
-        )
+        key = _opened_as(state.connection)
+        address = self._addresses.get(key)
+        if address is None:
+            address = self._addresses[key] = _Address()
         address.open += 1
-        state.marks[self.id] = address
         if len(self._addresses) > _MOST_ADDRESSES:
             bound(self._addresses, _MOST_ADDRESSES)
             self._all_known = False
@@ -200,7 +209,9 @@ class AdvertisedAddressUnreachable(Rule):
 
     def closed(self, state: CheckState, ending: EndedConnection) -> None:
         """A connection has ended: it may have failed, or the client gives up."""
-        state.marks[self.id].end(ending)
+        address = self._addresses.get(_opened_as(state.connection))
+        if address is not None:
+            address.end(ending)
         for key in state.marks.get(_PROMISED, ()):
             promise = self._promises.get(key)
             if promise is not None and promise.state is state:

@@ -6,7 +6,7 @@ SEND, SEND_RECEIPT, MESSAGE, ACK and FLOW are most of the traffic, so no rule is
 something is unusual.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from crc32c import crc32c
@@ -69,6 +69,25 @@ class CheckState(LedgerState):
     limit       largest legal frame in bytes, as the broker announced it
     """
 
+    # defaults here, not in `__init__`, take no memory: most connections of a flood never send a frame
+    whole: bool = True
+    limit: int = MAX_FRAME_SIZE
+    first_ns: int = 0
+    seen: Sighting = Sighting(Connection(-1), True)
+    """The current frame."""
+    answered: Asked | None = None
+    """The request that the current frame answers, unless that is a SEND."""
+    request: Sighting | None = None
+    """Its frame."""
+    is_chunk: bool = False
+    """Whether the current frame is a chunk."""
+    left_consumers: Sequence[Consumer] = ()
+    left_producers: Sequence[Producer] = ()
+    _is_strange: bool = False  # it began with bytes that are no frame
+    _highest: Entry = NOWHERE  # entry that the current ACK names
+    _marks: dict[str, Any] | None = None
+    _requests: dict[int, Sighting] | None = None  # by frame number
+
     def __init__(
         self,
         connection: Connection,
@@ -76,29 +95,20 @@ class CheckState(LedgerState):
         streams: Iterable[FrameStream] = (),
         *,
         doctor: Watcher,
-        types: frozenset[int],
+        types: list[bool],
     ) -> None:
         super().__init__(connection, knowledge, streams)
         self.doctor = doctor
         self.facts = doctor.facts
-        self._types = [kind in types for kind in range(_TYPES)]
+        self._types = types
         self.to_client, self.to_broker = Way(), Way()
-        self.whole = True
-        self._is_strange = False  # it began with bytes that are no frame
-        self.limit = MAX_FRAME_SIZE
-        self.first_ns = 0
-        self.marks: dict[str, Any] = {}
+
+    @property
+    def marks(self) -> dict[str, Any]:
         """What rules note about this connection, by their id."""
-        self.left_consumers: list[Consumer] = []
-        self.left_producers: list[Producer] = []
-        self.seen = Sighting(connection, True)
-        self.answered: Asked | None = None
-        """The request that the current frame answers, unless that is a SEND."""
-        self.request: Sighting | None = None
-        """Its frame."""
-        self._requests: dict[int, Sighting] = {}  # by frame number
-        self._highest = NOWHERE  # entry that the current ACK names
-        self.is_chunk = False  # the current frame is a chunk
+        if self._marks is None:
+            self._marks = {}
+        return self._marks
 
     def track(self, events: list[Event]) -> None:
         """Track events, and tell the doctor about them one by one."""
@@ -133,7 +143,7 @@ class CheckState(LedgerState):
             self.answered = self.request = None
             self.is_chunk = False
             self._follow(frame)
-            if 0 <= kind < _TYPES and types[kind]:
+            if 0 <= kind < len(types) and types[kind]:
                 doctor.frame(self, frame, seen)
             if len(frame.raw) > self.limit or (frame.partial and frame.size > self.limit):
                 doctor.moment("oversized", self, frame, seen)
@@ -171,11 +181,14 @@ class CheckState(LedgerState):
 
     def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
         super()._ask(key, asked, body)
+        if self._requests is None:
+            self._requests = {}
         self._requests[asked.number] = self.seen
         bound(self._requests, MAX_PENDING)
 
     def _answered(self, frame: Frame, asked: Asked) -> None:
-        self.answered, self.request = asked, self._requests.pop(asked.number, None)
+        self.answered = asked
+        self.request = self._requests.pop(asked.number, None) if self._requests is not None else None
         super()._answered(frame, asked)
 
     @property
@@ -472,7 +485,6 @@ class CheckState(LedgerState):
 _MINUS_ONE: Final = b"\xff" * 9 + b"\x01"
 """-1 as a varint."""
 _LARGEST_HEAD: Final = 8_192  # bytes of a SEND before its payload that are remembered
-_TYPES: Final = max(NUMBERS.values()) + 1
 _SEND: Final = NUMBERS["SEND"]
 _SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
 _SEND_RECEIPT: Final = NUMBERS["SEND_RECEIPT"]

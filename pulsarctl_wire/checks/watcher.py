@@ -21,7 +21,7 @@ class Watcher(Protocol):
         """The frame with this number and time comes next."""
 
     def frame(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """A frame of a type in `types` was tracked."""
+        """A frame of a type that rules ask for was tracked."""
 
     def moment(self, name: str, state: CheckState, frame: Frame, *what: Any) -> None:
         """Something unusual has happened: call the rules with a method of that name."""
