@@ -25,7 +25,7 @@ QUICK: Final = (
 )
 """The worst of each kind: sessions and the proxy have them too."""
 
-QUICK_FORMS: Final = ("json", "table", "doctor")
+QUICK_FORMS: Final = ("json", "table")
 """Those that each run of the tests tries on all files."""
 
 FULL: Final = {
