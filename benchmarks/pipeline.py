@@ -191,7 +191,8 @@ class Bench:
         if name == "decode":
             return run([*words, "-q"], watch=True)
         if name in ("stats", "report"):
-            return run([*words, "-o", "json"], watch=True, out=out)
+            only_counts = ["--no-doctor"] if name == "stats" else []
+            return run([*words, "-o", "json", *only_counts], watch=True, out=out)
         return run([*words, "--out", str(out)], watch=True)
 
     def _run_analyze(self, paths: Sequence[Path], out: Path) -> Run:
