@@ -38,7 +38,9 @@ def whole(file: str) -> tuple[Packets, list[Finding]]:
     return packets, found_in(packets)
 
 
-@pytest.mark.parametrize("how", [moved, delayed, exchanged, repeated])
+@pytest.mark.parametrize(
+    "how", [moved, *(pytest.param(each, marks=pytest.mark.slow) for each in (delayed, exchanged, repeated))]
+)
 @pytest.mark.parametrize("expected", EXPECTED, ids=name_of)
 @given(seed=SEEDS, window=st.integers(2, 16))
 @FEW
