@@ -3,8 +3,8 @@
 from itertools import islice
 from typing import Final
 
-from pulsarctl_wire.checks.facts import NOWHERE, Entry, text_of
-from pulsarctl_wire.checks.finding import SUSPECTED, WARNING, Sighting, Subject
+from pulsarctl_wire.checks.facts import NOWHERE, Entry
+from pulsarctl_wire.checks.finding import SUSPECTED, WARNING, Sighting
 from pulsarctl_wire.checks.ledgers import Consumer, Held, Returned
 from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, seconds
 from pulsarctl_wire.checks.state import CheckState
@@ -17,13 +17,6 @@ ENDLESS: Final = 5
 _MOST_TRIES: Final = 16  # of a dead letter policy that has the default of Java
 
 _LOOKED_AT: Final = 1_000  # entries of a consumer, those that were delivered first
-
-
-def about(consumer: Consumer, entry: Entry) -> Subject:
-    """The subject of a finding about an entry of a consumer."""
-    return Subject(
-        consumer.topic, consumer.subscription, consumer_id=consumer.consumer_id, message_id=text_of(entry)
-    )
 
 
 class AckHole(Rule):
@@ -64,7 +57,7 @@ class AckHole(Rule):
         rows.append((passed, "a later entry is acknowledged"))
         text = f"One entry is unacknowledged for {seconds(now_ns - held.seen.time_ns)} while later ones are"
         text += " acknowledged: the backlog cannot shrink past it."
-        self.found(consumer.state, about(consumer, entry), rows, text, SUSPECTED)
+        self.found(consumer.state, consumer.subject(entry), rows, text, SUSPECTED)
 
 
 def _is_endless(consumer: Consumer, entry: Entry) -> bool:
@@ -97,7 +90,7 @@ class PartialAcksIgnored(Rule):
             return
         if not frame.base.message.ack_set:  # type: ignore[union-attr]
             rows = [(ack, "a part of the batch is acknowledged"), (state.seen, "all of it again, no ack_set")]
-            self.found(state, about(consumer, entry), rows)
+            self.found(state, consumer.subject(entry), rows)
 
 
 class EndlessRedelivery(Rule):
@@ -148,4 +141,4 @@ class EndlessRedelivery(Rule):
             (returned.last, f"{times}, redelivery_count {returned.redelivery_count}"),
         ]
         text = f"The same message is given back and {times}, and is not acknowledged."
-        self.found(consumer.state, about(consumer, entry), rows, text)
+        self.found(consumer.state, consumer.subject(entry), rows, text)

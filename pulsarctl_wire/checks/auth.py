@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.attempts import ClientRule
 from pulsarctl_wire.checks.finding import Sighting
-from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Rule, about_answer, seconds
+from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Rule, about_answer, error_of, seconds
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.credentials import is_doubtful
@@ -162,19 +162,14 @@ class NotAuthorized(Rule):
 
     def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """Any answer that may report an error."""
-        if _error(frame) == ServerError.AuthorizationError:
+        if error_of(frame) == ServerError.AuthorizationError:
             self.found(state, about_answer(state, frame), [(seen, "refused")])
-
-
-def _error(frame: Frame) -> int | None:
-    body: Any = frame.body
-    return getattr(body, ERROR_FIELDS[frame.type]) if body is not None else None
 
 
 def _refuses(state: CheckState, frame: Frame, *requests: int) -> bool:
     """Whether an ERROR refuses the credentials in a frame of one of these types."""
     asked = state.answered
-    is_error = _error(frame) == ServerError.AuthenticationError
+    is_error = error_of(frame) == ServerError.AuthenticationError
     return is_error and asked is not None and asked.type in requests
 
 

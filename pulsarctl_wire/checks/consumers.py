@@ -4,9 +4,8 @@ from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.facts import text_of
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
-from pulsarctl_wire.checks.flow import about
 from pulsarctl_wire.checks.ledgers import Consumer
-from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Rule, seconds
+from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Rule, SilenceRule, seconds
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.knowledge import bound
@@ -61,7 +60,7 @@ class SubscribeBeforeSeekDone(Rule):
         )
         if consumer is not None and seek is not None and self.can_count(state):
             rows = [(seek, "seek"), (seen, "before the answer to SEEK")]
-            self.found(state, about(consumer), rows, certainty=SUSPECTED)
+            self.found(state, consumer.subject(), rows, certainty=SUSPECTED)
 
 
 class _Epochs:
@@ -128,7 +127,7 @@ class StaleEpoch(Rule):
 
     def _report(self, consumer: Consumer, rows: list[tuple[Sighting, str]], certainty: str) -> None:
         if self.can_count(consumer.state):
-            self.found(consumer.state, about(consumer), rows, certainty=certainty)
+            self.found(consumer.state, consumer.subject(), rows, certainty=certainty)
 
 
 class DelayIgnored(Rule):
@@ -152,10 +151,10 @@ class DelayIgnored(Rule):
         if consumer.is_shared or not seen.time_ns or early_ns <= _EARLY:
             return
         why = f"{seconds(early_ns)} early: deliver_at_time {due_ms} ms, here at {seen.time_ns // _MS} ms"
-        self.found(state, about(consumer), [(consumer.seen, "not Shared"), (seen, why)])
+        self.found(state, consumer.subject(), [(consumer.seen, "not Shared"), (seen, why)])
 
 
-class ReaderWaitsForMissingMessage(Rule):
+class ReaderWaitsForMissingMessage(SilenceRule):
     """The broker names a last message but never sends it: a reader that reads to the end hangs.
 
     Wire: GET_LAST_MESSAGE_ID_RESPONSE with an id above the highest delivered one, permits are left, and no
@@ -201,8 +200,4 @@ class ReaderWaitsForMissingMessage(Rule):
             )
             text += " away or in an open transaction."
             rows = [(seen, f"last id {text_of(entry)}"), (last, f"last delivery {text_of(consumer.highest)}")]
-            self.found(consumer.state, about(consumer), rows, text, SUSPECTED)
-
-    def pause_ends(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
-        """Judge a silence that ends."""
-        self.consumer_due(consumer, state.seen.time_ns)
+            self.found(consumer.state, consumer.subject(), rows, text, SUSPECTED)

@@ -4,8 +4,8 @@ from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.facts import client_of
 from pulsarctl_wire.checks.finding import SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.holders import about_owner, owner_of
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, seconds
+from pulsarctl_wire.checks.holders import owner_of
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, about_owner, error_of, seconds
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.fields import as_text
@@ -172,9 +172,8 @@ class StaleOwnership(Rule):
 
     def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """ERROR."""
-        body: Any = frame.body
         asked, request, connection = state.answered, state.request, state.connection
-        if body is None or body.error != ServerError.ServiceNotReady or asked is None or request is None:
+        if error_of(frame) != ServerError.ServiceNotReady or asked is None or request is None:
             return
         if asked.type in _OPENING and asked.owner is not None:
             key = client_of(connection), connection.server, asked.topic, asked.owner

@@ -140,6 +140,11 @@ class Sent(Sighting):
         metadata = self.metadata
         return metadata is not None and len(metadata.encryption_keys) > 0
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether all its bytes are those of the SEND before it."""
+        return self.repeats and self.before is not None and self.head == self.before.head
+
     def has_payload(self, payload: bytes) -> bool:
         """Whether it had this payload, as its checksum shows."""
         if self.size != len(payload):

@@ -3,18 +3,13 @@
 from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.facts import Subscription
-from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting, Subject
+from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
 from pulsarctl_wire.checks.ledgers import MOST_PERMITS, Consumer
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, SilenceRule, seconds
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 
 _FEW: Final = 10  # permits that are no large queue, and unacknowledged messages that are no limit
-
-
-def about(consumer: Consumer) -> Subject:
-    """The subject of a finding about a consumer."""
-    return Subject(consumer.topic, consumer.subscription, consumer_id=consumer.consumer_id)
 
 
 def waiting_since(consumer: Consumer, until_ns: int) -> Sighting | None:
@@ -32,7 +27,7 @@ def waiting_since(consumer: Consumer, until_ns: int) -> Sighting | None:
     return receipt if receipt is not None and receipt.time_ns <= until_ns else None
 
 
-class _Stalled(Rule):
+class _Stalled(SilenceRule):
     """A consumer has used up its permits and asks for no more, although messages wait."""
 
     relies_on = CAPTURE
@@ -52,10 +47,6 @@ class _Stalled(Rule):
         if receipt is not None:
             self._report(consumer, flow, message, receipt, now_ns)
 
-    def pause_ends(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
-        """Judge a silence that ends."""
-        self.consumer_due(consumer, state.seen.time_ns)
-
     def _report(
         self, consumer: Consumer, flow: Sighting, message: Sighting, receipt: Sighting, now_ns: int
     ) -> None:
@@ -63,7 +54,7 @@ class _Stalled(Rule):
         did = f"acknowledged {consumer.acked} of {consumer.deliveries} entries"
         text = f"The consumer has no permits left, {did}, and asks for no more for"
         text += f" {seconds(now_ns - consumer.moved_ns)}, while messages wait."
-        self.found(consumer.state, about(consumer), rows, text, SUSPECTED)
+        self.found(consumer.state, consumer.subject(), rows, text, SUSPECTED)
 
 
 class PermitLeak(_Stalled):
@@ -125,7 +116,9 @@ class PermitsOverGranted(Rule):
         ):
             text = f"The client has {consumer.permits} permits outstanding, after {consumer.first_grant}"
             rows = [(first, "first FLOW"), (state.seen, f"{consumer.permits} outstanding")]
-            self.found(state, about(consumer), rows, f"{text} at first: its queue has no limit.", SUSPECTED)
+            self.found(
+                state, consumer.subject(), rows, f"{text} at first: its queue has no limit.", SUSPECTED
+            )
 
 
 class PermitOverflow(Rule):
@@ -146,10 +139,10 @@ class PermitOverflow(Rule):
         if consumer.permits > MOST_PERMITS and consumer.exact and self.can_count(state):
             rows = [(state.seen, f"{consumer.permits} outstanding")]
             text = f"The client granted {consumer.permits} permits, more than {MOST_PERMITS}: the broker's"
-            self.found(state, about(consumer), rows, f"{text} counter is negative and delivery stops.")
+            self.found(state, consumer.subject(), rows, f"{text} counter is negative and delivery stops.")
 
 
-class BlockedOnUnacked(Rule):
+class BlockedOnUnacked(SilenceRule):
     """Messages wait and the consumer has permits, but it holds so many unacknowledged ones that none come.
 
     Wire: Shared or Key_Shared, permits above 0, at least 10 messages unacknowledged, a message waits, and no
@@ -188,11 +181,7 @@ class BlockedOnUnacked(Rule):
             f"Messages wait and the consumer has {consumer.permits} permits, but it holds {consumer.unacked}"
         )
         text += f" unacknowledged messages and got none for {seconds(now_ns - last.time_ns)}."
-        self.found(consumer.state, about(consumer), rows, text, SUSPECTED)
-
-    def pause_ends(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
-        """Judge a silence that ends."""
-        self.consumer_due(consumer, state.seen.time_ns)
+        self.found(consumer.state, consumer.subject(), rows, text, SUSPECTED)
 
     def stats(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """CONSUMER_STATS_RESPONSE."""
@@ -201,7 +190,7 @@ class BlockedOnUnacked(Rule):
         consumer = state.consumer(owner[1]) if owner is not None else None
         if body is not None and body.blockedConsumerOnUnackedMsgs and consumer is not None:
             rows = [(seen, f"blocked with {body.unackedMessages} unacknowledged messages")]
-            self.found(state, about(consumer), rows, certainty=CERTAIN)
+            self.found(state, consumer.subject(), rows, certainty=CERTAIN)
 
     def _has_free_consumer(self, consumer: Consumer) -> bool:
         """Whether another consumer could get the messages; all of them are asked once between two frames."""

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Rule, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Rule, about_owner, error_of, seconds
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.ending import EndedConnection
@@ -19,13 +19,6 @@ _PROBED_NS: Final = (4 * SECOND, 8 * SECOND)
 """How long a broker (4.0.8) keeps a request for a taken name, until it knows that the holder is dead."""
 
 _MOST: Final = 1_024  # requests that are followed at a time
-
-
-def about_owner(frame: Frame, owner: Owner) -> Subject:
-    """The subject of a PRODUCER or SUBSCRIBE, or of its answer."""
-    is_consumer, number = owner
-    producer, consumer = (None, number) if is_consumer else (number, None)
-    return Subject(frame.topic, frame.subscription, producer, consumer)
 
 
 def owner_of(frame: Frame) -> Owner:
@@ -122,8 +115,7 @@ class _Claims(Rule):
 
     def _fits(self, claim: _Claim, frame: Frame, seen: Sighting) -> bool:
         """Whether this is an answer that the rule is about: by default, that it is taken."""
-        body: Any = frame.body
-        return frame.type == _ERROR and body is not None and body.error == self.busy
+        return frame.type == _ERROR and error_of(frame) == self.busy
 
     def _judge(self, number: int, claim: _Claim, now_ns: int) -> None:
         """Report a claim, or drop it, or let it wait."""

@@ -13,8 +13,9 @@ from pulsarctl_wire.checks.facts import (
     Subscription,
     Topic,
     sequence_key,
+    text_of,
 )
-from pulsarctl_wire.checks.finding import Sighting
+from pulsarctl_wire.checks.finding import Sighting, Subject
 from pulsarctl_wire.wire.exchanges import ProducerLedger
 from pulsarctl_wire.wire.exchanges import Sent as Pending
 from pulsarctl_wire.wire.frame import Frame
@@ -100,6 +101,11 @@ class Consumer(ConsumerLedger):
         """A delivered entry with its MESSAGE. Overrides the parent's method."""
         return Held(left, self.state.seen, is_chunk=self.state.is_chunk, intact=frame.checksum != "invalid")
 
+    def subject(self, entry: Entry | None = None) -> Subject:
+        """The subject of a finding about it, or about an entry that it got."""
+        message = None if entry is None else text_of(entry)
+        return Subject(self.topic, self.subscription, consumer_id=self.consumer_id, message_id=message)
+
     @property
     def is_open(self) -> bool:
         """Whether it was neither closed nor replaced, and its connection is open."""
@@ -151,6 +157,11 @@ class Producer(ProducerLedger):
         self.request: Sighting | None = None  # PRODUCER
         self.last_sent: Sent | None = None
         self.opened: Sighting | None = None  # PRODUCER_SUCCESS
+
+    def subject(self, sent: Sent | None = None) -> Subject:
+        """The subject of a finding about it, or about a SEND of it."""
+        sequence = None if sent is None else sent.sequence
+        return Subject(self.topic, producer_id=self.producer_id, sequence_id=sequence)
 
     def identify(self, name: str) -> Publisher | None:
         """Find what is known of its name; None if its topic is unknown."""

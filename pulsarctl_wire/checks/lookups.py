@@ -5,9 +5,9 @@ from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.facts import Topic, client_of
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, Rule
+from pulsarctl_wire.checks.rule import CAPTURE, Rule, error_of
 from pulsarctl_wire.checks.state import CheckState
-from pulsarctl_wire.wire.commands import ERROR_FIELDS, FAILED, NUMBERS
+from pulsarctl_wire.wire.commands import FAILED, NUMBERS
 from pulsarctl_wire.wire.ending import REFUSED, RESET, UNANSWERED, EndedConnection
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Connection, Frame
@@ -274,8 +274,7 @@ class LookupThrottled(Rule):
 
     def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """An answer that may be a refusal."""
-        body: Any = frame.body
-        if body is None or getattr(body, ERROR_FIELDS[frame.type]) != ServerError.TooManyRequests:
+        if error_of(frame) != ServerError.TooManyRequests:
             return
         refused = state.marks.setdefault(self.id, _Refused(Subject(frame.topic)))
         refused.count += 1

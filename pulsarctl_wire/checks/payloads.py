@@ -29,11 +29,6 @@ def about_entry(frame: Frame) -> Subject:
     return Subject(frame.topic, frame.subscription, consumer_id=body.consumer_id, message_id=entry)
 
 
-def about_sent(producer: Producer, sent: Sent) -> Subject:
-    """The subject of a finding about a SEND that was seen before."""
-    return Subject(producer.topic, producer_id=sent.producer, sequence_id=sent.sequence)
-
-
 class _Oversized(NamedTuple):
     seen: Sighting
     size: int
@@ -129,12 +124,10 @@ class SendCorruptAtSource(Rule):
     def sent_again(self, state: CheckState, frame: Frame, producer: Producer, sent: Sent) -> None:
         """The same bytes with the same wrong checksum."""
         before = sent.before
-        if before is None or frame.checksum != "invalid" or not before.corrupt:
-            return
-        if sent.head == before.head and sent.repeats:
+        if before is not None and before.corrupt and frame.checksum == "invalid" and sent.is_copy:
             rows: list[tuple[Sighting, str]] = [(before, "the CRC is wrong"), (sent, "the same bytes again")]
             rows += [(each.answer, "refused") for each in (before, sent) if each.answer is not None]
-            self.found(state, about_sent(producer, sent), rows)
+            self.found(state, producer.subject(sent), rows)
 
 
 class SendCorruptInTransit(Rule):
@@ -158,7 +151,7 @@ class SendCorruptInTransit(Rule):
             if before.answer is not None:
                 rows.append((before.answer, "refused"))
             rows.append((sent, "the same message, the CRC is right"))
-            self.found(state, about_sent(producer, sent), rows)
+            self.found(state, producer.subject(sent), rows)
 
     def send_failed(self, state: CheckState, frame: Frame, producer: Producer, sent: Sent) -> None:
         """The broker found another checksum than is right here."""
@@ -168,7 +161,7 @@ class SendCorruptInTransit(Rule):
                 (sent, "the CRC is right here"),
                 (state.seen, "refused: ChecksumError"),
             ]
-            self.found(state, about_sent(producer, sent), rows)
+            self.found(state, producer.subject(sent), rows)
 
 
 class SendCorrupt(Rule):
@@ -184,15 +177,13 @@ class SendCorrupt(Rule):
 
     id = "send_corrupt"
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, doctor: Any) -> None:
+        super().__init__(doctor)
         self._waiting: dict[tuple[str | None, int, int], tuple[CheckState, Producer, Sent]] = {}
 
     def corrupt(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """A wrong checksum."""
-        if isinstance(seen, Sent) and not (
-            seen.repeats and seen.before is not None and seen.head == seen.before.head
-        ):
+        if isinstance(seen, Sent) and not seen.is_copy:
             producer = state.producer(seen.producer)
             if producer is not None:
                 self._waiting[producer.topic, seen.sequence, seen.chunk] = state, producer, seen
@@ -222,7 +213,7 @@ class SendCorrupt(Rule):
         rows: list[tuple[Sighting, str]] = [(sent, "the CRC is wrong")]
         if sent.answer is not None:
             rows.append((sent.answer, "refused"))
-        self.found(state, about_sent(producer, sent), rows)
+        self.found(state, producer.subject(sent), rows)
 
 
 class MessageCorrupt(Rule):
@@ -268,15 +259,9 @@ class ClientDiscardedMessage(Rule):
             if isinstance(held, Held):
                 rows.insert(0, (held.seen, "the message"))
                 where = f"; its checksum is {'right' if held.intact else 'wrong'} here"
-            subject = Subject(
-                consumer.topic,
-                consumer.subscription,
-                consumer_id=consumer.consumer_id,
-                message_id=text_of(entry),
-            )
             text = f"The client could not read a message ({error}{where}), threw it away and acknowledged it"
             end = ", as its crypto failure action DISCARD says." if error == "DecryptionError" else "."
-            self.found(state, subject, rows, text + end)
+            self.found(state, consumer.subject(entry), rows, text + end)
 
 
 class BadUncompressedSize(Rule):

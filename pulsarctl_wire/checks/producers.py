@@ -3,12 +3,10 @@
 from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.facts import NOWHERE, Sent, text_of
-from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting, Subject
+from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
 from pulsarctl_wire.checks.ledgers import Producer
-from pulsarctl_wire.checks.payloads import about_sent
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, SECOND, Rule, about_answer, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, SECOND, Rule, about_answer, error_of, seconds
 from pulsarctl_wire.checks.state import CheckState
-from pulsarctl_wire.wire.commands import ERROR_FIELDS
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import ProducerAccessMode, ServerError
@@ -51,7 +49,7 @@ class ReceiptMismatch(Rule):
         if sent is not None:
             rows: list[tuple[Sighting, str]] = [(sent, "no receipt yet")]
             rows.append((state.seen, f"receipt of sequence id {sequence}, expected {oldest[0]}"))
-            self.found(state, Subject(producer.topic, producer_id=producer.producer_id), rows)
+            self.found(state, producer.subject(), rows)
 
 
 class SendUnanswered(Rule):
@@ -81,7 +79,7 @@ class SendUnanswered(Rule):
             f"{producer.waiting} messages were sent in {seconds(now_ns - sent.time_ns)}, and none of them got"
         )
         rows: list[tuple[Sighting, str]] = [(sent, "the oldest SEND without an answer")]
-        subject = Subject(producer.topic, producer_id=producer.producer_id)
+        subject = producer.subject()
         self.found(producer.state, subject, rows, f"{text} a receipt or an error.", SUSPECTED)
 
 
@@ -125,7 +123,7 @@ class DroppedAsDuplicate(Rule):
         else:
             rows[0] = sent, f"the broker had stored up to sequence id {producer.last_sequence} before"
             certainty = SUSPECTED
-        self.found(state, about_sent(producer, sent), rows, certainty=certainty)
+        self.found(state, producer.subject(sent), rows, certainty=certainty)
 
 
 class StoredTwice(Rule):
@@ -157,7 +155,7 @@ class StoredTwice(Rule):
             (sent, "the same message again"),
             (state.seen, f"stored as {text_of(stored)}"),
         ]
-        self.found(state, about_sent(producer, sent), rows)
+        self.found(state, producer.subject(sent), rows)
 
 
 class ProducerFenced(Rule):
@@ -206,7 +204,7 @@ class ProducerFenced(Rule):
         if fence is not None and fence.time_ns > opened.time_ns:
             rows.insert(1, (fence, "another producer asks for access with fencing"))
             certainty = CERTAIN if topic.epoch > 0 else SUSPECTED
-        subject = Subject(producer.topic, producer_id=producer.producer_id)
+        subject = producer.subject()
         self.found(state, subject, rows, certainty=certainty)
 
 
@@ -225,7 +223,6 @@ class BacklogQuotaExceeded(Rule):
 
     def refused(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """ERROR or SEND_ERROR."""
-        body: Any = frame.body
-        error = getattr(body, ERROR_FIELDS[frame.type]) if body is not None else None
+        error: Any = error_of(frame)
         if error in _OVER_QUOTA:
             self.found(state, about_answer(state, frame), [(seen, ServerError.Name(error))])

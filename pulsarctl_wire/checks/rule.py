@@ -14,17 +14,24 @@ Rules call `found` as soon as they are sure.
 """
 
 import inspect
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from pulsarctl_wire.checks.facts import Facts
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Producer
 from pulsarctl_wire.checks.state import CheckState
+from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
+from pulsarctl_wire.wire.state import Owner
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.checks.doctor import Doctor
 
 SECOND: Final = 1_000_000_000
 """In ns."""
+
+_SEND_ERROR: Final = NUMBERS["SEND_ERROR"]
 
 FRAME, CONNECTION, CAPTURE = "frame", "connection", "capture"
 """What a rule relies on: one frame; all bytes of its connection; all bytes of all connections."""
@@ -64,26 +71,6 @@ DEFAULTS: Final = Thresholds()
 """For real traffic."""
 
 
-class Doctor(Protocol):
-    """What rules may use of the doctor."""
-
-    facts: Facts
-    thresholds: Thresholds
-    states: dict[int, CheckState]
-    """Open connections by index."""
-
-    def found(
-        self,
-        rule: "Rule",
-        state: CheckState,
-        subject: Subject,
-        evidence: list[Evidence],
-        explanation: str,
-        certainty: str,
-    ) -> None:
-        """Report something, or that it has happened again."""
-
-
 class Rule:
     """The base class of rules."""
 
@@ -92,7 +79,7 @@ class Rule:
     relies_on: ClassVar[str] = FRAME
     on: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, doctor: Doctor) -> None:
+    def __init__(self, doctor: "Doctor") -> None:
         self.doctor = doctor
         self.facts = doctor.facts
         self.thresholds = doctor.thresholds
@@ -122,7 +109,7 @@ class Rule:
         self,
         state: CheckState,
         subject: Subject,
-        evidence: list[tuple[Sighting, str]],
+        evidence: Sequence[tuple[Sighting, str]],
         explanation: str = "",
         certainty: str = CERTAIN,
     ) -> None:
@@ -133,6 +120,14 @@ class Rule:
     def can_count(self, state: CheckState) -> bool:
         """Whether no bytes were missed that matter to this rule."""
         return state.whole if self.relies_on == CONNECTION else self.relies_on == FRAME or self.facts.whole
+
+
+class SilenceRule(Rule):
+    """The base class of rules about consumers that get nothing: they judge a silence also when it ends."""
+
+    def pause_ends(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
+        """Judge a silence that ends."""
+        self.consumer_due(consumer, state.seen.time_ns)
 
 
 def paragraphs(rule: type[Rule]) -> dict[str, str]:
@@ -146,12 +141,24 @@ def paragraphs(rule: type[Rule]) -> dict[str, str]:
     return found
 
 
+def about_owner(frame: Frame, owner: Owner | None) -> Subject:
+    """The subject of a frame that is about this producer or consumer, if it is about any."""
+    is_consumer, number = owner or (False, None)
+    producer, consumer = (None, number) if is_consumer else (number, None)
+    return Subject(frame.topic, frame.subscription, producer, consumer)
+
+
 def about_answer(state: CheckState, frame: Frame) -> Subject:
     """The subject of an answer: what its request was about, or the producer of a SEND_ERROR."""
-    owner = state.answered.owner if state.answered is not None else None
-    producer = owner[1] if owner is not None and not owner[0] else getattr(frame.body, "producer_id", None)
-    consumer = owner[1] if owner is not None and owner[0] else None
-    return Subject(frame.topic, frame.subscription, producer, consumer)
+    if frame.type == _SEND_ERROR:
+        return about_owner(frame, (False, frame.body.producer_id))
+    return about_owner(frame, state.answered.owner if state.answered is not None else None)
+
+
+def error_of(frame: Frame) -> int | None:
+    """The ServerError in an answer that has a field for it; None without a body."""
+    body: Any = frame.body
+    return getattr(body, ERROR_FIELDS[frame.type]) if body is not None else None
 
 
 def bytes_seen(event: Malformed) -> Sighting:

@@ -7,7 +7,7 @@ something is unusual.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 from mypy_extensions import mypyc_attr
@@ -15,7 +15,6 @@ from mypy_extensions import mypyc_attr
 from pulsarctl_wire.checks.facts import NOWHERE, Entry, Sent
 from pulsarctl_wire.checks.finding import Sighting
 from pulsarctl_wire.checks.ledgers import MOST_PERMITS, MOST_RETURNED, Consumer, Held, Producer, Returned
-from pulsarctl_wire.checks.watcher import Watcher
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.exchanges import ProducerLedger
 from pulsarctl_wire.wire.exchanges import Sent as Pending
@@ -41,6 +40,9 @@ from pulsarctl_wire.wire.payload import (
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Asked
 from pulsarctl_wire.wire.stream import FrameStream
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.checks.doctor import Doctor
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -94,7 +96,7 @@ class CheckState(LedgerState):
         knowledge: Knowledge,
         streams: Iterable[FrameStream] = (),
         *,
-        doctor: Watcher,
+        doctor: "Doctor",
         types: list[bool],
     ) -> None:
         super().__init__(connection, knowledge, streams)
