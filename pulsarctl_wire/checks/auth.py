@@ -6,9 +6,10 @@ from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.attempts import ClientRule
 from pulsarctl_wire.checks.finding import Sighting
-from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Rule, about_answer, error_of, seconds
+from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Rule, about_answer, seconds
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
+from pulsarctl_wire.wire.counts import error_of
 from pulsarctl_wire.wire.credentials import is_doubtful
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.fields import REFRESH

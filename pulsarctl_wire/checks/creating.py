@@ -5,9 +5,10 @@ from typing import Any, ClassVar, Final
 from pulsarctl_wire.checks.facts import client_of
 from pulsarctl_wire.checks.finding import SUSPECTED, Sighting, Subject
 from pulsarctl_wire.checks.holders import owner_of
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, about_owner, error_of, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, about_owner, seconds
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.counts import error_of
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.knowledge import bound

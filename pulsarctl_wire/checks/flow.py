@@ -4,9 +4,10 @@ from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.facts import Subscription
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
-from pulsarctl_wire.checks.ledgers import MOST_PERMITS, Consumer
+from pulsarctl_wire.checks.ledgers import Consumer
 from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, SilenceRule, seconds
 from pulsarctl_wire.checks.state import CheckState
+from pulsarctl_wire.wire.counts import MOST_PERMITS
 from pulsarctl_wire.wire.frame import Frame
 
 _FEW: Final = 10  # permits that are no large queue, and unacknowledged messages that are no limit

@@ -3,9 +3,10 @@
 from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Rule, about_owner, error_of, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Rule, about_owner, seconds
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.counts import error_of
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame

@@ -25,9 +25,6 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 if TYPE_CHECKING:
     from pulsarctl_wire.checks.state import CheckState
 
-MOST_PERMITS: Final = 2**31 - 1
-"""The most permits that a broker can count for a consumer."""
-
 MOST_RETURNED: Final = 4_096
 """The most entries of a consumer whose redeliveries, or acknowledgements in part, are remembered."""
 

@@ -5,9 +5,10 @@ from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.facts import Topic, client_of
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, Rule, error_of
+from pulsarctl_wire.checks.rule import CAPTURE, Rule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import FAILED, NUMBERS
+from pulsarctl_wire.wire.counts import error_of
 from pulsarctl_wire.wire.ending import REFUSED, RESET, UNANSWERED, EndedConnection
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Connection, Frame

@@ -5,8 +5,9 @@ from typing import Any, ClassVar, Final
 from pulsarctl_wire.checks.facts import NOWHERE, Sent, text_of
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
 from pulsarctl_wire.checks.ledgers import Producer
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, SECOND, Rule, about_answer, error_of, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, SECOND, Rule, about_answer, seconds
 from pulsarctl_wire.checks.state import CheckState
+from pulsarctl_wire.wire.counts import error_of
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import ProducerAccessMode, ServerError

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Producer
 from pulsarctl_wire.checks.state import CheckState
-from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS
+from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.state import Owner
@@ -153,12 +153,6 @@ def about_answer(state: CheckState, frame: Frame) -> Subject:
     if frame.type == _SEND_ERROR:
         return about_owner(frame, (False, frame.body.producer_id))
     return about_owner(frame, state.answered.owner if state.answered is not None else None)
-
-
-def error_of(frame: Frame) -> int | None:
-    """The ServerError in an answer that has a field for it; None without a body."""
-    body: Any = frame.body
-    return getattr(body, ERROR_FIELDS[frame.type]) if body is not None else None
 
 
 def bytes_seen(event: Malformed) -> Sighting:

@@ -14,8 +14,9 @@ from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.checks.facts import NOWHERE, Entry, Sent
 from pulsarctl_wire.checks.finding import Sighting
-from pulsarctl_wire.checks.ledgers import MOST_PERMITS, MOST_RETURNED, Consumer, Held, Producer, Returned
+from pulsarctl_wire.checks.ledgers import MOST_RETURNED, Consumer, Held, Producer, Returned
 from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.counts import MOST_PERMITS
 from pulsarctl_wire.wire.exchanges import ProducerLedger
 from pulsarctl_wire.wire.exchanges import Sent as Pending
 from pulsarctl_wire.wire.frame import (

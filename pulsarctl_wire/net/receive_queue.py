@@ -19,7 +19,7 @@ from pulsarctl_wire.net.acks import AckRequest, Acks, GivenUp, Position, id_data
 from pulsarctl_wire.net.inbox import ROOM, Delivery, Inbox
 from pulsarctl_wire.net.outbox import Now, Outbox, Warned
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.counts import permits_used
+from pulsarctl_wire.wire.counts import MOST_PERMITS, permits_used
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.payload import MAX_MESSAGES, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandAck, CommandSubscribe, Schema
@@ -198,7 +198,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp]):
         size = min(self._options.queue_size, max(self._inbox.share // (self._typical or _EXPECTED), 1))
         permits = size - self._balance - self._held
         if permits >= (least or (size + 1) // 2) and not self.halted and self.acks.ready:
-            permits = min(permits, 2**31 - 1)
+            permits = min(permits, MOST_PERMITS)
             self._balance += permits
             self._send("FLOW", messagePermits=permits)
 

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from rich.cells import cell_len
 from rich.table import Table
 
-from pulsarctl_wire.render.text import clean, narrow
+from pulsarctl_wire.render.text import clean, narrow, noun_of
 
 GAP: Final = 2
 """Cells between two columns."""
@@ -60,9 +60,9 @@ def grid() -> Table:
     return Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
 
 
-def counted(number: int, name: str) -> str:
-    """A number with its noun: 1 frame, 2,000 frames."""
-    return f"{number:,} {name}{'' if number == 1 else 's'}"
+def counted(number: int, name: str, names: str = "") -> str:
+    """A number with its noun, as `count_of`, but with separators: 1 frame, 2,000 frames."""
+    return f"{number:,} {noun_of(number, name, names)}"
 
 
 def rate_text(rate: float | None) -> str:

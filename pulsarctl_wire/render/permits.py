@@ -13,13 +13,13 @@ from pulsarctl_wire.render.columns import PERSISTENT, Column, counted, fit, grid
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import clean, human_time, rich_text
 from pulsarctl_wire.stats import Figures
+from pulsarctl_wire.wire.counts import MOST_PERMITS
 
 DETAILED: Final = 10
 """Consumers that are shown with rows or a plot; of the others there is only a line."""
 
 _QUIET_NS: Final = 1_000_000_000  # shorter pauses are not worth a word
 _USUAL_GRANT: Final = 10  # smaller first FLOWs say nothing about the size of the queue
-_MOST_PERMITS: Final = 2**31 - 1
 
 
 class Shown(NamedTuple):
@@ -103,8 +103,8 @@ def warnings(consumer: Figures) -> Iterator[str]:
         left = counted(consumer["permits"], "permit")
         yield f"nothing delivered in its last {human_time(quiet)}, with {left} left and {unacked}"
     highest, first = consumer["highest_permits"], consumer["first_grant"]
-    if highest > _MOST_PERMITS:
-        yield f"{highest:,} permits: more than the {_MOST_PERMITS:,} that a broker can count"
+    if highest > MOST_PERMITS:
+        yield f"{highest:,} permits: more than the {MOST_PERMITS:,} that a broker can count"
     elif consumer["flows"] > 1 and highest > 2 * max(first, _USUAL_GRANT):
         yield f"permits grew to {highest:,}: {highest / max(first, 1):.3g} times the first FLOW"
     if consumer["asked"] > 2 * consumer["acked"]:
@@ -149,7 +149,7 @@ def permits_text(row: Figures) -> str:
 
 
 def _entries(count: int) -> str:
-    return f"{count:,} entr{'y' if count == 1 else 'ies'}"
+    return counted(count, "entry", "entries")
 
 
 # -- in the terminal

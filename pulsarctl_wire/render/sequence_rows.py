@@ -8,8 +8,8 @@ from pulsarctl_wire.record import notes_of
 from pulsarctl_wire.render.line import LineRenderer, command_style
 from pulsarctl_wire.render.text import clean, human_bytes, human_time
 from pulsarctl_wire.stats.latencies import Latencies
-from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS
-from pulsarctl_wire.wire.counts import latency_of, messages_in
+from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.counts import error_of, latency_of, messages_in
 from pulsarctl_wire.wire.ending import CLOSED, OPEN, REFUSED, UNANSWERED, EndedConnection
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap
 from pulsarctl_wire.wire.names import LONGEST_NAME
@@ -170,18 +170,13 @@ def _frame_row(frame: Any, key: Key, fields: list[str]) -> Row:
     number, time_ns = frame.number, frame.time_ns
     shows_sub = frame.subscription is not None and frame.request is None
     sub = [f"sub={_short(frame.subscription)}"] if shows_sub else []
-    failed = (
-        frame.type in ERROR_FIELDS
-        and frame.body is not None
-        and frame.body.HasField(ERROR_FIELDS[frame.type])
-    )
     return Row(
         key,
         frame.connection,
         frame.to_broker,
         time_ns,
         frame.command,
-        "red" if failed else command_style(frame.command),
+        "red" if error_of(frame) is not None else command_style(frame.command),
         number,
         _topic(frame.topic),
         [*sub, *fields],

@@ -91,7 +91,12 @@ def clean(text: str) -> str:
 
 def count_of(number: int, name: str, names: str = "") -> str:
     """A number with its noun: 1 frame, 2 frames. `names` is the plural if it is not `name` with an s."""
-    return f"{number} {name if number == 1 else names or f'{name}s'}"
+    return f"{number} {noun_of(number, name, names)}"
+
+
+def noun_of(number: int, name: str, names: str = "") -> str:
+    """The singular or plural that goes with a number, as `count_of`."""
+    return name if number == 1 else names or f"{name}s"
 
 
 def narrow(widths: list[int], names: Sequence[int], excess: int, least: int) -> None:

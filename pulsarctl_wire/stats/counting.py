@@ -11,7 +11,7 @@ from mypy_extensions import mypyc_attr
 from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.stats.rows import BUCKETS, NAMES, Cell, Ended, Key, Row
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
-from pulsarctl_wire.wire.counts import damage_of, latency_of, messages_in
+from pulsarctl_wire.wire.counts import ALWAYS_ERRORS, damage_of, error_of, latency_of, messages_in
 from pulsarctl_wire.wire.ending import PULSAR, EndedConnection, WithoutData
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Event, Frame
@@ -37,7 +37,6 @@ _CELL_COST: Final = 1_000  # bytes, without its names
 _MAX_PENDING: Final = 65_536  # events that are counted in cells before they are flushed
 
 _SEND, _RECEIPT, _SEND_ERROR = NUMBERS["SEND"], NUMBERS["SEND_RECEIPT"], NUMBERS["SEND_ERROR"]
-_ALWAYS_ERRORS: Final = {_SEND_ERROR, NUMBERS["ERROR"]}
 _BY: Final = tuple(NAMES)
 
 
@@ -215,12 +214,9 @@ class Stats:
         kind, connection = frame.type, frame.connection
         if frame.partial:
             return kind, connection, frame.topic, frame.subscription, None, frame.base is None
-        body: Any = frame.body
-        error = None
-        if kind in _ALWAYS_ERRORS:
-            error = body.error if body is not None else 0
-        elif body is not None and body.HasField(ERROR_FIELDS[kind]):
-            error = getattr(body, ERROR_FIELDS[kind])
+        error = error_of(frame)
+        if error is None and kind in ALWAYS_ERRORS:
+            error = 0
         return kind, connection, frame.topic, frame.subscription, frame.producer, frame.request_type, error
 
     def _cell(self, key: Key, frame: Frame) -> Cell:

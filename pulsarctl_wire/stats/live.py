@@ -19,7 +19,7 @@ from pulsarctl_wire.stats.meters import Meter, Passage, Timer
 from pulsarctl_wire.stats.rows import OTHERS
 from pulsarctl_wire.stats.snapshot import ROWS, Backlog, ConnectionRow, Snapshot, TopicRow, Traffic
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NAMES, NUMBERS, PAYLOAD_TYPES
-from pulsarctl_wire.wire.counts import is_publish, latency_of, messages_in
+from pulsarctl_wire.wire.counts import error_of, is_publish, latency_of, messages_in
 from pulsarctl_wire.wire.exchanges import ProducerLedger
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.ledgers import ConsumerLedger, LedgerState
@@ -33,7 +33,6 @@ KEPT: Final = 256
 LONGEST: Final = 512
 """The first characters of a name that are kept."""
 
-_ALWAYS_ERRORS: Final = {NUMBERS["SEND_ERROR"], NUMBERS["ERROR"]}
 _SEND: Final = NUMBERS["SEND"]
 
 
@@ -165,9 +164,9 @@ class Live(Sink):
         return messages
 
     def _add_error(self, row: _Connection, frame: Frame) -> None:
-        body, field = frame.body, ERROR_FIELDS[frame.type]
-        if body is not None and (frame.type in _ALWAYS_ERRORS or body.HasField(field)):
-            self._errors[error_name(getattr(body, field))] += 1
+        error = error_of(frame)
+        if error is not None:
+            self._errors[error_name(error)] += 1
             row.errors += 1
             if frame.topic is not None:
                 self._topic(frame.topic).errors += 1

@@ -2,8 +2,13 @@
 
 from typing import Any, Final
 
-from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS
 from pulsarctl_wire.wire.frame import Event, Frame, Gap
+
+MOST_PERMITS: Final = 2**31 - 1
+"""The permits of a consumer that a broker can count."""
+ALWAYS_ERRORS: Final = {NUMBERS["SEND_ERROR"], NUMBERS["ERROR"]}
+"""Type numbers of the commands that always report an error."""
 
 _PRODUCER_SUCCESS: Final = NUMBERS["PRODUCER_SUCCESS"]
 _SEND_RECEIPT: Final = NUMBERS["SEND_RECEIPT"]
@@ -30,6 +35,18 @@ def damage_of(event: Event) -> dict[str, int]:
     if isinstance(event, Gap):
         return {"gaps": 1, "gap_bytes": event.size}
     return {"malformed": 1, "malformed_bytes": event.size}
+
+
+def error_of(frame: Frame) -> int | None:
+    """The ServerError that a frame reports; None if it reports none, or its body is missing.
+
+    ERROR and SEND_ERROR report one always: 0 (UnknownError) if the field is missing.
+    """
+    body, field = frame.body, ERROR_FIELDS.get(frame.type)
+    if body is None or field is None or not (frame.type in ALWAYS_ERRORS or body.HasField(field)):
+        return None
+    error: int = getattr(body, field)
+    return error
 
 
 def is_publish(frame: Frame) -> bool:

@@ -114,20 +114,9 @@ class Frame:
 
     __slots__ = (
         *("answer", "base", "broker_entry", "checksum", "connection", "findings", "joined", "latency_ns"),
-        *(
-            "metadata",
-            "notes",
-            "number",
-            "offset",
-            "packet",
-            "packets",
-            "partial",
-            "payload_at",
-            "producer",
-            "raw",
-        ),
-        *("request", "request_type", "resend_of", "schema", "sent", "start_ns", "subscription"),
-        *("time_ns", "to_broker", "topic", "type"),
+        *("metadata", "notes", "number", "offset", "packet", "packets", "partial", "payload_at"),
+        *("producer", "raw", "request", "request_type", "resend_of", "schema", "sent", "start_ns"),
+        *("subscription", "time_ns", "to_broker", "topic", "type"),
     )
 
     def __init__(

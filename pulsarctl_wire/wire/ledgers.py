@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
-from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS
-from pulsarctl_wire.wire.counts import permits_used
+from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.counts import error_of, permits_used
 from pulsarctl_wire.wire.exchanges import ExchangeState, ProducerLedger, Sent
 from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, bound
@@ -200,13 +200,10 @@ class LedgerState(ExchangeState):
         return sent
 
     def _report(self, frame: Frame, number: int, kind: int) -> None:
-        body, field = frame.body, ERROR_FIELDS.get(frame.type)
-        failed = field is not None and (frame.type in _ERRORS or body.HasField(field))
-        error = getattr(body, field) if failed and field is not None else None
         self._on_exchange(
             Answered(
                 *(kind, number, frame.type, frame.number, frame.time_ns, frame.latency_ns),
-                *(frame.topic, frame.subscription, error),
+                *(frame.topic, frame.subscription, error_of(frame)),
             )
         )
 
@@ -307,4 +304,3 @@ _ENDED_BY: Final = {
     _UNSUBSCRIBE: NUMBERS["SUCCESS"],
 }
 """Type number of a request -> the answer that means its producer or consumer is not open."""
-_ERRORS: Final = {NUMBERS["SEND_ERROR"], NUMBERS["ERROR"]}

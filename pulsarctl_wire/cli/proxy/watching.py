@@ -2,7 +2,7 @@
 
     TapRing.records ── Follower ─┬─ RecordingSink: the bytes themselves, credentials masked
              │                   ├─ Doctor: findings ── Printer
-             ├─ Live: the counters; LiveTable and the metrics server show them
+             │                   ├─ Live: the counters; LiveTable and the metrics server show them
              │                   ├─ TapPrinter: events ── tests ── renderer ── Printer ── stdout
              │                   └─ NotShown: counts what was missed
              └─ notes ── Printer ── stderr
