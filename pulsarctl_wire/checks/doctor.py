@@ -33,7 +33,6 @@ from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.ending import CLOSED, OPEN, PULSAR, EndedConnection
 from pulsarctl_wire.wire.frame import Connection, Frame, Gap, Malformed
 from pulsarctl_wire.wire.knowledge import Knowledge
-from pulsarctl_wire.wire.ledgers import LedgerState
 from pulsarctl_wire.wire.sinks import Sink
 from pulsarctl_wire.wire.stream import FrameStream
 
@@ -157,9 +156,6 @@ class Doctor(Sink):
 
     # -- live traffic
 
-    def opened(self, connection: Connection, time_ns: int, state: LedgerState) -> None:
-        """A connection was opened. Overrides the parent's method."""
-
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         """The connection has ended. Overrides the parent's method."""
         state = self.states.get(connection.index)
@@ -169,9 +165,6 @@ class Doctor(Sink):
     def tick(self, now_ns: int) -> None:
         """Time has passed. Overrides the parent's method."""
         self._look(now_ns)
-
-    def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
-        """Bytes were not seen. Overrides the parent's method."""
 
     def finish(self) -> None:
         """Nothing more will come. Overrides the parent's method."""
