@@ -33,6 +33,10 @@ class DamagedCapture(CaptureError):
     """A capture is truncated or corrupt. Everything before the damage was yielded."""
 
 
+class QueryError(WireError):
+    """An engine cannot run a query, or is not installed."""
+
+
 class LocalProtocolError(WireError):
     """A frame we were asked to build cannot exist (too large, a required field missing)."""
 

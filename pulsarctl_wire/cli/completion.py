@@ -40,7 +40,7 @@ def kinds(incomplete: str) -> list[str]:
 
 def reports(incomplete: str) -> list[tuple[str, str]]:
     """Reports with their descriptions."""
-    from pulsarctl_wire.spark.reports import REPORTS
+    from pulsarctl_wire.reports import REPORTS
 
     return [(each.name, each.about) for each in REPORTS.values() if each.name.startswith(incomplete)]
 

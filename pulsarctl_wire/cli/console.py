@@ -16,6 +16,7 @@ from pulsarctl_wire.errors import (
     FilterError,
     InUse,
     LocalProtocolError,
+    QueryError,
     RequestTimeout,
     SessionError,
     SettingsError,
@@ -94,6 +95,7 @@ def code_of(error: WireError) -> int:
         (SessionError, EXIT_UNREACHABLE),
         (SettingsError, EXIT_USAGE),
         (FilterError, EXIT_USAGE),
+        (QueryError, EXIT_USAGE),
         (LocalProtocolError, EXIT_USAGE),
         (InUse, EXIT_IN_USE),
     )

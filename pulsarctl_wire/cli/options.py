@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Final, Literal
 
 from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.signature import flag, option, several
-from pulsarctl_wire.errors import FilterError
+from pulsarctl_wire.errors import FilterError, SettingsError
 
 LOOPBACK: Final = "127.0.0.1"
 """The address to listen on if only a port is given, so that nobody else can connect by default."""
@@ -42,9 +44,15 @@ def _widen(wide: bool) -> None:
 WIDE: Final = partial(flag, "--wide", "Do not cut lines at the width of the terminal.", callback=_widen)
 LOCAL: Final = "local[*]"
 """Where Spark runs by default."""
-MASTER: Final = partial(
-    option, "--master URL", "Where Spark runs: local[*], spark://HOST:7077, yarn.", default=LOCAL
+EngineName = Literal["duckdb", "spark"]
+"""What runs queries."""
+ENGINE: Final = partial(
+    option,
+    "--engine NAME",
+    "What runs queries: duckdb, spark.",
+    show_default="duckdb; spark with --master",
 )
+MASTER: Final = partial(option, "--master URL", f"Where Spark runs: {LOCAL}, spark://HOST:7077, yarn.")
 CONF: Final = partial(several, "--conf KEY=VALUE", "A Spark setting, such as spark.driver.memory=8g.")
 DEFAULT_BUFFER: Final = "64MB"
 BUFFER: Final = partial(
@@ -53,6 +61,7 @@ BUFFER: Final = partial(
 
 _SIZES: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _SPANS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
+_AGO: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def settings_of(conf: list[str]) -> dict[str, str]:
@@ -64,6 +73,24 @@ def settings_of(conf: list[str]) -> dict[str, str]:
             console.fail(f"--conf {text.partition(':')[0]}: use KEY=VALUE, as in spark.driver.memory=4g")
         settings[key] = value
     return settings
+
+
+def parse_time(text: str, other: str = "") -> int:
+    """Parse ISO 8601, seconds since 1970, or -10m (ago), in ns since the epoch.
+
+    Raises SettingsError, with `other` as what else the text may be.
+    """
+    ago = re.fullmatch(r"-(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
+    if ago:
+        return time.time_ns() - int(float(ago[1]) * _AGO[ago[2]] * 1e9)
+    if re.fullmatch(r"\d{1,11}(\.\d{1,9})?", text):
+        return int(float(text) * 1e9)
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1e9)
+    except (ValueError, OverflowError):
+        what = f"neither {other} nor a time" if other else "not a time"
+        raise SettingsError(f"{text}: {what} (ISO 8601, seconds since 1970, -10m)") from None
 
 
 Output = Literal["line", "tree", "json", "hex"]

@@ -27,7 +27,7 @@ _CAPTURES: Final = {
 _DATA: Final = {
     "analyze": "Turn captures into one table of frames (Parquet) with Spark; a rerun adds what is new.",
     "report": "Run a report on captured traffic: latencies, throughput, errors, message journeys.",
-    "sql": 'Query in Spark SQL: pwire sql frames.parquet "select command, count(*) from frames group by 1".',
+    "sql": 'Query in SQL: pwire sql capture.pcap "select command, count(*) from frames group by 1".',
 }
 _SESSIONS: Final = {
     "produce": "Produce messages like pulsar-client, and print where they were stored.",

@@ -162,6 +162,11 @@ def absolute(path: str) -> str:
     return path if is_uri(path) else os.path.abspath(path)
 
 
+def is_pattern(path: str) -> bool:
+    """Whether a path has characters of a glob pattern."""
+    return _PATTERN.search(path) is not None
+
+
 def scheme_of(uri: str, path: str) -> str:
     """The part of a URI in front of its path; empty for a plain path."""
     return uri[: -len(path)] if is_uri(uri) and uri.endswith(path) else ""

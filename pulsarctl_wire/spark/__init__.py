@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pulsarctl_wire.errors import WireError
+from pulsarctl_wire.errors import QueryError
 
 FOLLOWING: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -13,7 +13,7 @@ FOLLOWING: Final = {
 """Settings for a session that follows a directory."""
 
 
-class SparkError(WireError):
+class SparkError(QueryError):
     """Spark, or the Java it needs, is missing or does not start, got invalid settings, or fails.
 
     `details` is Spark's whole message, of many lines.

@@ -334,7 +334,8 @@ def _cause(error: BaseException, log: IO[bytes] | None) -> str:
         return re.sub(r"^pulsarctl_wire\.[\w.]+: ", "", raised[-1])
     causes = re.findall(r"^(?:: |Caused by: )(.+)", text, re.MULTILINE)
     line = causes[-1] if causes else text.strip().partition("\n")[0]
-    return re.sub(r"^(?:Exception in thread \S+ )?(?:[\w.$]+(?:Exception|Error): )+", "", line).strip()
+    line = re.sub(r"^(?:Exception in thread \S+ )?(?:[\w.$]+(?:Exception|Error): )+", "", line)
+    return re.sub(r"^\[[A-Z_.]+\] | SQLSTATE: \w+", "", line).strip()
 
 
 def stop(spark: "SparkSession") -> None:

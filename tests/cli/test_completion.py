@@ -14,7 +14,7 @@ from pwire_run import SAMPLES, pwire
 from pulsarctl_wire.cli import completion
 from pulsarctl_wire.cli.capture.stats import KINDS
 from pulsarctl_wire.faults import FAULTS
-from pulsarctl_wire.spark.reports import REPORTS
+from pulsarctl_wire.reports import REPORTS
 from pulsarctl_wire.wire.commands import NUMBERS
 
 SAMPLE = SAMPLES / "python-partitioned.pcap"

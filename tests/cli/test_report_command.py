@@ -1,9 +1,9 @@
-"""`pwire report` and `pwire sql` as far as they get without Spark: what is listed, and what is refused."""
+"""`pwire report` and `pwire sql`: captures as they are, what is listed, what is refused."""
 
 from __future__ import annotations
 
+import json
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,6 @@ from rich.cells import cell_len
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.data.report import print_table
 from pulsarctl_wire.errors import how_to_install
-
-needs_spark = pytest.mark.skipif(find_spec("pyspark") is None, reason="pyspark is not installed")
 
 
 @pytest.fixture
@@ -34,36 +32,20 @@ def test_reports_are_listed_and_looked_up_without_spark() -> None:
     assert "use one of summary, " in pwire("report", "qqq", "x").err
 
 
-@needs_spark
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["report", "summry", "x"], 2, "did you mean summary?"),
-        (["report", "errors"], 2, "name a TABLE"),
+        (["report", "errors"], 2, "name a SOURCE"),
         (["report", "errors", "x", "--bucket", "5 parsec"], 2, "--bucket 5 parsec: "),
         (["report", "errors", "x", "--conf", "novalue"], 2, "--conf novalue: use KEY=VALUE"),
         (["report", "errors", "/no/such.parquet"], 3, "/no/such.parquet: no such file"),
         (["report", "errors", str(SAMPLES / "README.md")], 3, "is not a frames table"),
-        (
-            ["report", "errors", str(SAMPLES / "nano.pcap")],
-            3,
-            "nano.pcap is a capture, not a table: pwire table",
-        ),
-        (
-            ["report", "errors", f"file://{SAMPLES / 'nano.pcap'}"],
-            3,
-            "is a capture, not a table: pwire table file://",
-        ),
-        (["report", "errors", str(SAMPLES)], 3, "no frames table in it"),
+        (["report", "errors", "x", "--since", "yesterday"], 2, "--since yesterday: not a time"),
         (["report", str(SAMPLES / "nano.pcap")], 2, f"pwire report summary {SAMPLES / 'nano.pcap'}"),
-        (
-            ["report", "errors", str(SAMPLES / "nano.pcap")],
-            3,
-            "is a capture, not a table: pwire table ",
-        ),
         (["sql", "select 1", str(SAMPLES / "nano.pcap")], 2, "the query comes last"),
-        (["sql", "select 1"], 2, "TABLE"),
-        (["sql", "x", "select 1", "-o", "html"], 2, "table, json or csv"),
+        (["sql", "select 1"], 2, "SOURCE"),
+        (["sql", "x", "select 1", "-o", "html"], 2, "table, json, csv or parquet"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(arguments: list[str], code: int, said: str) -> None:
@@ -74,7 +56,6 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments: list[str], code: int
     assert said in line
 
 
-@needs_spark
 def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -89,9 +70,24 @@ def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("without_spark")
 def test_without_the_extra_it_is_named() -> None:
-    run = pwire("report", "errors", "x.parquet")
+    run = pwire("report", "errors", SAMPLES / "nano.pcap", "--engine", "spark")
     assert run.code == 2
     assert run.err == f"pwire: Spark is not installed: {how_to_install('spark')}\n"
+
+
+def test_captures_are_read_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    command = ("report", "errors", SAMPLES / "errors.pcap", SAMPLES / "nano.pcap", "-o", "json")
+    first = pwire(*command)
+    assert json.loads(first.lines[0])["error"] == "ConsumerBusy"
+    kept = list((tmp_path / "pwire" / "tables").iterdir())
+    assert len(kept) == 1
+    assert (tmp_path / "pwire" / "tables").stat().st_mode & 0o777 == 0o700
+    made = (kept[0] / "manifest.json").stat().st_mtime_ns
+    assert pwire(*command).lines == first.lines
+    assert (kept[0] / "manifest.json").stat().st_mtime_ns == made
+    assert pwire("report", "--clear-cache").err.startswith("1 table deleted, ")
+    assert not kept[0].exists()
 
 
 # -- tables

@@ -1,33 +1,5 @@
-"""What tests with Spark share: a session, for to start one takes seconds, and a capture."""
+"""The session and the capture that these tests share."""
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from spark_session import capture, spark
 
-import pytest
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator["SparkSession"]:
-    pytest.importorskip("pyspark", reason="pyspark is not installed")
-    from pulsarctl_wire.spark.reports.load import settings
-    from pulsarctl_wire.spark.session import ARCHIVE, start, stop
-
-    # The making of an archive would go on beside the tests, and so would the second compiler.
-    conf = {ARCHIVE: "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    running = start("local[2]", conf | settings([]))  # those for small tables, as of the command
-    yield running
-    stop(running)
-
-
-@pytest.fixture(scope="session")
-def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("generated") / "busy.pcap"
-    generator = Path(__file__).parents[2] / "benchmarks" / "generate.py"
-    subprocess.run([sys.executable, generator, path, "--frames", "6000"], check=True, capture_output=True)
-    return path
+__all__ = ["capture", "spark"]

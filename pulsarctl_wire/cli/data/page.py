@@ -7,7 +7,8 @@ from pulsarctl_wire.cli.data import plots
 from pulsarctl_wire.cli.data.values import shown
 from pulsarctl_wire.render import figure
 from pulsarctl_wire.render.page import document, plain, section, table
-from pulsarctl_wire.spark.reports.overview import LINES, SERIES, Overview, Rows
+from pulsarctl_wire.reports.engine import Row
+from pulsarctl_wire.reports.overview import LINES, SERIES, Overview
 
 
 def summary_page(overview: Overview, title: str) -> str:
@@ -29,7 +30,7 @@ def summary_page(overview: Overview, title: str) -> str:
     return document("report", title, _span(overview.totals), "".join(sections), _STYLE + figure.STYLE)
 
 
-def table_page(rows: Rows, columns: Sequence[str], title: str) -> str:
+def table_page(rows: Sequence[Row], columns: Sequence[str], title: str) -> str:
     """The page of any other report: its rows as a table."""
     return document("report", title, f"{len(rows)} rows", section("", "", _table(rows, columns)), _STYLE)
 
@@ -77,7 +78,7 @@ def _cards(overview: Overview) -> str:
     )
 
 
-def _tables(overview: Overview) -> Iterable[tuple[str, str, Rows, Sequence[str], bool]]:
+def _tables(overview: Overview) -> Iterable[tuple[str, str, Sequence[Row], Sequence[str], bool]]:
     percentiles = ("count", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns")
     slowest = ("latency_ns", "time_ns", "command", "answer", "topic", "connection", "packet_offset")
     sums = (
@@ -100,7 +101,7 @@ def _tables(overview: Overview) -> Iterable[tuple[str, str, Rows, Sequence[str],
 _NUMERIC: Final = (int, float)
 
 
-def _table(rows: Rows, columns: Sequence[str]) -> str:
+def _table(rows: Sequence[Row], columns: Sequence[str]) -> str:
     if not rows:
         return '<p class="none">none</p>'
     titles = [name.removesuffix("_ns").replace("_", " ") for name in columns]

@@ -1,7 +1,7 @@
 """The plots of the summary report."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from pulsarctl_wire.cli.data.values import shown
@@ -18,7 +18,8 @@ from pulsarctl_wire.render.figure import (
     time_axis,
     title_of,
 )
-from pulsarctl_wire.spark.reports.overview import BINS, SERIES, Overview, Rows
+from pulsarctl_wire.reports.engine import Row
+from pulsarctl_wire.reports.overview import BINS, SERIES, Overview
 
 _HEAT: Final = ("#2b4a8b", "#2a7f8f", "#2a9d8f", "#8ab17d", "#e9c46a", "#e76f51")
 _ENDS: Final = {"closed": 2, "open": 0, "unanswered": 1, "error": 6, "refused": 3}
@@ -86,7 +87,7 @@ def publish_lines(overview: Overview) -> str:
     return figure("Percentiles over time", x, y, lines + hits(x, width, tooltips), reversed(legend))
 
 
-def _steps(rows: Rows, key: str, x: Axis, y: Axis, width: int) -> str:
+def _steps(rows: Sequence[Row], key: str, x: Axis, y: Axis, width: int) -> str:
     """A step line, one step per bucket, that is interrupted where a bucket is missing."""
     parts: list[str] = []
     end = None
@@ -209,7 +210,7 @@ def _stacked(
     return figure(caption, x, y, "".join(drawn) + hits(x, width, tooltips), legend)
 
 
-def timeline(rows: Rows) -> str:
+def timeline(rows: Sequence[Row]) -> str:
     """Connections as bars from beginning to end."""
     rows = [row for row in rows if row["first_ns"] is not None]
     if not rows:

@@ -1,27 +1,24 @@
-"""`pwire report`: runs predefined reports on a frames table, with Spark."""
+"""`pwire report`: runs predefined reports on captured traffic."""
 
 import csv
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.data.values import shown
-from pulsarctl_wire.cli.options import CONF, MASTER, OUTPUT, settings_of
-from pulsarctl_wire.cli.signature import argument, option
-from pulsarctl_wire.errors import how_to_install
-from pulsarctl_wire.render.text import clean, did_you_mean, narrow
-from pulsarctl_wire.spark import SparkError
+from pulsarctl_wire.cli.options import CONF, ENGINE, MASTER, OUTPUT, EngineName, parse_time, settings_of
+from pulsarctl_wire.cli.signature import argument, flag, option
+from pulsarctl_wire.errors import QueryError, SettingsError
+from pulsarctl_wire.render.text import clean, count_of, did_you_mean, human_bytes, narrow
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.spark.reports import Report
-    from pulsarctl_wire.spark.reports.base import Options, Tables
-    from pulsarctl_wire.spark.reports.overview import Overview
+    from pulsarctl_wire.data import Result, Tables
+    from pulsarctl_wire.reports.overview import Overview
 
 ROWS: Final = 20
 """Rows of a table on the terminal, without `--top`."""
@@ -29,14 +26,25 @@ TOP: Final = partial(option, "--top N", "Maximum number of rows.", min=1, show_d
 _NAMED: Final = 5  # columns
 _LEAST: Final = 20
 """Columns of text on a terminal are not narrowed below this many cells."""
-_UNITS: Final = {"us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
-
-Output = Literal["table", "json", "csv", "html"]
+Output = Literal["table", "json", "csv", "parquet", "html"]
 """How a report is shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions:
+class SourceOptions:
+    """Which rows are read, and what runs the queries."""
+
+    topic: str | None = option("--topic TOPIC", "A topic, short or full, or a pattern with *.")
+    since: str | None = option("--since TIME", "Only rows from then on: ISO 8601, seconds since 1970, -10m.")
+    until: str | None = option("--until TIME", "Only rows before that time.")
+    cluster: str | None = option("--cluster NAME", "Only rows with this label, as given to table or analyze.")
+    engine: EngineName | None = ENGINE()
+    master: str | None = MASTER()
+    conf: list[str] = CONF()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(SourceOptions):
     """The command line of `report`."""
 
     name: str | None = argument(
@@ -45,113 +53,104 @@ class ReportOptions:
         default=None,
         autocompletion=completion.reports,
     )
-    tables: list[str] = argument(
-        "TABLE...",
-        "Frames tables, as written by pwire table (files) or pwire analyze (directories).",
+    sources: list[str] = argument(
+        "SOURCE...",
+        "Captures, or tables as written by pwire table (files) or pwire analyze (directories).",
         default=list,
     )
     output: Output = OUTPUT(default="table")
     top: int | None = TOP()
     bucket: str | None = option("--bucket TIME", "Width of time buckets: 500ms, 1s, 5m, 1h.")
-    topic: str | None = option("--topic TOPIC", "A topic, short or full, or a pattern with *.")
     html: str | None = option("--html FILE", "Write the report as an HTML page.")
-    master: str = MASTER()
-    conf: list[str] = CONF()
+    clear_cache: bool = flag("--clear-cache", "Delete the tables that were kept of captures.")
 
 
 def report(options: ReportOptions) -> None:
     """Run a report on captured traffic: latencies, throughput, errors, message journeys."""
-    width = _nanoseconds(options.bucket)
-    settings = settings_of(options.conf)
-    from pulsarctl_wire.spark.reports import REPORTS
+    from pulsarctl_wire.reports import REPORTS
 
-    name, tables = options.name, options.tables
+    name, sources = options.name, options.sources
+    if options.clear_cache:
+        from pulsarctl_wire.data.cache import clear
+
+        many, size = clear()
+        sys.stderr.write(f"{count_of(many, 'table')} deleted, {human_bytes(size)}\n")
+        return
     if name is None:
         sys.stdout.writelines(f"{each.name:16} {each.about}\n" for each in REPORTS.values())
         return
-    found = REPORTS.get(name)
-    if found is None:
-        hint = f"; name it before the table: pwire report summary {name}" if os.path.exists(name) else ""
+    if name not in REPORTS:
+        hint = f"; name it before the source: pwire report summary {name}" if os.path.exists(name) else ""
         hint = hint or did_you_mean(name, REPORTS) or f"; use one of {', '.join(REPORTS)}"
         console.fail(f"report {name}: no such report{hint}")
-    if not tables:
-        console.fail(f"report {name}: name a TABLE, as written by pwire table")
-    with spark_errors():
-        from pulsarctl_wire.spark.reports.base import Options, about
-
-        with loaded(tables, options.master, settings) as (_, opened):
-            chosen = about(opened, options.topic) if options.topic else opened
-            report_missing_columns(opened)
-            asked = Options(width, options.top)
-            _show(found, chosen, asked, options.output, options.html, title=", ".join(tables))
-
-
-def _nanoseconds(text: str | None) -> int | None:
-    """Parse a duration such as 500ms or 1.5s, in ns."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s|m|h)", text.strip().replace("µ", "u"))
-    width = round(float(match[1]) * _UNITS[match[2]]) if match else 0
-    if not 1000 <= width <= 10**18:
-        console.fail(f"--bucket {text}: use a time such as 500ms, 1s, 5m or 1h")
-    return width
+    if not sources:
+        console.fail(f"report {name}: name a SOURCE: a capture, or a table as written by pwire table")
+    _width(options)
+    with opened(sources, options) as tables:
+        lacks = sorted(tables.lacks)
+        if lacks:
+            more = f" and {len(lacks) - _NAMED} more" if len(lacks) > _NAMED else ""
+            names = ", ".join(lacks[:_NAMED])
+            console.warn(f"report: the table lacks {names}{more}: reports that need them are incomplete")
+        _show(tables, name, options, ", ".join(sources))
 
 
 @contextmanager
-def spark_errors() -> Iterator[None]:
-    """Turn errors of Spark, tables and the output into one line on stderr and an exit code."""
-    try:
-        from pulsarctl_wire.spark.reports import overview  # noqa: F401
-    except ImportError:
-        console.fail(f"Spark is not installed: {how_to_install('spark')}")
+def opened(sources: Sequence[str], options: SourceOptions) -> "Iterator[Tables]":
+    """Tables of `sources`; errors within the block become one line on stderr and an exit code."""
+    since, until = (_moment(name, getattr(options, name)) for name in ("since", "until"))
+    settings = settings_of(options.conf)
     with console.errors_reported():
-        try:
-            yield
-        except SparkError as error:  # a wrong master, setting or query
-            text = re.sub(r"^\[[A-Z_.]+\] | SQLSTATE: \w+", "", " ".join(str(error).split()))
-            console.fail(text)
+        from pulsarctl_wire import data
+
+        with data.tables(
+            *sources,
+            choice=data.Choice(options.topic, since, until, options.cluster),
+            engine=options.engine,
+            master=options.master,
+            conf=settings,
+            say=console.warn,
+        ) as tables:
+            yield tables
 
 
-@contextmanager
-def loaded(paths: Sequence[str], master: str, conf: Mapping[str, str]) -> Iterator[tuple[Any, "Tables"]]:
-    """A Spark session and the tables at `paths`, which are checked before Spark starts."""
-    from pulsarctl_wire.spark.reports.load import find, load, settings
-    from pulsarctl_wire.spark.session import session
-
-    found = find(paths)
-    with session(master, settings(found) | dict(conf)) as spark:
-        yield spark, load(spark, found)
+def _moment(name: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_time(text)
+    except SettingsError as error:
+        console.fail(f"--{name} {error}")
 
 
-def report_missing_columns(tables: "Tables") -> None:
-    """Print which columns `tables` lack."""
-    lacks = sorted(tables.lacks)
-    if lacks:
-        more = f" and {len(lacks) - _NAMED} more" if len(lacks) > _NAMED else ""
-        names = ", ".join(lacks[:_NAMED])
-        console.warn(f"report: the table lacks {names}{more}: reports that need them are incomplete")
+def _width(options: ReportOptions) -> int | None:
+    """The width of time buckets, in ns."""
+    from pulsarctl_wire.reports.sql import nanoseconds
+
+    try:
+        return nanoseconds(options.bucket) if options.bucket else None
+    except QueryError as error:
+        console.fail(f"--bucket {error}")
 
 
-def _show(
-    found: "Report", tables: "Tables", options: "Options", output: Output, html: str | None, *, title: str
-) -> None:
-    if found.name == "summary" and (html or output in ("html", "table")):
+def _show(tables: "Tables", name: str, options: ReportOptions, title: str) -> None:
+    output, html = options.output, options.html
+    wants_page = bool(html) or output == "html"
+    if name == "summary" and (wants_page or output == "table"):
         from pulsarctl_wire.cli.data.page import summary_page
-        from pulsarctl_wire.spark.reports.overview import collect
+        from pulsarctl_wire.reports.overview import collect
+        from pulsarctl_wire.reports.sql import Options
 
-        wants_page = bool(html) or output == "html"
-        overview = collect(tables, options, plots=wants_page)
+        overview = collect(tables.engine, Options(_width(options), options.top), plots=wants_page)
         if wants_page:
             console.write_page(html, summary_page(overview, title))
         else:
             print_overview(overview)
         return
-    made = found.make(tables, options)
-    if html or output == "html":
+    made = tables.report(name, bucket=_width(options), top=options.top)
+    if wants_page:
         from pulsarctl_wire.cli.data.page import table_page
 
-        rows, _ = _first(made, options.top or 1000)
-        console.write_page(html, table_page(rows, made.columns, f"{found.name}: {title}"))
+        rows, columns, _ = _first(made, options.top or 1000)
+        console.write_page(html, table_page(rows, columns, f"{name}: {title}"))
         return
     write(made, output, options.top)
 
@@ -159,29 +158,36 @@ def _show(
 # -- rows on stdout
 
 
-def write(made: Any, output: Output, top: int | None) -> None:
-    """Write the rows of `made`: JSON lines and CSV have all rows with raw numbers, a table the first ones."""
+def write(made: "Result", output: Output, top: int | None) -> None:
+    """Write the rows of `made`: all rows with raw numbers, but as a table for people only the first ones."""
     if output == "table":
-        rows, more = _first(made, top or ROWS)
-        print_table("", rows, made.columns, more=more)
+        rows, columns, more = _first(made, top or ROWS)
+        print_table("", rows, columns, more=more)
         return
-    chosen = made.limit(top) if top else made
-    rows_of = (row.asDict(recursive=True) for row in chosen.toLocalIterator())
+    if output == "parquet":
+        import pyarrow.parquet as pq
+
+        if console.is_terminal(sys.stdout):
+            console.fail("-o parquet: is binary; send it to a file: > rows.parquet")
+        pq.write_table(made.arrow(), sys.stdout.buffer)
+        return
+    answer = made.answer()
     if output == "json":
         import orjson
 
-        for row in rows_of:
+        for row in answer.rows():
             sys.stdout.buffer.write(orjson.dumps(row, default=str, option=orjson.OPT_APPEND_NEWLINE))
         return
-    writer = csv.DictWriter(sys.stdout, made.columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows_of)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(answer.columns)
+    writer.writerows(answer.values)
 
 
-def _first(made: Any, most: int) -> tuple[list[dict[str, Any]], bool]:
-    """The first rows, and whether there are more."""
-    rows = [row.asDict(recursive=True) for row in made.limit(most + 1).collect()]
-    return rows[:most], len(rows) > most
+def _first(made: "Result", most: int) -> tuple[list[dict[str, Any]], list[str], bool]:
+    """The first rows, the names of their columns, and whether there are more."""
+    answer = replace(made, most=most + 1).answer()
+    rows = list(answer.rows())
+    return rows[:most], answer.columns, len(rows) > most
 
 
 def print_overview(overview: "Overview") -> None:

@@ -1,39 +1,34 @@
-"""`pwire sql`: runs SQL queries on a frames table."""
+"""`pwire sql`: runs SQL queries on captured traffic."""
 
 import os
 from dataclasses import dataclass
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.data.report import TOP, Output, loaded, spark_errors, write
-from pulsarctl_wire.cli.options import CONF, MASTER, settings_of
+from pulsarctl_wire.cli.data.report import TOP, Output, SourceOptions, opened, write
 from pulsarctl_wire.cli.signature import argument, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class SqlOptions:
+class SqlOptions(SourceOptions):
     """The command line of `sql`."""
 
     arguments: list[str] = argument(
-        "TABLE... QUERY", "Frames tables, as for pwire report, and a query on the views frames and gaps."
+        "SOURCE... QUERY",
+        "Captures or tables, as for pwire report, and a query on frames, gaps, exchanges…",
     )
-    output: Output = option("-o --output", "Output format: table, json or csv.", default="table")
+    output: Output = option("-o --output", "Output format: table, json, csv or parquet.", default="table")
     top: int | None = TOP()
-    master: str = MASTER()
-    conf: list[str] = CONF()
 
 
 def sql(options: SqlOptions) -> None:
-    """Query in Spark SQL: pwire sql frames.parquet "select command, count(*) from frames group by 1"."""
-    *paths, query = options.arguments
-    if not paths:
-        console.fail('sql: name a TABLE and a query: pwire sql TABLE... "select … from frames"')
+    """Query in SQL: pwire sql capture.pcap "select command, count(*) from frames group by 1"."""
+    *sources, query = options.arguments
+    if not sources:
+        console.fail('sql: name a SOURCE and a query: pwire sql SOURCE... "select … from frames"')
     if options.output == "html":
-        console.fail("sql: use -o table, json or csv")
+        console.fail("sql: use -o table, json, csv or parquet")
     if os.path.exists(query):
-        text = f"sql: {query} is a file; the query comes last: TABLE... 'select … from frames'"
+        text = f"sql: {query} is a file; the query comes last: SOURCE... 'select … from frames'"
         console.fail(text)
-    settings = settings_of(options.conf)
-    with spark_errors(), loaded(paths, options.master, settings) as (spark, tables):
-        tables.frames.createOrReplaceTempView("frames")
-        tables.gaps.createOrReplaceTempView("gaps")
-        write(spark.sql(query), options.output, options.top)
+    with opened(sources, options) as tables:
+        write(tables.sql(query), options.output, options.top)

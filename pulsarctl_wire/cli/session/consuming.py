@@ -4,15 +4,14 @@ import asyncio
 import re
 import sys
 import time
-from datetime import datetime, timezone
 from typing import Final, NamedTuple
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.select import Rule
+from pulsarctl_wire.cli.options import parse_time
 from pulsarctl_wire.cli.session.consume import ReceiveOptions
 from pulsarctl_wire.cli.session.produce import Pace, message_schema
 from pulsarctl_wire.cli.session.received import NAMES, message_record, shower
-from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.net.acks import Position
 from pulsarctl_wire.net.client import Client
 from pulsarctl_wire.net.consumer import Consumer
@@ -23,7 +22,6 @@ from pulsarctl_wire.net.subscription import Subscription
 from pulsarctl_wire.wire.payload import Message
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, Schema
 
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _GRACE: Final = 3.0
 """Seconds without a message after which `--exit-at-end` ends: the last message may never come.
 
@@ -44,29 +42,12 @@ def parse_start(text: str) -> tuple[Position | None, int | None]:
     found = re.fullmatch(r"(\d{1,18}):(\d{1,18})(?::\d{1,9})?(?:\[(\d{1,9})\])?", text)
     if found:
         return (int(found[1]), int(found[2]), int(found[3] or -1)), None
-    return None, parse_time(text)
+    return None, parse_time(text, "earliest, latest, LEDGER:ENTRY[INDEX]")
 
 
 def parse_last(text: str) -> int:
     """The N of `read --from -N`; 0 for any other text."""
     return int(text[1:]) if re.fullmatch(r"-\d{1,7}", text) else 0
-
-
-def parse_time(text: str) -> int:
-    """Parse ISO 8601, seconds since 1970, or -10m (ago), in ns since the epoch. Raises SettingsError."""
-    ago = re.fullmatch(r"-(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
-    if ago:
-        return time.time_ns() - int(float(ago[1]) * _UNITS[ago[2]] * 1e9)
-    if re.fullmatch(r"\d{1,11}(\.\d{1,9})?", text):
-        return int(float(text) * 1e9)
-    try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1e9)
-    except (ValueError, OverflowError):
-        raise SettingsError(
-            f"{text}: neither earliest, latest, LEDGER:ENTRY[INDEX] nor a time "
-            "(ISO 8601, seconds since 1970, -10m)"
-        ) from None
 
 
 def _starts_after(options: ConsumerOptions, last: Position) -> bool:

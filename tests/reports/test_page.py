@@ -13,15 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("pyspark", reason="pyspark is not installed")
-
 EVIL = "persistent://a/b/</script><img src=x onerror=alert(1)>&<b>$x$\x1b[31m"
 SECOND = 1_000_000_000
 START = 1_800_000_000 * SECOND
 
 
 def overview() -> Any:
-    from pulsarctl_wire.spark.reports.overview import Overview
+    from pulsarctl_wire.reports.overview import Overview
 
     counts = (
         "frames",

@@ -6,18 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from examples import module
 
-from pulsarctl_wire import read_frames
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from pulsarctl_wire.spark.reports.base import Tables
+from pulsarctl_wire import data, read_frames
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 CAPTURES = ("java-simple", "java-nack-dlq", "errors", "corrupt-in-transit", "snaplen96")
@@ -33,32 +29,27 @@ CORRUPT = "persistent://public/default/crc1-369"
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
-    from pulsarctl_wire.spark.reports.base import Tables
-    from pulsarctl_wire.spark.reports.load import find, load
-
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("tables")
     code = "import sys; from pulsarctl_wire.cli import main; sys.argv[0] = 'pwire'; main()"
-    paths = [str(folder / f"{name}.parquet") for name in CAPTURES]
-    for name, path in zip(CAPTURES, paths, strict=True):
+    made = [str(folder / f"{name}.parquet") for name in CAPTURES]
+    for name, path in zip(CAPTURES, made, strict=True):
         arguments = ["table", str(SAMPLES / f"{name}.pcap"), "--out", path]
         subprocess.run([sys.executable, "-c", code, *arguments], check=False, capture_output=True)
-    loaded = load(spark, find(paths))
-    # one partition: what so little data costs is the number of tasks
-    return Tables(loaded.frames.coalesce(1).cache(), loaded.gaps.coalesce(1).cache())
+    return made
 
 
 @pytest.fixture(scope="module")
-def make(tables: Tables) -> Make:
-    from pulsarctl_wire.spark.reports import REPORTS
-    from pulsarctl_wire.spark.reports.base import Options, about
+def make(paths: list[str]) -> Iterator[Make]:
+    with ExitStack() as stack:
+        opened: dict[str | None, data.Tables] = {None: stack.enter_context(data.tables(*paths))}
 
-    def rows(name: str, topic: str | None = None, **options: Any) -> Rows:
-        chosen = about(tables, topic) if topic else tables
-        made = REPORTS[name].make(chosen, Options(**options))
-        return [row.asDict(recursive=True) for row in made.collect()]
+        def rows(name: str, topic: str | None = None, bucket_ns: int | None = None, **options: Any) -> Rows:
+            if topic not in opened:
+                opened[topic] = stack.enter_context(data.tables(*paths, choice=data.Choice(topic)))
+            return opened[topic].report(name, bucket=bucket_ns, **options).rows()
 
-    return rows
+        yield rows
 
 
 def microseconds(row: dict[str, Any], *names: str) -> list[int | None]:
@@ -256,48 +247,29 @@ def test_summary(make: Make) -> None:
 
 
 @pytest.fixture
-def command(
-    spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str, str]]:
-    """Runs `pwire ARGS` on the tables at hand, in the session at hand."""
-    from contextlib import contextmanager
-
+def command(paths: list[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs `pwire ARGS` on the tables at hand."""
     from typer.testing import CliRunner
 
-    from pulsarctl_wire.cli.data import report, sql
     from pulsarctl_wire.cli.verbs import app
-    from pulsarctl_wire.spark import SparkError
 
-    @contextmanager
-    def loaded(*_: object) -> Iterator[tuple[SparkSession, Tables]]:
-        from pyspark.errors import PySparkException
-
-        try:
-            yield spark, tables
-        except PySparkException as error:
-            raise SparkError(str(error).strip().splitlines()[0]) from None
-
-    monkeypatch.setattr(report, "loaded", loaded)
-    monkeypatch.setattr(sql, "loaded", loaded)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        ran = CliRunner().invoke(app, arguments)
+    def run(verb: str, *arguments: str) -> tuple[int, str, str]:
+        at = 0 if verb == "sql" else 1
+        ran = CliRunner().invoke(app, [verb, *arguments[:at], *paths, *arguments[at:]])
         return ran.exit_code, ran.stdout, ran.stderr
 
     return run
 
 
 def test_a_report_as_table_json_and_csv(command: Callable[..., tuple[int, str, str]]) -> None:
-    code, out, _ = command("report", "hot-keys", "x.parquet", "--topic", "java-simple-orders")
+    code, out, _ = command("report", "hot-keys", "--topic", "java-simple-orders")
     assert code == 0
     assert out.splitlines()[0].split() == ["topic", "key", "hash", "messages", "bytes", "producers", "share"]
     assert "public/default/java-simple-orders" in out
     assert "50.0%" in out
-    code, out, _ = command(
-        "report", "hot-keys", "x.parquet", "-o", "json", "--top", "1", "--topic", "java-simple-orders"
-    )
+    code, out, _ = command("report", "hot-keys", "-o", "json", "--top", "1", "--topic", "java-simple-orders")
     assert [json.loads(line)["share"] for line in out.splitlines()] == [0.5]
-    code, out, _ = command("report", "checksums", "x.parquet", "-o", "csv")
+    code, out, _ = command("report", "checksums", "-o", "csv")
     heading, row = out.splitlines()
     assert heading.startswith("time_ns,command,topic,")
     assert row.split(",")[1:3] == ["SEND", CORRUPT]
@@ -305,22 +277,22 @@ def test_a_report_as_table_json_and_csv(command: Callable[..., tuple[int, str, s
 
 def test_summary_as_tables_and_as_page(command: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    code, out, _ = command("report", "summary", "x.parquet", "--html", str(page))
+    code, out, _ = command("report", "summary", "--html", str(page))
     assert (code, out) == (0, "")
     text = page.read_text()
     assert "500.87 ms" in text
     assert "ConsumerBusy" in text
-    code, _, error = command("report", "gaps", "x.parquet", "--html", str(tmp_path / "no" / "page.html"))
+    code, _, error = command("report", "gaps", "--html", str(tmp_path / "no" / "page.html"))
     assert (code, error.count("\n")) == (5, 1)
 
 
 def test_sql(command: Callable[..., tuple[int, str, str]]) -> None:
     query = "select kind, count(*) n from gaps group by 1 order by 1"
-    code, out, _ = command("sql", "x.parquet", query, "-o", "csv")
+    code, out, _ = command("sql", query, "-o", "csv")
     assert (code, out) == (0, "kind,n\ngap,84\nmalformed,9\n")
-    code, out, error = command("sql", "x.parquet", "selec 1")
+    code, out, error = command("sql", "selec 1")
     assert (code, out) == (2, "")
-    assert error == "pwire: Syntax error at or near 'selec'. (line 1, pos 0)\n"
+    assert error == 'pwire: Parser Error: syntax error at or near "1"\n'
 
 
 # ---- `pwire stats` says the same ----
@@ -394,11 +366,13 @@ def test_stats_agree_on_errors(make: Make, stats: Callable[[str], Rows]) -> None
 def test_the_report_of_the_document_is_made_like_all_others(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pulsarctl_wire.spark import reports
+    from pulsarctl_wire import reports
 
     name = "redeliveries"
-    module("A report", f"{reports.__name__}.{name}", monkeypatch)
-    monkeypatch.setitem(reports.REPORTS, name, reports.Report(name, "messages delivered again", name))
+    written = module("A report", f"{reports.__name__}.{name}", monkeypatch)
+    monkeypatch.setitem(
+        reports.REPORTS, name, reports.Report(name, "messages delivered again", written.redeliveries)
+    )
     again = [
         frame.body.redelivery_count
         for frame in read_frames(SAMPLES / "java-nack-dlq.pcap")

@@ -1,30 +1,30 @@
-"""Loads tables from files: those of `pwire table` and `pwire analyze`, and rewritten copies of them.
+"""Finds tables in files: those of `pwire table` and `pwire analyze`, and rewritten copies of them.
 
 A table is recognized by its columns. Some may be missing, others may have been added. It may have been
 rewritten by Spark or other tools, under other names, or in directories by the values of a column
-(`command=SEND/`). All files are checked before Spark reads them.
+(`command=SEND/`). All files are checked before an engine reads them.
 """
 
 import re
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowException, fs
-from pyspark.logger import PySparkLogger
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.inputs import filesystem, scheme_of
+from pulsarctl_wire.pipeline.inputs import filesystem, is_pattern, scheme_of
 from pulsarctl_wire.pipeline.splits import opened, reason
-from pulsarctl_wire.spark.columns import completed, spark_uri
-from pulsarctl_wire.spark.reports.base import Tables
 from pulsarctl_wire.table import FRAMES, GAPS, VERSION, gaps_path
+
+SCHEMAS: Final = {
+    name: schema if "cluster" in schema.names else schema.append(pa.field("cluster", pa.string()))
+    for name, schema in {"frames": FRAMES, "gaps": GAPS}.items()
+}
+"""The kinds of rows of a table, with their columns."""
 
 
 class Files(NamedTuple):
@@ -47,26 +47,16 @@ class Found(NamedTuple):
     connections: int
     rows: int
 
+    @property
+    def lacks(self) -> set[str]:
+        """Our columns that some or all files do not have, such as `error`, `metadata.uuid`, `gaps.size`."""
+        return {*self.frames.lacks, *(f"gaps.{name}" for name in self.gaps.lacks)}
 
-SMALL: Final = 300_000
-"""Rows up to which Spark takes longer to compile a report than to run it."""
-_FOR_SMALL: Final = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.files.openCostInBytes": "1",
-}
-_FOR_ALL: Final = {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}
+
 _OPTIONAL: Final = {"payload"}
 _ENOUGH: Final = 0.5
 """The share of our columns that a table must have."""
 _CONNECTION: Final = re.compile(r"(?:^|/)connection=(\d+)/")
-
-
-def settings(found: Sequence[Found]) -> dict[str, str]:
-    """Spark's settings for tables of this size."""
-    return _FOR_ALL | (_FOR_SMALL if sum(table.rows for table in found) <= SMALL else {})
 
 
 def find(paths: Sequence[str]) -> list[Found]:
@@ -77,35 +67,36 @@ def find(paths: Sequence[str]) -> list[Found]:
     return [_find(path.rstrip("/") or "/") for path in paths]
 
 
-def load(spark: SparkSession, found: Sequence[Found]) -> Tables:
-    """All of `found` as one table. Each numbers its connections from 0; later ones continue the numbers."""
-    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints errors that we raise
-    if not found:
-        raise CaptureError("no frames table was named")
-    both: list[list[DataFrame]] = []
-    lacks: set[str] = set()
+def is_table(path: str) -> bool:
+    """Whether a path or URI is to be read as a table: not if there are captures."""
+    system, inside = filesystem(path)
+    folder = _Folder(system, scheme_of(path, inside))
+    try:
+        kind = folder.kind(inside)
+        if kind == fs.FileType.File:
+            with opened(path) as stream:
+                return not holds_packets(stream)
+        return bool(folder.files(inside)) if kind == fs.FileType.Directory else not is_pattern(inside)
+    except (ArrowException, OSError) as error:
+        raise CaptureError(f"{path}: {reason(error)}") from None
+
+
+class Part(NamedTuple):
+    """Files of one kind of a table, and how many connection numbers the tables before it have taken."""
+
+    files: Files
+    taken: int
+
+
+def parts_of(found: Sequence[Found], kind: str) -> Iterator[Part]:
+    """The files of one kind of several tables that are read as one.
+
+    Each table numbers its connections from 0; those of later ones continue the numbers.
+    """
     taken = 0
     for table in found:
-        both.append([_read(spark, table.frames, FRAMES, taken), _read(spark, table.gaps, GAPS, taken)])
-        lacks |= table.frames.lacks | {f"gaps.{name}" for name in table.gaps.lacks}
+        yield Part(getattr(table, kind), taken)
         taken += table.connections
-    frames, gaps = (
-        reduce(lambda one, more: one.unionByName(more, allowMissingColumns=True), tables)
-        for tables in zip(*both, strict=True)
-    )
-    return Tables(frames, gaps, frozenset(lacks))
-
-
-def _read(spark: SparkSession, files: Files, schema: Any, taken: int) -> DataFrame:
-    if not files.paths:
-        return spark.createDataFrame(schema.empty_table())
-    reader = spark.read
-    if files.base is not None:
-        reader = reader.option("basePath", spark_uri(files.base))
-    if not files.same:
-        reader = reader.option("mergeSchema", "true")
-    table = completed(reader.parquet(*map(spark_uri, files.paths)), schema)
-    return table.withColumn("connection", F.col("connection") + taken) if taken else table
 
 
 # -- inspecting files

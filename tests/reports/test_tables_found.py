@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
+from pulsarctl_wire import data
 from pulsarctl_wire.capture import read_events
-from pulsarctl_wire.cli.data.report import report_missing_columns
+from pulsarctl_wire.cli.data.report import ReportOptions, report
+from pulsarctl_wire.data.duck import DuckEngine
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.inputs import arrow_uri
+from pulsarctl_wire.pipeline.tables import find
+from pulsarctl_wire.reports.engine import Engine
+from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.spark.columns import spark_uri
-from pulsarctl_wire.spark.reports.base import Tables, about
-from pulsarctl_wire.spark.reports.load import find, load
+from pulsarctl_wire.spark.engine import SparkEngine
 from pulsarctl_wire.table import GAPS, VERSION, TableBuilder, writer
 
 pytestmark = pytest.mark.slow
@@ -104,13 +108,16 @@ MADE: dict[Callable[[Path, Path], str], dict[str, None]] = {
 """How tables are made, and what their rows do not tell."""
 
 
-def test_these_are_tables(spark: SparkSession, table: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_these_are_tables(spark: SparkSession, table: Path, tmp_path: Path, engine: str) -> None:
     found = find([made(table, tmp_path / f"out{number}") for number, made in enumerate(MADE)])
     expected = pq.read_table(table)
-    columns = expected.column_names
-    frames = load(spark, found).frames
-    assert "host" in frames.columns
-    rows = [row.asDict(recursive=True) for row in frames.select(*columns).collect()]
+    running: Engine = (
+        DuckEngine(found, Choice()) if engine == "duckdb" else SparkEngine(spark, found, Choice())
+    )
+    assert running.rows("SELECT count(DISTINCT host) AS hosts FROM frames") == [{"hosts": 1}]
+    columns = ", ".join(f"f.{name}" for name in expected.column_names)
+    rows = running.rows(f"SELECT {columns} FROM frames f")
     each = max(expected.column("connection").to_pylist()) + 1
     assert [one.connections for one in found] == [each] * len(MADE)
     for number, lacks in enumerate(MADE.values()):
@@ -122,22 +129,20 @@ def test_these_are_tables(spark: SparkSession, table: Path, tmp_path: Path) -> N
 
 
 def test_columns_that_a_table_lacks_are_said(
-    spark: SparkSession, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = pq.read_table(table)
     pq.write_table(whole.drop_columns(["command", "payload"]), tmp_path / "one.parquet")
     gaps = pq.read_table(table.with_name("it.gaps.parquet"))
     pq.write_table(gaps.drop_columns(["reason"]), tmp_path / "one.gaps.parquet")
     other = with_less_metadata(table, tmp_path / "two")
-    found = find([str(table), str(tmp_path / "one.parquet"), other, by_command(table, tmp_path / "three")])
-    tables = load(spark, found)
-    assert tables.lacks == {"command", "metadata.uuid", "gaps.reason"}
-    report_missing_columns(about(tables, "orders"))
+    paths = [str(table), str(tmp_path / "one.parquet"), other, by_command(table, tmp_path / "three")]
+    report(ReportOptions(name="errors", sources=paths, topic="orders"))
     lacks = "command, gaps.reason, metadata.uuid"
     assert capsys.readouterr().err == (
         f"pwire: report: the table lacks {lacks}: reports that need them are incomplete\n"
     )
-    report_missing_columns(load(spark, found[:1]))
+    report(ReportOptions(name="errors", sources=paths[:1]))
     assert capsys.readouterr().err == ""
 
 
@@ -146,17 +151,17 @@ def _rows(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def test_what_spark_wrote_is_a_table(spark: SparkSession, table: Path, tmp_path: Path) -> None:
-    first = load(spark, find([str(table)]))
-    first = Tables(first.frames.coalesce(1), first.gaps.coalesce(1))
+    first = SparkEngine(spark, find([str(table)]), Choice())
     out = tmp_path / "again.parquet"
-    first.frames.write.partitionBy("command").parquet(str(out))
-    first.gaps.write.parquet(str(tmp_path / "again.gaps.parquet"))
+    first.lazy("SELECT * FROM frames").coalesce(1).write.partitionBy("command").parquet(str(out))
+    first.lazy("SELECT * FROM gaps").coalesce(1).write.parquet(str(tmp_path / "again.gaps.parquet"))
     assert (out / "_SUCCESS").exists()
-    again = load(spark, find([str(out), f"file://{table}"]))
-    assert again.frames.count() == 2 * first.frames.count()
-    assert again.gaps.count() == 2 * first.gaps.count()
-    numbers = {row.connection for row in again.frames.select("connection").distinct().collect()}
-    once = {row.connection for row in first.frames.select("connection").distinct().collect()}
+    count = "SELECT count(*) AS frames, (SELECT count(*) FROM gaps) AS gaps FROM frames"
+    connections = "SELECT DISTINCT connection FROM frames"
+    (counted,), once = first.rows(count), {row["connection"] for row in first.rows(connections)}
+    with data.tables(str(out), f"file://{table}") as again:
+        assert again.sql(count).rows() == [{name: 2 * value for name, value in counted.items()}]
+        numbers = {row["connection"] for row in again.sql(connections).rows()}
     assert numbers == once | {number + max(once) + 1 for number in once}
 
 

@@ -1,0 +1,98 @@
+"""Keeps tables of captures that reports were asked about, in a private directory, limited in size.
+
+A table is found by what its captures are: their paths, sizes and times. So it is made anew when one changes.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.counting import pool
+from pulsarctl_wire.pipeline.inputs import find_inputs
+from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.run import Run
+from pulsarctl_wire.pipeline.splits import Input
+from pulsarctl_wire.spark.java import cache_directory
+from pulsarctl_wire.table import VERSION
+
+MOST_KEPT: Final = 4 * 1024**3
+"""Bytes of all tables kept; beyond that, those that were not used for the longest time are deleted."""
+_SPLIT: Final = 16 * 1024 * 1024
+_MANIFEST: Final = "manifest.json"
+
+
+def directory() -> Path:
+    """The directory of the tables; only its owner can read it."""
+    path = cache_directory() / "tables"
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def clear() -> tuple[int, int]:
+    """Delete all tables; returns how many they were, and their bytes."""
+    kept = list(directory().iterdir())
+    size = sum(map(_size, kept))
+    for each in kept:
+        shutil.rmtree(each, ignore_errors=True)
+    return len(kept), size
+
+
+def table_of(captures: Sequence[str], say: Callable[[str], object]) -> str:
+    """The directory of a table of `captures`, made if need be. `say` gets notes about problems with them.
+
+    Raises CaptureError if nothing of them can be read, OSError if the table cannot be written.
+    """
+    inputs = find_inputs(captures, say)
+    found = directory() / _key(inputs)
+    if (found / _MANIFEST).exists():
+        os.utime(found)
+    else:
+        _make(inputs, found)
+    with open(found / _MANIFEST, "rb") as file:
+        problems = json.load(file)["totals"]["problems"]
+    for name, problem, _ in problems:
+        say(f"{name}: {problem}")
+    return str(found)
+
+
+def _key(inputs: Sequence[Input]) -> str:
+    """A name for the table of these captures."""
+    about = [VERSION, *(([each.name, each.path, each.size, each.modified_ns, each.sides]) for each in inputs)]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
+
+
+def _make(inputs: list[Input], found: Path) -> None:
+    jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    _make_room(directory())
+    with tempfile.TemporaryDirectory(prefix=".", dir=found.parent) as beside:
+        out = Path(beside, "table")
+        is_small = sum(each.size for each in inputs) <= _SPLIT
+        with ThreadPoolExecutor(1) if is_small else pool(jobs) as executor:
+            totals = Run(inputs, str(out), options=Options(_SPLIT)).run(executor, jobs)
+        if not totals.frames and not totals.gaps and totals.problems:
+            name, problem, _ = totals.problems[0]
+            raise CaptureError(f"{name}: {problem}")
+        with suppress(OSError):  # another process was faster
+            out.rename(found)
+
+
+def _make_room(tables: Path) -> None:
+    kept = sorted((each.stat().st_mtime, each) for each in tables.iterdir() if not each.name.startswith("."))
+    sizes = {each: _size(each) for _, each in kept}
+    for _, oldest in kept:
+        if sum(sizes.values()) <= MOST_KEPT:
+            break
+        del sizes[oldest]
+        shutil.rmtree(oldest, ignore_errors=True)
+
+
+def _size(table: Path) -> int:
+    return sum(each.stat().st_size for each in table.rglob("*") if each.is_file())

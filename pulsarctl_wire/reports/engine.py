@@ -1,0 +1,119 @@
+"""What runs the SQL of reports: an engine holds one table, and makes the views that a query names."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from pulsarctl_wire.reports.sql import Choice, literal
+from pulsarctl_wire.reports.views import VIEWS
+
+Row = dict[str, Any]
+"""A row of a report: column name -> value."""
+
+_WORD: Final = re.compile(r"[a-z_]+")
+
+
+class Answer(NamedTuple):
+    """The result of a query: the names of its columns, and its rows as lists of values, read once."""
+
+    columns: list[str]
+    values: Iterator[Iterable[Any]]
+
+    def rows(self) -> Iterator[Row]:
+        """The rows."""
+        return (dict(zip(self.columns, row, strict=True)) for row in self.values)
+
+
+class Engine(ABC):
+    """Runs SQL over one table, whose parts are the views `all_frames`, `all_gaps`, ….
+
+    `choice` says which of their rows are read.
+    """
+
+    def __init__(self, parts: Iterable[str], choice: Choice) -> None:
+        conditions = {"frames": choice.frames(), "gaps": choice.gaps()}
+        self._views = VIEWS | {
+            name: f"SELECT * FROM all_{name} WHERE {conditions.get(name, 'true')}" for name in parts
+        }
+        self._unmade = {"clusters", *self._views}
+
+    def query(self, sql: str, most: int | None = None) -> Answer:
+        """Run a query; `most` is the maximum number of rows. Raises WireError if it fails."""
+        return self._run(self._ready(sql, most))
+
+    def rows(self, sql: str, most: int | None = None) -> list[Row]:
+        """The rows of a query."""
+        return list(self.query(sql, most).rows())
+
+    def arrow(self, sql: str, most: int | None = None) -> Any:
+        """The rows of a query as a `pyarrow.Table`."""
+        return self._arrow(self._ready(sql, most))
+
+    def lazy(self, sql: str, most: int | None = None) -> Any:
+        """A query as the engine's own type, which has not run yet."""
+        return self._lazy(self._ready(sql, most))
+
+    def keep(self, name: str, sql: str) -> None:
+        """Compute a query once; queries to come read the result as the view `name`."""
+        self.prepare(sql)
+        self._unmade.discard(name)
+        self._store(name, sql)
+
+    def _ready(self, sql: str, most: int | None) -> str:
+        self.prepare(sql)
+        return sql if most is None else f"SELECT * FROM ({sql}) LIMIT {most}"
+
+    def prepare(self, sql: str) -> None:
+        """Make the views that a query names, and those that they name."""
+        for name in _WORD.findall(sql):
+            if name not in self._unmade:
+                continue
+            self._unmade.remove(name)
+            if name == "clusters":
+                named = self.query("SELECT * FROM named_servers ORDER BY 1, 2, 3").values
+                self._define(name, clusters(named))
+            else:
+                self.prepare(self._views[name])
+                self._define(name, self._views[name])
+
+    @abstractmethod
+    def _define(self, name: str, sql: str) -> None:
+        """Make a view."""
+
+    @abstractmethod
+    def _store(self, name: str, sql: str) -> None:
+        """Make a view whose rows are computed once."""
+
+    @abstractmethod
+    def _run(self, sql: str) -> Answer: ...
+
+    @abstractmethod
+    def _arrow(self, sql: str) -> Any: ...
+
+    @abstractmethod
+    def _lazy(self, sql: str) -> Any: ...
+
+
+def clusters(named: Iterable[Iterable[str | None]]) -> str:
+    """The view `clusters` of (server, cluster), from rows of (server, URLs that it named).
+
+    Brokers that name each other in LOOKUP_RESPONSE form a cluster. If there are not at least two clusters,
+    all brokers are one; otherwise those without LOOKUP_RESPONSE form another one, that of `server` null.
+    """
+    groups: list[set[str]] = []
+    servers: set[str] = set()
+    for server, *urls in named:
+        if server is None:
+            continue
+        servers.add(server)
+        group = {server, *(urlsplit(url).netloc for url in urls if url)}
+        for each in [each for each in groups if each & group]:
+            groups.remove(each)
+            group |= each
+        groups.append(group)
+    known = {server: number for number, group in enumerate(groups) for server in group & servers}
+    rows = [(literal(server), number) for server, number in sorted(known.items()) if len(groups) > 1]
+    values = ", ".join(f"({server}, '{number}')" for server, number in [("NULL", -1 if rows else 0), *rows])
+    return f"SELECT * FROM (VALUES {values}) AS known(server, cluster)"

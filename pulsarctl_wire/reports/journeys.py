@@ -1,0 +1,84 @@
+"""Reports that follow messages from producer to consumer.
+
+An id is cluster, ledger and entry; a batch is one entry, a chunk too. An id with negative parts
+(non-persistent topics, duplicate sends) is ignored. Deliveries and acknowledgements are matched per
+subscription; a cumulative ACK covers everything up to its id on its subscription.
+"""
+
+from pulsarctl_wire.reports.sql import SECOND, Options, bucket, count_if, percentiles
+
+_SUBSCRIPTION = "cluster, topic, subscription"
+
+
+def journey(options: Options) -> str:
+    """The path of each entry through each subscription: sent, received, first delivered, acknowledged."""
+    return """
+        SELECT * FROM journeys
+        ORDER BY coalesce(sent_ns, delivered_ns), cluster, topic, ledger_id, entry_id, subscription"""
+
+
+def delivery(options: Options) -> str:
+    """Times to delivery (SEND to first MESSAGE) and from there to the first ACK, by topic and subscription.
+
+    `missing` are entries whose SEND was not captured, or that were never acknowledged.
+    """
+    steps = " UNION ALL ".join(
+        f"SELECT {_SUBSCRIPTION}, '{step}' AS step, {step}_latency_ns AS latency_ns "
+        "FROM journeys WHERE delivered_ns IS NOT NULL"
+        for step in ("delivery", "ack")
+    )
+    by = {name: name for name in ("cluster", "topic", "subscription", "step")}
+    missing = {"missing": count_if("latency_ns IS NULL")}
+    return percentiles(f"({steps}) steps", by, also=missing, order=f"{_SUBSCRIPTION}, step DESC")
+
+
+def backlog(options: Options) -> str:
+    """Entries not acknowledged yet, and permits that consumers have left, over time.
+
+    All start at 0 where a subscription is first seen: earlier entries are unknown. A non-durable reader has
+    no backlog, and after a SEEK it is unknown. Only buckets in which something changed have a row.
+    """
+    width = options.bucket_ns or SECOND
+
+    def counted(time: str, name: str) -> str:
+        values = ", ".join(
+            f"{'count(*)' if each == name else '0'} AS {each}" for each in ("published", "delivered", "acked")
+        )
+        return (
+            f"SELECT {_SUBSCRIPTION}, {bucket(width, time)} AS time_ns, {values}, 0 AS permits "
+            f"FROM deliveries WHERE {time} IS NOT NULL GROUP BY 1, 2, 3, 4"
+        )
+
+    until = f"OVER (PARTITION BY {_SUBSCRIPTION} ORDER BY time_ns ROWS UNBOUNDED PRECEDING)"
+    return f"""
+        WITH published AS (
+            SELECT cluster, topic, min(time_ns) AS time_ns FROM clustered
+            WHERE NOT partial AND command = 'SEND_RECEIPT' AND ledger_id >= 0 AND entry_id >= 0
+            GROUP BY cluster, topic, ledger_id, entry_id
+        ),
+        changes AS (
+            SELECT p.cluster, p.topic, s.subscription, {bucket(width)} AS time_ns, count(*) AS published,
+                0 AS delivered, 0 AS acked, 0 AS permits
+            FROM published p JOIN subscriptions s ON p.cluster = s.cluster AND p.topic = s.topic
+            WHERE time_ns >= since_ns GROUP BY 1, 2, 3, 4
+            UNION ALL {counted("delivered_ns", "delivered")}
+            UNION ALL {counted("acked_ns", "acked")}
+            UNION ALL SELECT {_SUBSCRIPTION}, {bucket(width)} AS time_ns, 0, 0, 0, sum(change)
+            FROM permit_changes WHERE subscription IS NOT NULL GROUP BY 1, 2, 3, 4
+        ),
+        summed AS (
+            SELECT {_SUBSCRIPTION}, time_ns, sum(published) AS published, sum(delivered) AS delivered,
+                sum(acked) AS acked, sum(permits) AS permits
+            FROM changes WHERE time_ns IS NOT NULL GROUP BY 1, 2, 3, 4
+        ),
+        running AS (
+            SELECT *, sum(published - acked) {until} AS backlog, sum(delivered - acked) {until} AS unacked,
+                sum(permits) {until} AS left_permits
+            FROM summed
+        )
+        SELECT r.time_ns, r.cluster, r.topic, r.subscription, published, delivered, acked,
+            CASE WHEN durable AND (seek_ns IS NULL OR r.time_ns < seek_ns) THEN backlog END AS backlog,
+            unacked, left_permits AS permits
+        FROM running r JOIN subscriptions s
+            ON r.cluster = s.cluster AND r.topic = s.topic AND r.subscription = s.subscription
+        ORDER BY r.time_ns, r.cluster, r.topic, r.subscription"""

@@ -1,0 +1,167 @@
+"""The views that reports read, in the SQL of both engines; `pwire sql` has them too.
+
+A view may read others. Those of an `Engine` are made when a query names them.
+
+    frames, gaps, …   the tables, or what `Choice` chooses of them
+    whole             the frames that were captured completely
+    exchanges         a row per request and its answer
+    publishes         the exchanges that are publishes: a SEND with its SEND_RECEIPT
+    cells             counts of frames alike in connection, topic, subscription, producer
+    clustered         frames with `cluster`: the brokers that name each other
+    sent, deliveries  an entry's way to the broker, and to each subscription
+    journeys          both together
+    subscriptions     when first seen, whether durable, the time of the first SEEK
+    permit_changes    what changes the permits of a subscription's consumers
+"""
+
+from typing import Final
+
+from pulsarctl_wire.reports.sql import address, count_if
+
+IS_ERROR: Final = "(error IS NOT NULL OR command IN ('ERROR', 'SEND_ERROR'))"
+"""Whether a frame reports an error."""
+
+CAPTURED: Final = "time_ns, packet_offset, stream_offset"
+"""The order in which the frames of a connection were captured."""
+
+COUNTS: Final = {
+    "frames": "count(*)",
+    "bytes": "sum(total_size + 4)",
+    "published": "coalesce(sum(CASE WHEN command = 'SEND' THEN messages END), 0)",
+    "delivered": "coalesce(sum(CASE WHEN command = 'MESSAGE' THEN messages END), 0)",
+    "published_bytes": "coalesce(sum(CASE WHEN command = 'SEND' THEN payload_size END), 0)",
+    "delivered_bytes": "coalesce(sum(CASE WHEN command = 'MESSAGE' THEN payload_size END), 0)",
+    "errors": count_if(IS_ERROR),
+    "bad_checksums": count_if("NOT checksum_valid"),
+}
+"""What is counted of frames: name -> aggregate. Frames' bytes include their length prefix."""
+
+COUNTED: Final = ", ".join(f"{value} AS {name}" for name, value in COUNTS.items())
+"""`COUNTS` as a list of columns."""
+
+_SUBSCRIPTION: Final = "cluster, topic, subscription"
+_IS_READER: Final = "command = 'SUBSCRIBE' AND get_json_object(command_json, '$.durable') = 'false'"
+_IS_ID: Final = "ledger_id >= 0 AND entry_id >= 0"
+_SERVER: Final = f"CASE WHEN to_broker THEN {address('dst')} ELSE {address('src')} END"
+
+
+def cells(time: str | None = None) -> str:
+    """Counts of frames alike: each group has only numbers, so that reports computed from groups cost little.
+
+    `time`: a time bucket that each frame of a group is in, as SQL.
+    """
+    more = f"{time} AS time_ns, " if time else ""
+    return f"""
+        SELECT {more}partial, connection, topic, subscription,
+            CASE WHEN command = 'SEND' THEN metadata.producer_name END AS producer, {COUNTED},
+            min(time_ns) AS first_ns, max(time_ns) AS last_ns
+        FROM frames GROUP BY {", ".join(map(str, range(1, 6 + bool(time))))}"""
+
+
+VIEWS: Final = {
+    "whole": "SELECT * FROM frames WHERE NOT partial",
+    "exchanges": """
+        SELECT time_ns - latency_ns AS time_ns, answers AS command, time_ns AS answered_ns, command AS answer,
+            latency_ns, error, connection, topic, subscription, producer, request_id, producer_id,
+            consumer_id, sequence_id, sent_size AS bytes, messages, ledger_id, entry_id, file,
+            packet_offset, to_broker, src_ip, src_port, dst_ip, dst_port, cluster
+        FROM frames WHERE answers IS NOT NULL""",
+    "publishes": "SELECT * FROM exchanges WHERE answer = 'SEND_RECEIPT'",
+    "cells": cells(),
+    "named_servers": f"""
+        SELECT DISTINCT {_SERVER} AS server, get_json_object(command_json, '$.brokerServiceUrl') AS url,
+            get_json_object(command_json, '$.brokerServiceUrlTls') AS tls_url
+        FROM frames WHERE command = 'LOOKUP_RESPONSE'""",
+    "clustered": f"""
+        SELECT f.time_ns, f.packet_offset, f.stream_offset, f.command, f.partial, f.connection, f.to_broker,
+            f.topic, f.subscription, f.producer, f.consumer_id, f.ledger_id, f.entry_id, f.error, f.permits,
+            f.messages, f.redelivery_count, f.ack_type, f.ack_count, f.acked, f.left AS remaining, f.answers,
+            f.latency_ns, f.sent_size, f.command_json,
+            coalesce(f.cluster, c.cluster, (SELECT cluster FROM clusters WHERE server IS NULL)) AS cluster
+        FROM (SELECT *, {_SERVER} AS server FROM frames) f LEFT JOIN clusters c ON f.server = c.server""",
+    # One row per entry that got an id: when it was first sent, and its receipt.
+    "sent": f"""
+        SELECT cluster, topic, ledger_id, entry_id, min(sent_ns) AS sent_ns,
+            min_by(producer, sent_ns) AS producer, min_by(messages, sent_ns) AS messages,
+            min_by(sent_size, sent_ns) AS bytes, min_by(time_ns, sent_ns) AS receipt_ns,
+            min_by(latency_ns, sent_ns) AS publish_latency_ns
+        FROM (SELECT *, time_ns - latency_ns AS sent_ns FROM clustered)
+        WHERE command = 'SEND_RECEIPT' AND answers IS NOT NULL AND {_IS_ID} GROUP BY 1, 2, 3, 4""",
+    # A row per id of MESSAGE and of those acknowledged completely.
+    "touched": f"""
+        SELECT {_SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count,
+            coalesce(messages, 0) AS messages, ledger_id, entry_id
+        FROM clustered WHERE acked IS NULL AND coalesce(remaining, 0) = 0 AND NOT partial
+            AND (command = 'MESSAGE' OR (command = 'ACK' AND ack_count > 0))
+        UNION ALL
+        SELECT {_SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count, messages, id.ledger_id,
+            id.entry_id
+        FROM (
+            SELECT *, explode(acked) AS id FROM clustered
+            WHERE command = 'ACK' AND acked IS NOT NULL AND NOT partial
+        ) ids WHERE coalesce(id.left, 0) = 0""",
+    # One row per entry and subscription: when it was first delivered, how often, when first acknowledged.
+    # With the highest ids first, the cumulative ACKs that cover an entry are those before it.
+    "deliveries": f"""
+        WITH entries AS (
+            SELECT {_SUBSCRIPTION}, ledger_id, entry_id,
+                min(CASE WHEN command = 'MESSAGE' THEN time_ns END) AS delivered_ns,
+                {count_if("command = 'MESSAGE'")} AS deliveries, max(redelivery_count) AS redelivery_count,
+                max(messages) AS delivered_messages,
+                min(CASE WHEN command = 'ACK' THEN time_ns END) AS single_ns, CAST(NULL AS BIGINT) AS up_to_ns
+            FROM touched WHERE {_IS_ID} AND (command = 'MESSAGE' OR ack_type = 'Individual')
+            GROUP BY 1, 2, 3, 4, 5
+        ),
+        covered AS (
+            SELECT *, min(up_to_ns) OVER (
+                PARTITION BY {_SUBSCRIPTION} ORDER BY ledger_id DESC, entry_id DESC
+                RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+            ) AS covered_ns
+            FROM (
+                SELECT * FROM entries UNION ALL
+                SELECT {_SUBSCRIPTION}, ledger_id, entry_id, NULL, NULL, NULL, NULL, NULL, time_ns
+                FROM touched WHERE ack_type = 'Cumulative'
+            ) together
+        ),
+        first_acks AS (SELECT *, least(single_ns, covered_ns) AS ack_ns FROM covered WHERE up_to_ns IS NULL)
+        SELECT {_SUBSCRIPTION}, ledger_id, entry_id, delivered_ns, deliveries, redelivery_count,
+            delivered_messages,
+            CASE WHEN delivered_ns IS NULL OR ack_ns >= delivered_ns THEN ack_ns END AS acked_ns
+        FROM first_acks""",
+    # If a capture begins in the middle of a connection, its topics are unknown.
+    "journeys": """
+        SELECT coalesce(s.cluster, d.cluster) AS cluster, coalesce(s.topic, d.topic) AS topic,
+            coalesce(s.ledger_id, d.ledger_id) AS ledger_id, coalesce(s.entry_id, d.entry_id) AS entry_id,
+            d.subscription, s.producer, coalesce(s.messages, d.delivered_messages) AS messages, s.bytes,
+            s.sent_ns, s.receipt_ns, d.delivered_ns, d.acked_ns, s.publish_latency_ns,
+            d.delivered_ns - s.sent_ns AS delivery_latency_ns, d.acked_ns - d.delivered_ns AS ack_latency_ns,
+            coalesce(d.deliveries, 0) AS deliveries, d.redelivery_count
+        FROM sent s FULL OUTER JOIN (SELECT * FROM deliveries WHERE delivered_ns IS NOT NULL) d
+            ON s.cluster = d.cluster AND s.ledger_id = d.ledger_id AND s.entry_id = d.entry_id
+            AND coalesce(s.topic = d.topic, true)""",
+    "subscriptions": f"""
+        SELECT {_SUBSCRIPTION}, min(time_ns) AS since_ns, {count_if(_IS_READER)} = 0 AS durable,
+            min(CASE WHEN command = 'SEEK' THEN time_ns END) AS seek_ns
+        FROM clustered WHERE topic IS NOT NULL AND subscription IS NOT NULL GROUP BY 1, 2, 3""",
+    # FLOW adds, MESSAGE subtracts; a consumer loses the rest when it is closed or subscribes again.
+    "permit_changes": f"""
+        WITH lives AS (
+            SELECT *, command IN ('SUBSCRIBE', 'CLOSE_CONSUMER') AS resets,
+                CASE WHEN command = 'MESSAGE' THEN -1 ELSE 1 END * coalesce(permits, 0) AS change,
+                {count_if("command IN ('SUBSCRIBE', 'CLOSE_CONSUMER')")} OVER (
+                    PARTITION BY connection, consumer_id ORDER BY {CAPTURED} ROWS UNBOUNDED PRECEDING
+                ) AS life
+            FROM clustered WHERE command IN ('FLOW', 'MESSAGE', 'SUBSCRIBE', 'CLOSE_CONSUMER')
+        ),
+        held AS (
+            SELECT *, sum(change) OVER (
+                PARTITION BY connection, consumer_id, life ORDER BY {CAPTURED} ROWS UNBOUNDED PRECEDING
+            ) AS held
+            FROM lives
+        )
+        SELECT {_SUBSCRIPTION}, time_ns, CASE WHEN resets THEN -coalesce(lag(held) OVER (
+                PARTITION BY connection, consumer_id ORDER BY {CAPTURED}
+            ), 0) ELSE change END AS change
+        FROM held""",
+}
+"""Name -> SQL. `clusters` (server, cluster) is computed by `reports.clusters` from `named_servers`."""

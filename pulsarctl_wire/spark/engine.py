@@ -1,0 +1,81 @@
+"""Runs reports with Spark."""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, Final
+
+from pyspark.logger import PySparkLogger
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pulsarctl_wire.pipeline.tables import SCHEMAS, Found, Part, parts_of
+from pulsarctl_wire.reports.engine import Answer, Engine
+from pulsarctl_wire.reports.sql import Choice
+from pulsarctl_wire.spark.columns import completed, spark_uri
+
+SMALL: Final = 300_000
+"""Rows up to which Spark takes longer to compile a report than to run it."""
+_FOR_SMALL: Final = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.files.openCostInBytes": "1",
+}
+_FOR_ALL: Final = {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}
+
+
+def settings(found: Sequence[Found]) -> dict[str, str]:
+    """Spark's settings for tables of this size."""
+    return _FOR_ALL | (_FOR_SMALL if sum(table.rows for table in found) <= SMALL else {})
+
+
+class SparkEngine(Engine):
+    """An engine over tables that were found. Its SQL is Spark's."""
+
+    def __init__(self, spark: SparkSession, found: Sequence[Found], choice: Choice) -> None:
+        super().__init__(SCHEMAS, choice)
+        PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints errors that we raise
+        self._spark = spark
+        self._stored: list[DataFrame] = []
+        for name, schema in SCHEMAS.items():
+            parts = [self._part(part, schema) for part in parts_of(found, name)]
+            together = reduce(lambda one, more: one.unionByName(more, allowMissingColumns=True), parts)
+            together.createOrReplaceTempView(f"all_{name}")
+
+    def close(self) -> None:
+        """Free what `keep` has stored."""
+        for each in self._stored:
+            each.unpersist()
+
+    def _part(self, part: Part, schema: Any) -> DataFrame:
+        files, taken = part
+        if not files.paths:
+            return self._spark.createDataFrame(schema.empty_table())
+        reader = self._spark.read
+        if files.base is not None:
+            reader = reader.option("basePath", spark_uri(files.base))
+        if not files.same:
+            reader = reader.option("mergeSchema", "true")
+        table = completed(reader.parquet(*map(spark_uri, files.paths)), schema)
+        return table.withColumn("connection", F.col("connection") + taken) if taken else table
+
+    def _define(self, name: str, sql: str) -> None:
+        self._spark.sql(sql).createOrReplaceTempView(name)
+
+    def _store(self, name: str, sql: str) -> None:
+        table = self._spark.sql(sql).cache()
+        table.createOrReplaceTempView(name)
+        self._stored.append(table)
+
+    def _run(self, sql: str) -> Answer:
+        found = self._spark.sql(sql)
+        return Answer(
+            found.columns, (tuple(row.asDict(recursive=True).values()) for row in found.toLocalIterator())
+        )
+
+    def _lazy(self, sql: str) -> DataFrame:
+        return self._spark.sql(sql)
+
+    def _arrow(self, sql: str) -> Any:
+        return self._spark.sql(sql).toArrow()

@@ -1,0 +1,75 @@
+"""DuckDB and Spark give the same rows for every report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pwire_run import SAMPLES, pwire
+
+from pulsarctl_wire.data.duck import DuckEngine
+from pulsarctl_wire.pipeline.tables import find
+from pulsarctl_wire.reports import REPORTS
+from pulsarctl_wire.reports.engine import Engine
+from pulsarctl_wire.reports.overview import collect
+from pulsarctl_wire.reports.sql import Choice, Options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOGETHER = ("java-simple", "java-nack-dlq", "errors", "corrupt-in-transit", "snaplen96")
+
+
+def engines(spark: SparkSession, captures: list[str], folder: Path, choice: Choice) -> list[Engine]:
+    from pulsarctl_wire.spark.engine import SparkEngine
+
+    paths = [str(folder / f"{Path(name).name}.parquet") for name in captures]
+    for name, path in zip(captures, paths, strict=True):
+        pwire("table", name, "--out", path)
+    found = find(paths)
+    return [DuckEngine(found, choice), SparkEngine(spark, found, choice)]
+
+
+def rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows whose fractions are compared to 12 digits: sums may be in another order."""
+    return [
+        {name: float(f"{value:.12g}") if isinstance(value, float) else value for name, value in row.items()}
+        for row in rows
+    ]
+
+
+def compare(one: Engine, other: Engine) -> None:
+    for report in REPORTS.values():
+        for options in (Options(), Options(bucket_ns=100_000_000, top=3)):
+            query = report.sql(options)
+            assert rounded(one.rows(query)) == rounded(other.rows(query)), report.name
+
+
+def test_all_reports(spark: SparkSession, tmp_path: Path) -> None:
+    paths = [str(SAMPLES / f"{name}.pcap") for name in TOGETHER]
+    one, other = engines(spark, paths, tmp_path, Choice())
+    compare(one, other)
+    pages = [collect(each, Options()) for each in (one, other)]
+    for page in pages:
+        page.heat.sort(key=lambda row: (row["time_ns"], row["bin"]))
+    assert pages[0] == pages[1]
+
+
+def test_what_is_chosen(spark: SparkSession, tmp_path: Path) -> None:
+    since = 1_795_196_818_000_000_000
+    choice = Choice("java-*'\\", since, since + 10**9)
+    one, other = engines(spark, [str(SAMPLES / "java-simple.pcap")], tmp_path, choice)
+    assert one.rows("SELECT * FROM frames") == other.rows("SELECT * FROM frames") == []
+    choice = Choice("java-*", since, since + 10**9)
+    one, other = engines(spark, [str(SAMPLES / "java-simple.pcap")], tmp_path, choice)
+    rows = one.rows("SELECT time_ns, packet_offset FROM frames ORDER BY 1, 2")
+    assert rows == other.rows("SELECT time_ns, packet_offset FROM frames ORDER BY 1, 2")
+    assert len(rows) > 10
+    assert all(since <= row["time_ns"] < since + 10**9 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.pcap*")), ids=lambda path: str(path.stem))
+def test_each_capture(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+    compare(*engines(spark, [str(path)], tmp_path, Choice()))
