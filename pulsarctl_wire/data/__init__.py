@@ -77,6 +77,9 @@ class Tables:
     lacks: frozenset[str]
     """Columns that some or all files do not have, as `error`, `metadata.uuid`, `gaps.size`: they are null."""
 
+    first: int = 0
+    """How many connection numbers the first source has; those of the others follow."""
+
     def report(
         self, name: str, *, bucket: str | int | None = None, top: int | None = None, key: str | None = None
     ) -> Result:
@@ -84,7 +87,7 @@ class Tables:
         if name not in REPORTS:
             raise QueryError(f"report {name}: no such report; use one of {', '.join(REPORTS)}")
         width = nanoseconds(bucket) if isinstance(bucket, str) else bucket
-        return Result(self.engine, REPORTS[name].sql(Options(width, top, key)), top)
+        return Result(self.engine, REPORTS[name].sql(Options(width, top, key, self.first)), top)
 
     def sql(self, query: str) -> Result:
         """A query in the SQL of the engine; it may read the tables, and the views of `reports/views.py`."""
@@ -99,18 +102,20 @@ def tables(
     spark: "SparkSession | None" = None,
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
+    apart: bool = False,
     say: Callable[[str], object] = lambda note: None,
 ) -> Iterator[Tables]:
     """Open tables, or captures, as one; close them at the end of the block.
 
     A source is a path or URI: a table of `pwire table` or `pwire analyze`, or a capture, pattern or directory
-    of captures, of which a table is made and kept (see `data.cache`). `engine` runs the queries: DuckDB in
+    of captures, of which a table is made and kept (see `data.cache`): one of all captures, or with `apart`
+    one of each source. `engine` runs the queries: DuckDB in
     this process, or Spark, in the session `spark` or one of `master` with `conf`. The default is DuckDB,
     except with a `spark`, `master` or `conf`, or for more than `LARGE` rows. `say` gets notes about files.
 
     Raises CaptureError if a source cannot be read, QueryError if the engine is not installed.
     """
-    found = find(_as_tables(sources, say))
+    found = find(_as_tables(sources, apart, say))
     lacks = frozenset[str]().union(*(each.lacks for each in found))
     large = sum(each.rows for each in found) > LARGE
     with ExitStack() as stack:
@@ -131,12 +136,13 @@ def tables(
                 spark or stack.enter_context(session(master or "local[*]", given)), found, choice
             )
         stack.callback(running.close)
-        yield Tables(running, lacks)
+        yield Tables(running, lacks, found[0].connections if found else 0)
 
 
-def _as_tables(sources: Sequence[str], say: Callable[[str], object]) -> list[str]:
-    """The sources, with a table in place of the captures."""
+def _as_tables(sources: Sequence[str], apart: bool, say: Callable[[str], object]) -> list[str]:
+    """The sources, with a table in place of all captures, or of each."""
     captures = [source for source in sources if not is_table(source)]
-    made = table_of(captures, say) if captures else None
-    chosen = [made if source in captures else source for source in sources]
-    return list(dict.fromkeys(path for path in chosen if path))
+    if apart:
+        return [table_of([source], say) if source in captures else source for source in sources]
+    made = [table_of(captures, say)] if captures else []
+    return [*(source for source in sources if source not in captures), *made]

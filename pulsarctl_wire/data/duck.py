@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import duckdb
-import pyarrow.dataset as ds
+import pyarrow as pa
 
 from pulsarctl_wire.errors import QueryError
 from pulsarctl_wire.pipeline.inputs import filesystem
@@ -55,8 +55,10 @@ class DuckEngine(Engine):
 
     def _part(self, name: str, files: Files, schema: Any, taken: int) -> str:
         """The rows of some files with all columns of `schema`, of the right types: missing ones are null."""
+        ours = {field.name: duckdb.type(_type(field.type)) for field in schema}
         if not files.paths:
-            self._database.register(name, schema.empty_table())
+            columns = ", ".join(f"CAST(NULL AS {type_}) AS {_quoted(each)}" for each, type_ in ours.items())
+            self._define(name, f"SELECT {columns} WHERE false")
         elif any(map(is_uri, files.paths)):
             self._database.register(name, _dataset(files))
         else:
@@ -64,8 +66,8 @@ class DuckEngine(Engine):
             parts = "hive_partitioning = true, hive_types_autocast = false" if files.base else ""
             options = ", ".join(filter(None, [parts, "" if files.same else "union_by_name = true"]))
             self._define(name, f"SELECT * FROM read_parquet([{paths}]{options and ', ' + options})")
-        there = self._types(self._database.table(name))
-        ours = self._types(self._database.from_arrow(schema.empty_table()))
+        found = self._database.table(name)
+        there = dict(zip(found.columns, found.types, strict=True))
         values = {column: _completed(column, there.get(column), ours[column], taken) for column in ours}
         changed = ", ".join(
             f"{value} AS {_quoted(name)}" for name, value in values.items() if value and name in there
@@ -75,10 +77,6 @@ class DuckEngine(Engine):
         ]
         everything = f"* REPLACE ({changed})" if changed else "*"
         return f"SELECT {', '.join([everything, *missing])} FROM {name}"
-
-    @staticmethod
-    def _types(rows: Any) -> dict[str, Any]:
-        return dict(zip(rows.columns, rows.types, strict=True))
 
     def _define(self, name: str, sql: str) -> None:
         with _errors():
@@ -126,6 +124,8 @@ def _fetched(found: Any) -> Iterator[Any]:
 
 def _dataset(files: Files) -> Any:
     """Files at URIs, which pyarrow reads."""
+    import pyarrow.dataset as ds  # it imports pandas, which takes 0.2 s
+
     system, _ = filesystem(files.paths[0])
     paths = [filesystem(path)[1] for path in files.paths]
     base = filesystem(files.base)[1] if files.base else None
@@ -156,6 +156,28 @@ def _completed(name: str, found: Any, wanted: Any, taken: int) -> str | None:
         for part, type_ in wanted.children
     )
     return f"CASE WHEN {column} IS NOT NULL THEN struct_pack({parts}) END"
+
+
+_TYPES: Final = {
+    "string": "VARCHAR",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "bool": "BOOLEAN",
+    "binary": "BLOB",
+}
+
+
+def _type(type_: Any) -> str:
+    """DuckDB's name of an Arrow type of ours."""
+    if pa.types.is_dictionary(type_):
+        return _type(type_.value_type)
+    if pa.types.is_list(type_):
+        return f"{_type(type_.value_type)}[]"
+    if pa.types.is_map(type_):
+        return f"MAP({_type(type_.key_type)}, {_type(type_.item_type)})"
+    if pa.types.is_struct(type_):
+        return f"STRUCT({', '.join(f'{_quoted(part.name)} {_type(part.type)}' for part in type_)})"
+    return _TYPES[str(type_)]
 
 
 def _quoted(name: str) -> str:

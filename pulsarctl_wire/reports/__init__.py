@@ -3,7 +3,7 @@
     sql.py      options, what is chosen, time buckets, percentiles   latency.py   publishes and requests
     views.py    the views that reports read                          traffic.py   frames, topics, connections
     engine.py   what runs them; `data/duck.py`, `spark/engine.py`    journeys.py  from producer to consumer
-    overview.py the contents of the summary
+    overview.py the contents of the summary                          sessions.py  clients, producers, …
 
 A report is a function from options to a query. docs/reports.md describes the columns.
 """
@@ -11,7 +11,7 @@ A report is a function from options to a query. docs/reports.md describes the co
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from pulsarctl_wire.reports import journeys, latency, traffic
+from pulsarctl_wire.reports import comparing, journeys, latency, sessions, traffic
 from pulsarctl_wire.reports.sql import Options
 
 
@@ -24,22 +24,28 @@ class Report(NamedTuple):
 
 
 REPORTS: Final = {
-    report.name: report
-    for report in (
-        Report("summary", "totals, and with --html a page with plots of everything below", traffic.summary),
-        Report("publish-latency", "SEND to SEND_RECEIPT by topic and producer", latency.publish_latency),
-        Report("request-latency", "request to answer by command", latency.request_latency),
-        Report("slowest", "the requests and publishes that took longest", latency.slowest),
-        Report("throughput", "frames, bytes and messages of each topic, by second", traffic.throughput),
-        Report("topics", "topics by bytes", traffic.topics),
-        Report("hot-keys", "the keys that most messages have, by hash", traffic.hot_keys),
-        Report("connections", "connections: client, server, how long, how it ended", traffic.connections),
-        Report("journey", "each message from SEND to ACK, by subscription", journeys.journey),
-        Report("delivery", "times to delivery and ACK by topic and subscription", journeys.delivery),
-        Report("backlog", "unacknowledged entries and permits of subscriptions, by second", journeys.backlog),
-        Report("errors", "errors by code, topic and client", traffic.errors),
-        Report("checksums", "frames whose checksum is wrong", traffic.checksums),
-        Report("gaps", "bytes that were not captured or are not a frame", traffic.gaps),
+    name: Report(name, about, sql)
+    for name, about, sql in (
+        ("summary", "totals, and with --html a page with plots of everything below", traffic.summary),
+        ("publish-latency", "SEND to SEND_RECEIPT by topic and producer", latency.publish_latency),
+        ("request-latency", "request to answer by command", latency.request_latency),
+        ("slowest", "the requests and publishes that took longest", latency.slowest),
+        ("slow", "the slowest exchanges, deliveries too, and where their frames are", latency.slow),
+        ("throughput", "frames, bytes and messages of each topic, by second", traffic.throughput),
+        ("topics", "topics by bytes", traffic.topics),
+        ("hot-keys", "the keys that most messages have, by hash", traffic.hot_keys),
+        ("connections", "connections: client, server, how long, how it ended", traffic.connections),
+        ("clients", "versions of clients, their hosts and features, what they did", sessions.clients),
+        ("producers", "producers: batches, compression, pending SENDs, resends", sessions.producers),
+        ("consumers", "consumers: permits, unacknowledged, redelivered, ACK times", sessions.consumers),
+        ("lookups", "lookups by topic and answer: redirects, brokers, times", sessions.lookups),
+        ("journey", "each message from SEND to ACK, by subscription", journeys.journey),
+        ("delivery", "times to delivery and ACK by topic and subscription", journeys.delivery),
+        ("backlog", "unacknowledged entries and permits of subscriptions, by second", journeys.backlog),
+        ("errors", "errors by code, topic and client", traffic.errors),
+        ("checksums", "frames whose checksum is wrong", traffic.checksums),
+        ("gaps", "bytes that were not captured or are not a frame", traffic.gaps),
+        ("compare", "two sources: what is slower, new errors, topics come and gone", comparing.compare),
     )
 }
 """Name -> report, in the order in which they are listed."""

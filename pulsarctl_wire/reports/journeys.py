@@ -5,16 +5,34 @@ An id is cluster, ledger and entry; a batch is one entry, a chunk too. An id wit
 subscription; a cumulative ACK covers everything up to its id on its subscription.
 """
 
+import re
+
 from pulsarctl_wire.reports.sql import SECOND, Options, bucket, count_if, percentiles
+from pulsarctl_wire.wire.hashing import murmur3_32
 
 _SUBSCRIPTION = "cluster, topic, subscription"
 
 
 def journey(options: Options) -> str:
     """The path of each entry through each subscription: sent, received, first delivered, acknowledged."""
-    return """
-        SELECT * FROM journeys
+    return f"""
+        SELECT * FROM journeys {f"WHERE {_followed(options.key)}" if options.key is not None else ""}
         ORDER BY coalesce(sent_ns, delivered_ns), cluster, topic, ledger_id, entry_id, subscription"""
+
+
+def _followed(key: str) -> str:
+    """The condition for the journeys of the messages with a key, or with an id."""
+    if identity := re.fullmatch(r"(\d{1,18}):(\d{1,18})", key):
+        return f"ledger_id = {identity[1]} AND entry_id = {identity[2]}"
+    number = murmur3_32(key)
+    return f"""struct(ledger_id, entry_id) IN (
+            SELECT struct(ledger_id, entry_id) FROM frames
+            WHERE command = 'MESSAGE' AND metadata.key_hash = {number}
+            UNION ALL SELECT struct(r.ledger_id, r.entry_id) FROM frames s JOIN publishes r
+                ON s.connection = r.connection AND s.producer_id = r.producer_id
+                AND s.sequence_id = r.sequence_id
+            WHERE s.command = 'SEND' AND s.metadata.key_hash = {number}
+        )"""
 
 
 def delivery(options: Options) -> str:
@@ -22,14 +40,14 @@ def delivery(options: Options) -> str:
 
     `missing` are entries whose SEND was not captured, or that were never acknowledged.
     """
-    steps = " UNION ALL ".join(
-        f"SELECT {_SUBSCRIPTION}, '{step}' AS step, {step}_latency_ns AS latency_ns "
-        "FROM journeys WHERE delivered_ns IS NOT NULL"
-        for step in ("delivery", "ack")
-    )
+    steps = f"""
+        SELECT {_SUBSCRIPTION}, step,
+            CASE WHEN step = 'ack' THEN ack_latency_ns ELSE delivery_latency_ns END AS latency_ns
+        FROM (SELECT * FROM journeys WHERE delivered_ns IS NOT NULL) delivered
+            CROSS JOIN (VALUES ('delivery'), ('ack')) AS steps(step)"""
     by = {name: name for name in ("cluster", "topic", "subscription", "step")}
     missing = {"missing": count_if("latency_ns IS NULL")}
-    return percentiles(f"({steps}) steps", by, also=missing, order=f"{_SUBSCRIPTION}, step DESC")
+    return percentiles(f"({steps}) timed", by, also=missing, order=f"{_SUBSCRIPTION}, step DESC")
 
 
 def backlog(options: Options) -> str:
@@ -39,15 +57,6 @@ def backlog(options: Options) -> str:
     no backlog, and after a SEEK it is unknown. Only buckets in which something changed have a row.
     """
     width = options.bucket_ns or SECOND
-
-    def counted(time: str, name: str) -> str:
-        values = ", ".join(
-            f"{'count(*)' if each == name else '0'} AS {each}" for each in ("published", "delivered", "acked")
-        )
-        return (
-            f"SELECT {_SUBSCRIPTION}, {bucket(width, time)} AS time_ns, {values}, 0 AS permits "
-            f"FROM deliveries WHERE {time} IS NOT NULL GROUP BY 1, 2, 3, 4"
-        )
 
     until = f"OVER (PARTITION BY {_SUBSCRIPTION} ORDER BY time_ns ROWS UNBOUNDED PRECEDING)"
     return f"""
@@ -61,8 +70,13 @@ def backlog(options: Options) -> str:
                 0 AS delivered, 0 AS acked, 0 AS permits
             FROM published p JOIN subscriptions s ON p.cluster = s.cluster AND p.topic = s.topic
             WHERE time_ns >= since_ns GROUP BY 1, 2, 3, 4
-            UNION ALL {counted("delivered_ns", "delivered")}
-            UNION ALL {counted("acked_ns", "acked")}
+            UNION ALL SELECT {_SUBSCRIPTION}, {bucket(width)} AS time_ns, 0,
+                {count_if("step = 'delivered'")}, {count_if("step = 'acked'")}, 0
+            FROM (
+                SELECT {_SUBSCRIPTION}, step,
+                    CASE WHEN step = 'acked' THEN acked_ns ELSE delivered_ns END AS time_ns
+                FROM deliveries CROSS JOIN (VALUES ('delivered'), ('acked')) AS steps(step)
+            ) timed WHERE time_ns IS NOT NULL GROUP BY 1, 2, 3, 4
             UNION ALL SELECT {_SUBSCRIPTION}, {bucket(width)} AS time_ns, 0, 0, 0, sum(change)
             FROM permit_changes WHERE subscription IS NOT NULL GROUP BY 1, 2, 3, 4
         ),

@@ -1,11 +1,14 @@
 """Reports of latencies: publishes and other requests, and the slowest of both."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from pulsarctl_wire.reports.sql import Options, by_bucket, count_if, percentiles
 
 SLOWEST: Final = 20
 """Rows of `slowest` without `--top`."""
+SLOW: Final = 50
+"""Rows of `slow` without `--top`."""
 
 
 def publish_latency(options: Options, source: str = "publishes") -> str:
@@ -17,7 +20,7 @@ def publish_latency(options: Options, source: str = "publishes") -> str:
 def request_latency(options: Options) -> str:
     """From a request to its answer, by the request's command. For SEND only those answered by SEND_ERROR."""
     failed = count_if("error IS NOT NULL OR answer IN ('ERROR', 'SEND_ERROR')")
-    requests = "exchanges WHERE latency_ns IS NOT NULL AND answer <> 'SEND_RECEIPT'"
+    requests = "answered WHERE latency_ns IS NOT NULL AND answer <> 'SEND_RECEIPT'"
     return percentiles(requests, by_bucket(options) | {"command": "command"}, also={"errors": failed})
 
 
@@ -26,5 +29,33 @@ def slowest(options: Options) -> str:
     return f"""
         SELECT latency_ns, time_ns, command, answer, error, topic, subscription, producer, connection,
             request_id, producer_id, sequence_id, bytes, messages, ledger_id, entry_id, file, packet_offset
-        FROM exchanges WHERE latency_ns IS NOT NULL
+        FROM answered WHERE latency_ns IS NOT NULL
         ORDER BY latency_ns DESC, time_ns, connection, packet_offset LIMIT {options.top or SLOWEST}"""
+
+
+_IDS: Final = ("request_id", "producer_id", "sequence_id", "consumer_id", "ledger_id", "entry_id")
+
+
+def _is(frame: str, time: str, command: str, ids: Iterable[str]) -> str:
+    """Whether a frame is the one of an exchange `l` that has a time and a command."""
+    same = (f"coalesce({frame}.{name} = l.{name}, true)" for name in ids)
+    return " AND ".join([f"{frame}.time_ns = l.{time} AND {frame}.command = l.{command}", *same])
+
+
+def slow(options: Options) -> str:
+    """The slowest exchanges of any kind, MESSAGE to ACK too, and where both frames of each are."""
+    names = ("time_ns", "connection", "command", "topic", *_IDS)
+    order = "{0}latency_ns DESC, " + ", ".join(f"{{0}}{name}" for name in names)
+    return f"""
+        WITH longest AS (
+            SELECT kind, latency_ns, time_ns, command, answered_ns, answer, error, cluster, connection, topic,
+                subscription, producer, request_id, producer_id, consumer_id, sequence_id, ledger_id, entry_id
+            FROM exchanges WHERE latency_ns IS NOT NULL
+            ORDER BY {order.format("")} LIMIT {options.top or SLOW}
+        )
+        SELECT l.*, min(f.file) AS file, min(f.packet_offset) AS packet_offset, min(a.file) AS answer_file,
+            min(a.packet_offset) AS answer_packet_offset
+        FROM longest l
+            LEFT JOIN frames f ON {_is("f", "time_ns", "command", _IDS)}
+            LEFT JOIN frames a ON {_is("a", "answered_ns", "answer", _IDS[:4])}
+        GROUP BY ALL ORDER BY {order.format("l.")}"""

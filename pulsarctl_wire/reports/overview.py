@@ -61,7 +61,7 @@ def collect(engine: Engine, options: Options, *, plots: bool = True) -> Overview
     span = engine.rows("SELECT min(time_ns) AS first_ns, max(time_ns) AS last_ns FROM frames")[0]
     width = options.bucket_ns or bucket_width((span["last_ns"] or 0) - (span["first_ns"] or 0))
     engine.keep("cells", cells(bucket(width)))
-    engine.keep("exchanges", VIEWS["exchanges"])
+    engine.keep("answered", VIEWS["answered"])
     totals = engine.rows(traffic.summary(nothing))[0]
     overview = Overview(totals, width)
     overview.topics = engine.rows(traffic.topics(nothing), top)

@@ -25,13 +25,14 @@ class Options:
     """Options of a report. None: the report's default.
 
     `bucket_ns` is the width of a time bucket; buckets are counted from the epoch. `top` is the maximum number
-    of rows, for reports that are sorted by size. `key` is the message that `journey` follows: its key's text
-    or hash, or its id as ledger:entry.
+    of rows, for reports that are sorted by size. `key` is what `journey` follows: a message's key, or its id
+    as LEDGER:ENTRY. `first` is how many connection numbers the first table has, for `compare`.
     """
 
     bucket_ns: int | None = None
     top: int | None = None
     key: str | None = None
+    first: int = 0
 
 
 @dataclass(frozen=True)

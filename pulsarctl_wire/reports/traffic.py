@@ -3,7 +3,7 @@
 from typing import Final
 
 from pulsarctl_wire.reports.sql import SECOND, Options, address, bucket
-from pulsarctl_wire.reports.views import CAPTURED, COUNTED, COUNTS, IS_ERROR
+from pulsarctl_wire.reports.views import CAPTURED, CLIENT, COUNTED, COUNTS, IS_ERROR, text_of
 from pulsarctl_wire.wire.commands import NAMES, REQUESTS
 
 _ACK: Final = 10  # most clients do not request an answer to it
@@ -76,9 +76,9 @@ def hot_keys(options: Options) -> str:
 def errors(options: Options) -> str:
     """Errors that brokers report, by code, command, topic and client."""
     return f"""
-        SELECT error, command, topic, CASE WHEN to_broker THEN src_ip ELSE dst_ip END AS client,
+        SELECT error, command, topic, {CLIENT} AS client,
             count(*) AS count, count(DISTINCT connection) AS connections, min(time_ns) AS first_ns,
-            max(time_ns) AS last_ns, max(get_json_object(command_json, '$.message')) AS example
+            max(time_ns) AS last_ns, max({text_of("message")}) AS example
         FROM whole WHERE {IS_ERROR} GROUP BY 1, 2, 3, 4 ORDER BY count DESC, error, command, topic, client"""
 
 
@@ -105,8 +105,8 @@ def connections(options: Options) -> str:
     return f"""
         WITH alike AS (
             SELECT connection, to_broker, command, src_ip, src_port, dst_ip, dst_port,
-                CASE WHEN command = 'CONNECT' THEN get_json_object(command_json, '$.client_version')
-                    WHEN command = 'CONNECTED' THEN get_json_object(command_json, '$.server_version')
+                CASE WHEN command = 'CONNECT' THEN {text_of("client_version")}
+                    WHEN command = 'CONNECTED' THEN {text_of("server_version")}
                 END AS version,
                 {COUNTED}, min(time_ns) AS first_ns, max(time_ns) AS last_ns,
                 CASE WHEN command NOT IN {_KEEP_ALIVE} THEN

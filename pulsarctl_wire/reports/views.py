@@ -4,12 +4,14 @@ A view may read others. Those of an `Engine` are made when a query names them.
 
     frames, gaps, …   the tables, or what `Choice` chooses of them
     whole             the frames that were captured completely
-    exchanges         a row per request and its answer
-    publishes         the exchanges that are publishes: a SEND with its SEND_RECEIPT
+    answered          a row per request and its answer
+    publishes         those that are publishes: a SEND with its SEND_RECEIPT
+    exchanges         the same of all requests, and of deliveries: a MESSAGE with its ACK
     cells             counts of frames alike in connection, topic, subscription, producer
     clustered         frames with `cluster`: the brokers that name each other
     sent, deliveries  an entry's way to the broker, and to each subscription
     journeys          both together
+    consumed          an entry's delivery to one consumer, and its acknowledgement
     subscriptions     when first seen, whether durable, the time of the first SEEK
     permit_changes    what changes the permits of a subscription's consumers
 """
@@ -23,6 +25,15 @@ IS_ERROR: Final = "(error IS NOT NULL OR command IN ('ERROR', 'SEND_ERROR'))"
 
 CAPTURED: Final = "time_ns, packet_offset, stream_offset"
 """The order in which the frames of a connection were captured."""
+
+CLIENT: Final = "CASE WHEN to_broker THEN src_ip ELSE dst_ip END"
+"""The address of a frame's client, without its port."""
+
+
+def text_of(field: str) -> str:
+    """A field of a rare command, as text."""
+    return f"get_json_object(command_json, '$.{field}')"
+
 
 COUNTS: Final = {
     "frames": "count(*)",
@@ -40,7 +51,7 @@ COUNTED: Final = ", ".join(f"{value} AS {name}" for name, value in COUNTS.items(
 """`COUNTS` as a list of columns."""
 
 _SUBSCRIPTION: Final = "cluster, topic, subscription"
-_IS_READER: Final = "command = 'SUBSCRIBE' AND get_json_object(command_json, '$.durable') = 'false'"
+_IS_READER: Final = f"command = 'SUBSCRIBE' AND {text_of('durable')} = 'false'"
 _IS_ID: Final = "ledger_id >= 0 AND entry_id >= 0"
 _SERVER: Final = f"CASE WHEN to_broker THEN {address('dst')} ELSE {address('src')} END"
 
@@ -60,23 +71,30 @@ def cells(time: str | None = None) -> str:
 
 VIEWS: Final = {
     "whole": "SELECT * FROM frames WHERE NOT partial",
-    "exchanges": """
-        SELECT time_ns - latency_ns AS time_ns, answers AS command, time_ns AS answered_ns, command AS answer,
-            latency_ns, error, connection, topic, subscription, producer, request_id, producer_id,
-            consumer_id, sequence_id, sent_size AS bytes, messages, ledger_id, entry_id, file,
-            packet_offset, to_broker, src_ip, src_port, dst_ip, dst_port, cluster
+    "answered": """
+        SELECT 'request' AS kind, time_ns - latency_ns AS time_ns, answers AS command, time_ns AS answered_ns,
+            command AS answer, latency_ns, error, series, cluster, connection, topic, subscription, producer,
+            request_id, producer_id, consumer_id, sequence_id, sent_size AS bytes, messages, ledger_id,
+            entry_id, file, packet_offset
         FROM frames WHERE answers IS NOT NULL""",
-    "publishes": "SELECT * FROM exchanges WHERE answer = 'SEND_RECEIPT'",
+    "publishes": "SELECT * FROM answered WHERE answer = 'SEND_RECEIPT'",
+    "exchanges": """
+        SELECT * FROM answered UNION ALL
+        SELECT 'delivery', time_ns, 'MESSAGE', acked_ns, 'ACK', latency_ns, NULL, series, label, connection,
+            topic, subscription, NULL, NULL, NULL, consumer_id, NULL, bytes, messages, ledger_id, entry_id,
+            NULL, NULL
+        FROM consumed WHERE latency_ns IS NOT NULL""",
     "cells": cells(),
     "named_servers": f"""
-        SELECT DISTINCT {_SERVER} AS server, get_json_object(command_json, '$.brokerServiceUrl') AS url,
-            get_json_object(command_json, '$.brokerServiceUrlTls') AS tls_url
+        SELECT DISTINCT {_SERVER} AS server, {text_of("brokerServiceUrl")} AS url,
+            {text_of("brokerServiceUrlTls")} AS tls_url
         FROM frames WHERE command = 'LOOKUP_RESPONSE'""",
     "clustered": f"""
         SELECT f.time_ns, f.packet_offset, f.stream_offset, f.command, f.partial, f.connection, f.to_broker,
             f.topic, f.subscription, f.producer, f.consumer_id, f.ledger_id, f.entry_id, f.error, f.permits,
             f.messages, f.redelivery_count, f.ack_type, f.ack_count, f.acked, f.left AS remaining, f.answers,
-            f.latency_ns, f.sent_size, f.command_json,
+            f.latency_ns, f.sent_size, f.command_json, f.series, f.cluster AS label, f.total_size,
+            {CLIENT} AS client,
             coalesce(f.cluster, c.cluster, (SELECT cluster FROM clusters WHERE server IS NULL)) AS cluster
         FROM (SELECT *, {_SERVER} AS server FROM frames) f LEFT JOIN clusters c ON f.server = c.server""",
     # One row per entry that got an id: when it was first sent, and its receipt.
@@ -139,6 +157,19 @@ VIEWS: Final = {
         FROM sent s FULL OUTER JOIN (SELECT * FROM deliveries WHERE delivered_ns IS NOT NULL) d
             ON s.cluster = d.cluster AND s.ledger_id = d.ledger_id AND s.entry_id = d.entry_id
             AND coalesce(s.topic = d.topic, true)""",
+    # One row per entry and consumer that got it, and when its subscription acknowledged it.
+    "consumed": f"""
+        SELECT m.cluster, m.topic, m.subscription, m.connection, m.consumer_id, m.ledger_id, m.entry_id,
+            m.series, m.label, m.time_ns, m.messages, m.bytes, d.acked_ns,
+            CASE WHEN d.acked_ns >= m.time_ns THEN d.acked_ns - m.time_ns END AS latency_ns
+        FROM (
+            SELECT {_SUBSCRIPTION}, connection, consumer_id, ledger_id, entry_id, min(time_ns) AS time_ns,
+                min(series) AS series, min(label) AS label, max(messages) AS messages,
+                max(total_size + 4) AS bytes
+            FROM clustered WHERE command = 'MESSAGE' AND NOT partial AND {_IS_ID} AND subscription IS NOT NULL
+            GROUP BY 1, 2, 3, 4, 5, 6, 7
+        ) m LEFT JOIN deliveries d ON m.cluster = d.cluster AND m.topic IS NOT DISTINCT FROM d.topic
+            AND m.subscription = d.subscription AND m.ledger_id = d.ledger_id AND m.entry_id = d.entry_id""",
     "subscriptions": f"""
         SELECT {_SUBSCRIPTION}, min(time_ns) AS since_ns, {count_if(_IS_READER)} = 0 AS durable,
             min(CASE WHEN command = 'SEEK' THEN time_ns END) AS seek_ns

@@ -40,7 +40,7 @@ def test_each_number_is_the_same_in_reports(tables: data.Tables, captures: list[
             SELECT file, count_if(answer = 'SEND_RECEIPT') AS publishes,
                 max(CASE WHEN answer = 'SEND_RECEIPT' THEN latency_ns END) AS longest,
                 count_if(answer <> 'SEND_RECEIPT') AS failed
-            FROM exchanges WHERE command = 'SEND' GROUP BY file
+            FROM answered WHERE command = 'SEND' GROUP BY file
         ) told USING (file)"""
     found: dict[str, dict[str, Any]] = {}
     for row in tables.sql(query).rows():

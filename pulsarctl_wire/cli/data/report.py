@@ -61,6 +61,7 @@ class ReportOptions(SourceOptions):
     output: Output = OUTPUT(default="table")
     top: int | None = TOP()
     bucket: str | None = option("--bucket TIME", "Width of time buckets: 500ms, 1s, 5m, 1h.")
+    key: str | None = option("--key KEY", "journey: only messages with this key, or this id (LEDGER:ENTRY).")
     html: str | None = option("--html FILE", "Write the report as an HTML page.")
     clear_cache: bool = flag("--clear-cache", "Delete the tables that were kept of captures.")
 
@@ -86,7 +87,9 @@ def report(options: ReportOptions) -> None:
     if not sources:
         console.fail(f"report {name}: name a SOURCE: a capture, or a table as written by pwire table")
     _width(options)
-    with opened(sources, options) as tables:
+    if name == "compare" and len(sources) < 2:
+        console.fail("report compare: name two sources, the earlier one first")
+    with opened(sources, options, apart=name == "compare") as tables:
         lacks = sorted(tables.lacks)
         if lacks:
             more = f" and {len(lacks) - _NAMED} more" if len(lacks) > _NAMED else ""
@@ -96,7 +99,7 @@ def report(options: ReportOptions) -> None:
 
 
 @contextmanager
-def opened(sources: Sequence[str], options: SourceOptions) -> "Iterator[Tables]":
+def opened(sources: Sequence[str], options: SourceOptions, *, apart: bool = False) -> "Iterator[Tables]":
     """Tables of `sources`; errors within the block become one line on stderr and an exit code."""
     since, until = (_moment(name, getattr(options, name)) for name in ("since", "until"))
     settings = settings_of(options.conf)
@@ -109,6 +112,7 @@ def opened(sources: Sequence[str], options: SourceOptions) -> "Iterator[Tables]"
             engine=options.engine,
             master=options.master,
             conf=settings,
+            apart=apart,
             say=console.warn,
         ) as tables:
             yield tables
@@ -145,7 +149,7 @@ def _show(tables: "Tables", name: str, options: ReportOptions, title: str) -> No
         else:
             print_overview(overview)
         return
-    made = tables.report(name, bucket=_width(options), top=options.top)
+    made = tables.report(name, bucket=_width(options), top=options.top, key=options.key)
     if wants_page:
         from pulsarctl_wire.cli.data.page import table_page
 

@@ -26,7 +26,7 @@ def shown(name: str, value: Any) -> str:
         return f"{human_bytes(int(value))}/s"
     if name.endswith(("bytes", "size")) or "bytes_" in name:
         return human_bytes(int(value))
-    if name.endswith("share"):
+    if name.endswith(("share", "change")):
         return f"{value:.1%}"
     if _PLAIN.search(name):
         return str(value)

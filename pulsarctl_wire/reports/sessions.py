@@ -1,0 +1,120 @@
+"""Reports about who is connected: clients, producers, consumers, and the lookups that brought them there."""
+
+from typing import Final
+
+from pulsarctl_wire.reports.sql import Options, count_if, percentiles
+from pulsarctl_wire.reports.views import CLIENT, IS_ERROR, text_of
+
+_TIMES: Final = "p50_ns, p99_ns, max_ns"
+
+
+def clients(options: Options) -> str:
+    """Versions of clients: how many connections from how many hosts, what they support, what they did."""
+    return f"""
+        WITH connects AS (
+            SELECT connection, max({text_of("client_version")}) AS version,
+                max({text_of("protocol_version")}) AS protocol, max({text_of("auth_method_name")}) AS auth,
+                max({text_of("feature_flags")}) AS features
+            FROM frames WHERE command = 'CONNECT' GROUP BY connection
+        ),
+        used AS (
+            SELECT connection, max({CLIENT}) AS host, count(*) AS frames,
+                sum(CASE WHEN command = 'SEND' THEN messages END) AS published,
+                sum(CASE WHEN command = 'MESSAGE' THEN messages END) AS delivered,
+                {count_if(IS_ERROR)} AS errors, min(time_ns) AS first_ns, max(time_ns) AS last_ns
+            FROM whole GROUP BY connection
+        )
+        SELECT version, protocol, auth, features, count(*) AS connections, count(DISTINCT host) AS hosts,
+            sum(frames) AS frames, coalesce(sum(published), 0) AS published,
+            coalesce(sum(delivered), 0) AS delivered, sum(errors) AS errors, min(first_ns) AS first_ns,
+            max(last_ns) AS last_ns
+        FROM used u LEFT JOIN connects c ON u.connection = c.connection
+        GROUP BY 1, 2, 3, 4 ORDER BY connections DESC, version, protocol, auth, features"""
+
+
+def producers(options: Options) -> str:
+    """Producers: how well they batch and compress, how many SENDs waited at once, what was sent again."""
+    by = "topic, producer, connection, producer_id"
+    same = " AND ".join(f"s.{name} IS NOT DISTINCT FROM p.{name}" for name in by.split(", "))
+    latency = percentiles("publishes WHERE latency_ns IS NOT NULL", {name: name for name in by.split(", ")})
+    return f"""
+        WITH steps AS (
+            SELECT connection, producer_id, {_ORDER}, CASE WHEN command = 'SEND' THEN 1 ELSE -1 END AS change
+            FROM whole WHERE command = 'SEND' OR answers = 'SEND'
+        ),
+        waiting AS (
+            SELECT connection, producer_id, max(pending) AS most_pending FROM (
+                SELECT connection, producer_id, sum(change) OVER (
+                    PARTITION BY connection, producer_id ORDER BY {_ORDER} ROWS UNBOUNDED PRECEDING
+                ) AS pending
+                FROM steps
+            ) running GROUP BY 1, 2
+        ),
+        sends AS (
+            SELECT {by}, max({CLIENT}) AS client, count(*) AS sends, coalesce(sum(messages), 0) AS messages,
+                {count_if("metadata.num_messages_in_batch > 1")} AS batches, sum(payload_size) AS bytes,
+                sum(CASE WHEN false THEN 0
+                    ELSE payload_size END) AS uncompressed_bytes,
+                max(metadata.compression) AS compression, {count_if("resend")} AS resends,
+                min(time_ns) AS first_ns, max(time_ns) AS last_ns
+            FROM whole WHERE command = 'SEND' GROUP BY 1, 2, 3, 4
+        )
+        SELECT s.topic, s.producer, s.connection, client, s.producer_id, sends, messages, batches,
+            messages / sends AS messages_per_send, bytes, uncompressed_bytes,
+            uncompressed_bytes / bytes AS ratio, compression, most_pending, resends,
+            sends - coalesce(count, 0) AS without_receipt, {_TIMES}, first_ns, last_ns
+        FROM sends s
+            LEFT JOIN ({latency}) p ON {same}
+            LEFT JOIN waiting w ON w.connection = s.connection AND w.producer_id = s.producer_id
+        ORDER BY messages DESC, s.topic, s.producer, s.connection, s.producer_id"""
+
+
+_ORDER: Final = "time_ns, packet_offset, stream_offset"
+
+
+def consumers(options: Options) -> str:
+    """Consumers: what they got, what they have not acknowledged, what came again, how long they took."""
+    by = "cluster, topic, subscription, connection, consumer_id"
+    joined = " AND ".join(f"{{0}}.{name} IS NOT DISTINCT FROM {{1}}.{name}" for name in by.split(", "))
+    latency = percentiles("consumed WHERE latency_ns IS NOT NULL", {name: name for name in by.split(", ")})
+    return f"""
+        WITH opened AS (
+            SELECT {by}, max({text_of("consumer_name")}) AS consumer, max({text_of("subType")}) AS type
+            FROM clustered WHERE command = 'SUBSCRIBE' GROUP BY 1, 2, 3, 4, 5
+        ),
+        traffic AS (
+            SELECT {by}, max(client) AS client,
+                sum(CASE WHEN command = 'MESSAGE' THEN messages ELSE 0 END) AS delivered,
+                {count_if("command = 'MESSAGE' AND redelivery_count > 0")} AS redelivered,
+                sum(CASE WHEN command = 'FLOW' THEN permits ELSE 0 END) AS granted,
+                sum(CASE WHEN command = 'MESSAGE' THEN permits ELSE 0 END) AS used,
+                {count_if("command = 'ACK'")} AS acks, min(time_ns) AS first_ns, max(time_ns) AS last_ns
+            FROM clustered
+            WHERE NOT partial AND consumer_id IS NOT NULL AND subscription IS NOT NULL GROUP BY 1, 2, 3, 4, 5
+        ),
+        entries AS (
+            SELECT {by}, count(*) AS entries, {count_if("acked_ns IS NULL")} AS unacked
+            FROM consumed GROUP BY 1, 2, 3, 4, 5
+        )
+        SELECT t.cluster, t.topic, t.subscription, type, t.connection, client, t.consumer_id, consumer,
+            delivered, coalesce(entries, 0) AS entries, coalesce(unacked, 0) AS unacked, redelivered, acks,
+            granted, granted - used AS permits, {_TIMES}, first_ns, last_ns
+        FROM traffic t
+            LEFT JOIN opened o ON {joined.format("t", "o")}
+            LEFT JOIN entries e ON {joined.format("t", "e")}
+            LEFT JOIN ({latency}) p ON {joined.format("t", "p")}
+        ORDER BY delivered DESC, t.cluster, t.topic, t.subscription, t.connection, t.consumer_id"""
+
+
+def lookups(options: Options) -> str:
+    """Lookups by topic and answer: redirects, the brokers that were named, and how long they took."""
+    answers = f"""
+        SELECT topic, {text_of("response")} AS answer, coalesce(
+                {text_of("brokerServiceUrl")}, {text_of("brokerServiceUrlTls")}
+            ) AS broker, {text_of("authoritative")} AS authoritative,
+            {text_of("proxy_through_service_url")} AS through_proxy, error, latency_ns
+        FROM frames WHERE answers = 'LOOKUP' AND latency_ns IS NOT NULL"""
+    names = ("topic", "answer", "broker", "authoritative", "through_proxy", "error")
+    return percentiles(
+        f"({answers}) lookups", {name: name for name in names}, order="topic, count DESC, answer, broker"
+    )
