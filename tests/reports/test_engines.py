@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from pulsarctl_wire.reports import REPORTS
 from pulsarctl_wire.reports.engine import Engine
 from pulsarctl_wire.reports.overview import collect
 from pulsarctl_wire.reports.sql import Choice, Options
+from pulsarctl_wire.reports.views import VIEWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,3 +75,13 @@ def test_what_is_chosen(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.pcap*")), ids=lambda path: str(path.stem))
 def test_each_capture(spark: SparkSession, path: Path, tmp_path: Path) -> None:
     compare(*engines(spark, [str(path)], tmp_path, Choice()))
+
+
+def test_no_report_runs_python_or_sorts_all_rows_in_one_task(spark: SparkSession, tmp_path: Path) -> None:
+    _, engine = engines(spark, [str(SAMPLES / "java-simple.pcap")], tmp_path, Choice())
+    for report in REPORTS.values():
+        query = report.sql(Options())
+        (plan,) = (row["plan"] for row in engine.rows(f"EXPLAIN {query}"))
+        assert "Python" not in plan, report.name
+        assert not re.search(r"OVER \((?!\s*PARTITION BY)", query), report.name
+    assert not [name for name, sql in VIEWS.items() if re.search(r"OVER \((?!\s*PARTITION BY)", sql)]
