@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from pulsarctl_wire.reports.sql import Choice, literal
-from pulsarctl_wire.reports.views import VIEWS
+from pulsarctl_wire.reports.sql import Choice
+from pulsarctl_wire.reports.views import VIEWS, clustered
 
 Row = dict[str, Any]
 """A row of a report: column name -> value."""
@@ -37,7 +37,7 @@ class Engine(ABC):
         self._views = VIEWS | {
             name: f"SELECT * FROM all_{name} WHERE {conditions.get(name, 'true')}" for name in parts
         }
-        self._unmade = {"clusters", *self._views}
+        self._unmade = {"clustered", *self._views}
 
     def query(self, sql: str, most: int | None = None) -> Answer:
         """Run a query; `most` is the maximum number of rows. Raises WireError if it fails."""
@@ -71,9 +71,9 @@ class Engine(ABC):
             if name not in self._unmade:
                 continue
             self._unmade.remove(name)
-            if name == "clusters":
+            if name == "clustered":
                 named = self.query("SELECT * FROM named_servers ORDER BY 1, 2, 3").values
-                self._define(name, clusters(named))
+                self._define(name, clustered(clusters(named)))
             else:
                 self.prepare(self._views[name])
                 self._define(name, self._views[name])
@@ -96,11 +96,11 @@ class Engine(ABC):
     def _lazy(self, sql: str) -> Any: ...
 
 
-def clusters(named: Iterable[Iterable[str | None]]) -> str:
-    """The view `clusters` of (server, cluster), from rows of (server, URLs that it named).
+def clusters(named: Iterable[Iterable[str | None]]) -> dict[str, int]:
+    """Server -> number of its cluster, from rows of (server, URLs that it named); empty if all are one.
 
-    Brokers that name each other in LOOKUP_RESPONSE form a cluster. If there are not at least two clusters,
-    all brokers are one; otherwise those without LOOKUP_RESPONSE form another one, that of `server` null.
+    Brokers that name each other in LOOKUP_RESPONSE form a cluster; those without LOOKUP_RESPONSE are not
+    in the result.
     """
     groups: list[set[str]] = []
     servers: set[str] = set()
@@ -113,7 +113,6 @@ def clusters(named: Iterable[Iterable[str | None]]) -> str:
             groups.remove(each)
             group |= each
         groups.append(group)
-    known = {server: number for number, group in enumerate(groups) for server in group & servers}
-    rows = [(literal(server), number) for server, number in sorted(known.items()) if len(groups) > 1]
-    values = ", ".join(f"({server}, '{number}')" for server, number in [("NULL", -1 if rows else 0), *rows])
-    return f"SELECT * FROM (VALUES {values}) AS known(server, cluster)"
+    if len(groups) < 2:
+        return {}
+    return {server: number for number, group in enumerate(groups) for server in group & servers}

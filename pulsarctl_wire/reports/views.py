@@ -16,9 +16,10 @@ A view may read others. Those of an `Engine` are made when a query names them.
     permit_changes    what changes the permits of a subscription's consumers
 """
 
+from collections.abc import Mapping
 from typing import Final
 
-from pulsarctl_wire.reports.sql import address, count_if
+from pulsarctl_wire.reports.sql import address, count_if, literal
 
 IS_ERROR: Final = "(error IS NOT NULL OR command IN ('ERROR', 'SEND_ERROR'))"
 """Whether a frame reports an error."""
@@ -69,6 +70,24 @@ def cells(time: str | None = None) -> str:
         FROM frames GROUP BY {", ".join(map(str, range(1, 6 + bool(time))))}"""
 
 
+def clustered(clusters: Mapping[str, int]) -> str:
+    """Frames with `cluster`: the label of the table, or else the number of the broker's cluster.
+
+    `clusters` are the numbers by the brokers' addresses; all others are one cluster.
+    """
+    rows = ", ".join(f"({literal(server)}, '{number}')" for server, number in sorted(clusters.items()))
+    named = f"""(SELECT *, {_SERVER} AS server FROM frames) f
+        LEFT JOIN (SELECT * FROM (VALUES {rows}) AS known(server, number)) c ON f.server = c.server"""
+    number = "coalesce(f.cluster, c.number, '-1')" if clusters else "coalesce(f.cluster, '0')"
+    return f"""
+        SELECT f.time_ns, f.packet_offset, f.stream_offset, f.command, f.partial, f.connection, f.to_broker,
+            f.topic, f.subscription, f.producer, f.consumer_id, f.ledger_id, f.entry_id, f.error, f.permits,
+            f.messages, f.redelivery_count, f.ack_type, f.ack_count, f.acked, f.left AS remaining, f.answers,
+            f.latency_ns, f.sent_size, f.command_json, f.series, f.cluster AS label, f.total_size,
+            {CLIENT} AS client, {number} AS cluster
+        FROM {named if clusters else "frames f"}"""
+
+
 VIEWS: Final = {
     "whole": "SELECT * FROM frames WHERE NOT partial",
     "answered": """
@@ -89,14 +108,6 @@ VIEWS: Final = {
         SELECT DISTINCT {_SERVER} AS server, {text_of("brokerServiceUrl")} AS url,
             {text_of("brokerServiceUrlTls")} AS tls_url
         FROM frames WHERE command = 'LOOKUP_RESPONSE'""",
-    "clustered": f"""
-        SELECT f.time_ns, f.packet_offset, f.stream_offset, f.command, f.partial, f.connection, f.to_broker,
-            f.topic, f.subscription, f.producer, f.consumer_id, f.ledger_id, f.entry_id, f.error, f.permits,
-            f.messages, f.redelivery_count, f.ack_type, f.ack_count, f.acked, f.left AS remaining, f.answers,
-            f.latency_ns, f.sent_size, f.command_json, f.series, f.cluster AS label, f.total_size,
-            {CLIENT} AS client,
-            coalesce(f.cluster, c.cluster, (SELECT cluster FROM clusters WHERE server IS NULL)) AS cluster
-        FROM (SELECT *, {_SERVER} AS server FROM frames) f LEFT JOIN clusters c ON f.server = c.server""",
     # One row per entry that got an id: when it was first sent, and its receipt.
     "sent": f"""
         SELECT cluster, topic, ledger_id, entry_id, min(sent_ns) AS sent_ns,
@@ -105,23 +116,25 @@ VIEWS: Final = {
             min_by(latency_ns, sent_ns) AS publish_latency_ns
         FROM (SELECT *, time_ns - latency_ns AS sent_ns FROM clustered)
         WHERE command = 'SEND_RECEIPT' AND answers IS NOT NULL AND {_IS_ID} GROUP BY 1, 2, 3, 4""",
-    # A row per id of MESSAGE and of those acknowledged completely.
-    "touched": f"""
-        SELECT {_SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count,
-            coalesce(messages, 0) AS messages, ledger_id, entry_id
-        FROM clustered WHERE acked IS NULL AND coalesce(remaining, 0) = 0 AND NOT partial
-            AND (command = 'MESSAGE' OR (command = 'ACK' AND ack_count > 0))
-        UNION ALL
-        SELECT {_SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count, messages, id.ledger_id,
-            id.entry_id
-        FROM (
-            SELECT *, explode(acked) AS id FROM clustered
-            WHERE command = 'ACK' AND acked IS NOT NULL AND NOT partial
-        ) ids WHERE coalesce(id.left, 0) = 0""",
     # One row per entry and subscription: when it was first delivered, how often, when first acknowledged.
-    # With the highest ids first, the cumulative ACKs that cover an entry are those before it.
+    # `touched` has the ids of MESSAGEs and those acknowledged completely. With the highest ids first, the
+    # cumulative ACKs that cover an entry are those before it.
     "deliveries": f"""
-        WITH entries AS (
+        WITH seen AS (
+            SELECT * FROM clustered WHERE command IN ('MESSAGE', 'ACK') AND NOT partial
+        ),
+        touched AS (
+            SELECT {_SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count,
+                coalesce(messages, 0) AS messages, ledger_id, entry_id
+            FROM seen WHERE acked IS NULL AND coalesce(remaining, 0) = 0
+                AND (command = 'MESSAGE' OR ack_count > 0)
+            UNION ALL
+            SELECT {_SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count, messages, id.ledger_id,
+                id.entry_id
+            FROM (SELECT *, explode(acked) AS id FROM seen WHERE command = 'ACK' AND acked IS NOT NULL) ids
+            WHERE coalesce(id.left, 0) = 0
+        ),
+        entries AS (
             SELECT {_SUBSCRIPTION}, ledger_id, entry_id,
                 min(CASE WHEN command = 'MESSAGE' THEN time_ns END) AS delivered_ns,
                 {count_if("command = 'MESSAGE'")} AS deliveries, max(redelivery_count) AS redelivery_count,
@@ -195,4 +208,4 @@ VIEWS: Final = {
             ), 0) ELSE change END AS change
         FROM held""",
 }
-"""Name -> SQL. `clusters` (server, cluster) is computed by `reports.clusters` from `named_servers`."""
+"""Name -> SQL. `clustered` is made by the function of that name."""
