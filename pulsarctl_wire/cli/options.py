@@ -44,6 +44,7 @@ def _widen(wide: bool) -> None:
 WIDE: Final = partial(flag, "--wide", "Do not cut lines at the width of the terminal.", callback=_widen)
 LOCAL: Final = "local[*]"
 """Where Spark runs by default."""
+CLUSTER: Final = partial(option, "--cluster NAME", "A label for all rows: the cluster that was captured.")
 EngineName = Literal["duckdb", "spark"]
 """What runs queries."""
 ENGINE: Final = partial(

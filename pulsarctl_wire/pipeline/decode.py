@@ -45,13 +45,15 @@ _GATHERED: Final = 64  # events that are collected at a time
 class Settings(NamedTuple):
     """Settings for all splits: where drafts go, the largest frame in bytes, whether to keep payloads.
 
-    `stand_in` is the prefix of stand-ins for topics. It is random, so no real topic begins with it.
+    `stand_in` is the prefix of stand-ins for topics. It is random, so no real topic begins with it. `cluster`
+    is the label of all rows.
     """
 
     drafts: str = ""
     max_frame_size: int | None = None
     payload: bool = False
     stand_in: str = token_hex(16)
+    cluster: str | None = None
 
     def reassembler(self, new_state: NewState, on_end: OnEnd | None = None) -> Reassembler:
         """A new reassembler, which does not join chunks or keep schemas."""

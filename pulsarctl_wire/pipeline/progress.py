@@ -13,11 +13,15 @@ from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split, plan
 
 @dataclass(frozen=True)
 class Options:
-    """How to make a table: bytes per split, bytes of the largest frame allowed, whether to keep payloads."""
+    """How to make a table.
+
+    Bytes per split, bytes of the largest frame allowed, whether to keep payloads, the label of all rows.
+    """
 
     split_size: int = SPLIT_SIZE
     max_frame_size: int | None = None
     payload: bool = False
+    cluster: str | None = None
 
 
 @dataclass

@@ -32,7 +32,7 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
     system, paths = draft_of(settings.drafts, split.name)
     with ExitStack() as files:
         rows = _Rows(
-            TableBuilder(names, payload=settings.payload),
+            TableBuilder(names, payload=settings.payload, cluster=settings.cluster),
             lambda which: files.enter_context(system.open_output_stream(paths[which])),
         )
         try:
@@ -110,17 +110,17 @@ class TableStitcher(Stitcher):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._payload = settings.payload
+        self._payload, self._cluster = settings.payload, settings.cluster
 
     def add(self, decoded: Decoded, reread: Reread) -> Stitched:
         """Stitch the next split."""
-        rows = _EdgeRows(TableBuilder(self.names, payload=self._payload))
+        rows = _EdgeRows(TableBuilder(self.names, payload=self._payload, cluster=self._cluster))
         fixups, first, numbers, read_again = self.stitch(decoded, reread, rows.add)
         return Stitched(fixups, *rows.numbered(first, numbers), read_again)
 
     def close(self) -> Stitched:
         """The remaining rows, at the end of the capture."""
-        rows = _EdgeRows(TableBuilder(self.names, payload=self._payload))
+        rows = _EdgeRows(TableBuilder(self.names, payload=self._payload, cluster=self._cluster))
         _, first, numbers, _ = self.end(rows.add)
         return Stitched({}, *rows.numbered(first, numbers), 0)
 

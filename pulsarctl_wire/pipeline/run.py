@@ -42,7 +42,9 @@ class Run:
         self._inputs = inputs
         self._show = show
         self._store = Store(out)
-        self._settings = Settings(self._store.drafts, options.max_frame_size, options.payload)
+        self._settings = Settings(
+            self._store.drafts, options.max_frame_size, options.payload, cluster=options.cluster
+        )
         self._finishing: deque[Future[Finished]] = deque()
         self._progress = self._store.resume(inputs, options) or new_progress(options, self._settings)
         self._progress.inputs = inputs

@@ -51,7 +51,7 @@ from pulsarctl_wire.wire.stream import STATE
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 6\n"
+HEAD: Final = b"pwire progress 7\n"
 """What saved data begins with. Increase the number when a shape changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
@@ -116,7 +116,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Progress: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, (_WAITING, ReassemblerState)),
     Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...)),
     Side: (_COUNT, str, str, _TIME, _TIME),
-    Options: (_WISH, Maybe(_WISH), bool),
+    Options: (_WISH, Maybe(_WISH), bool, Maybe(str)),
     Totals: (*[_COUNT] * 7, _WISH, _WISH, [_PROBLEM]),
     Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100), _COUNT),
     Layout: (bool, frozenset("<>"), (Interface, ...)),
@@ -196,7 +196,9 @@ def load_progress(data: bytes, name: str) -> Progress:
         if any(each.number >= state[1].connections for each in state[1].known):
             raise ValueError("a connection too many")
         options = progress.options
-        progress.stitcher = TableStitcher(Settings("", options.max_frame_size, options.payload))
+        progress.stitcher = TableStitcher(
+            Settings("", options.max_frame_size, options.payload, cluster=options.cluster)
+        )
         progress.stitcher.resume(state, [each.name for each in progress.inputs])
     except (ValueError, IndexError) as error:
         raise _refused(name) from error

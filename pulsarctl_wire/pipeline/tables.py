@@ -20,12 +20,7 @@ from pulsarctl_wire.pipeline.inputs import filesystem, is_pattern, scheme_of
 from pulsarctl_wire.pipeline.splits import opened, reason
 from pulsarctl_wire.table import FRAMES, GAPS, VERSION, gaps_path
 
-SCHEMAS: Final = {
-    name: schema
-    if "cluster" in schema.names
-    else schema.append(pa.field("cluster", pa.string())).append(pa.field("series", pa.string()))
-    for name, schema in {"frames": FRAMES, "gaps": GAPS}.items()
-}
+SCHEMAS: Final = {"frames": FRAMES, "gaps": GAPS}
 """The kinds of rows of a table, with their columns."""
 
 

@@ -53,7 +53,7 @@ def producers(options: Options) -> str:
         sends AS (
             SELECT {by}, max({CLIENT}) AS client, count(*) AS sends, coalesce(sum(messages), 0) AS messages,
                 {count_if("metadata.num_messages_in_batch > 1")} AS batches, sum(payload_size) AS bytes,
-                sum(CASE WHEN false THEN 0
+                sum(CASE WHEN metadata.uncompressed_size > 0 THEN metadata.uncompressed_size
                     ELSE payload_size END) AS uncompressed_bytes,
                 max(metadata.compression) AS compression, {count_if("resend")} AS resends,
                 min(time_ns) AS first_ns, max(time_ns) AS last_ns

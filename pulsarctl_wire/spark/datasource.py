@@ -43,7 +43,7 @@ class Captures(DataSource):
         return "pwire"
 
     def schema(self) -> StructType:
-        """The columns of docs/frames-table.md."""
+        """The columns of docs/tables.md."""
         from pulsarctl_wire.spark.columns import spark_type
 
         return spark_type(self._table())

@@ -66,7 +66,7 @@ def follow(
     """
     store = Store(out)
     store.follow()
-    settings = Settings(store.drafts, options.max_frame_size, options.payload)
+    settings = Settings(store.drafts, options.max_frame_size, options.payload, cluster=options.cluster)
     spark.dataSource.register(Rotated)
     stream = (
         spark.readStream.format(Rotated.name())

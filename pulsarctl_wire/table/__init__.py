@@ -1,4 +1,4 @@
-"""The frames table: one row per frame, in Arrow batches and Parquet files. See docs/frames-table.md."""
+"""The frames table: one row per frame, in Arrow batches and Parquet files. See docs/tables.md."""
 
 from pulsarctl_wire.table.builder import TableBuilder
 from pulsarctl_wire.table.schema import FRAMES, GAPS, VERSION, gaps_path, writer

@@ -17,6 +17,7 @@ import orjson
 import pyarrow as pa
 from mmh3 import hash as murmur3
 
+from pulsarctl_wire.capture.series import series
 from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.table.columns import Codes, Columns, Records, chosen
 from pulsarctl_wire.table.schema import FRAMES, GAPS, ROWS
@@ -61,6 +62,7 @@ _IDS: Final = ("request_id", "producer_id", "consumer_id", "sequence_id")
 _IDS_OF: Final = {number: [name for name in _IDS if name in fields] for number, fields in FIELDS.items()}
 _ERRORS: Final = {value.number: value.name for value in ServerError.DESCRIPTOR.values}
 _COMPRESSIONS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
+_VALIDATION_ERRORS: Final = {each.number: each.name for each in CommandAck.ValidationError.DESCRIPTOR.values}
 _ACK_TYPES: Final = {value.number: value.name for value in CommandAck.AckType.DESCRIPTOR.values}
 
 
@@ -68,13 +70,17 @@ class TableBuilder:
     """Collects events; `frames` and `gaps` return their rows and start over.
 
     `sources` are file names, by the file numbers in the events' places (see `PLACE_BITS`); it may grow
-    while rows are collected. `payload`: keep the payload of each frame (see `_payload`).
+    while rows are collected. `payload`: keep the payload of each frame (see `_payload`). `cluster` is the
+    label of all rows.
     """
 
-    def __init__(self, sources: Sequence[str] | Mapping[int, str], *, payload: bool = False) -> None:
+    def __init__(
+        self, sources: Sequence[str] | Mapping[int, str], *, payload: bool = False, cluster: str | None = None
+    ) -> None:
         self.rows = 0
         """Frames collected since the last batch was taken."""
         self._sources = sources
+        self._cluster = cluster
         self._payloads: list[bytes | None] | None = [] if payload else None
         self._walk = Walker()
         self._hide = Walker(hide_all=True)
@@ -86,10 +92,14 @@ class TableBuilder:
             **{"owner": "u8", "first": "u8", "second": "u8", "count": "i8", "size": "i8"},
             **{"payload_at": "i8", "row": "i4", "permits": "i4", "checksum": "i1"},
         )
-        self._opened = Records(row="i4", name="i4", publish="u8", codec="i4", batch="i4", messages="i4")
+        self._opened = Records(
+            **{"row": "i4", "name": "i4", "publish": "u8", "unpacked": "u4", "codec": "i4"},
+            **{"batch": "i4", "messages": "i4"},
+        )
         self._answers = Records(latency="i8", size="i8", row="i4", type="i4", name="i4", messages="i4")
         self._receipts = Records(
-            producer="u8", sequence="u8", ledger="u8", entry="u8", row="i4", identified="i1"
+            **{"producer": "u8", "sequence": "u8", "highest": "u8", "ledger": "u8", "entry": "u8"},
+            **{"row": "i4", "identified": "i1", "ranges": "i1"},
         )
         self._acks = Records(
             **{"consumer": "u8", "request": "u8", "ledger": "u8", "entry": "u8"},
@@ -191,12 +201,16 @@ class TableBuilder:
             send = base.send
             owner, first, second, count = send.producer_id, send.sequence_id, 0, send.num_messages
             permits = 0
+            if send.HasField("highest_sequence_id"):
+                self._keep(row, "highest_sequence_id", signed(send.highest_sequence_id))
         else:
             message = base.message
             identity = message.message_id
             owner, first, second = message.consumer_id, identity.ledgerId, identity.entryId
             count = message.redelivery_count
             permits = permits_used(frame)
+            if message.ack_set:
+                self._keep_set(row, message.ack_set)
         records, payload_at, checksum = self._entries, frame.payload_at, _CHECKSUMS[frame.checksum]
         at = records.room()  # a call with *ids would be slower
         records.pack_into(
@@ -220,7 +234,9 @@ class TableBuilder:
         records = self._opened
         at = records.room()
         counted = messages_in(frame)
-        records.pack_into(records.buffer, at, row, self._names[name], publish, codec, messages, counted)
+        records.pack_into(
+            records.buffer, at, row, self._names[name], publish, unpacked, codec, messages, counted
+        )
         length = len(name)
         usual = 3 + length + _VARINT[length.bit_length()]
         usual += _VARINT[sequence.bit_length()] + _VARINT[publish.bit_length()]
@@ -250,7 +266,10 @@ class TableBuilder:
             ledger, entry, identified = identity.ledgerId, identity.entryId, receipt.HasField("message_id")
             records = self._receipts
             at = records.room()
-            records.pack_into(records.buffer, at, producer, sequence, ledger, entry, row, identified)
+            highest, ranges = receipt.highest_sequence_id, receipt.HasField("highest_sequence_id")
+            records.pack_into(
+                records.buffer, at, producer, sequence, highest, ledger, entry, row, identified, ranges
+            )
         elif number == _ACK:
             self._ack(row, base.ack)
         elif number == _FLOW:
@@ -271,6 +290,11 @@ class TableBuilder:
             self._keep(row, "acked", ids)
             self._bytes += 8 * len(ids)
         asks, request = ack.HasField("request_id"), ack.request_id
+        if count and acked[0].ack_set:
+            self._keep_set(row, acked[0].ack_set)
+        if ack.HasField("validation_error"):
+            error = ack.validation_error
+            self._keep(row, "validation_error", _VALIDATION_ERRORS.get(error, str(error)))
         records, at = self._acks, self._acks.room()
         records.pack_into(
             records.buffer, at, ack.consumer_id, request, ledger, entry, left, row, ack.ack_type, count, asks
@@ -294,6 +318,11 @@ class TableBuilder:
             self._keep(row, "command_json", text)
             self._bytes += len(text)
             walk.take_odd()
+
+    def _keep_set(self, row: int, ack_set: Iterable[int]) -> None:
+        words = array("q", ack_set)
+        self._keep(row, "ack_set", words)
+        self._bytes += 8 * len(words)
 
     def _keep(self, row: int, name: str, value: Any) -> None:
         self._sparse.setdefault(name, []).append((row, value))
@@ -336,6 +365,7 @@ class TableBuilder:
         receipts, acks, flows = (each.take(order) for each in (self._receipts, self._acks, self._flows))
         columns.put_all(receipts, producer_id="producer", sequence_id="sequence")
         columns.put_all(chosen(receipts, receipts["identified"] != 0), ledger_id="ledger", entry_id="entry")
+        columns.put_all(chosen(receipts, receipts["ranges"] != 0), highest_sequence_id="highest")
         columns.put_all(acks, consumer_id="consumer", ack_count="count")
         columns.put_all(acks[acks["count"] > 0], ledger_id="ledger", entry_id="entry", left="left")
         columns.put_all(acks[acks["asks"] != 0], request_id="request")
@@ -369,7 +399,11 @@ class TableBuilder:
 
     def _files(self, columns: Columns, numbers: Any) -> None:
         files, codes = np.unique(numbers, return_inverse=True)
-        columns.texts("file", codes, [self._sources[number] for number in files.tolist()])
+        names = [self._sources[number] for number in files.tolist()]
+        columns.texts("file", codes, names)
+        columns.texts("series", codes, [series(name) for name in names])
+        if self._cluster is not None:
+            columns.texts("cluster", np.zeros_like(codes), [self._cluster])
 
     def _ends(self, columns: Columns, halves: Any) -> None:
         """Fill in addresses, connection and direction, from `connection << 2 | flipped << 1 | to_broker`."""
@@ -425,6 +459,7 @@ class TableBuilder:
         nested.present = rows
         nested.put_texts("producer_name", rows, entries["name"], self._names.texts)
         nested.put_all(entries, publish_time="publish", num_messages_in_batch="batch")
+        nested.put_all(chosen(entries, entries["unpacked"] != 0), uncompressed_size="unpacked")
         nested.put_texts("compression", rows, entries["codec"], _COMPRESSIONS)
         nested.sparse_rest()
 
@@ -440,6 +475,10 @@ class TableBuilder:
         found: dict[str, Any] = {
             name: signed(getattr(metadata, name)) for name in _NUMBERS_OF_METADATA if has(name)
         }
+        if has("null_value"):
+            found["null_value"] = metadata.null_value
+        if has("replicated_from"):
+            found["replicated_from"] = as_text(metadata.replicated_from)
         if has("schema_version"):
             found["schema_version"] = as_base64(metadata.schema_version)
         if has("uuid"):
@@ -454,7 +493,7 @@ class TableBuilder:
 _KINDS: Final = ["gap", "malformed"]
 _NUMBERS_OF_METADATA: Final = (
     *("event_time", "deliver_at_time", "num_chunks_from_msg", "chunk_id", "total_chunk_msg_size"),
-    *("txnid_least_bits", "txnid_most_bits"),
+    *("txnid_least_bits", "txnid_most_bits", "marker_type", "uncompressed_size"),
 )
 
 

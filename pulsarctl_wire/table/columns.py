@@ -139,6 +139,8 @@ class Columns:
                 self.arrays[name] = text_array(texts.tolist())
             elif name == "acked":
                 self.arrays[name] = _message_ids(self._size, rows, values)
+            elif name == "ack_set":
+                self.arrays[name] = _lists(self._size, rows, values)
             elif isinstance(values[0], int):
                 self.put(name, rows, np.array(values, np.int64))
             else:
@@ -209,6 +211,17 @@ def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
     structs = pa.Array.from_buffers(type_.value_type, len(ids), [None], children=columns)
     buffers = [_bitmap(lengths != 0), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(type_, size, buffers, children=[structs])
+
+
+def _lists(size: int, rows: Any, values: list[Any]) -> Any:
+    """An Arrow array of lists of int64 at `rows`, null elsewhere."""
+    lengths = np.zeros(size, np.int32)
+    lengths[rows] = [len(each) for each in values]
+    offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
+    numbers = np.concatenate([np.frombuffer(values[at], np.int64) for at in np.argsort(rows)])
+    buffers = [_bitmap(lengths != 0), pa.py_buffer(offsets)]
+    children = [number_array(numbers, None, pa.int64())]
+    return pa.Array.from_buffers(pa.list_(pa.int64()), size, buffers, children=children)
 
 
 def replaced(batch: Any, name: str, column: Any) -> Any:

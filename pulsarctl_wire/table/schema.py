@@ -1,6 +1,6 @@
 """Defines the columns of the frames table and of the gaps table, and how Parquet stores them.
 
-docs/frames-table.md says what each column means; a test compares the two. The protocol's uint64 integers are
+docs/tables.md says what each column means; a test compares the two. The protocol's uint64 integers are
 stored as int64, so that the value which Pulsar sends for -1 becomes -1. Texts are dictionary-encoded.
 """
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-VERSION: Final = "2"
+VERSION: Final = "3"
 """Schema version, in the Parquet metadata `pwire.table`. Increase it when a column changes its meaning."""
 
 TEXT: Final = pa.dictionary(pa.int32(), pa.string())
@@ -22,12 +22,16 @@ METADATA: Final = pa.struct(
         ("deliver_at_time", pa.int64()),
         ("key_hash", pa.int32()),
         ("compression", TEXT),
+        ("uncompressed_size", pa.int64()),
         ("num_messages_in_batch", pa.int32()),
         ("uuid", TEXT),
         ("num_chunks_from_msg", pa.int32()),
         ("chunk_id", pa.int32()),
         ("total_chunk_msg_size", pa.int32()),
         ("schema_version", TEXT),
+        ("null_value", pa.bool_()),
+        ("marker_type", pa.int32()),
+        ("replicated_from", TEXT),
         ("txnid_least_bits", pa.int64()),
         ("txnid_most_bits", pa.int64()),
     ]
@@ -36,6 +40,8 @@ _ACKED: Final = pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64()), 
 
 _PLACE: Final = [
     ("file", TEXT),
+    ("series", TEXT),
+    ("cluster", TEXT),
     ("packet_offset", pa.int64()),
     ("time_ns", pa.int64()),
 ]
@@ -63,6 +69,7 @@ FRAMES: Final = pa.schema(
         ("producer_id", pa.int64()),
         ("consumer_id", pa.int64()),
         ("sequence_id", pa.int64()),
+        ("highest_sequence_id", pa.int64()),
         ("num_messages", pa.int32()),
         ("messages", pa.int32()),
         ("producer", TEXT),
@@ -81,6 +88,8 @@ FRAMES: Final = pa.schema(
         ("ack_count", pa.int32()),
         ("acked", pa.list_(_ACKED)),
         ("left", pa.int64()),
+        ("ack_set", pa.list_(pa.int64())),
+        ("validation_error", TEXT),
         ("checksum", TEXT),
         ("checksum_valid", pa.bool_()),
         ("metadata_size", pa.int64()),
@@ -103,7 +112,7 @@ ROWS: Final = 65_536
 
 _DIFFERENCES: Final = (
     *("packet_offset", "time_ns", "start_time_ns", "stream_offset", "request_id", "sequence_id", "entry_id"),
-    *("permits", "latency_ns", "acked.list.element.entry_id"),
+    *("highest_sequence_id", "permits", "latency_ns", "acked.list.element.entry_id"),
     *("metadata.publish_time", "metadata.event_time", "metadata.deliver_at_time"),
 )
 """Columns of many different numbers, stored as differences. Most others use a dictionary."""
@@ -115,10 +124,10 @@ def _leaves(schema: Any) -> list[str]:
     for field in schema:
         if pa.types.is_struct(field.type):
             leaves += [f"{field.name}.{name}" for name in _leaves(field.type)]
-        elif pa.types.is_list(field.type):
+        elif pa.types.is_list(field.type) and pa.types.is_struct(field.type.value_type):
             leaves += [f"{field.name}.list.element.{name}" for name in _leaves(field.type.value_type)]
         else:
-            leaves.append(field.name)
+            leaves.append(f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name)
     return leaves
 
 

@@ -64,7 +64,7 @@ def alone(paths: list[str], options: Options, *, by_time: bool = False) -> Outco
     decoder = Decoder(
         max_frame_size=options.max_frame_size, join_chunks=False, places=True, new_state=ExchangeState
     )
-    builder = TableBuilder(decoder.sources, payload=options.payload)
+    builder = TableBuilder(decoder.sources, payload=options.payload, cluster=options.cluster)
     problems: list[str] = []
 
     @contextmanager

@@ -49,7 +49,7 @@ def test_stdin_hex_dumps_and_raw_frames(tmp_path: Path) -> None:
     capture = SIMPLE.read_bytes()
     assert table("-", "--out", tmp_path / "stdin", stdin=capture).code == 0
     assert table(SIMPLE, "--out", tmp_path / "file").code == 0
-    named = [{**row, "file": "stdin"} for row in rows(tmp_path / "file")]
+    named = [{**row, "file": "stdin", "series": "stdin"} for row in rows(tmp_path / "file")]
     assert rows(tmp_path / "stdin") == named
 
     packets = [data.hex() for _, _, _, data in Pcap.read(SIMPLE.name).packets]

@@ -83,6 +83,13 @@ def expected(frame: Frame, record: Row) -> Row:
         "latency_ns": record["latency_ns"] if fields.get("producer_ready") is not False else None,
         "producer": frame.producer,
         "sent_size": frame.sent and frame.sent[0],
+        "highest_sequence_id": fields.get("highest_sequence_id")
+        if command in ("SEND", "SEND_RECEIPT")
+        else None,
+        "ack_set": (acked[0] if acked else fields).get("ack_set") if command in ("ACK", "MESSAGE") else None,
+        "validation_error": fields.get("validation_error") if command == "ACK" else None,
+        "series": "it",
+        "cluster": None,
         "resend": None if command != "SEND" or frame.resend_of is None else True,
         "left": left_of(acked[0]) if acked else None,
         "redelivery_count": fields.get("redelivery_count", 0) if command == "MESSAGE" else None,
@@ -114,11 +121,12 @@ def left_of(acked: Row) -> int:
 
 
 def of_metadata(metadata: Row) -> Row:
-    names = ("producer_name", "publish_time", "event_time", "deliver_at_time", "uuid", "num_chunks_from_msg")
-    row = {
-        name: metadata.get(name) for name in (*names, "chunk_id", "total_chunk_msg_size", "schema_version")
-    }
-    row |= {name: metadata.get(name) for name in ("txnid_least_bits", "txnid_most_bits")}
+    names = (
+        *("producer_name", "publish_time", "event_time", "deliver_at_time", "uuid", "num_chunks_from_msg"),
+        *("chunk_id", "total_chunk_msg_size", "schema_version", "uncompressed_size", "null_value"),
+        *("marker_type", "replicated_from", "txnid_least_bits", "txnid_most_bits"),
+    )
+    row = {name: metadata.get(name) for name in names}
     row["compression"] = metadata.get("compression", "NONE")
     row["num_messages_in_batch"] = metadata.get("num_messages_in_batch", 1)
     return row

@@ -1,4 +1,4 @@
-"""docs/frames-table.md says what the columns are, and the files have them."""
+"""docs/tables.md says what the columns are, and the files have them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from pulsarctl_wire.table import FRAMES, GAPS, VERSION, TableBuilder, writer
 from pulsarctl_wire.table.schema import METADATA, TEXT
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "frames-table.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
 
 
 def documented(heading: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import JOBS, MAX_FRAME_SIZE, PAYLOAD
+from pulsarctl_wire.cli.options import CLUSTER, JOBS, MAX_FRAME_SIZE, PAYLOAD
 from pulsarctl_wire.cli.signature import argument, option
 from pulsarctl_wire.errors import WireError
 
@@ -22,6 +22,7 @@ class TableOptions:
         "--out FILE.parquet", "The table's file; gaps are written to FILE.gaps.parquet.", default=...
     )
     payload: bool = PAYLOAD()
+    cluster: str | None = CLUSTER()
     jobs: int | None = JOBS()
     max_frame_size: int | None = MAX_FRAME_SIZE()
 

@@ -61,7 +61,7 @@ class TableJob:
             places=True,
             new_state=ExchangeState,
         )
-        builder = TableBuilder(decoder.sources, payload=self._options.payload)
+        builder = TableBuilder(decoder.sources, payload=self._options.payload, cluster=self._options.cluster)
         sources = Sources(self._options.sources, self._stack, bar=console.is_terminal(sys.stderr))
         yield from builder.batches(chain(sources.read(decoder), decoder.finish()))
         self._code = sources.code
@@ -73,9 +73,11 @@ class TableJob:
         beside = os.path.dirname(os.path.abspath(self._out))
         drafts = self._stack.enter_context(TemporaryDirectory(prefix=".pwire-", dir=beside))
         pool = Pool(inputs, options.jobs, self._stack)
-        settings = Settings(drafts, options.max_frame_size, options.payload)
+        settings = Settings(drafts, options.max_frame_size, options.payload, cluster=options.cluster)
         progress = new_progress(
-            Options(pool.split_size, options.max_frame_size, options.payload), settings, pool.inputs
+            Options(pool.split_size, options.max_frame_size, options.payload, options.cluster),
+            settings,
+            pool.inputs,
         )
 
         def submit(split: Split) -> Future[Decoded]:

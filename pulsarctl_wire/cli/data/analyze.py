@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import CONF, LOCAL, MAX_FRAME_SIZE, PAYLOAD, settings_of, size_of
+from pulsarctl_wire.cli.options import CLUSTER, CONF, LOCAL, MAX_FRAME_SIZE, PAYLOAD, settings_of, size_of
 from pulsarctl_wire.cli.signature import argument, flag, option
 from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
@@ -33,6 +33,7 @@ class AnalyzeOptions:
     follow: bool = flag("--follow", "Add files as they rotate into the directory INPUT, until Ctrl-C.")
     finish: bool = flag("--finish", "With --follow: add all files, also the newest ones, and end.")
     payload: bool = PAYLOAD()
+    cluster: str | None = CLUSTER()
     max_frame_size: int | None = MAX_FRAME_SIZE()
 
 
@@ -48,7 +49,7 @@ def analyze(options: AnalyzeOptions) -> int:
     from pulsarctl_wire.pipeline.progress import Options
 
     try:
-        work = Options(split, options.max_frame_size, options.payload)
+        work = Options(split, options.max_frame_size, options.payload, options.cluster)
         return _code((_follow if options.follow else _run)(options, work, settings))
     except SparkError as error:
         console.fail(str(error))
