@@ -1,0 +1,215 @@
+"""Every row of every report is the one that plain Python calculates from `pwire decode -o json`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import permutations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pytest
+from planted import PLANTED
+from pwire_run import SAMPLES, pwire
+from reports import traffic
+from reports.independent import REPORTS, Capture, read
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pulsarctl_wire.spark.reports.base import Tables
+
+Row = dict[str, Any]
+
+
+def rows(name: str, table: Path, **options: Any) -> list[Row]:
+    """The rows that `pwire report NAME TABLE` writes."""
+    from pulsarctl_wire.spark.reports import REPORTS
+    from pulsarctl_wire.spark.reports.base import Options
+
+    made = REPORTS[name].make(_loaded(table), Options(**options))
+    return [row.asDict(recursive=True) for row in made.collect()]
+
+
+@cache
+def _session() -> SparkSession:
+    from pulsarctl_wire.spark.reports.load import settings
+    from pulsarctl_wire.spark.session import ARCHIVE, start
+
+    conf = {ARCHIVE: "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    return start("local[2]", conf | settings([]))
+
+
+@cache
+def _loaded(table: Path) -> Tables:
+    from pulsarctl_wire.spark.reports.base import Tables
+    from pulsarctl_wire.spark.reports.load import find, load
+
+    loaded = load(_session(), find([str(table)]))
+    return Tables(loaded.frames.coalesce(1).cache(), loaded.gaps.coalesce(1).cache())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _engine() -> Iterator[None]:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    from pulsarctl_wire.spark.session import stop
+
+    yield
+    stop(_session())
+
+
+# -- captures
+
+RECORDED: Final = (
+    *("java-simple.pcap", "java-nack-dlq.pcap", "errors.pcap", "corrupt-in-transit.pcap", "snaplen96.pcap"),
+    *("chunks-out-of-order.pcap", "java-batch-zlib.pcap", "java-batchindexack.pcap", "java-keyshared.pcap"),
+    *("java-brokerentry.pcap", "java-encrypted.pcap", "auth-token.pcap", "mixed.pcapng.gz"),
+    *("python-partitioned.pcap", "no-checksum.pcap", "http-client-on-binary-port.pcap"),
+)
+FAULTS: Final = (
+    "12-near-unload-redelivery.pcap.gz",
+    "16-near-receipt-twice.pcap.gz",
+    "17-near-resend-after-reconnect.pcap.gz",
+    "18-near-redirected-back.pcap.gz",
+    "19-near-wrong-address-proxied.pcap.gz",
+    "24-near-seek.pcap.gz",
+    "25-near-chunks-resent.pcap.gz",
+    "26-reader-hangs.pcap.gz",
+)
+MADE: Final[dict[str, Callable[[], bytes]]] = {
+    **PLANTED,
+    "random": lambda: traffic.random_traffic(1, 400, 0),
+    "random-2": lambda: traffic.random_traffic(2, 400, 0),
+    "random-lossy": lambda: traffic.random_traffic(5, 400, 0.03),
+    "not-stored": traffic.not_stored,
+    "named-brokers": traffic.named_brokers,
+    "acknowledged-twice": traffic.acknowledged_twice,
+    "empty-ordering-key": traffic.empty_ordering_key,
+}
+
+
+class Known(NamedTuple):
+    """A bug of the reports."""
+
+    capture: str
+    reports: tuple[str, ...]
+    what: str
+
+
+BUGS: Final = (
+    Known(
+        "java-batchindexack.pcap",
+        ("journey", "delivery", "backlog"),
+        "a cumulative ACK with an ack_set acknowledges the entries before its own, too",
+    ),
+    Known(
+        "snaplen96.pcap",
+        ("publish-latency", "slowest", "journey"),
+        "of a SEND that is cut, bytes are those of the whole frame, and the producer is unknown, not ''",
+    ),
+    Known(
+        "24-near-seek.pcap.gz", ("backlog",), "the backlog is unknown at the end of the bucket of the SEEK"
+    ),
+    Known("java-simple.pcap", ("backlog",), "UNSUBSCRIBE ends a consumer: it has no permits then"),
+    Known(
+        "not-stored",
+        ("journey", "delivery", "backlog"),
+        "non-persistent messages have the id 0:0, so no path",
+    ),
+    Known(
+        "named-brokers",
+        ("journey", "delivery", "backlog"),
+        "a broker that a lookup names is in the cluster of the broker that names it",
+    ),
+    Known(
+        "acknowledged-twice",
+        ("journey", "delivery", "backlog"),
+        "acked_ns is the first ACK after the first MESSAGE, whatever was before",
+    ),
+    Known(
+        "empty-ordering-key",
+        ("hot-keys",),
+        "brokers take the ordering key if there is one, though it is empty",
+    ),
+)
+
+
+class Made(NamedTuple):
+    """A capture and its table."""
+
+    capture: Capture
+    table: Path
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
+    folder = tmp_path_factory.mktemp("tables")
+
+    @cache
+    def made(name: str) -> Made:
+        if name in MADE:
+            path = folder / f"{name}.pcap"
+            path.write_bytes(MADE[name]())
+        else:
+            path = (SAMPLES if name in RECORDED else Path(__file__).parents[1] / "checks" / "captures") / name
+        table = folder / f"{name}.parquet"
+        pwire("table", path, "--out", table)
+        return Made(read(path, pwire("decode", "-o", "json", path).lines), table)
+
+    return made
+
+
+# -- the comparison
+
+BUCKETED: Final = ("publish-latency", "request-latency", "throughput", "backlog")
+CASES: Final = [*((name, None) for name in REPORTS), *((name, 50_000_000) for name in BUCKETED)]
+
+
+def _cases() -> Iterator[Any]:
+    for capture in (*RECORDED, *FAULTS, *MADE):
+        for name, bucket_ns in CASES:
+            bugs = [bug.what for bug in BUGS if bug.capture == capture and name in bug.reports]
+            marks = [pytest.mark.xfail(raises=AssertionError, reason=what) for what in bugs]
+            label = f"{capture}-{name}" + ("-bucket" if bucket_ns else "")
+            yield pytest.param(capture, name, bucket_ns, marks=marks, id=label)
+
+
+@pytest.mark.parametrize(("capture", "name", "bucket_ns"), [*_cases()])
+def test_all_rows_are_those_of_the_independent_calculation(
+    make: Callable[[str], Made], capture: str, name: str, bucket_ns: int | None
+) -> None:
+    made = make(capture)
+    options = {"bucket_ns": bucket_ns} if bucket_ns else {}
+    found = rows(name, made.table, **options)
+    if name == "slowest":
+        _check_slowest(found, REPORTS[name](made.capture, top=len(made.capture.lines)))
+        return
+    expected = REPORTS[name](made.capture, **options)
+    if name == "errors":
+        for row, texts in zip(found, expected, strict=True):
+            assert row["example"] in texts.pop("example")
+            del row["example"]
+    assert any(found == each for each in _renumbered(expected))
+    assert [list(row) for row in found] == [list(row) for row in expected]
+
+
+def _check_slowest(found: list[Row], expected: list[Row]) -> None:
+    """Of those that took equally long, any may come first, and any may be the last ones."""
+    assert [row["latency_ns"] for row in found] == [row["latency_ns"] for row in expected[:20]]
+    assert Counter(map(repr, found)) <= Counter(map(repr, expected))
+
+
+def _renumbered(expected: list[Row]) -> Iterator[list[Row]]:
+    """The rows; which number a cluster has is open. Rows that are sorted by it are sorted again."""
+    yield expected
+    numbers = sorted({row.get("cluster", 0) for row in expected})
+    for others in permutations(numbers):
+        names = dict(zip(numbers, others, strict=True))
+        again = [{**row, "cluster": names[row["cluster"]]} for row in expected if "cluster" in row]
+        yield again if again and "sent_ns" in again[0] else sorted(again, key=_order)
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    # the steps of a delivery stay in their order
+    return row.get("time_ns", 0), row["cluster"], row["topic"] or "", row["subscription"] or ""
