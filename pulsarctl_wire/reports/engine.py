@@ -99,15 +99,12 @@ class Engine(ABC):
 def clusters(named: Iterable[Iterable[str | None]]) -> dict[str, int]:
     """Server -> number of its cluster, from rows of (server, URLs that it named); empty if all are one.
 
-    Brokers that name each other in LOOKUP_RESPONSE form a cluster; those without LOOKUP_RESPONSE are not
-    in the result.
+    A broker and those that it names in LOOKUP_RESPONSE form a cluster.
     """
     groups: list[set[str]] = []
-    servers: set[str] = set()
     for server, *urls in named:
         if server is None:
             continue
-        servers.add(server)
         group = {server, *(urlsplit(url).netloc for url in urls if url)}
         for each in [each for each in groups if each & group]:
             groups.remove(each)
@@ -115,4 +112,4 @@ def clusters(named: Iterable[Iterable[str | None]]) -> dict[str, int]:
         groups.append(group)
     if len(groups) < 2:
         return {}
-    return {server: number for number, group in enumerate(groups) for server in group & servers}
+    return {server: number for number, group in enumerate(groups) for server in group}

@@ -8,6 +8,7 @@ subscription; a cumulative ACK covers everything up to its id on its subscriptio
 import re
 
 from pulsarctl_wire.reports.sql import SECOND, Options, bucket, count_if, percentiles
+from pulsarctl_wire.reports.views import IS_ID
 from pulsarctl_wire.wire.hashing import murmur3_32
 
 _SUBSCRIPTION = "cluster, topic, subscription"
@@ -62,7 +63,7 @@ def backlog(options: Options) -> str:
     return f"""
         WITH published AS (
             SELECT cluster, topic, min(time_ns) AS time_ns FROM clustered
-            WHERE NOT partial AND command = 'SEND_RECEIPT' AND ledger_id >= 0 AND entry_id >= 0
+            WHERE NOT partial AND command = 'SEND_RECEIPT' AND {IS_ID}
             GROUP BY cluster, topic, ledger_id, entry_id
         ),
         changes AS (
@@ -91,8 +92,8 @@ def backlog(options: Options) -> str:
             FROM summed
         )
         SELECT r.time_ns, r.cluster, r.topic, r.subscription, published, delivered, acked,
-            CASE WHEN durable AND (seek_ns IS NULL OR r.time_ns < seek_ns) THEN backlog END AS backlog,
-            unacked, left_permits AS permits
+            CASE WHEN durable AND (seek_ns IS NULL OR r.time_ns + {width} <= seek_ns) THEN backlog END
+                AS backlog, unacked, left_permits AS permits
         FROM running r JOIN subscriptions s
             ON r.cluster = s.cluster AND r.topic = s.topic AND r.subscription = s.subscription
         ORDER BY r.time_ns, r.cluster, r.topic, r.subscription"""

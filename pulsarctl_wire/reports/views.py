@@ -16,7 +16,7 @@ A view may read others. Those of an `Engine` are made when a query names them.
     permit_changes    what changes the permits of a subscription's consumers
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pulsarctl_wire.reports.sql import address, count_if, literal
@@ -52,9 +52,17 @@ COUNTED: Final = ", ".join(f"{value} AS {name}" for name, value in COUNTS.items(
 """`COUNTS` as a list of columns."""
 
 _SUBSCRIPTION: Final = "cluster, topic, subscription"
+_ENTRY: Final = ("cluster", "topic", "subscription", "ledger_id", "entry_id")
 _IS_READER: Final = f"command = 'SUBSCRIBE' AND {text_of('durable')} = 'false'"
-_IS_ID: Final = "ledger_id >= 0 AND entry_id >= 0"
+IS_ID: Final = "ledger_id >= 0 AND entry_id >= 0 AND coalesce(topic NOT LIKE 'non-persistent://%', true)"
+"""Whether a frame names a stored entry: brokers give all non-persistent messages the same id."""
+_RESETS: Final = "command IN ('SUBSCRIBE', 'CLOSE_CONSUMER', 'UNSUBSCRIBE')"
 _SERVER: Final = f"CASE WHEN to_broker THEN {address('dst')} ELSE {address('src')} END"
+
+
+def _same(one: str, other: str, names: Sequence[str]) -> str:
+    """Whether two rows agree in columns; nulls are equal."""
+    return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in names)
 
 
 def cells(time: str | None = None) -> str:
@@ -115,24 +123,26 @@ VIEWS: Final = {
             min_by(sent_size, sent_ns) AS bytes, min_by(time_ns, sent_ns) AS receipt_ns,
             min_by(latency_ns, sent_ns) AS publish_latency_ns
         FROM (SELECT *, time_ns - latency_ns AS sent_ns FROM clustered)
-        WHERE command = 'SEND_RECEIPT' AND answers IS NOT NULL AND {_IS_ID} GROUP BY 1, 2, 3, 4""",
+        WHERE command = 'SEND_RECEIPT' AND answers IS NOT NULL AND {IS_ID} GROUP BY 1, 2, 3, 4""",
     # One row per entry and subscription: when it was first delivered, how often, when first acknowledged.
-    # `touched` has the ids of MESSAGEs and those acknowledged completely. With the highest ids first, the
-    # cumulative ACKs that cover an entry are those before it.
+    # `touched` has the ids of MESSAGEs and those acknowledged completely: a cumulative ACK that leaves
+    # messages of its own entry acknowledges those before it. With the highest ids first, the cumulative ACKs
+    # that cover an entry are those before it. `again`: entries acknowledged before they were delivered.
     "deliveries": f"""
         WITH seen AS (
             SELECT * FROM clustered WHERE command IN ('MESSAGE', 'ACK') AND NOT partial
         ),
         touched AS (
             SELECT {_SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count,
-                coalesce(messages, 0) AS messages, ledger_id, entry_id
-            FROM seen WHERE acked IS NULL AND coalesce(remaining, 0) = 0
-                AND (command = 'MESSAGE' OR ack_count > 0)
+                coalesce(messages, 0) AS messages, ledger_id,
+                CASE WHEN remaining > 0 THEN entry_id - 1 ELSE entry_id END AS entry_id
+            FROM seen WHERE acked IS NULL AND (command = 'MESSAGE' OR ack_count > 0)
+                AND (coalesce(remaining, 0) = 0 OR ack_type = 'Cumulative')
             UNION ALL
             SELECT {_SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count, messages, id.ledger_id,
-                id.entry_id
+                CASE WHEN id.left > 0 THEN id.entry_id - 1 ELSE id.entry_id END
             FROM (SELECT *, explode(acked) AS id FROM seen WHERE command = 'ACK' AND acked IS NOT NULL) ids
-            WHERE coalesce(id.left, 0) = 0
+            WHERE coalesce(id.left, 0) = 0 OR ack_type = 'Cumulative'
         ),
         entries AS (
             SELECT {_SUBSCRIPTION}, ledger_id, entry_id,
@@ -140,7 +150,7 @@ VIEWS: Final = {
                 {count_if("command = 'MESSAGE'")} AS deliveries, max(redelivery_count) AS redelivery_count,
                 max(messages) AS delivered_messages,
                 min(CASE WHEN command = 'ACK' THEN time_ns END) AS single_ns, CAST(NULL AS BIGINT) AS up_to_ns
-            FROM touched WHERE {_IS_ID} AND (command = 'MESSAGE' OR ack_type = 'Individual')
+            FROM touched WHERE {IS_ID} AND (command = 'MESSAGE' OR ack_type = 'Individual')
             GROUP BY 1, 2, 3, 4, 5
         ),
         covered AS (
@@ -154,11 +164,20 @@ VIEWS: Final = {
                 FROM touched WHERE ack_type = 'Cumulative'
             ) together
         ),
-        first_acks AS (SELECT *, least(single_ns, covered_ns) AS ack_ns FROM covered WHERE up_to_ns IS NULL)
-        SELECT {_SUBSCRIPTION}, ledger_id, entry_id, delivered_ns, deliveries, redelivery_count,
-            delivered_messages,
-            CASE WHEN delivered_ns IS NULL OR ack_ns >= delivered_ns THEN ack_ns END AS acked_ns
-        FROM first_acks""",
+        first_acks AS (SELECT *, least(single_ns, covered_ns) AS ack_ns FROM covered WHERE up_to_ns IS NULL),
+        again AS (
+            SELECT {", ".join(f"f.{name} AS {name}" for name in _ENTRY)}, min(t.time_ns) AS ack_ns
+            FROM first_acks f JOIN touched t ON {_same("f", "t", _ENTRY[:3])} AND t.time_ns >= f.delivered_ns
+            WHERE f.ack_ns < f.delivered_ns AND (
+                (t.ack_type = 'Individual' AND t.ledger_id = f.ledger_id AND t.entry_id = f.entry_id)
+                OR (t.ack_type = 'Cumulative' AND (t.ledger_id > f.ledger_id
+                    OR (t.ledger_id = f.ledger_id AND t.entry_id >= f.entry_id)))
+            ) GROUP BY 1, 2, 3, 4, 5
+        )
+        SELECT {", ".join(f"f.{name} AS {name}" for name in _ENTRY)}, delivered_ns, deliveries,
+            redelivery_count, delivered_messages,
+            CASE WHEN f.ack_ns < delivered_ns THEN a.ack_ns ELSE f.ack_ns END AS acked_ns
+        FROM first_acks f LEFT JOIN again a ON {_same("f", "a", _ENTRY)}""",
     # If a capture begins in the middle of a connection, its topics are unknown.
     "journeys": """
         SELECT coalesce(s.cluster, d.cluster) AS cluster, coalesce(s.topic, d.topic) AS topic,
@@ -179,7 +198,7 @@ VIEWS: Final = {
             SELECT {_SUBSCRIPTION}, connection, consumer_id, ledger_id, entry_id, min(time_ns) AS time_ns,
                 min(series) AS series, min(label) AS label, max(messages) AS messages,
                 max(total_size + 4) AS bytes
-            FROM clustered WHERE command = 'MESSAGE' AND NOT partial AND {_IS_ID} AND subscription IS NOT NULL
+            FROM clustered WHERE command = 'MESSAGE' AND NOT partial AND {IS_ID} AND subscription IS NOT NULL
             GROUP BY 1, 2, 3, 4, 5, 6, 7
         ) m LEFT JOIN deliveries d ON m.cluster = d.cluster AND m.topic IS NOT DISTINCT FROM d.topic
             AND m.subscription = d.subscription AND m.ledger_id = d.ledger_id AND m.entry_id = d.entry_id""",
@@ -190,12 +209,12 @@ VIEWS: Final = {
     # FLOW adds, MESSAGE subtracts; a consumer loses the rest when it is closed or subscribes again.
     "permit_changes": f"""
         WITH lives AS (
-            SELECT *, command IN ('SUBSCRIBE', 'CLOSE_CONSUMER') AS resets,
+            SELECT *, {_RESETS} AS resets,
                 CASE WHEN command = 'MESSAGE' THEN -1 ELSE 1 END * coalesce(permits, 0) AS change,
-                {count_if("command IN ('SUBSCRIBE', 'CLOSE_CONSUMER')")} OVER (
+                {count_if(_RESETS)} OVER (
                     PARTITION BY connection, consumer_id ORDER BY {CAPTURED} ROWS UNBOUNDED PRECEDING
                 ) AS life
-            FROM clustered WHERE command IN ('FLOW', 'MESSAGE', 'SUBSCRIBE', 'CLOSE_CONSUMER')
+            FROM clustered WHERE {_RESETS} OR command IN ('FLOW', 'MESSAGE')
         ),
         held AS (
             SELECT *, sum(change) OVER (

@@ -517,9 +517,10 @@ def _address(text: str) -> tuple[str | None, int | None]:
 def _key_hash(metadata: MessageMetadata) -> int:
     """The hash that Key_Shared subscriptions and their ranges use: Murmur3 of the (ordering) key."""
     ordering, key = metadata.ordering_key, metadata.partition_key
-    is_base64 = not ordering and metadata.partition_key_b64_encoded
-    calculate = _hash if len(ordering or key) <= _LONGEST_KEY else _hash.__wrapped__
-    return calculate(ordering or key, is_base64)
+    is_ordered = metadata.HasField("ordering_key")  # though it may be empty
+    chosen_key = ordering if is_ordered else key
+    calculate = _hash if len(chosen_key) <= _LONGEST_KEY else _hash.__wrapped__
+    return calculate(chosen_key, not is_ordered and metadata.partition_key_b64_encoded)
 
 
 @lru_cache(65_536)

@@ -229,7 +229,7 @@ class ExchangeState(TopicState):
         number = first = frame.number
         time_ns = frame.time_ns
         if metadata is None:
-            size = len(frame.raw), 0
+            size = frame.size, 0
             ledger.add(sequence, (number, time_ns, number, topic, body.highest_sequence_id, "", 0, 0, size))
         else:
             name, publish_time, chunk = metadata.producer_name, metadata.publish_time, metadata.chunk_id
@@ -246,7 +246,7 @@ class ExchangeState(TopicState):
             count = metadata.num_chunks_from_msg
             if count > 1 or knowledge.schemas:
                 self._entry(frame, metadata, producer)
-            size = len(frame.raw), messages_in(frame)
+            size = frame.size, messages_in(frame)
             sent = first, time_ns, number, topic, highest, name, publish_time, chunk, size
             if count > 1:
                 ledger.add_chunk(sequence, sent, count, lossy=self._lossy)
@@ -295,7 +295,8 @@ class ExchangeState(TopicState):
             return None
         first, time_ns, number, topic, _, producer, _, _, size = sent
         self._pending -= 1
-        frame.request, frame.request_type, frame.producer, frame.sent = number, _SEND, producer, size
+        frame.request, frame.request_type, frame.sent = number, _SEND, size
+        frame.producer = producer or None
         frame.topic = topic or ledger.topic
         if first != number:
             frame.resend_of = first

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cache
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from planted import PLANTED
@@ -15,48 +16,29 @@ from pwire_run import SAMPLES, pwire
 from reports import traffic
 from reports.independent import REPORTS, Capture, read
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from pulsarctl_wire.spark.reports.base import Tables
+from pulsarctl_wire import data
 
 Row = dict[str, Any]
 
 
-def rows(name: str, table: Path, **options: Any) -> list[Row]:
+def rows(name: str, table: Path, bucket_ns: int | None = None) -> list[Row]:
     """The rows that `pwire report NAME TABLE` writes."""
-    from pulsarctl_wire.spark.reports import REPORTS
-    from pulsarctl_wire.spark.reports.base import Options
-
-    made = REPORTS[name].make(_loaded(table), Options(**options))
-    return [row.asDict(recursive=True) for row in made.collect()]
+    found = _opened(table).report(name, bucket=bucket_ns).rows()
+    return [{**row, "cluster": int(row["cluster"])} if "cluster" in row else row for row in found]
 
 
 @cache
-def _session() -> SparkSession:
-    from pulsarctl_wire.spark.reports.load import settings
-    from pulsarctl_wire.spark.session import ARCHIVE, start
-
-    conf = {ARCHIVE: "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    return start("local[2]", conf | settings([]))
+def _opened(table: Path) -> data.Tables:
+    return closing.enter_context(data.tables(str(table)))
 
 
-@cache
-def _loaded(table: Path) -> Tables:
-    from pulsarctl_wire.spark.reports.base import Tables
-    from pulsarctl_wire.spark.reports.load import find, load
-
-    loaded = load(_session(), find([str(table)]))
-    return Tables(loaded.frames.coalesce(1).cache(), loaded.gaps.coalesce(1).cache())
+closing = ExitStack()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _engine() -> Iterator[None]:
-    pytest.importorskip("pyspark", reason="pyspark is not installed")
-    from pulsarctl_wire.spark.session import stop
-
-    yield
-    stop(_session())
+def _tables() -> Iterator[None]:
+    with closing:
+        yield
 
 
 # -- captures
@@ -87,52 +69,6 @@ MADE: Final[dict[str, Callable[[], bytes]]] = {
     "acknowledged-twice": traffic.acknowledged_twice,
     "empty-ordering-key": traffic.empty_ordering_key,
 }
-
-
-class Known(NamedTuple):
-    """A bug of the reports."""
-
-    capture: str
-    reports: tuple[str, ...]
-    what: str
-
-
-BUGS: Final = (
-    Known(
-        "java-batchindexack.pcap",
-        ("journey", "delivery", "backlog"),
-        "a cumulative ACK with an ack_set acknowledges the entries before its own, too",
-    ),
-    Known(
-        "snaplen96.pcap",
-        ("publish-latency", "slowest", "journey"),
-        "of a SEND that is cut, bytes are those of the whole frame, and the producer is unknown, not ''",
-    ),
-    Known(
-        "24-near-seek.pcap.gz", ("backlog",), "the backlog is unknown at the end of the bucket of the SEEK"
-    ),
-    Known("java-simple.pcap", ("backlog",), "UNSUBSCRIBE ends a consumer: it has no permits then"),
-    Known(
-        "not-stored",
-        ("journey", "delivery", "backlog"),
-        "non-persistent messages have the id 0:0, so no path",
-    ),
-    Known(
-        "named-brokers",
-        ("journey", "delivery", "backlog"),
-        "a broker that a lookup names is in the cluster of the broker that names it",
-    ),
-    Known(
-        "acknowledged-twice",
-        ("journey", "delivery", "backlog"),
-        "acked_ns is the first ACK after the first MESSAGE, whatever was before",
-    ),
-    Known(
-        "empty-ordering-key",
-        ("hot-keys",),
-        "brokers take the ordering key if there is one, though it is empty",
-    ),
-)
 
 
 class Made(NamedTuple):
@@ -169,10 +105,8 @@ CASES: Final = [*((name, None) for name in REPORTS), *((name, 50_000_000) for na
 def _cases() -> Iterator[Any]:
     for capture in (*RECORDED, *FAULTS, *MADE):
         for name, bucket_ns in CASES:
-            bugs = [bug.what for bug in BUGS if bug.capture == capture and name in bug.reports]
-            marks = [pytest.mark.xfail(raises=AssertionError, reason=what) for what in bugs]
             label = f"{capture}-{name}" + ("-bucket" if bucket_ns else "")
-            yield pytest.param(capture, name, bucket_ns, marks=marks, id=label)
+            yield pytest.param(capture, name, bucket_ns, id=label)
 
 
 @pytest.mark.parametrize(("capture", "name", "bucket_ns"), [*_cases()])
