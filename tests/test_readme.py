@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from documents import as_pattern, shown_commands
 from forked import Fork
 from proxied import PATIENCE, environment
 from pwire_run import pwire
@@ -57,32 +58,9 @@ def section(heading: str) -> str:
     return found[1]
 
 
-TIMES = re.compile(r"\d\d:\d\d:\d\d\.\d{6}|[\d.,]+ (?:ns|µs|ms|s)\b|[\d.,]+/s|localhost:\d+|127\.0\.0\.1:\d+")
-"""What differs from run to run."""
-
-
-def shown_commands(heading: str) -> list[tuple[str, list[str]]]:
-    """The commands below a heading of the README, each with its output."""
-    blocks = re.findall(r"```console\n(.*?)```", section(heading), re.DOTALL)
-    found = [
-        part.partition("\n") for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)
-    ]
-    return [(command, output.splitlines()) for command, _, output in found if command]
-
-
-def as_pattern(lines: list[str]) -> str:
-    """What matches the output of another run: … stands for lines, or for the rest of a line."""
-    patterns = []
-    for line in lines:
-        text, cut = (line[:-1], ".*") if line.endswith("…") else (line, "")
-        parts = map(re.escape, TIMES.sub("\0", text).split("\0"))
-        patterns.append(r"(?:.*\n)*" if line == "…" else r"\S+(?: \S?s)?".join(parts) + cut + r"\n")
-    return "".join(patterns)
-
-
 def test_the_sessions_are_real(tmp_path: Path) -> None:
     """They run against an embedded broker, and print what the README shows."""
-    (start, (*_, ready)), *commands = shown_commands("Run a broker, and open sessions")
+    (start, (*_, ready)), *commands = shown_commands(section("Run a broker, and open sessions"))
     settings = dict(each.split("=") for each in shlex.split(start) if "=" in each)
     with Broker(settings=settings) as broker:
         for command, shown in commands:
@@ -96,7 +74,7 @@ def test_the_sessions_are_real(tmp_path: Path) -> None:
 
 def test_the_findings_are_real(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    commands = shown_commands("Find out what is wrong")
+    commands = shown_commands(section("Find out what is wrong"))
     for command, shown in commands:
         run = pwire(*shlex.split(command)[1:])
         assert run.code == 1

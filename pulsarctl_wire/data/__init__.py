@@ -9,13 +9,14 @@
 docs/data.md describes it; docs/tables.md the tables, docs/reports.md the reports.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from pulsarctl_wire.data.cache import table_of
-from pulsarctl_wire.errors import QueryError, how_to_install
+from pulsarctl_wire.errors import CaptureError, QueryError, how_to_install
 from pulsarctl_wire.pipeline.tables import find, is_table
 from pulsarctl_wire.reports import REPORTS
 from pulsarctl_wire.reports.engine import Answer, Engine, Row
@@ -55,12 +56,18 @@ class Result:
         return self.engine.arrow(self.query, self.most)
 
     def pandas(self) -> Any:
-        """All rows, as a `pandas.DataFrame`."""
-        return self.arrow().to_pandas()
+        """All rows, as a `pandas.DataFrame`. Integers stay exact beside nulls: their type is `Int64`."""
+        with _needed("pandas"):
+            import pandas as pd
+        import pyarrow as pa
+
+        exact = {pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+        return self.arrow().to_pandas(types_mapper=exact.get)
 
     def polars(self) -> Any:
         """All rows, as a `polars.DataFrame`."""
-        import polars
+        with _needed("polars"):
+            import polars
 
         return polars.from_arrow(self.arrow())
 
@@ -71,14 +78,25 @@ class Result:
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables that are open; see `tables`."""
+    """Tables that are open until `close`, or the end of a `with` block; see `tables`."""
 
     engine: Engine
     lacks: frozenset[str]
     """Columns that some or all files do not have, as `error`, `metadata.uuid`, `gaps.size`: they are null."""
 
-    first: int = 0
-    """How many connection numbers the first source has; those of the others follow."""
+    first: int | None = None
+    """How many connection numbers the first table has; those of the others follow. None: there is one."""
+    _open: ExitStack = field(default_factory=ExitStack, repr=False)
+
+    def __enter__(self) -> "Tables":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free everything; a Spark session that was started for them stops."""
+        self._open.close()
 
     def report(
         self, name: str, *, bucket: str | int | None = None, top: int | None = None, key: str | None = None
@@ -86,17 +104,18 @@ class Tables:
         """A report of docs/reports.md; `bucket` is a text such as "1s", or ns. Raises QueryError."""
         if name not in REPORTS:
             raise QueryError(f"report {name}: no such report; use one of {', '.join(REPORTS)}")
+        if name == "compare" and self.first is None:
+            raise QueryError("report compare: open two sources with apart=True, the earlier one first")
         width = nanoseconds(bucket) if isinstance(bucket, str) else bucket
-        return Result(self.engine, REPORTS[name].sql(Options(width, top, key, self.first)), top)
+        return Result(self.engine, REPORTS[name].sql(Options(width, top, key, self.first or 0)), top)
 
     def sql(self, query: str) -> Result:
         """A query in the SQL of the engine; it may read the tables, and the views of `reports/views.py`."""
         return Result(self.engine, query)
 
 
-@contextmanager
 def tables(
-    *sources: str,
+    *sources: str | os.PathLike[str],
     choice: Choice = Choice(),  # noqa: B008 - it is frozen
     engine: EngineName | None = None,
     spark: "SparkSession | None" = None,
@@ -104,18 +123,22 @@ def tables(
     conf: Mapping[str, str] | None = None,
     apart: bool = False,
     say: Callable[[str], object] = lambda note: None,
-) -> Iterator[Tables]:
-    """Open tables, or captures, as one; close them at the end of the block.
+) -> Tables:
+    """Open tables, or captures, as one.
 
     A source is a path or URI: a table of `pwire table` or `pwire analyze`, or a capture, pattern or directory
     of captures, of which a table is made and kept (see `data.cache`): one of all captures, or with `apart`
-    one of each source. `engine` runs the queries: DuckDB in
-    this process, or Spark, in the session `spark` or one of `master` with `conf`. The default is DuckDB,
-    except with a `spark`, `master` or `conf`, or for more than `LARGE` rows. `say` gets notes about files.
+    one of each source. `engine` runs the queries: DuckDB in this process, or Spark, beside the session
+    `spark` (its views are left alone) or in one of `master` with `conf`. The default is DuckDB, except with a
+    `spark`, `master` or `conf`, or for more than `LARGE` rows. `say` gets notes about files.
 
-    Raises CaptureError if a source cannot be read, QueryError if the engine is not installed.
+    Raises CaptureError if a source cannot be read, QueryError if the engine is unknown or not installed.
     """
-    found = find(_as_tables(sources, apart, say))
+    if engine not in (None, *get_args(EngineName)):
+        raise QueryError(f"{engine}: no such engine; use one of {', '.join(get_args(EngineName))}")
+    if not sources:
+        raise CaptureError("no source: name a capture or a table")
+    found = find(_as_tables([os.fspath(source) for source in sources], apart, say))
     lacks = frozenset[str]().union(*(each.lacks for each in found))
     large = sum(each.rows for each in found) > LARGE
     with ExitStack() as stack:
@@ -132,11 +155,22 @@ def tables(
             from pulsarctl_wire.spark.session import session
 
             given = settings(found) | dict(conf or {})
-            running = SparkEngine(
-                spark or stack.enter_context(session(master or "local[*]", given)), found, choice
+            beside = (
+                spark.newSession() if spark else stack.enter_context(session(master or "local[*]", given))
             )
+            running = SparkEngine(beside, found, choice)
         stack.callback(running.close)
-        yield Tables(running, lacks, found[0].connections if found else 0)
+        first = found[0].connections if len(found) > 1 else None
+        return Tables(running, lacks, first, stack.pop_all())
+
+
+@contextmanager
+def _needed(package: str) -> Iterator[None]:
+    """Says how to install a package that an import within the block does not find."""
+    try:
+        yield
+    except ImportError:
+        raise QueryError(f"{package} is not installed: {how_to_install('data')}") from None
 
 
 def _as_tables(sources: Sequence[str], apart: bool, say: Callable[[str], object]) -> list[str]:

@@ -38,10 +38,11 @@ class DuckEngine(Engine):
     def __init__(self, found: Sequence[Found], choice: Choice) -> None:
         super().__init__(SCHEMAS, choice)
         self._database = duckdb.connect()
+        self._datasets: dict[str, Any] = {}
         for setting in _SETTINGS:
             self._database.execute(f"SET {setting}")
         for macro in _MACROS:
-            self._database.execute(f"CREATE TEMP MACRO {macro}")
+            self._database.execute(f"CREATE MACRO {macro}")
         for name, schema in SCHEMAS.items():
             parts = [
                 self._part(f"files_{name}_{number}", part.files, schema, part.taken)
@@ -60,7 +61,8 @@ class DuckEngine(Engine):
             columns = ", ".join(f"CAST(NULL AS {type_}) AS {_quoted(each)}" for each, type_ in ours.items())
             self._define(name, f"SELECT {columns} WHERE false")
         elif any(map(is_uri, files.paths)):
-            self._database.register(name, _dataset(files))
+            self._datasets[name] = _dataset(files)
+            self._database.register(name, self._datasets[name])
         else:
             paths = ", ".join(map(literal, files.paths))
             parts = "hive_partitioning = true, hive_types_autocast = false" if files.base else ""
@@ -80,21 +82,28 @@ class DuckEngine(Engine):
 
     def _define(self, name: str, sql: str) -> None:
         with _errors():
-            self._database.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {sql}")
+            self._database.execute(f"CREATE OR REPLACE VIEW {name} AS {sql}")
 
     def _store(self, name: str, sql: str) -> None:
         with _errors():
-            self._database.execute(f"CREATE OR REPLACE TEMP TABLE kept_{name} AS {sql}")
+            self._database.execute(f"CREATE OR REPLACE TABLE kept_{name} AS {sql}")
         self._define(name, f"SELECT * FROM kept_{name}")
+
+    def _beside(self) -> Any:
+        """A connection for one result: while it is read, others may be."""
+        connection = self._database.cursor()
+        for name, dataset in self._datasets.items():
+            connection.register(name, dataset)
+        return connection
 
     def _run(self, sql: str) -> Answer:
         with _errors():
-            found = self._database.execute(sql)
+            found = self._beside().execute(sql)
         return Answer([column[0] for column in found.description], _fetched(found))
 
     def _lazy(self, sql: str) -> Any:
         with _errors():
-            return self._database.sql(sql)
+            return self._beside().sql(sql)
 
     def _arrow(self, sql: str) -> Any:
         with _errors():

@@ -1,5 +1,6 @@
-"""The session and the capture that these tests share."""
+"""The session, the capture and the cache that these tests share."""
 
+from private_cache import cache
 from spark_session import capture, spark
 
-__all__ = ["capture", "spark"]
+__all__ = ["cache", "capture", "spark"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pwire_run import SAMPLES, pwire
 
+from pulsarctl_wire import data
 from pulsarctl_wire.data.duck import DuckEngine
 from pulsarctl_wire.pipeline.tables import find
 from pulsarctl_wire.reports import REPORTS
@@ -56,6 +57,20 @@ def test_all_reports(spark: SparkSession, tmp_path: Path) -> None:
     for page in pages:
         page.heat.sort(key=lambda row: (row["time_ns"], row["bin"]))
     assert pages[0] == pages[1]
+
+
+def test_a_session_of_ones_own_is_left_as_it_is(spark: SparkSession) -> None:
+    spark.range(3).createOrReplaceTempView("frames")
+    one, other = SAMPLES / "java-simple.pcap", SAMPLES / "java-nack-dlq.pcap"
+    with data.tables(one, spark=spark) as simple, data.tables(other, spark=spark) as mail:
+        for tables, source in ((simple, one), (mail, other)):
+            with data.tables(source) as expected:
+                made, rows = tables.report("journey"), expected.report("journey").rows()
+            assert made.rows() == made.arrow().to_pylist() == made.polars().to_dicts() == rows
+            assert made.lazy().count() == len(made.pandas()) == len(rows)
+            assert str(made.pandas().acked_ns.dtype) == "Int64"
+    assert spark.sql("SELECT * FROM frames").count() == 3
+    spark.catalog.dropTempView("frames")
 
 
 def test_what_is_chosen(spark: SparkSession, tmp_path: Path) -> None:
