@@ -62,7 +62,8 @@ class Run:
 
         def submit(splits: list[Split]) -> list[Result]:
             finishing.submit()  # before these, or they would have to be decoded first
-            futures = workers.submit(decode_to_file, [(split, self._settings) for split in splits])
+            calls = [(split, self._settings) for split in splits]
+            futures = workers.submit(decode_to_file, calls, sum(split.size for split in splits))
             return [partial(self._decoded, *each) for each in zip(splits, futures, strict=True)]
 
         for decoded in decoded_in_order(progress, submit, workers.room):
@@ -73,7 +74,7 @@ class Run:
             if split.part == 0 and split.file == len(self._inputs) - 1:
                 progress.file, progress.part = split.file, 0
                 finishing.save(progress, is_last_begun=True)
-            finishing.add(split.name, progress.take(decoded))
+            finishing.add(split.name, progress.take(decoded), split.size)
             self._show(progress.totals)
         progress.file, progress.part, progress.end = len(self._inputs), 0, None
         finishing.save(progress)
@@ -104,9 +105,9 @@ class Finishing:
         """Whether all splits have been submitted."""
         return not self._round.places
 
-    def add(self, name: str, stitched: Stitched) -> None:
-        """Add the split `name` to the round."""
-        self._round.add(name, stitched)
+    def add(self, name: str, stitched: Stitched, size: int = 0) -> None:
+        """Add the split `name` of so many bytes to the round."""
+        self._round.add(name, stitched, size)
 
     def submit(self) -> None:
         """Finish the splits of the round, and wait until those of the one before are finished."""
@@ -114,7 +115,7 @@ class Finishing:
         if done.places:
             done.close()
             calls = [(place, self._settings, self._store.out) for place in done.places]
-            self._submitted.append((done, self._workers.submit(finish_at, calls)))
+            self._submitted.append((done, self._workers.submit(finish_at, calls, done.size)))
             self._wait(1)
 
     def wait(self) -> None:

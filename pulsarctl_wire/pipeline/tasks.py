@@ -30,8 +30,13 @@ class Workers(Protocol):
     def room(self, waiting: int) -> int:
         """How many splits to submit next, while `waiting` were submitted."""
 
-    def submit(self, function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Future[Any]]:
-        """Call a function with each of these arguments; its results are None or tuples of numbers."""
+    def submit(
+        self, function: Callable[..., Any], calls: list[tuple[Any, ...]], size: int
+    ) -> list[Future[Any]]:
+        """Call a function with each of these arguments; its results are None or tuples of numbers.
+
+        `size` is how many bytes of captures all calls together are about.
+        """
 
 
 class Pool:
@@ -45,7 +50,9 @@ class Pool:
         """So many that no worker waits for this process."""
         return self._most - waiting
 
-    def submit(self, function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Future[Any]]:
+    def submit(
+        self, function: Callable[..., Any], calls: list[tuple[Any, ...]], size: int
+    ) -> list[Future[Any]]:
         """Submit each call."""
         return [self._executor.submit(function, *call) for call in calls]
 
@@ -95,13 +102,16 @@ class Round:
     """Splits that are stitched, in a file of their own in the directory `drafts`."""
 
     def __init__(self, drafts: str) -> None:
+        self.size = 0
+        """Bytes of captures that the splits have."""
         self._drafts = drafts
         self._file: Any = None
         self.path = ""
         self.places: list[Place] = []
 
-    def add(self, name: str, stitched: Stitched) -> None:
-        """Add how to finish the split `name`. Raises OSError."""
+    def add(self, name: str, stitched: Stitched, size: int = 0) -> None:
+        """Add how to finish the split `name`, of so many bytes. Raises OSError."""
+        self.size += size
         if self._file is None:
             self.path = f"{self._drafts}/{name}.{token_hex(8)}.stitched"  # a task may be run twice at a time
             system, path = filesystem(self.path)

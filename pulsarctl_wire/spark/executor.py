@@ -1,4 +1,4 @@
-"""Runs functions on Spark's workers: a job for hundreds of calls, a task for each.
+"""Runs functions on Spark's workers: a job for hundreds of calls, with a task for each, or for some small ones.
 
 Everything is a DataFrame, so that it runs by Spark Connect as well. Spark gives the tasks to cores as they
 become free, those of machines that join later too.
@@ -24,6 +24,10 @@ _ROUNDS: Final = range(8, 1025)
 """How many splits a job may decode."""
 _FIRST: Final = 32
 _SHORT, _LONG = 10.0, 60.0  # seconds of a round
+_TASKS: Final = 32
+"""How many tasks a job has at least, if it has so many calls."""
+_TASK_SIZE: Final = 4 * 1024 * 1024
+"""Bytes of captures that are worth a task, which takes Spark some 20 ms."""
 _ROW: Final = pa.schema([("number", pa.int64()), ("outcome", pa.string())])
 _ERRORS: Final = {each.__name__: each for each in (CaptureError, OSError, ValueError)}
 
@@ -50,20 +54,23 @@ class SparkWorkers:
         self._since = time.monotonic()
         return self._size
 
-    def submit(self, function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Future[Any]]:
+    def submit(
+        self, function: Callable[..., Any], calls: list[tuple[Any, ...]], size: int
+    ) -> list[Future[Any]]:
         """Call a picklable function with each of these arguments; its results are what JSON has."""
         futures: list[Future[Any]] = [Future() for _ in calls]
+        tasks = min(len(calls), max(_TASKS, size // _TASK_SIZE))
         # It is a daemon, since whoever is interrupted does not wait for a job.
-        threading.Thread(target=self._job, args=(function, calls, futures), daemon=True).start()
+        threading.Thread(
+            target=self._job, args=(partial(_tasks, function, calls), tasks, futures), daemon=True
+        ).start()
         return futures
 
-    def _job(
-        self, function: Callable[..., Any], calls: list[tuple[Any, ...]], futures: list[Future[Any]]
-    ) -> None:
+    def _job(self, work: Callable[..., Any], tasks: int, futures: list[Future[Any]]) -> None:
         """Run a job, and set its results."""
         try:
-            table = self._spark.range(0, len(calls), 1, len(calls))
-            rows = table.mapInArrow(partial(_tasks, function, calls), "number long, outcome string").collect()
+            table = self._spark.range(0, len(futures), 1, tasks)
+            rows = table.mapInArrow(work, "number long, outcome string").collect()
         except Exception as error:
             for each in futures:
                 each.set_exception(error)

@@ -9,6 +9,7 @@ killed and started again, the rows are those of one pass. All of it is data: see
 """
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -121,7 +122,7 @@ class _Batches:
         store, rows = self.store, batch.collect()
         places = [Place(*row[:-1]) for row in rows if row.name]
         calls = [(place, self.settings, store.out) for place in places]
-        for each in self.workers.submit(finish_at, calls):
+        for each in self.workers.submit(finish_at, calls, sys.maxsize):
             each.result()
         for row in rows:
             if not row.name:

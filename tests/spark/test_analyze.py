@@ -36,7 +36,7 @@ def test_workers_find_what_one_process_does(spark: SparkSession, capture: Path, 
 def test_what_a_worker_raises_is_raised_here(spark: SparkSession) -> None:
     from pulsarctl_wire.spark.executor import SparkWorkers
 
-    futures = SparkWorkers(spark).submit(os.listdir, [("/",), ("/nowhere",)])
+    futures = SparkWorkers(spark).submit(os.listdir, [("/",), ("/nowhere",)], 0)
     assert futures[0].result() == os.listdir("/")
     with pytest.raises(FileNotFoundError, match="No such file"):
         futures[1].result()
