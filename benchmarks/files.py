@@ -22,16 +22,15 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.side_by_side import Pcap
-
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.spark.executor import SparkWorkers
 from pulsarctl_wire.spark.session import session
 
+SAMPLES: Final = Path(__file__).resolve().parent.parent / "samples" / "pcaps"
 CAPTURES: Final = (
     "python-simple",
     "java-batch-zlib",
@@ -54,7 +53,7 @@ def packets(host: int) -> Iterator[tuple[int, bytes]]:
     now = 1_700_000_000_000_000 + host
     for copy in count():
         for name in CAPTURES:
-            with (ROOT / "samples" / "pcaps" / f"{name}.pcap").open("rb") as source:
+            with (SAMPLES / f"{name}.pcap").open("rb") as source:
                 for _, _, _, packet in Pcap(source):
                     now += 1_000
                     data = bytearray(packet)
@@ -123,8 +122,8 @@ def main() -> None:
             number = len(jobs(None))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(
-            f"{options.files} files in {seconds:.1f} s, {totals.frames} frames, {totals.read_again} read again; "
-            f"{number} jobs; driver: {1000 * cpu / options.files:.2f} s per 1,000 files, {peak:.0f} MiB"
+            f"{options.files} files in {seconds:.1f} s, {totals.frames} frames, "
+            f"{totals.read_again} read again; {number} jobs; driver: {1000 * cpu / options.files:.2f} s per 1,000 files, {peak:.0f} MiB"
         )
         if profile:
             pstats.Stats(profile).sort_stats("cumulative").print_stats(60)

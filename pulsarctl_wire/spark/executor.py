@@ -1,4 +1,4 @@
-"""Runs functions on Spark's workers: a job for hundreds of calls, with a task for each, or for some small ones.
+"""Runs functions on Spark's workers: a job for hundreds of calls, a task for each or for some small ones.
 
 Everything is a DataFrame, so that it runs by Spark Connect as well. Spark gives the tasks to cores as they
 become free, those of machines that join later too.
