@@ -121,10 +121,9 @@ def main() -> None:
             seconds, cpu = time.monotonic() - started, time.process_time() - cpu
             number = len(jobs(None))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(
-            f"{options.files} files in {seconds:.1f} s, {totals.frames} frames, "
-            f"{totals.read_again} read again; {number} jobs; driver: {1000 * cpu / options.files:.2f} s per 1,000 files, {peak:.0f} MiB"
-        )
+        print(f"{options.files} files in {seconds:.1f} s, {totals.frames} frames, {number} jobs")
+        print(f"{totals.read_again} connections were read again")
+        print(f"driver: {1000 * cpu / options.files:.2f} s per 1,000 files, {peak:.0f} MiB")
         if profile:
             pstats.Stats(profile).sort_stats("cumulative").print_stats(60)
         if not options.no_rows:

@@ -208,7 +208,9 @@ def _connected(url: str, conf: Mapping[str, str]) -> "SparkSession":
     _check({"spark.master": url, **conf})
     try:
         return connect(url, {"spark.sql.session.timeZone": "UTC", **conf}, packed)
-    except (*_errors_of_spark(), ValueError, OSError) as error:
+    except Exception as error:
+        if not isinstance(error, (*_errors_of_spark(), ValueError, OSError)):
+            raise
         raise SparkError(f"no session at {_server(url)}: {_cause(error, None)}") from None
 
 
