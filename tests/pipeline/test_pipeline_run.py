@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import zstandard
@@ -19,9 +20,13 @@ from segments import START_NS, Tcp, captured, conversation, pcap, section
 
 from pulsarctl_wire.capture.series import natural
 from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline import tasks
+from pulsarctl_wire.pipeline.decode import Decoded, Settings
 from pulsarctl_wire.pipeline.inputs import find_inputs, list_inputs
 from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.rows import decode_split
 from pulsarctl_wire.pipeline.run import Run
+from pulsarctl_wire.pipeline.splits import Split
 from pulsarctl_wire.pipeline.tasks import Pool
 
 OPTIONS = Options(split_size=1_500)
@@ -60,7 +65,8 @@ def tables(out: Path) -> dict[str, bytes]:
 
 
 def leftovers(out: Path) -> list[str]:
-    return sorted(path.name for path in out.rglob("*") if path.suffix in (".unfinished", ".arrow"))
+    kinds = (".unfinished", ".arrow", ".edges", ".stitched")
+    return sorted(path.name for path in out.rglob("*") if path.suffix in kinds)
 
 
 # ---- Runs after runs ----
@@ -151,6 +157,28 @@ def test_a_run_that_broke_off_anywhere_is_gone_on_with(tmp_path: Path, most: int
     run(paths, out, OPTIONS)
     assert same(paths, out)
     assert not leftovers(out)
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_what_was_decoded_is_not_decoded_again(tmp_path: Path, damage: bool) -> None:
+    paths, out = put(tmp_path, parts()), tmp_path / "out"
+    with pytest.raises(InterruptedError):
+        run(paths, out, OPTIONS, Now(3))
+    kept = sorted(out.glob("progress/*.edges"))
+    assert len(kept) == 3
+    if damage:
+        kept.pop().write_bytes(b"no edges")
+    decoded = []
+
+    def decode(split: Split, settings: Settings) -> Decoded:
+        decoded.append(split.name)
+        return decode_split(split, settings)
+
+    with mock.patch.object(tasks, "decode_split", decode):
+        run(paths, out, OPTIONS)
+    assert decoded
+    assert not {path.stem for path in kept} & set(decoded)
+    assert same(paths, out)
 
 
 def test_a_run_that_broke_off_on_other_files(tmp_path: Path) -> None:
