@@ -20,6 +20,7 @@ from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.splits import Input
+from pulsarctl_wire.pipeline.tasks import Pool
 from pulsarctl_wire.spark.java import cache_directory
 from pulsarctl_wire.table import VERSION
 
@@ -76,7 +77,7 @@ def _make(inputs: list[Input], found: Path) -> None:
         out = Path(beside, "table")
         is_small = sum(each.size for each in inputs) <= _SPLIT
         with ThreadPoolExecutor(1) if is_small else pool(jobs) as executor:
-            totals = Run(inputs, str(out), options=Options(_SPLIT)).run(executor, jobs)
+            totals = Run(inputs, str(out), options=Options(_SPLIT)).run(Pool(executor, jobs))
         if not totals.frames and not totals.gaps and totals.problems:
             name, problem, _ = totals.problems[0]
             raise CaptureError(f"{name}: {problem}")

@@ -3,12 +3,12 @@
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from typing import Generic, Protocol, Self, TypeVar
 
 from pulsarctl_wire.capture.sources import collect_rarely
 from pulsarctl_wire.pipeline.decode import Decoded, Settings, decode
-from pulsarctl_wire.pipeline.progress import Options, Progress, Totals, decoded_in_order
+from pulsarctl_wire.pipeline.progress import Options, Progress, Result, Totals, decoded_in_order
 from pulsarctl_wire.pipeline.splits import Input, Split
 from pulsarctl_wire.pipeline.stitch import Fixup, Names, Reread, Stitcher, StitchResult
 from pulsarctl_wire.wire.ending import EndedConnection
@@ -97,10 +97,10 @@ class CountJob(Generic[C]):
         """Count everything; yield the totals so far after each split. `executor` has `workers` processes."""
         new, settings, totals = self._new, self._settings, self._progress.totals
 
-        def submit(split: Split) -> Future[Decoded]:
-            return executor.submit(count_split, split, settings, new)
+        def submit(splits: list[Split]) -> list[Result]:
+            return [executor.submit(count_split, split, settings, new).result for split in splits]
 
-        for decoded in decoded_in_order(self._progress, submit, workers + 2):
+        for decoded in decoded_in_order(self._progress, submit, lambda waiting: workers + 2 - waiting):
             fixups: dict[int, Fixup] = self._progress.take(decoded).fixups
             counts = decoded.counts
             wrong = frozenset(edge.index for edge in decoded.edges if edge.guess and edge.index not in fixups)

@@ -14,7 +14,8 @@ import pyarrow as pa
 from pyarrow import ArrowException
 
 from pulsarctl_wire.pipeline.inputs import filesystem
-from pulsarctl_wire.pipeline.rows import KINDS, Stitched, delete_draft, draft_of
+from pulsarctl_wire.pipeline.output import unfinished
+from pulsarctl_wire.pipeline.rows import KINDS, Stitched, draft_of
 from pulsarctl_wire.pipeline.stitch import Fixup, Names
 from pulsarctl_wire.table import FRAMES, GAPS, writer
 from pulsarctl_wire.table.columns import number_array, number_values, replaced, text_array
@@ -31,7 +32,10 @@ class Finished(NamedTuple):
 
 
 def finish_split(name: str, stitched: Stitched, drafts: str, out: str) -> Finished:
-    """Write the Parquet files of the split `name` under `out`/frames and `out`/gaps, and delete its draft."""
+    """Write the Parquet files of the split `name` under `out`/frames and `out`/gaps.
+
+    Its draft stays: Spark may do this again, and whoever gets the result deletes the draft.
+    """
     counts = []
     size = 0
     for kind in KINDS:
@@ -45,7 +49,6 @@ def finish_split(name: str, stitched: Stitched, drafts: str, out: str) -> Finish
             raise
         size += file.close()
         counts.append(file.rows)
-    delete_draft(drafts, name)
     return Finished(counts[0], counts[1], size)
 
 
@@ -71,7 +74,7 @@ class _ParquetFile:
         self.rows = 0
         self._system = system
         self._path = path
-        self._unfinished = f"{path}.unfinished"
+        self._unfinished = unfinished(path)
         self._schema = schema
         self._open: tuple[Any, Any] | None = None
 

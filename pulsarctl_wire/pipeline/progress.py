@@ -2,12 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from pulsarctl_wire.capture.files import Layout
-from pulsarctl_wire.pipeline.decode import Decoded, reread
+from pulsarctl_wire.pipeline.decode import Decoded, Settings, reread
 from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split, plan
 
 
@@ -22,6 +22,13 @@ class Options:
     max_frame_size: int | None = None
     payload: bool = False
     cluster: str | None = None
+
+
+class Begun(NamedTuple):
+    """What the drafts of a table are made with: the version of the table, and the settings."""
+
+    version: str
+    settings: Settings
 
 
 @dataclass
@@ -102,33 +109,38 @@ class Progress:
         return stitched
 
 
-Submit = Callable[[Split], "Future[Decoded]"]
-"""Submits a split to be decoded."""
+Result = Callable[[], Decoded]
+"""Waits until a split is decoded, and returns the result."""
+
+Submit = Callable[[list[Split]], list[Result]]
+"""Submits splits to be decoded."""
 
 
-def decoded_in_order(progress: Progress, submit: Submit, ahead: int) -> Iterator[Decoded]:
+def decoded_in_order(progress: Progress, submit: Submit, room: Callable[[int], int]) -> Iterator[Decoded]:
     """Yield the remaining splits, each decoded from where the previous one ended.
 
-    Up to `ahead` splits are decoded at a time.
+    `room` returns how many splits to submit next, for the number of those that were submitted and not
+    yielded yet; 0 is for none.
     """
     splits = _splits(progress)
-    waiting: deque[tuple[Split, Future[Decoded]]] = deque()
+    waiting: deque[tuple[Split, Result]] = deque()
     while True:
-        while len(waiting) < ahead and (split := next(splits, None)) is not None:
-            waiting.append((split, submit(split)))
+        while more := list(islice(splits, room(len(waiting)))):
+            waiting.extend(zip(more, submit(more), strict=True))
         if not waiting:
             return
-        split, future = waiting.popleft()
-        decoded = progress.settle(future.result(), lambda split: submit(split).result())
+        split, result = waiting.popleft()
+        decoded = progress.settle(result(), lambda split: submit([split])[0]())
         if decoded is None:
             continue
         layout = decoded.split.layout
         if split.part and layout != split.layout:  # earlier splits of its input changed the layout
-            for at, (later, future) in enumerate(waiting):
-                if later.file == split.file:
-                    future.cancel()
-                    changed = later._replace(layout=layout)
-                    waiting[at] = changed, submit(changed)
+            places = [at for at, (later, _) in enumerate(waiting) if later.file == split.file]
+            for at in places:
+                waiting[at][1]()  # or two processes might write its draft
+            changed = [waiting[at][0]._replace(layout=layout) for at in places]
+            for at, later, again in zip(places, changed, submit(changed), strict=True):
+                waiting[at] = later, again
         yield decoded
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pulsarctl_wire.pipeline.decode import Decoded, Settings, decode
 from pulsarctl_wire.pipeline.inputs import filesystem
+from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.progress import Options, Progress
 from pulsarctl_wire.pipeline.splits import Input, Split
 from pulsarctl_wire.pipeline.stitch import Fixup, Reread, Stitcher
@@ -33,7 +34,7 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
     with ExitStack() as files:
         rows = _Rows(
             TableBuilder(names, payload=settings.payload, cluster=settings.cluster),
-            lambda which: files.enter_context(system.open_output_stream(paths[which])),
+            lambda which: files.enter_context(written(system, paths[which])),
         )
         try:
             return decode(split, settings, rows.add)

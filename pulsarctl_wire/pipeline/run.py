@@ -1,21 +1,30 @@
 """Makes a frames table: plans, decodes, stitches and finishes all splits of all inputs, in order.
 
 If the inputs begin with those of the last run, a run continues where that one ended, even if its last input
-has grown since. Otherwise it starts over.
+has grown since. Otherwise it starts over. Either way splits that are decoded already are not decoded again.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
 from pulsarctl_wire.pipeline.decode import Decoded, Settings
-from pulsarctl_wire.pipeline.finish import Finished, finish_split
-from pulsarctl_wire.pipeline.progress import Options, Totals, decoded_in_order
-from pulsarctl_wire.pipeline.rows import Stitched, decode_split, new_progress
+from pulsarctl_wire.pipeline.finish import Finished
+from pulsarctl_wire.pipeline.progress import Options, Progress, Result, Totals, decoded_in_order
+from pulsarctl_wire.pipeline.rows import Stitched, new_progress
 from pulsarctl_wire.pipeline.splits import Input, Split
 from pulsarctl_wire.pipeline.store import Store
+from pulsarctl_wire.pipeline.tasks import (
+    Round,
+    Workers,
+    decode_to_file,
+    delete_decoded,
+    delete_file,
+    finish_at,
+    load_edges,
+)
 
 _SAVED_EVERY: Final = 10.0  # seconds
 
@@ -26,9 +35,6 @@ class Run:
     `show` is called with the totals when they have changed. Raises CaptureError if `out` is not empty and
     not a frames table, OSError if it cannot be written.
     """
-
-    _executor: Executor
-    _ahead: int
 
     def __init__(
         self,
@@ -42,62 +48,95 @@ class Run:
         self._inputs = inputs
         self._show = show
         self._store = Store(out)
-        self._settings = Settings(
-            self._store.drafts, options.max_frame_size, options.payload, cluster=options.cluster
-        )
-        self._finishing: deque[Future[Finished]] = deque()
-        self._progress = self._store.resume(inputs, options) or new_progress(options, self._settings)
+        found, self._settings = self._store.resume(inputs, options)
+        self._progress = found or new_progress(options, self._settings)
         self._progress.inputs = inputs
         self.resumed = self._progress.file
         """How many inputs earlier runs have done."""
 
-    def run(self, executor: Executor, workers: int = 1) -> Totals:
-        """Do the remaining work in `executor`, which has `workers` processes."""
-        self._executor, self._ahead = executor, workers + 2
+    def run(self, workers: Workers) -> Totals:
+        """Do the remaining work."""
         progress = self._progress
+        finishing = Finishing(self._store, workers, self._settings, progress.totals)
         saved = time.monotonic()
 
-        def submit(split: Split) -> "Future[Decoded]":
-            return executor.submit(decode_split, split, self._settings)
+        def submit(splits: list[Split]) -> list[Result]:
+            finishing.submit()  # before these, or they would have to be decoded first
+            calls = [(split, self._settings) for split in splits]
+            futures = workers.submit(decode_to_file, calls, sum(split.size for split in splits))
+            return [partial(self._decoded, *each) for each in zip(splits, futures, strict=True)]
 
-        for decoded in decoded_in_order(progress, submit, self._ahead):
-            self._take(decoded)
-            if time.monotonic() - saved > _SAVED_EVERY:
-                self._save()
+        for decoded in decoded_in_order(progress, submit, workers.room):
+            split = decoded.split
+            if finishing.is_submitted and time.monotonic() - saved > _SAVED_EVERY:
+                finishing.save(progress)
                 saved = time.monotonic()
+            if split.part == 0 and split.file == len(self._inputs) - 1:
+                progress.file, progress.part = split.file, 0
+                finishing.save(progress, is_last_begun=True)
+            finishing.add(split.name, progress.take(decoded), split.size)
+            self._show(progress.totals)
         progress.file, progress.part, progress.end = len(self._inputs), 0, None
-        self._save()
-        self._finish("end", progress.stitcher.close())
-        self._wait(0)
+        finishing.save(progress)
+        finishing.add("end", progress.stitcher.close())
+        finishing.wait()
         self._store.finish(progress)
         return progress.totals
 
-    # -- results
+    def _decoded(self, split: Split, future: Future[None]) -> Decoded:
+        future.result()
+        return load_edges(split, self._settings)
 
-    def _take(self, decoded: Decoded) -> None:
-        progress, split = self._progress, decoded.split
-        if split.part == 0 and split.file == len(self._inputs) - 1:
-            progress.file, progress.part = split.file, 0
-            self._save(is_last_begun=True)
-        self._finish(split.name, progress.take(decoded))
-        self._show(progress.totals)
 
-    def _finish(self, name: str, stitched: Stitched) -> None:
-        self._finishing.append(
-            self._executor.submit(finish_split, name, stitched, self._store.drafts, self._store.out)
-        )
-        self._wait(self._ahead)
+class Finishing:
+    """Finishes stitched splits in rounds, and adds what they have to `totals`."""
+
+    def __init__(self, store: Store, workers: Workers, settings: Settings, totals: Totals) -> None:
+        self._store = store
+        self._workers = workers
+        self._settings = settings
+        self._totals = totals
+        self._round = Round(settings.drafts)
+        self._submitted: list[tuple[Round, list[Future[Finished]]]] = []
+        self._finished: list[str] = []
+
+    @property
+    def is_submitted(self) -> bool:
+        """Whether all splits have been submitted."""
+        return not self._round.places
+
+    def add(self, name: str, stitched: Stitched, size: int = 0) -> None:
+        """Add the split `name` of so many bytes to the round."""
+        self._round.add(name, stitched, size)
+
+    def submit(self) -> None:
+        """Finish the splits of the round, and wait until those of the one before are finished."""
+        done, self._round = self._round, Round(self._settings.drafts)
+        if done.places:
+            done.close()
+            calls = [(place, self._settings, self._store.out) for place in done.places]
+            self._submitted.append((done, self._workers.submit(finish_at, calls, done.size)))
+            self._wait(1)
+
+    def wait(self) -> None:
+        """Finish all splits."""
+        self.submit()
+        self._wait(0)
+
+    def save(self, progress: Progress, *, is_last_begun: bool = False) -> None:
+        """Finish all splits, save the progress, and delete what is not needed any more."""
+        self.wait()
+        self._store.save(progress, is_last_begun=is_last_begun)
+        delete_decoded(self._settings.drafts, self._finished)
+        self._finished = []
 
     def _wait(self, left: int) -> None:
-        """Wait until no more than `left` splits are being finished."""
-        totals = self._progress.totals
-        while len(self._finishing) > left:
-            finished = self._finishing.popleft().result()
-            totals.frames += finished.frames
-            totals.gaps += finished.gaps
-            totals.size += finished.size
-            self._show(totals)
-
-    def _save(self, *, is_last_begun: bool = False) -> None:
-        self._wait(0)
-        self._store.save(self._progress, is_last_begun=is_last_begun)
+        while len(self._submitted) > left:
+            done, futures = self._submitted.pop(0)
+            for future in futures:
+                frames, gaps, size = future.result()
+                self._totals.frames += frames
+                self._totals.gaps += gaps
+                self._totals.size += size
+            self._finished += [place.name for place in done.places]
+            delete_file(done.path)

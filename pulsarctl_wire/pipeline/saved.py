@@ -40,7 +40,7 @@ from pulsarctl_wire.capture.handover import (
 from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Settings
-from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
+from pulsarctl_wire.pipeline.progress import Begun, Options, Progress, Totals
 from pulsarctl_wire.pipeline.rows import Stitched, TableStitcher
 from pulsarctl_wire.pipeline.splits import Input, Side, Split
 from pulsarctl_wire.pipeline.stitch import Fixup
@@ -116,6 +116,8 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Progress: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, (_WAITING, ReassemblerState)),
     Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...)),
     Side: (_COUNT, str, str, _TIME, _TIME),
+    Begun: (str, Settings),
+    Settings: (str, Maybe(_WISH), bool, str, Maybe(str)),
     Options: (_WISH, Maybe(_WISH), bool, Maybe(str)),
     Totals: (*[_COUNT] * 7, _WISH, _WISH, [_PROBLEM]),
     Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100), _COUNT),

@@ -78,6 +78,11 @@ class Split(NamedTuple):
         """A name for files made from this split. Names sort in the order of splits."""
         return f"{self.file:06d}-{self.part:05d}"
 
+    @property
+    def size(self) -> int:
+        """Its size in bytes, as if its input were not compressed."""
+        return min(self.stop, self.input.size) - self.start
+
 
 @contextmanager
 def opened(path: str, start: int = 0) -> Iterator[BinaryIO]:

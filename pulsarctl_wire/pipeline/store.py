@@ -1,7 +1,7 @@
 """Manages the directory of a frames table, and saves how far the work on it is.
 
 frames/ gaps/   a Parquet file for each split that has rows; `end` has the rows that remain after all inputs
-progress/       everything needed to continue; drafts until they are finished
+progress/       everything needed to continue; what splits were decoded to, until they are finished
 manifest.json   of a complete table: its version, options, inputs, and totals with the problems
 """
 
@@ -15,14 +15,18 @@ from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import saved
+from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.inputs import absolute, filesystem
-from pulsarctl_wire.pipeline.progress import Options, Progress
+from pulsarctl_wire.pipeline.output import written
+from pulsarctl_wire.pipeline.progress import Begun, Options, Progress
 from pulsarctl_wire.pipeline.rows import KINDS
 from pulsarctl_wire.pipeline.splits import Input, Split, reason
+from pulsarctl_wire.pipeline.tasks import DRAFTS
 from pulsarctl_wire.table import VERSION
 
 _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
+_BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
 
 
@@ -37,10 +41,11 @@ class Store:
         """Where Spark keeps its checkpoint of a table that follows a directory."""
         self._system, self._path = filesystem(self.out)
 
-    def resume(self, inputs: list[Input], options: Options) -> Progress | None:
-        """The furthest saved progress that fits `inputs` and `options`; deletes the files of later splits.
+    def resume(self, inputs: list[Input], options: Options) -> tuple[Progress | None, Settings]:
+        """The furthest saved progress that fits `inputs` and `options`, and the settings of its drafts.
 
-        None if there is none; then all files of the table are deleted.
+        Deletes the files of later splits, but not what they were decoded to. If there is no progress, all
+        files of the table are deleted.
         """
         with self._said():
             if self._follows():
@@ -51,10 +56,26 @@ class Store:
             found = states.get(last)
             kept = _STATES[: _STATES.index(last) + 1] if found else ()
             first = Split(found.file, found.part, Input("", 0, 0)).name if found else ""
-            self._clean(lambda name: name >= first and name not in kept)
+            settings = Settings(self.drafts, options.max_frame_size, options.payload, cluster=options.cluster)
+            begun = Begun(VERSION, settings)
+            before = self._begun()
+            if before is not None:
+                begun = begun._replace(settings=begun.settings._replace(stand_in=before.settings.stand_in))
+            fits = before == begun
+
+            def is_unwanted(name: str) -> bool:
+                if name.endswith(DRAFTS):
+                    return name < first or not fits
+                return name.endswith((".unfinished", ".stitched")) or (
+                    name >= first and name not in (*kept, _BEGUN)
+                )
+
+            self._clean(is_unwanted)
             with suppress(FileNotFoundError):
                 self._system.delete_file(f"{self._path}/{_MANIFEST}")
-            return found
+            if not fits:
+                self._write(f"progress/{_BEGUN}", saved.dump(begun))
+            return found, begun.settings
 
     def follow(self) -> None:
         """Prepare to follow a directory, or to continue following it."""
@@ -62,7 +83,9 @@ class Store:
             states = [self._load(name) for name in _STATES]
             if not self._follows() and any(states):
                 raise CaptureError("the table there follows no directory; name another one")
-            self._clean(lambda name: name.endswith((".unfinished", ".arrow")) or name == "end.parquet")
+            self._clean(
+                lambda name: name.endswith((".unfinished", ".stitched", *DRAFTS)) or name == "end.parquet"
+            )
 
     def _clean(self, unwanted: Callable[[str], bool]) -> None:
         """Create the directories, and delete files in them whose names are `unwanted`."""
@@ -96,15 +119,25 @@ class Store:
             "inputs": [each._asdict() for each in progress.inputs],
             "totals": asdict(progress.totals),
         }
+        self._clean(lambda name: name.endswith(DRAFTS))  # of an earlier run, on other files
         self._write(_MANIFEST, json.dumps(about, indent=1).encode())
 
     def _load(self, name: str) -> Progress | None:
+        data = self._read(name)
+        return None if data is None else saved.load_progress(data, f"progress/{name}")
+
+    def _begun(self) -> Begun | None:
+        data = self._read(_BEGUN)
+        return None if data is None else saved.load(data, Begun, f"progress/{_BEGUN}")
+
+    def _read(self, name: str) -> bytes | None:
+        """A file of progress/, or None."""
         try:
             with self._system.open_input_file(f"{self._path}/progress/{name}") as file:
-                data = file.read(min(file.size(), saved.LARGEST + 1))
+                data: bytes = file.read(min(file.size(), saved.LARGEST + 1))
         except FileNotFoundError:
             return None
-        return saved.load_progress(data, f"progress/{name}")
+        return data
 
     def _list(self, kind: str) -> list[Any]:
         selector = fs.FileSelector(f"{self._path}/{kind}".rstrip("/"), allow_not_found=True)
@@ -112,10 +145,8 @@ class Store:
         return found
 
     def _write(self, name: str, data: bytes) -> None:
-        path = f"{self._path}/{name}"
-        with self._system.open_output_stream(f"{path}.unfinished") as stream:
+        with written(self._system, f"{self._path}/{name}") as stream:
             stream.write(data)
-        self._system.move(f"{path}.unfinished", path)
 
     @contextmanager
     def _said(self) -> Iterator[None]:

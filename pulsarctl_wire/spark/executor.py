@@ -1,46 +1,114 @@
-"""Runs functions on Spark's workers, one task each, as a `concurrent.futures.Executor`.
+"""Runs functions on Spark's workers: a job for hundreds of calls, a task for each or for some small ones.
 
-The pipeline decides what to do next from the results so far, so every piece of work is a job of
-its own. Spark finds a core for it, and another one if that fails.
+Everything is a DataFrame, so that it runs by Spark Connect as well. Spark gives the tasks to cores as they
+become free, those of machines that join later too.
 """
 
 import gc
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from pulsarctl_wire.errors import CaptureError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-T = TypeVar("T")
+_ROUNDS: Final = range(8, 1025)
+"""How many splits a job may decode."""
+_FIRST: Final = 32
+_SHORT, _LONG = 10.0, 60.0  # seconds of a round
+_TASKS: Final = 32
+"""How many tasks a job has at least, if it has so many calls."""
+_TASK_SIZE: Final = 4 * 1024 * 1024
+"""Bytes of captures that are worth a task, which takes Spark some 20 ms."""
+_ROW: Final = pa.schema([("number", pa.int64()), ("outcome", pa.string())])
+_ERRORS: Final = {each.__name__: each for each in (CaptureError, OSError, ValueError)}
 
 
-class SparkExecutor(ThreadPoolExecutor):
-    """Runs functions on the workers of `spark`. Exceptions raised there are raised here."""
+class SparkWorkers:
+    """The workers of `spark`. OSError, ValueError and CaptureError are raised here if one is raised there."""
 
     def __init__(self, spark: "SparkSession") -> None:
-        self.workers = spark.sparkContext.defaultParallelism
-        """How many functions run at a time."""
-        self._context = spark.sparkContext
-        super().__init__(2 * self.workers + 4, thread_name_prefix="pwire-job")
+        self._spark = spark
+        self._size = _FIRST
+        self._since = 0.0
 
-    def submit(self, function: Callable[..., T], /, *arguments: Any, **options: Any) -> "Future[T]":
-        """Run `function(*arguments, **options)` on a worker; all of these must be picklable."""
-        return super().submit(self._job, function, arguments, options)
+    def room(self, waiting: int) -> int:
+        """Two rounds are decoded at a time, so that no core is idle between them.
 
-    def _job(self, function: Callable[..., T], arguments: Any, options: Any) -> T:
-        job = self._context.parallelize([(function, arguments, options)], 1).map(_call)
-        result, error = job.collect()[0]
-        if error is not None:
-            raise error
-        return result  # type: ignore[no-any-return]
+        Rounds grow while they are short, and shrink if they are so long that nobody sees progress.
+        """
+        if waiting > self._size:
+            return 0
+        if waiting:
+            took = time.monotonic() - self._since
+            wanted = 4 * self._size if took < _SHORT else self._size // 2 if took > _LONG else self._size
+            self._size = min(max(wanted, _ROUNDS.start), _ROUNDS.stop - 1)
+        self._since = time.monotonic()
+        return self._size
+
+    def submit(
+        self, function: Callable[..., Any], calls: list[tuple[Any, ...]], size: int
+    ) -> list[Future[Any]]:
+        """Call a picklable function with each of these arguments; its results are what JSON has."""
+        futures: list[Future[Any]] = [Future() for _ in calls]
+        tasks = min(len(calls), max(_TASKS, size // _TASK_SIZE))
+        # It is a daemon, since whoever is interrupted does not wait for a job.
+        threading.Thread(
+            target=self._job, args=(partial(_tasks, function, calls), tasks, futures), daemon=True
+        ).start()
+        return futures
+
+    def _job(self, work: Callable[..., Any], tasks: int, futures: list[Future[Any]]) -> None:
+        """Run a job, and set its results."""
+        try:
+            table = self._spark.range(0, len(futures), 1, tasks)
+            rows = table.mapInArrow(work, "number long, outcome string").collect()
+        except Exception as error:
+            for each in futures:
+                each.set_exception(error)
+            return
+        for number, outcome in rows:
+            _settle(futures[number], json.loads(outcome))
 
 
-def _call(work: tuple[Callable[..., Any], Any, Any]) -> tuple[Any, Exception | None]:
-    """Run the function, in a worker. Errors are returned, as Spark would retry if they were raised."""
-    function, arguments, options = work
+def _settle(future: Future[Any], outcome: Any) -> None:
+    """Set the outcome of a call: its result, or the name and the arguments of an error."""
+    result, error = outcome
+    if error is None:
+        future.set_result(result)
+    else:
+        kind, *arguments = error
+        future.set_exception(_ERRORS[kind](*arguments))
+
+
+def _tasks(
+    function: Callable[..., Any], calls: list[tuple[Any, ...]], batches: Iterator[Any]
+) -> Iterator[Any]:
+    """Call the function with the arguments of some numbers, in a worker.
+
+    Errors are returned, as Spark would try again if they were raised.
+    """
     gc.set_threshold(100_000, 20, 100)  # frames come and go, and hold no cycles
+    for batch in batches:
+        numbers = batch.column(0).to_pylist()
+        outcomes = [json.dumps(_outcome(function, calls[number])) for number in numbers]
+        yield pa.record_batch([numbers, outcomes], schema=_ROW)
+
+
+def _outcome(function: Callable[..., Any], call: tuple[Any, ...]) -> tuple[Any, Any]:
     try:
-        return function(*arguments, **options), None
-    except (OSError, ValueError) as error:
-        return None, error
+        return function(*call), None
+    except CaptureError as error:
+        return None, ("CaptureError", str(error))
+    except OSError as error:
+        return None, ("OSError", error.errno, error.strerror or str(error))
+    except ValueError as error:
+        return None, ("ValueError", str(error))

@@ -2,13 +2,14 @@
 
     a stream of files   only complete ones: the others are still being written. A task decodes a split.
     transformWithState  stitches the splits, one after the other; its state sums up all earlier ones
-    foreachBatch        finishes the drafts, under names that are the same if a batch is repeated
+    foreachBatch        finishes the drafts, in one job, under names that are the same if a batch is repeated
 
 Spark's checkpoint holds the files that were added together with the resulting state. So whenever this is
 killed and started again, the rows are those of one pass. All of it is data: see pipeline/saved.py.
 """
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,11 +27,12 @@ from pulsarctl_wire.pipeline.decode import Decoded, Settings, unread
 from pulsarctl_wire.pipeline.finish import finish_split
 from pulsarctl_wire.pipeline.inputs import is_capture, list_inputs, span
 from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
-from pulsarctl_wire.pipeline.rows import Stitched, decode_split, new_progress
+from pulsarctl_wire.pipeline.rows import decode_split, new_progress
 from pulsarctl_wire.pipeline.splits import Input, Split, plan
 from pulsarctl_wire.pipeline.store import Store
+from pulsarctl_wire.pipeline.tasks import Place, Round, delete_decoded, delete_file, finish_at
 from pulsarctl_wire.spark.columns import spark_uri
-from pulsarctl_wire.spark.executor import SparkExecutor
+from pulsarctl_wire.spark.executor import SparkWorkers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +45,7 @@ IDLE: Final = 600.0
 """Seconds after which a file that does not grow is complete, even if none follows."""
 _FILES: Final = 64  # of a batch, at most
 _ROW: Final = "a row of the stream"
+_STITCHED: Final = "name string, path string, at long, size long, progress binary"
 _CHECKPOINT: Final = "progress/checkpoint"
 _SIZES: Final = range(2**63)
 _TAKEN: Final = {str: (str, _SIZES)}
@@ -75,9 +78,7 @@ def follow(
         .load()
         .selectExpr("1 as capture", "file", "part", "decoded")
         .groupBy("capture")
-        .transformWithStateInPandas(
-            StitchProcessor(options, settings), "name string, data binary", "Append", "None"
-        )
+        .transformWithStateInPandas(StitchProcessor(options, settings), _STITCHED, "Append", "None")
     )
     said: set[str] = set()
 
@@ -86,8 +87,8 @@ def follow(
             said.add(note)
             say(note)
 
-    with SparkExecutor(spark) as executor, _left_out(directory, say_once):
-        batches = _Batches(store, out, executor, show)
+    with _left_out(directory, say_once):
+        batches = _Batches(store, settings, SparkWorkers(spark), show)
         writer = stream.writeStream.foreachBatch(batches.finish)
         writer = writer.option("checkpointLocation", spark_uri(store.checkpoint))
         query = (
@@ -101,8 +102,7 @@ def follow(
         if progress is None:
             return Totals()
         if finish:
-            end = progress.stitcher.close()
-            executor.submit(finish_split, "end", end, store.drafts, out).result()
+            finish_split("end", progress.stitcher.close(), store.drafts, store.out)
             store.finish(progress)
         return progress.totals
 
@@ -112,28 +112,26 @@ class _Batches:
     """Finishes the drafts of batches. `last` is the progress after the last one."""
 
     store: Store
-    out: str
-    executor: SparkExecutor
+    settings: Settings
+    workers: SparkWorkers
     show: Callable[[Totals], object]
     last: Progress | None = None
 
     def finish(self, batch: "DataFrame", number: int) -> None:
         """Finish the splits of a batch, and save the progress."""
         store, rows = self.store, batch.collect()
-        work = [
-            self.executor.submit(
-                finish_split, row.name, saved.load(bytes(row.data), Stitched, _ROW), store.drafts, self.out
-            )
-            for row in rows
-            if row.name
-        ]
-        for each in work:
+        places = [Place(*row[:-1]) for row in rows if row.name]
+        calls = [(place, self.settings, store.out) for place in places]
+        for each in self.workers.submit(finish_at, calls, sys.maxsize):
             each.result()
         for row in rows:
             if not row.name:
-                self.last = saved.load_progress(bytes(row.data), _ROW)
+                self.last = saved.load_progress(bytes(row.progress), _ROW)
                 store.save(self.last)
                 self.show(self.last.totals)
+        delete_decoded(store.drafts, [place.name for place in places])
+        for path in {place.path for place in places}:
+            delete_file(path)
 
 
 @contextmanager
@@ -332,7 +330,7 @@ def _begin(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
 
 @dataclass
 class StitchProcessor(StatefulProcessor):
-    """Stitches splits; yields (name of the split, how to finish it), and finally ("", the state)."""
+    """Stitches splits; yields where it is written how to finish each, and finally the state."""
 
     options: Options
     settings: Settings
@@ -351,18 +349,20 @@ class StitchProcessor(StatefulProcessor):
             progress = saved.load_progress(bytes(self._state.get()[0]), _CHECKPOINT)
         else:
             progress = new_progress(self.options, self.settings)
-        results: list[tuple[str, bytes]] = []
+        stitched = Round(self.settings.drafts)
         for _, row in pd.concat(list(rows)).sort_values(["file", "part"]).iterrows():
             decoded = saved.load(bytes(row["decoded"]), Decoded, _ROW)
             if decoded.split.part == 0:
                 progress.inputs.append(decoded.split.input)
             settled = progress.settle(decoded, lambda split: decode_split(split, self.settings))
             if settled is not None:
-                results.append((settled.split.name, saved.dump(progress.take(settled))))
+                stitched.add(settled.split.name, progress.take(settled))
+        stitched.close()
         progress.file, progress.part, progress.end = progress.file + 1, 0, None
         state = saved.dump(progress)
         self._state.update((state,))
-        yield pd.DataFrame([*results, ("", state)], columns=["name", "data"])
+        results = [*((*place, b"") for place in stitched.places), ("", "", 0, 0, state)]
+        yield pd.DataFrame(results, columns=[*Place._fields, "progress"])
 
     def close(self) -> None:
         """Do nothing."""

@@ -28,6 +28,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.errors import how_to_install
 from pulsarctl_wire.spark import SparkError
+from pulsarctl_wire.spark.connect import connect, disconnect, is_connect
 from pulsarctl_wire.spark.java import Java, cache_directory, find_java, keep, make_shim
 
 if TYPE_CHECKING:
@@ -62,9 +63,10 @@ def is_local(master: str) -> bool:
 def _check(settings: Mapping[str, str]) -> None:
     """Raise SparkError for bad settings that Spark would report at length, late, or not at all."""
     master = settings["spark.master"]
-    if not is_local(master) and not re.match(r"spark://.+:\d+$|k8s://.|yarn$|local-cluster\[", master):
+    if not is_local(master) and not re.match(r"spark://.+:\d+$|sc://.|k8s://.|yarn$|local-cluster\[", master):
         raise SparkError(
-            f"not a Spark master: {master!r}; use local[*], local[2], spark://HOST:PORT, yarn or k8s://URL"
+            f"not a Spark master: {master!r}; "
+            "use local[*], local[2], spark://HOST:PORT, sc://HOST, yarn or k8s://URL"
         )
     for key in settings:
         if not key.startswith("spark."):
@@ -195,16 +197,37 @@ _NOT_PY4J: Final = _NotPy4j()
 
 def start(master: str = "local[*]", conf: Mapping[str, str] | None = None) -> "SparkSession":
     """Start Spark on `master`; `conf` overrides our settings. End it with `stop`, or use `session`."""
-    global _running
     if find_spec("pyspark") is None:
         raise SparkError(f"Spark is not installed: {how_to_install('spark')}")
+    if is_connect(master):
+        return _connected(master, conf or {})
+    return _started(master, conf or {})
+
+
+def _connected(url: str, conf: Mapping[str, str]) -> "SparkSession":
+    _check({"spark.master": url, **conf})
+    try:
+        return connect(url, {"spark.sql.session.timeZone": "UTC", **conf}, packed)
+    except Exception as error:
+        if not isinstance(error, (*_errors_of_spark(), ValueError, OSError)):
+            raise
+        raise SparkError(f"no session at {_server(url)}: {_cause(error, None)}") from None
+
+
+def _server(url: str) -> str:
+    """A URL of Spark Connect without its parameters, which may have a token."""
+    return url.partition("/;")[0]
+
+
+def _started(master: str, conf: Mapping[str, str]) -> "SparkSession":
+    global _running
     from pyspark import SparkContext
     from pyspark.find_spark_home import _find_spark_home
 
     if SparkContext._active_spark_context is not None:
         raise SparkError("a Spark session is already running in this process")
     java, cache, home = find_java(), cache_directory(), str(_find_spark_home())
-    given = {"spark.master": master, "spark.app.name": "pwire", **(conf or {})}
+    given = {"spark.master": master, "spark.app.name": "pwire", **conf}
     master = given["spark.master"]
     _check(given)
     scratch = _scratch()
@@ -340,6 +363,9 @@ def _cause(error: BaseException, log: IO[bytes] | None) -> str:
 
 def stop(spark: "SparkSession") -> None:
     """End a session of `start`, and its Java."""
+    if _running is None:
+        disconnect(spark)
+        return
     # The archive is only worth writing if it has the classes for SQL.
     keep = _running is not None and _running.being_made is not None and _has_run_sql(spark)
     with suppress(Exception):  # Java may be gone already
@@ -360,18 +386,22 @@ def kill() -> None:
 def session(master: str = "local[*]", conf: Mapping[str, str] | None = None) -> Iterator["SparkSession"]:
     """A session of `start` that ends with the block, at once on Ctrl-C."""
     spark = start(master, conf)
+    is_ours = _running is not None
     try:
         yield spark
     except BaseException as error:
         if _interrupted(error):
-            kill()
+            if is_ours:
+                kill()
+            else:
+                spark.interruptAll()
             raise KeyboardInterrupt from None
         if isinstance(error, _errors_of_spark()):
             # Take their texts now: they come from Java, which is about to end.
             raise SparkError(_cause(error, None), str(error)) from None
         raise
     finally:
-        if _running is not None:
+        if _running is not None or not is_ours:
             stop(spark)
 
 

@@ -20,6 +20,7 @@ from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options, Totals
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.splits import Input
+from pulsarctl_wire.pipeline.tasks import Pool
 from pulsarctl_wire.table import TableBuilder
 from pulsarctl_wire.wire.exchanges import ExchangeState
 
@@ -102,7 +103,7 @@ def run(
     inputs: list[Input] | list[str], out: Path, options: Options, executor: Executor | None = None
 ) -> Totals:
     found = [each if isinstance(each, Input) else find_inputs([each])[0] for each in inputs]
-    return Run(found, str(out), options=options).run(executor or Now())
+    return Run(found, str(out), options=options).run(Pool(executor or Now()))
 
 
 def together(paths: list[str], out: Path, options: Options) -> Outcome:

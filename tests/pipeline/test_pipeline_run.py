@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import zstandard
@@ -19,9 +20,14 @@ from segments import START_NS, Tcp, captured, conversation, pcap, section
 
 from pulsarctl_wire.capture.series import natural
 from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline import tasks
+from pulsarctl_wire.pipeline.decode import Decoded, Settings
 from pulsarctl_wire.pipeline.inputs import find_inputs, list_inputs
 from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.rows import decode_split
 from pulsarctl_wire.pipeline.run import Run
+from pulsarctl_wire.pipeline.splits import Split
+from pulsarctl_wire.pipeline.tasks import Pool
 
 OPTIONS = Options(split_size=1_500)
 
@@ -59,7 +65,8 @@ def tables(out: Path) -> dict[str, bytes]:
 
 
 def leftovers(out: Path) -> list[str]:
-    return sorted(path.name for path in out.rglob("*") if path.suffix in (".unfinished", ".arrow"))
+    kinds = (".unfinished", ".arrow", ".edges", ".stitched")
+    return sorted(path.name for path in out.rglob("*") if path.suffix in kinds)
 
 
 # ---- Runs after runs ----
@@ -83,7 +90,7 @@ def test_nothing_is_done_where_nothing_is_new(tmp_path: Path) -> None:
     before = tables(out)
     again = Run(find_inputs(paths), str(out), options=OPTIONS)
     assert again.resumed == len(paths)
-    totals = again.run(Now(most=1))  # it is only the end that is written once more
+    totals = again.run(Pool(Now(most=1)))  # it is only the end that is written once more
     assert tables(out) == before
     assert (totals.frames, totals.gaps, totals.read, totals.packets) == (
         first.frames,
@@ -97,7 +104,7 @@ def test_new_files_are_taken_up(tmp_path: Path) -> None:
     paths, out = put(tmp_path, parts(5)), tmp_path / "out"
     for count in (1, 2, 2, 5):
         again = Run(find_inputs(paths[:count]), str(out), options=OPTIONS)
-        again.run(Now())
+        again.run(Pool(Now()))
         assert same(paths[:count], out)
         assert not leftovers(out)
     assert again.resumed == 2
@@ -111,7 +118,7 @@ def test_a_last_file_that_has_grown(tmp_path: Path, cut: int) -> None:
     Path(paths[-1]).write_bytes(files[-1])
     again = Run(find_inputs(paths), str(out), options=OPTIONS)
     assert again.resumed == len(paths) - 1
-    totals = again.run(Now())
+    totals = again.run(Pool(Now()))
     assert same(paths, out)
     assert not totals.problems
 
@@ -134,7 +141,7 @@ def test_other_options_make_all_anew(tmp_path: Path, options: Options) -> None:
     run(paths, out, OPTIONS)
     again = Run(find_inputs(paths), str(out), options=options)
     assert again.resumed == 0
-    again.run(Now())
+    again.run(Pool(Now()))
     assert same(paths, out, options)
 
 
@@ -150,6 +157,28 @@ def test_a_run_that_broke_off_anywhere_is_gone_on_with(tmp_path: Path, most: int
     run(paths, out, OPTIONS)
     assert same(paths, out)
     assert not leftovers(out)
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_what_was_decoded_is_not_decoded_again(tmp_path: Path, damage: bool) -> None:
+    paths, out = put(tmp_path, parts()), tmp_path / "out"
+    with pytest.raises(InterruptedError):
+        run(paths, out, OPTIONS, Now(3))
+    kept = sorted(out.glob("progress/*.edges"))
+    assert len(kept) == 3
+    if damage:
+        kept.pop().write_bytes(b"no edges")
+    decoded = []
+
+    def decode(split: Split, settings: Settings) -> Decoded:
+        decoded.append(split.name)
+        return decode_split(split, settings)
+
+    with mock.patch.object(tasks, "decode_split", decode):
+        run(paths, out, OPTIONS)
+    assert decoded
+    assert not {path.stem for path in kept} & set(decoded)
+    assert same(paths, out)
 
 
 def test_a_run_that_broke_off_on_other_files(tmp_path: Path) -> None:
@@ -233,7 +262,7 @@ def test_a_file_that_is_damaged_among_others(
 def test_a_path_and_its_uris_are_the_same_table(tmp_path: Path) -> None:
     path, *_ = put(tmp_path, parts())
     out = tmp_path / "out"
-    Run(find_inputs([f"file:{path}"]), f"file:{out}", options=OPTIONS).run(Now())
+    Run(find_inputs([f"file:{path}"]), f"file:{out}", options=OPTIONS).run(Pool(Now()))
     again = Run(find_inputs([f"file:{path}"]), f"file://{out}", options=OPTIONS)
     assert again.resumed == 1
     assert len(stored(out, "frames")) == len(alone([path], OPTIONS).frames)
@@ -285,7 +314,7 @@ def test_tables_in_a_directory_of_captures_are_not_counted(tmp_path: Path) -> No
     notes: list[str] = []
     for _ in range(2):
         inputs = find_inputs([str(tmp_path)], notes.append)
-        Run(inputs, f"{tmp_path}/out", options=OPTIONS).run(Now())
+        Run(inputs, f"{tmp_path}/out", options=OPTIONS).run(Pool(Now()))
     assert len(inputs) == 3
     assert not notes
 

@@ -38,6 +38,7 @@ from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
+from pulsarctl_wire.pipeline.tasks import Pool
 
 OPTIONS = Options(split_size=1_500)
 
@@ -131,7 +132,7 @@ def test_new_files_of_both_hosts_are_taken_up(tmp_path: Path) -> None:
     run(find_inputs(earlier), out, OPTIONS)
     again = Run(find_inputs(paths), str(out), options=OPTIONS)
     assert again.resumed >= len(earlier) - 1
-    again.run(Now())
+    again.run(Pool(Now()))
     expected = alone(paths, OPTIONS, by_time=True)
     assert (stored(out, "frames"), stored(out, "gaps")) == (expected.frames, expected.gaps)
 
@@ -159,7 +160,7 @@ def test_relative_names_are_read_from_anywhere(tmp_path: Path, monkeypatch: pyte
     job = Run(inputs, "out", options=OPTIONS)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    totals = job.run(Now())
+    totals = job.run(Pool(Now()))
     assert not totals.problems
     assert {each.name for each in inputs} == set(names)
     monkeypatch.chdir(tmp_path)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pipeline.comparing import ordered, run
+from pipeline.comparing import ordered
 from spark.rows import expected, rows
 
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.run import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,21 +23,23 @@ SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 
 
 def test_workers_find_what_one_process_does(spark: SparkSession, capture: Path, tmp_path: Path) -> None:
-    from pulsarctl_wire.spark.executor import SparkExecutor
+    from pulsarctl_wire.spark.executor import SparkWorkers
 
     inputs = [f"{SAMPLES}/[ns]*.pcap", str(capture)]
-    with SparkExecutor(spark) as executor:
-        totals = run(find_inputs(inputs), tmp_path, Options(split_size=200_000), executor)
+    run = Run(find_inputs(inputs), str(tmp_path), options=Options(split_size=200_000))
+    totals = run.run(SparkWorkers(spark))
     found = expected(inputs)
     assert rows(tmp_path) == (found.frames, found.gaps)
     assert (totals.packets, totals.connections) == (found.packets, found.connections)
 
 
 def test_what_a_worker_raises_is_raised_here(spark: SparkSession) -> None:
-    from pulsarctl_wire.spark.executor import SparkExecutor
+    from pulsarctl_wire.spark.executor import SparkWorkers
 
-    with SparkExecutor(spark) as executor, pytest.raises(FileNotFoundError, match="nowhere"):
-        executor.submit(os.stat, "/nowhere").result()
+    futures = SparkWorkers(spark).submit(os.listdir, [("/",), ("/nowhere",)], 0)
+    assert futures[0].result() == os.listdir("/")
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        futures[1].result()
 
 
 @pytest.mark.parametrize("table", ["frames", "gaps"])

@@ -44,7 +44,7 @@ class State:
         (self.value,) = row
 
 
-def stitched(tmp_path: Path, state: State, count: int = 1) -> list[tuple[str, bytes]]:
+def stitched(tmp_path: Path, state: State, count: int = 1) -> list[tuple[Any, ...]]:
     """What comes of the first `count` files."""
     import pandas as pd
 
@@ -68,8 +68,8 @@ def stitched(tmp_path: Path, state: State, count: int = 1) -> list[tuple[str, by
 
 def test_the_state_goes_on_from_batch_to_batch(tmp_path: Path) -> None:
     state = State()
-    assert [name for name, _ in stitched(tmp_path, state)] == ["000000-00000", ""]
-    assert stitched(tmp_path, state, 2)[-1] == ("", state.value)
+    assert [name for name, *_ in stitched(tmp_path, state)] == ["000000-00000", ""]
+    assert stitched(tmp_path, state, 2)[-1] == ("", "", 0, 0, state.value)
     progress = saved.load_progress(state.value or b"", "it")
     assert [Path(each.name).name for each in progress.inputs] == ["0.pcap", "1.pcap"]
     assert (progress.file, progress.totals.packets) == (2, 16)

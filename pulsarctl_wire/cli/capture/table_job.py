@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from itertools import chain, zip_longest
 from tempfile import TemporaryDirectory
@@ -15,9 +14,9 @@ from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.pooled import Pool, splittable
 from pulsarctl_wire.cli.capture.reading import Sources
-from pulsarctl_wire.pipeline.decode import Decoded, Settings
+from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.finish import finished_rows
-from pulsarctl_wire.pipeline.progress import Options, decoded_in_order
+from pulsarctl_wire.pipeline.progress import Options, Result, decoded_in_order
 from pulsarctl_wire.pipeline.rows import KINDS, Stitched, decode_split, delete_draft, new_progress
 from pulsarctl_wire.pipeline.splits import Input, Split
 from pulsarctl_wire.render.text import count_of
@@ -80,15 +79,15 @@ class TableJob:
             pool.inputs,
         )
 
-        def submit(split: Split) -> Future[Decoded]:
-            return pool.executor.submit(decode_split, split, settings)
+        def submit(splits: list[Split]) -> list[Result]:
+            return [pool.executor.submit(decode_split, split, settings).result for split in splits]
 
         def finished(name: str, stitched: Stitched) -> Iterator[tuple[Any, Any]]:
             rows = [finished_rows(name, stitched, drafts, kind) for kind in KINDS]
             yield from zip_longest(*rows)
             delete_draft(drafts, name)
 
-        for decoded in decoded_in_order(progress, submit, pool.jobs + 2):
+        for decoded in decoded_in_order(progress, submit, lambda waiting: pool.jobs + 2 - waiting):
             stitched = progress.take(decoded)
             decoded.edges.clear()  # or they stay in memory beside the next split's
             yield from finished(decoded.split.name, stitched)

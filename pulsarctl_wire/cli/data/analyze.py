@@ -66,7 +66,7 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
 
     from pulsarctl_wire.pipeline.inputs import find_inputs
     from pulsarctl_wire.pipeline.run import Run
-    from pulsarctl_wire.spark.executor import SparkExecutor
+    from pulsarctl_wire.pipeline.tasks import Pool
     from pulsarctl_wire.spark.session import session
 
     found = find_inputs(options.inputs, console.warn)
@@ -75,11 +75,12 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
         run = Run(found, options.out, options=work, show=_progress(size, stack))
         left = sum(each.size for each in found[run.resumed :])
         if options.master is None and not settings and left < _SMALL:
-            totals = run.run(stack.enter_context(ThreadPoolExecutor(1)))
+            totals = run.run(Pool(stack.enter_context(ThreadPoolExecutor(1))))
         else:
             spark = stack.enter_context(session(options.master or LOCAL, settings))
-            executor = stack.enter_context(SparkExecutor(spark))
-            totals = run.run(executor, executor.workers)
+            from pulsarctl_wire.spark.executor import SparkWorkers  # imports pyarrow, as Spark starts
+
+            totals = run.run(SparkWorkers(spark))
     _report(totals, len(found), run.resumed, options.out, time.monotonic() - started)
     return totals
 

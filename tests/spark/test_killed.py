@@ -1,0 +1,74 @@
+"""A table whose making is killed, at any stage, and begun again, with more files: the rows of one process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from pipeline.comparing import run
+from spark.rows import expected, rows
+from spark.test_follow import rotated
+
+from pulsarctl_wire.pipeline.inputs import find_inputs
+from pulsarctl_wire.pipeline.progress import Options
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
+SIZE = 20_000
+
+
+def files(out: Path, pattern: str) -> set[tuple[str, int]]:
+    found = set()
+    for path in out.glob(pattern):
+        with suppress(FileNotFoundError):
+            found.add((path.name, path.stat().st_mtime_ns))
+    return found
+
+
+def kill(directory: Path, out: Path, pattern: str) -> None:
+    """Make a table of the files in a directory, until a file of a pattern appears: then all is killed."""
+    before = files(out, pattern)
+    command = [*PWIRE, "analyze", str(directory), "--out", str(out), "--master", "local[2]"]
+    command += ["--conf", "spark.pwire.archive=false", "--split-size", str(SIZE)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as process:
+        try:
+            while files(out, pattern) <= before:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(0.01)
+                    pytest.fail("it ended")
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("progress/*.edges", "frames/*.parquet"),
+        ("progress/*.arrow", "progress/*.stitched"),
+        ("progress/before-last", "progress/all"),
+    ],
+)
+def test_it_is_killed_and_begun_again(capture: Path, tmp_path: Path, first: str, second: str) -> None:
+    directory, out, later = tmp_path / "captures", tmp_path / "out", tmp_path / "later"
+    directory.mkdir()
+    later.mkdir()
+    paths = rotated(capture, later, 30)
+    for path in paths[:12]:
+        path.rename(directory / path.name)
+    kill(directory, out, first)
+    for path in paths[12:20]:
+        path.rename(directory / path.name)
+    kill(directory, out, second)
+    for path in paths[20:]:
+        path.rename(directory / path.name)
+    run(find_inputs([str(directory)]), out, Options(SIZE))
+    found = expected([str(directory)])
+    assert rows(out) == (found.frames, found.gaps)
+    assert not [*out.rglob("*.unfinished"), *out.glob("progress/*.*")]
