@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from pulsarctl_wire.reports.sql import Choice
-from pulsarctl_wire.reports.views import VIEWS, clustered
+from pulsarctl_wire.reports.views import KEPT, VIEWS, clustered
 
 Row = dict[str, Any]
 """A row of a report: column name -> value."""
@@ -76,7 +76,7 @@ class Engine(ABC):
                 self._define(name, clustered(clusters(named)))
             else:
                 self.prepare(self._views[name])
-                self._define(name, self._views[name])
+                (self._store if name in KEPT else self._define)(name, self._views[name])
 
     @abstractmethod
     def _define(self, name: str, sql: str) -> None:

@@ -10,6 +10,8 @@ A view may read others. Those of an `Engine` are made when a query names them.
     cells             counts of frames alike in connection, topic, subscription, producer
     clustered         frames with `cluster`: the brokers that name each other
     sent, deliveries  an entry's way to the broker, and to each subscription
+    touched           the entries that MESSAGEs and ACKs name, one by one
+    first_acks        the first ACK of each entry
     journeys          both together
     consumed          an entry's delivery to one consumer, and its acknowledgement
     subscriptions     when first seen, whether durable, the time of the first SEEK
@@ -124,27 +126,26 @@ VIEWS: Final = {
             min_by(latency_ns, sent_ns) AS publish_latency_ns
         FROM (SELECT *, time_ns - latency_ns AS sent_ns FROM clustered)
         WHERE command = 'SEND_RECEIPT' AND answers IS NOT NULL AND {IS_ID} GROUP BY 1, 2, 3, 4""",
-    # One row per entry and subscription: when it was first delivered, how often, when first acknowledged.
-    # `touched` has the ids of MESSAGEs and those acknowledged completely: a cumulative ACK that leaves
-    # messages of its own entry acknowledges those before it. With the highest ids first, the cumulative ACKs
-    # that cover an entry are those before it. `again`: entries acknowledged before they were delivered.
-    "deliveries": f"""
+    # The ids of MESSAGEs, and those acknowledged completely: a cumulative ACK that leaves messages of its own
+    # entry acknowledges those before it.
+    "touched": f"""
         WITH seen AS (
             SELECT * FROM clustered WHERE command IN ('MESSAGE', 'ACK') AND NOT partial
-        ),
-        touched AS (
-            SELECT {_SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count,
-                coalesce(messages, 0) AS messages, ledger_id,
-                CASE WHEN remaining > 0 THEN entry_id - 1 ELSE entry_id END AS entry_id
-            FROM seen WHERE acked IS NULL AND (command = 'MESSAGE' OR ack_count > 0)
-                AND (coalesce(remaining, 0) = 0 OR ack_type = 'Cumulative')
-            UNION ALL
-            SELECT {_SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count, messages, id.ledger_id,
-                CASE WHEN id.left > 0 THEN id.entry_id - 1 ELSE id.entry_id END
-            FROM (SELECT *, explode(acked) AS id FROM seen WHERE command = 'ACK' AND acked IS NOT NULL) ids
-            WHERE coalesce(id.left, 0) = 0 OR ack_type = 'Cumulative'
-        ),
-        entries AS (
+        )
+        SELECT {_SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count,
+            coalesce(messages, 0) AS messages, ledger_id,
+            CASE WHEN remaining > 0 THEN entry_id - 1 ELSE entry_id END AS entry_id
+        FROM seen WHERE acked IS NULL AND (command = 'MESSAGE' OR ack_count > 0)
+            AND (coalesce(remaining, 0) = 0 OR ack_type = 'Cumulative')
+        UNION ALL
+        SELECT {_SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count, messages, id.ledger_id,
+            CASE WHEN id.left > 0 THEN id.entry_id - 1 ELSE id.entry_id END
+        FROM (SELECT *, explode(acked) AS id FROM seen WHERE command = 'ACK' AND acked IS NOT NULL) ids
+        WHERE coalesce(id.left, 0) = 0 OR ack_type = 'Cumulative'""",
+    # One row per entry and subscription, with its first ACK, even if that is before the first MESSAGE.
+    # With the highest ids first, the cumulative ACKs that cover an entry are those before it.
+    "first_acks": f"""
+        WITH entries AS (
             SELECT {_SUBSCRIPTION}, ledger_id, entry_id,
                 min(CASE WHEN command = 'MESSAGE' THEN time_ns END) AS delivered_ns,
                 {count_if("command = 'MESSAGE'")} AS deliveries, max(redelivery_count) AS redelivery_count,
@@ -163,16 +164,23 @@ VIEWS: Final = {
                 SELECT {_SUBSCRIPTION}, ledger_id, entry_id, NULL, NULL, NULL, NULL, NULL, time_ns
                 FROM touched WHERE ack_type = 'Cumulative'
             ) together
-        ),
-        first_acks AS (SELECT *, least(single_ns, covered_ns) AS ack_ns FROM covered WHERE up_to_ns IS NULL),
-        again AS (
+        )
+        SELECT {_SUBSCRIPTION}, ledger_id, entry_id, delivered_ns, deliveries, redelivery_count,
+            delivered_messages, least(single_ns, covered_ns) AS ack_ns
+        FROM covered WHERE up_to_ns IS NULL""",
+    # One row per entry and subscription: when it was first delivered, how often, when first acknowledged
+    # after that. `again`: entries that were acknowledged before, too.
+    "deliveries": f"""
+        WITH again AS (
             SELECT {", ".join(f"f.{name} AS {name}" for name in _ENTRY)}, min(t.time_ns) AS ack_ns
-            FROM first_acks f JOIN touched t ON {_same("f", "t", _ENTRY[:3])} AND t.time_ns >= f.delivered_ns
-            WHERE f.ack_ns < f.delivered_ns AND (
-                (t.ack_type = 'Individual' AND t.ledger_id = f.ledger_id AND t.entry_id = f.entry_id)
-                OR (t.ack_type = 'Cumulative' AND (t.ledger_id > f.ledger_id
-                    OR (t.ledger_id = f.ledger_id AND t.entry_id >= f.entry_id)))
-            ) GROUP BY 1, 2, 3, 4, 5
+            FROM (SELECT * FROM first_acks WHERE ack_ns < delivered_ns) f
+                JOIN (SELECT * FROM touched WHERE command = 'ACK') t
+                ON {_same("f", "t", _ENTRY[:3])} AND t.time_ns >= f.delivered_ns AND (
+                    (t.ledger_id = f.ledger_id AND t.entry_id = f.entry_id)
+                    OR (t.ack_type = 'Cumulative' AND (t.ledger_id > f.ledger_id
+                        OR (t.ledger_id = f.ledger_id AND t.entry_id > f.entry_id)))
+                )
+            GROUP BY 1, 2, 3, 4, 5
         )
         SELECT {", ".join(f"f.{name} AS {name}" for name in _ENTRY)}, delivered_ns, deliveries,
             redelivery_count, delivered_messages,
@@ -228,3 +236,6 @@ VIEWS: Final = {
         FROM held""",
 }
 """Name -> SQL. `clustered` is made by the function of that name."""
+
+KEPT: Final = {"touched", "first_acks"}
+"""Views whose rows are computed once, as others read them several times."""
