@@ -213,11 +213,13 @@ def _acknowledged(frames: list[Frame]) -> dict[tuple[Any, ...], list[int]]:
     times: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for frame in frames:
         for acked in frame["fields"]["message_id"] if frame["command"] == "ACK" else []:
-            if any(acked.get("ack_set", [])):
-                continue
             about, last = (frame["topic"], frame["subscription"]), _id(acked)
-            covered = {entry for *of, entry in entries if tuple(of) == about and entry <= last}
-            for entry in covered if frame["fields"]["ack_type"] == "Cumulative" else {last}:
+            covered = {last}
+            if frame["fields"]["ack_type"] == "Cumulative":
+                covered |= {entry for *of, entry in entries if tuple(of) == about and entry < last}
+            if any(acked.get("ack_set", [])):
+                covered.remove(last)
+            for entry in covered:
                 times[(*about, entry)].append(frame["time_ns"])
     return times
 
