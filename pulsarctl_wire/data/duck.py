@@ -39,6 +39,7 @@ class DuckEngine(Engine):
         super().__init__(SCHEMAS, choice)
         self._database = duckdb.connect()
         self._datasets: dict[str, Any] = {}
+        self._of_relations: list[Any] = []  # the connections that relations need, but do not keep
         for setting in _SETTINGS:
             self._database.execute(f"SET {setting}")
         for macro in _MACROS:
@@ -103,7 +104,8 @@ class DuckEngine(Engine):
 
     def _lazy(self, sql: str) -> Any:
         with _errors():
-            return self._beside().sql(sql)
+            self._of_relations.append(self._beside())
+            return self._of_relations[-1].sql(sql)
 
     def _arrow(self, sql: str) -> Any:
         with _errors():

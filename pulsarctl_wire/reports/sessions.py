@@ -39,13 +39,17 @@ def producers(options: Options) -> str:
     latency = percentiles("publishes WHERE latency_ns IS NOT NULL", {name: name for name in by.split(", ")})
     return f"""
         WITH steps AS (
-            SELECT connection, producer_id, {_ORDER}, CASE WHEN command = 'SEND' THEN 1 ELSE -1 END AS change
-            FROM whole WHERE command = 'SEND' OR answers = 'SEND'
+            SELECT connection, producer_id, {_ORDER},
+                CASE WHEN command = 'SEND' THEN 1 WHEN answers = 'SEND' THEN -1 END AS change,
+                {count_if("command = 'PRODUCER'")} OVER (
+                    PARTITION BY connection, producer_id ORDER BY {_ORDER} ROWS UNBOUNDED PRECEDING
+                ) AS life
+            FROM whole WHERE command IN ('PRODUCER', 'SEND') OR answers = 'SEND'
         ),
         waiting AS (
             SELECT connection, producer_id, max(pending) AS most_pending FROM (
                 SELECT connection, producer_id, sum(change) OVER (
-                    PARTITION BY connection, producer_id ORDER BY {_ORDER} ROWS UNBOUNDED PRECEDING
+                    PARTITION BY connection, producer_id, life ORDER BY {_ORDER} ROWS UNBOUNDED PRECEDING
                 ) AS pending
                 FROM steps
             ) running GROUP BY 1, 2
@@ -53,7 +57,8 @@ def producers(options: Options) -> str:
         sends AS (
             SELECT {by}, max({CLIENT}) AS client, count(*) AS sends, coalesce(sum(messages), 0) AS messages,
                 {count_if("metadata.num_messages_in_batch > 1")} AS batches, sum(payload_size) AS bytes,
-                sum(CASE WHEN metadata.uncompressed_size > 0 THEN metadata.uncompressed_size
+                sum(CASE WHEN metadata.uncompressed_size > 0 THEN
+                        CASE WHEN metadata.chunk_id > 0 THEN 0 ELSE metadata.uncompressed_size END
                     ELSE payload_size END) AS uncompressed_bytes,
                 max(metadata.compression) AS compression, {count_if("resend")} AS resends,
                 min(time_ns) AS first_ns, max(time_ns) AS last_ns
@@ -79,7 +84,8 @@ def consumers(options: Options) -> str:
     latency = percentiles("consumed WHERE latency_ns IS NOT NULL", {name: name for name in by.split(", ")})
     return f"""
         WITH opened AS (
-            SELECT {by}, max({text_of("consumer_name")}) AS consumer, max({text_of("subType")}) AS type
+            SELECT {by}, max({text_of("consumer_name")}) AS consumer, max({text_of("subType")}) AS type,
+                max(time_ns) AS since_ns
             FROM clustered WHERE command = 'SUBSCRIBE' GROUP BY 1, 2, 3, 4, 5
         ),
         traffic AS (
@@ -87,9 +93,11 @@ def consumers(options: Options) -> str:
                 sum(CASE WHEN command = 'MESSAGE' THEN messages ELSE 0 END) AS delivered,
                 {count_if("command = 'MESSAGE' AND redelivery_count > 0")} AS redelivered,
                 sum(CASE WHEN command = 'FLOW' THEN permits ELSE 0 END) AS granted,
-                sum(CASE WHEN command = 'MESSAGE' THEN permits ELSE 0 END) AS used,
+                sum(CASE WHEN coalesce(time_ns >= since_ns, true) THEN
+                    CASE command WHEN 'FLOW' THEN permits WHEN 'MESSAGE' THEN -permits ELSE 0 END
+                ELSE 0 END) AS permits,
                 {count_if("command = 'ACK'")} AS acks, min(time_ns) AS first_ns, max(time_ns) AS last_ns
-            FROM clustered
+            FROM clustered LEFT JOIN opened USING ({by})
             WHERE NOT partial AND consumer_id IS NOT NULL AND subscription IS NOT NULL GROUP BY 1, 2, 3, 4, 5
         ),
         entries AS (
@@ -98,7 +106,7 @@ def consumers(options: Options) -> str:
         )
         SELECT t.cluster, t.topic, t.subscription, type, t.connection, client, t.consumer_id, consumer,
             delivered, coalesce(entries, 0) AS entries, coalesce(unacked, 0) AS unacked, redelivered, acks,
-            granted, granted - used AS permits, {_TIMES}, first_ns, last_ns
+            granted, permits, {_TIMES}, first_ns, last_ns
         FROM traffic t
             LEFT JOIN opened o ON {joined.format("t", "o")}
             LEFT JOIN entries e ON {joined.format("t", "e")}
