@@ -51,7 +51,7 @@ from pulsarctl_wire.wire.stream import STATE
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 6\n"
+HEAD: Final = b"pwire progress 7\n"
 """What saved data begins with. Increase the number when a shape changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
@@ -110,10 +110,11 @@ _SEARCH: Final = (range(-1, 2**53), _COUNT, _COUNT)
 _LOST: Final = (str, _COUNT, _COUNT, bytes, [PLACE], (_TIME, PLACE))
 _STREAM_STATE: Final = (*(_STREAM[name] for name in STATE), _SEARCH, _LOST)
 _FOUND: Final = Maybe((_COUNT, Maybe(Layout)))
+_STITCHER: Final = (_WAITING, ReassemblerState, {_COUNT: str})
 
 
 _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
-    Progress: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, (_WAITING, ReassemblerState)),
+    Progress: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, _STITCHER),
     Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...)),
     Side: (_COUNT, str, str, _TIME, _TIME),
     Begun: (str, Settings),
@@ -192,15 +193,14 @@ def load_progress(data: bytes, name: str) -> Progress:
     reader = _Reader()
     try:
         progress: Progress = reader.of(Progress)(value)
-        state, count = progress.stitcher, len(progress.inputs)
-        if progress.file + (progress.part > 0) > count or reader.last_place >> PLACE_BITS >= max(count, 1):
-            raise ValueError("a file that was not read")
-        if any(each.number >= state[1].connections for each in state[1].known):
+        waiting, state, names = progress.stitcher
+        if any(each.number >= state.connections for each in state.known):
             raise ValueError("a connection too many")
         options = progress.options
         progress.stitcher = TableStitcher(Settings("", options.max_frame_size, options.payload))
-        progress.stitcher.resume(state, [each.name for each in progress.inputs])
-    except (ValueError, IndexError) as error:
+        # Only the files that open connections came from: a table that is followed has ever more.
+        progress.stitcher.resume((waiting, state, {file: names[file] for file in sorted(reader.files)}))
+    except (ValueError, LookupError) as error:
         raise _refused(name) from error
     return progress
 
@@ -260,7 +260,8 @@ class _Reader:
     """Makes functions that read values of a shape; they raise ValueError for other values."""
 
     def __init__(self) -> None:
-        self.last_place = -1
+        self.files: set[int] = set()
+        """The numbers of the files that places are in."""
         self._records: dict[type, _Read] = {}
 
     def of(self, shape: Any) -> _Read:
@@ -290,7 +291,8 @@ class _Reader:
 
     def _place(self, value: Any) -> Any:
         _one_of(_PLACES, value)
-        self.last_place = max(self.last_place, value)
+        if value >= 0:
+            self.files.add(value >> PLACE_BITS)
         return value
 
 
