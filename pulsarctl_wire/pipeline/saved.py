@@ -17,7 +17,7 @@ Records (the classes of `_RECORDS`) are arrays of their fields. A shape says whi
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgpack
@@ -210,8 +210,18 @@ def load(data: bytes, kind: type[T], name: str) -> T:
 
     Raises CaptureError if `data` is damaged or something else; the error's text begins with `name`.
     """
-    found: T = checked(_unpacked(data, name), kind, name)
+    value = _unpacked(data, name)
+    try:
+        found: T = _reader().of(kind)(value)
+    except ValueError as error:
+        raise _refused(name) from error
     return found
+
+
+@cache
+def _reader() -> "_Reader":
+    """A reader for all records: to make one takes longer than to read a small record."""
+    return _Reader()
 
 
 def checked(value: Any, shape: Any, name: str) -> Any:
@@ -268,7 +278,9 @@ class _Reader:
         """The function that reads values of this shape."""
         if shape is PLACE:
             return self._place
-        if isinstance(shape, range | frozenset):
+        if isinstance(shape, range):
+            return partial(_number, shape)
+        if isinstance(shape, frozenset):
             return partial(_one_of, shape)
         if isinstance(shape, Maybe):
             return partial(_maybe, self.of(shape.shape))
@@ -290,15 +302,20 @@ class _Reader:
         return partial(_exactly, shape)
 
     def _place(self, value: Any) -> Any:
-        _one_of(_PLACES, value)
+        _number(_PLACES, value)
         if value >= 0:
             self.files.add(value >> PLACE_BITS)
         return value
 
 
-def _one_of(allowed: Any, value: Any) -> Any:
-    is_text = type(value) is str and isinstance(allowed, frozenset)  # `in` a range is slow for a str
-    if not (is_text or type(value) is int) or value not in allowed:
+def _number(allowed: range, value: Any) -> Any:
+    if type(value) is not int or value not in allowed:  # anything but an int is searched for one by one
+        raise ValueError("not one of those allowed")
+    return value
+
+
+def _one_of(allowed: frozenset[Any], value: Any) -> Any:
+    if type(value) not in (int, str) or value not in allowed:
         raise ValueError("not one of those allowed")
     return value
 
