@@ -1,4 +1,4 @@
-"""Measure `pwire analyze` of many small files: `python benchmarks/files.py --files 10000`.
+"""Measure `pwire analyze` of many small files, or of CAPTUREs: `python benchmarks/files.py --files 10000`.
 
 The files are those of three hosts that rotate their captures at the same time. They are made of real captures
 (samples/pcaps), again and again, so connections go on from file to file, and end. Printed are the processor
@@ -94,7 +94,8 @@ def same(out: Path, alone: Path) -> bool:
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Measure pwire analyze of many small files.")
-    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("captures", nargs="*", type=Path, metavar="CAPTURE", help="instead of those made")
+    parser.add_argument("--files", type=int, default=10_000, help="how many to make")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--split-size", type=int, default=Options().split_size, help="bytes")
     parser.add_argument("--profile", action="store_true", help="print where the driver's time goes")
@@ -107,29 +108,30 @@ def main() -> None:
     options = parse_arguments()
     with tempfile.TemporaryDirectory() as scratch:
         captures, out, alone = Path(scratch, "in"), Path(scratch, "out"), Path(scratch, "alone.parquet")
-        make(captures, options.files)
+        if not options.captures:
+            make(captures, options.files)
+        paths = list(map(str, options.captures or sorted(captures.iterdir())))
         with session(options.master) as spark:
             jobs = spark.sparkContext.statusTracker().getJobIdsForGroup
             profile = cProfile.Profile() if options.profile else None
             started, cpu = time.monotonic(), time.process_time()
             if profile:
                 profile.enable()
-            run = Run(find_inputs([str(captures)]), str(out), options=Options(options.split_size))
+            run = Run(find_inputs(paths), str(out), options=Options(options.split_size))
             totals = run.run(SparkWorkers(spark))
             if profile:
                 profile.disable()
             seconds, cpu = time.monotonic() - started, time.process_time() - cpu
             number = len(jobs(None))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"{options.files} files in {seconds:.1f} s, {totals.frames} frames, {number} jobs")
+        print(f"{len(paths)} files in {seconds:.1f} s, {totals.frames} frames, {number} jobs")
         print(f"{totals.read_again} connections were read again")
-        print(f"driver: {1000 * cpu / options.files:.2f} s per 1,000 files, {peak:.0f} MiB")
+        print(f"driver: {cpu:.1f} s, {1000 * cpu / len(paths):.2f} s per 1,000 files, {peak:.0f} MiB")
         if profile:
             pstats.Stats(profile).sort_stats("cumulative").print_stats(60)
         if not options.no_rows:
             pwire = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
-            names = sorted(str(path) for path in captures.iterdir())
-            subprocess.run([*pwire, "table", *names, "--jobs", "1", "--out", str(alone)], check=True)
+            subprocess.run([*pwire, "table", *paths, "--jobs", "1", "--out", str(alone)], check=True)
             print("the rows are those of one process" if same(out, alone) else "THE ROWS DIFFER")
         shutil.rmtree(out)
 

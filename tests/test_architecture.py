@@ -51,7 +51,7 @@ ONLY_IN = {
     "cryptography": {"net"},
     "prometheus_client": {"cli"},
     "yaml": {"faults"},
-    "socket": {"net", "capture", "broker"},
+    "socket": {"net", "capture", "broker", "spark"},
     "ssl": {"net"},
     "sqlite3": {"broker"},
     "aiohttp": {"broker"},

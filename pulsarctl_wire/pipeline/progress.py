@@ -57,7 +57,7 @@ class Progress:
     """How far the work is: everything before part `part` of input `file` is done, and ended at `end`.
 
     `stitcher` must have `add`, whose result has `read_again`. `unreadable`: the rest of that input cannot be
-    read. `inputs` are all inputs; for a table that follows a directory, those that have begun.
+    read. `inputs` are all inputs; for a table that follows a directory, none.
     """
 
     inputs: list[Input]

@@ -91,7 +91,9 @@ class _Rows:
 
 
 def _stream(file: Any, schema: Any) -> Any:
-    return pa.ipc.new_stream(file, schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+    # Threads would take longer than they save: batches are small.
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    return pa.ipc.new_stream(file, schema, options=options)
 
 
 class Stitched(NamedTuple):

@@ -62,6 +62,8 @@ class StitchResult(NamedTuple):
 
 Add = Callable[[list[Event]], object]
 
+StitcherState = tuple[Waiting, ReassemblerState, dict[int, str]]
+
 
 class Stitcher:
     """Joins decoded splits, in order. Another stitcher can continue from its `state`."""
@@ -79,14 +81,13 @@ class Stitcher:
         self.reassembler = settings.reassembler(self._session, on_end)
         self.knowledge = self.reassembler.knowledge
 
-    def state(self) -> tuple[Waiting, ReassemblerState]:
-        """The incomplete IP datagrams, and the connections."""
-        return self.waiting, save(self.reassembler)
+    def state(self) -> StitcherState:
+        """The incomplete IP datagrams, the connections, and the names of the inputs so far."""
+        return self.waiting, save(self.reassembler), self.names
 
-    def resume(self, state: tuple[Waiting, ReassemblerState], names: Iterable[str]) -> None:
-        """Continue from a `state`; `names` are the names of the inputs so far."""
-        self.waiting, connections = state
-        self.names = dict(enumerate(names))
+    def resume(self, state: StitcherState) -> None:
+        """Continue from a `state`, whose names may lack those of files that no open connection came from."""
+        self.waiting, connections, self.names = state
         restore(self.reassembler, connections)
         self._opened.clear()
 

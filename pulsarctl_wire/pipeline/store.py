@@ -2,7 +2,8 @@
 
 frames/ gaps/   a Parquet file for each split that has rows; `end` has the rows that remain after all inputs
 progress/       everything needed to continue; what splits were decoded to, until they are finished
-manifest.json   of a complete table: its version, options, inputs, and totals with the problems
+manifest.json   of a complete table: its version, options, number of files, inputs (none of a directory that
+                was followed), and totals with the problems
 """
 
 import json
@@ -116,6 +117,7 @@ class Store:
         about = {
             "version": progress.version,
             "options": asdict(progress.options),
+            "files": progress.file,
             "inputs": [each._asdict() for each in progress.inputs],
             "totals": asdict(progress.totals),
         }
@@ -160,5 +162,6 @@ class Store:
 
 def _fits(found: Progress, inputs: list[Input], options: Options) -> bool:
     """Whether the work on these inputs can continue from `found`."""
-    begun = found.inputs[: found.file + (found.part > 0)]
-    return found.version == VERSION and found.options == options and begun == inputs[: len(begun)]
+    count = found.file + (found.part > 0)
+    is_same = len(found.inputs) >= count and found.inputs[:count] == inputs[:count]
+    return found.version == VERSION and found.options == options and is_same

@@ -352,8 +352,6 @@ class StitchProcessor(StatefulProcessor):
         stitched = Round(self.settings.drafts)
         for _, row in pd.concat(list(rows)).sort_values(["file", "part"]).iterrows():
             decoded = saved.load(bytes(row["decoded"]), Decoded, _ROW)
-            if decoded.split.part == 0:
-                progress.inputs.append(decoded.split.input)
             settled = progress.settle(decoded, lambda split: decode_split(split, self.settings))
             if settled is not None:
                 stitched.add(settled.split.name, progress.take(settled))

@@ -6,25 +6,22 @@ right rows. Rare fields are kept as plain values.
 """
 
 from array import array
-from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import orjson
 import pyarrow as pa
-from mmh3 import hash as murmur3
 
 from pulsarctl_wire.capture.series import series
 from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.table.columns import Codes, Columns, Records, chosen
+from pulsarctl_wire.table.metadata import unusual_fields
 from pulsarctl_wire.table.schema import FRAMES, GAPS, ROWS
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.counts import latency_of, messages_in, ones, permits_used
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
-from pulsarctl_wire.wire.fields import Walker, as_base64, as_text, signed
+from pulsarctl_wire.wire.fields import Walker, signed
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed, header_at
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
@@ -41,7 +38,6 @@ _MOST_DAMAGE: Final = 4_096  # gaps and malformed stretches; each keeps at most 
 _MOST_BYTES: Final = 64 * 1024 * 1024  # of payloads, JSON, lists of ids, and distinct texts
 _NO_TIME: Final = -(2**63)
 _MOST_CONNECTIONS: Final = 65_536  # whose addresses are cached
-_LONGEST_KEY: Final = 256  # characters or bytes of a key whose hash is cached
 _KNOWN: Final = 2**31  # types from here on do not fit in an int32
 
 
@@ -471,30 +467,12 @@ class TableBuilder:
         columns.put_all(chosen(answers, answers["size"] >= 0), sent_size="size", messages="messages")
 
     def _keep_unusual(self, row: int, metadata: MessageMetadata) -> None:
-        has = metadata.HasField
-        found: dict[str, Any] = {
-            name: signed(getattr(metadata, name)) for name in _NUMBERS_OF_METADATA if has(name)
-        }
-        if has("null_value"):
-            found["null_value"] = metadata.null_value
-        if has("replicated_from"):
-            found["replicated_from"] = as_text(metadata.replicated_from)
-        if has("schema_version"):
-            found["schema_version"] = as_base64(metadata.schema_version)
-        if has("uuid"):
-            found["uuid"] = as_text(metadata.uuid)
-        if has("partition_key") or has("ordering_key"):
-            found["key_hash"] = _key_hash(metadata)
-        for name, value in found.items():
+        for name, value in unusual_fields(metadata).items():
             self._unusual.setdefault(name, []).append((row, value))
             self._bytes += len(value) if isinstance(value, str) else 0
 
 
 _KINDS: Final = ["gap", "malformed"]
-_NUMBERS_OF_METADATA: Final = (
-    *("event_time", "deliver_at_time", "num_chunks_from_msg", "chunk_id", "total_chunk_msg_size"),
-    *("txnid_least_bits", "txnid_most_bits", "marker_type", "uncompressed_size"),
-)
 
 
 def _half(event: Event) -> int:
@@ -512,21 +490,3 @@ def _address(text: str) -> tuple[str | None, int | None]:
     """IP address and port of "address:port"; None, None for an empty text."""
     address, _, port = text.rpartition(":")
     return (address.strip("[]"), int(port)) if address else (None, None)
-
-
-def _key_hash(metadata: MessageMetadata) -> int:
-    """The hash that Key_Shared subscriptions and their ranges use: Murmur3 of the (ordering) key."""
-    ordering, key = metadata.ordering_key, metadata.partition_key
-    is_ordered = metadata.HasField("ordering_key")  # though it may be empty
-    chosen_key = ordering if is_ordered else key
-    calculate = _hash if len(chosen_key) <= _LONGEST_KEY else _hash.__wrapped__
-    return calculate(chosen_key, not is_ordered and metadata.partition_key_b64_encoded)
-
-
-@lru_cache(65_536)
-def _hash(key: str | bytes, is_base64: bool) -> int:
-    data = key if isinstance(key, bytes) else key.encode()
-    if is_base64:
-        with suppress(ValueError):
-            data = b64decode(data, validate=True)
-    return murmur3(data, signed=False) & 0x7FFFFFFF

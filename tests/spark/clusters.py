@@ -79,3 +79,20 @@ def connect_server(directory: Path) -> Iterator[str]:
     command = ["spark-submit", "--class", CONNECT, "--master", "local[2]", *words]
     with serving(directory, *command, ready="Spark Connect server started"):
         yield f"sc://127.0.0.1:{port}"
+
+
+@contextmanager
+def standalone_master(directory: Path) -> Iterator[str]:
+    """The URL of a master without workers."""
+    port = free_port()
+    command = ["spark-class", MASTER, "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
+    with serving(directory, *command, ready="I have been elected leader"):
+        yield f"spark://127.0.0.1:{port}"
+
+
+@contextmanager
+def standalone_worker(directory: Path, master: str) -> Iterator[str]:
+    """A worker with one core."""
+    command = ["spark-class", WORKER, "--host", "127.0.0.1", "--webui-port", "0", "--cores", "1"]
+    with serving(directory, *command, "--memory", "1g", master, ready="Successfully registered") as said:
+        yield said

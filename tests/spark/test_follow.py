@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from spark.killing import files, kill_at
 from spark.rows import expected, rows
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
@@ -46,17 +47,17 @@ def test_following_is_killed_and_goes_on(capture: Path, tmp_path: Path) -> None:
     directory, out, later = tmp_path / "captures", tmp_path / "out", tmp_path / "later"
     directory.mkdir()
     later.mkdir()
-    files = rotated(capture, later, 12)
-    for path in files[:5]:
+    paths = rotated(capture, later, 12)
+    for path in paths[:5]:
         path.rename(directory / path.name)
     with start(directory, out) as process:
         assert process.stderr is not None
         assert b"packets" in process.stderr.readline()  # a batch is done
-        for path in files[5:9]:
+        for path in paths[5:9]:
             path.rename(directory / path.name)
         assert b"packets" in process.stderr.readline()
         os.killpg(process.pid, signal.SIGKILL)  # its files are written, and Spark does not know that
-    for path in files[9:]:
+    for path in paths[9:]:
         path.rename(directory / path.name)
     with start(directory, out, "--finish") as process:
         said = process.communicate()[1]
@@ -64,3 +65,30 @@ def test_following_is_killed_and_goes_on(capture: Path, tmp_path: Path) -> None:
     found = expected([str(directory)])
     assert rows(out) == (found.frames, found.gaps)
     assert not [*out.glob("*/*.unfinished"), *out.glob("progress/*.arrow")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", ["progress/*.arrow", "progress/*.stitched", "frames/*.parquet"])
+def test_following_is_killed_in_later_batches(capture: Path, tmp_path: Path, pattern: str) -> None:
+    directory, out, later = tmp_path / "captures", tmp_path / "out", tmp_path / "later"
+    directory.mkdir()
+    later.mkdir()
+    paths = rotated(capture, later, 12)
+    for path in paths[:3]:
+        path.rename(directory / path.name)
+    for more in (paths[3:6], paths[6:9]):
+        with start(directory, out) as process:
+            assert process.stderr is not None
+            assert b"packets" in process.stderr.readline()  # the first batch, or the one killed
+            before = files(out, pattern)
+            for path in more:
+                path.rename(directory / path.name)
+            kill_at(process, out, pattern, before)
+    for path in paths[9:]:
+        path.rename(directory / path.name)
+    with start(directory, out, "--finish") as process:
+        said = process.communicate()[1]
+    assert process.returncode == 0, said
+    found = expected([str(directory)])
+    assert rows(out) == (found.frames, found.gaps)
+    assert not [*out.glob("*/*.unfinished"), *out.glob("progress/*.*")]

@@ -71,8 +71,29 @@ def test_the_state_goes_on_from_batch_to_batch(tmp_path: Path) -> None:
     assert [name for name, *_ in stitched(tmp_path, state)] == ["000000-00000", ""]
     assert stitched(tmp_path, state, 2)[-1] == ("", "", 0, 0, state.value)
     progress = saved.load_progress(state.value or b"", "it")
-    assert [Path(each.name).name for each in progress.inputs] == ["0.pcap", "1.pcap"]
     assert (progress.file, progress.totals.packets) == (2, 16)
+
+
+def test_the_state_does_not_grow_with_the_files(tmp_path: Path) -> None:
+    """One connection goes on from file to file."""
+    import pandas as pd
+
+    from pulsarctl_wire.spark.follow import StitchProcessor
+
+    (tmp_path / "drafts").mkdir()
+    settings, state = Settings(str(tmp_path / "drafts")), State()
+    packets = captured(Tcp().whole(conversation([b"x"] * 100)))
+    sizes = []
+    for number in range(60):
+        path = tmp_path / f"with a long name {number:06}.pcap"
+        path.write_bytes(pcap(packets[2 * number : 2 * number + 2]))
+        (split,) = plan(number, find_inputs([str(path)])[0])
+        row = {"file": number, "part": 0, "decoded": saved.dump(decode_split(split, settings))}
+        processor = StitchProcessor(Options(), settings)
+        processor.init(state)
+        list(processor.handleInputRows((1,), iter([pd.DataFrame([row])]), None))
+        sizes.append(len(state.value or b""))
+    assert max(sizes[30:]) < max(sizes[:30]) + 60
 
 
 def test_a_pickle_as_state_is_not_executed(tmp_path: Path) -> None:

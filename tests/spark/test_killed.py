@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from pipeline.comparing import run
+from spark.killing import files, kill_at
 from spark.rows import expected, rows
 from spark.test_follow import rotated
 
@@ -23,27 +21,13 @@ PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
 SIZE = 20_000
 
 
-def files(out: Path, pattern: str) -> set[tuple[str, int]]:
-    found = set()
-    for path in out.glob(pattern):
-        with suppress(FileNotFoundError):
-            found.add((path.name, path.stat().st_mtime_ns))
-    return found
-
-
 def kill(directory: Path, out: Path, pattern: str) -> None:
     """Make a table of the files in a directory, until a file of a pattern appears: then all is killed."""
     before = files(out, pattern)
     command = [*PWIRE, "analyze", str(directory), "--out", str(out), "--master", "local[2]"]
     command += ["--conf", "spark.pwire.archive=false", "--split-size", str(SIZE)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as process:
-        try:
-            while files(out, pattern) <= before:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(0.01)
-                    pytest.fail("it ended")
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_at(process, out, pattern, before)
 
 
 @pytest.mark.slow

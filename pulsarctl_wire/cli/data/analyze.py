@@ -46,6 +46,8 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail("analyze: --follow takes one directory")
     if options.finish and not options.follow:
         console.fail("analyze: --finish needs --follow")
+    if options.follow and (options.master or "").startswith("sc://"):
+        console.fail("analyze: --follow does not run by Spark Connect")
     from pulsarctl_wire.pipeline.progress import Options
 
     try:

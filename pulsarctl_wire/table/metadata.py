@@ -1,0 +1,54 @@
+"""The fields of MessageMetadata that few messages have, and the hash of a message's key."""
+
+from base64 import b64decode
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, Final
+
+from mmh3 import hash as murmur3
+
+from pulsarctl_wire.wire.fields import as_base64, as_text, signed
+from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
+
+_NUMBERS_OF_METADATA: Final = (
+    *("event_time", "deliver_at_time", "num_chunks_from_msg", "chunk_id", "total_chunk_msg_size"),
+    *("txnid_least_bits", "txnid_most_bits", "marker_type", "uncompressed_size"),
+)
+_LONGEST_KEY: Final = 256  # characters or bytes of a key whose hash is cached
+
+
+def unusual_fields(metadata: MessageMetadata) -> dict[str, Any]:
+    """Column -> value, of the fields that metadata has besides the usual ones."""
+    has = metadata.HasField
+    found: dict[str, Any] = {
+        name: signed(getattr(metadata, name)) for name in _NUMBERS_OF_METADATA if has(name)
+    }
+    if has("null_value"):
+        found["null_value"] = metadata.null_value
+    if has("replicated_from"):
+        found["replicated_from"] = as_text(metadata.replicated_from)
+    if has("schema_version"):
+        found["schema_version"] = as_base64(metadata.schema_version)
+    if has("uuid"):
+        found["uuid"] = as_text(metadata.uuid)
+    if has("partition_key") or has("ordering_key"):
+        found["key_hash"] = _key_hash(metadata)
+    return found
+
+
+def _key_hash(metadata: MessageMetadata) -> int:
+    """The hash that Key_Shared subscriptions and their ranges use: Murmur3 of the (ordering) key."""
+    ordering, key = metadata.ordering_key, metadata.partition_key
+    is_ordered = metadata.HasField("ordering_key")  # though it may be empty
+    chosen_key = ordering if is_ordered else key
+    calculate = _hash if len(chosen_key) <= _LONGEST_KEY else _hash.__wrapped__
+    return calculate(chosen_key, not is_ordered and metadata.partition_key_b64_encoded)
+
+
+@lru_cache(65_536)
+def _hash(key: str | bytes, is_base64: bool) -> int:
+    data = key if isinstance(key, bytes) else key.encode()
+    if is_base64:
+        with suppress(ValueError):
+            data = b64decode(data, validate=True)
+    return murmur3(data, signed=False) & 0x7FFFFFFF
