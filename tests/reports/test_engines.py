@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,13 +43,19 @@ def rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def compare(one: Engine, other: Engine) -> None:
-    for report in REPORTS.values():
+def compare(one: Engine, other: Engine, names: Iterable[str] = REPORTS) -> None:
+    for name in names:
         for options in (Options(), Options(bucket_ns=100_000_000, top=3)):
-            query = report.sql(options)
-            assert rounded(one.rows(query)) == rounded(other.rows(query)), report.name
+            query = REPORTS[name].sql(options)
+            assert rounded(one.rows(query)) == rounded(other.rows(query)), name
 
 
+def test_one_capture(spark: SparkSession, tmp_path: Path) -> None:
+    one, other = engines(spark, [str(SAMPLES / "java-batchindexack.pcap")], tmp_path, Choice())
+    compare(one, other, ("summary", "connections", "slow"))
+
+
+@pytest.mark.slow
 def test_all_reports(spark: SparkSession, tmp_path: Path) -> None:
     paths = [str(SAMPLES / f"{name}.pcap") for name in TOGETHER]
     one, other = engines(spark, paths, tmp_path, Choice())
