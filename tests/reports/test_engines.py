@@ -96,7 +96,8 @@ def test_what_is_chosen(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.pcap*")), ids=lambda path: str(path.stem))
 def test_each_capture(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    compare(*engines(spark, [str(path)], tmp_path, Choice()))
+    one, other = engines(spark, [str(path)], tmp_path, Choice())
+    compare(one, other)
 
 
 def test_no_report_runs_python_or_sorts_all_rows_in_one_task(spark: SparkSession, tmp_path: Path) -> None:
