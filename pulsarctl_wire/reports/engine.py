@@ -79,6 +79,10 @@ class Engine(ABC):
                 (self._store if name in KEPT else self._define)(name, self._views[name])
 
     @abstractmethod
+    def close(self) -> None:
+        """Free everything that queries have left."""
+
+    @abstractmethod
     def _define(self, name: str, sql: str) -> None:
         """Make a view."""
 

@@ -1,6 +1,5 @@
-"""What these tests share: a cache, and a Spark session for some."""
+"""The cache that these tests share."""
 
 from private_cache import cache
-from spark_session import spark
 
-__all__ = ["cache", "spark"]
+__all__ = ["cache"]

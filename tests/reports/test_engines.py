@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +26,19 @@ if TYPE_CHECKING:
 TOGETHER = ("java-simple", "java-nack-dlq", "errors", "corrupt-in-transit", "snaplen96")
 
 
-def engines(spark: SparkSession, captures: list[str], folder: Path, choice: Choice) -> list[Engine]:
+@contextmanager
+def engines(
+    spark: SparkSession, captures: list[str], folder: Path, choice: Choice
+) -> Iterator[tuple[Engine, Engine]]:
+    """Both engines over tables of captures. What Spark keeps would slow down all later queries."""
     from pulsarctl_wire.spark.engine import SparkEngine
 
     paths = [str(folder / f"{Path(name).name}.parquet") for name in captures]
     for name, path in zip(captures, paths, strict=True):
         pwire("table", name, "--out", path)
     found = find(paths)
-    return [DuckEngine(found, choice), SparkEngine(spark, found, choice)]
+    with closing(DuckEngine(found, choice)) as one, closing(SparkEngine(spark, found, choice)) as other:
+        yield one, other
 
 
 def rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -51,19 +57,19 @@ def compare(one: Engine, other: Engine, names: Iterable[str] = REPORTS) -> None:
 
 
 def test_one_capture(spark: SparkSession, tmp_path: Path) -> None:
-    one, other = engines(spark, [str(SAMPLES / "java-batchindexack.pcap")], tmp_path, Choice())
-    compare(one, other, ("summary", "connections", "slow"))
+    with engines(spark, [str(SAMPLES / "java-batchindexack.pcap")], tmp_path, Choice()) as (one, other):
+        compare(one, other, ("summary", "connections", "slow"))
 
 
 @pytest.mark.slow
 def test_all_reports(spark: SparkSession, tmp_path: Path) -> None:
     paths = [str(SAMPLES / f"{name}.pcap") for name in TOGETHER]
-    one, other = engines(spark, paths, tmp_path, Choice())
-    compare(one, other)
-    pages = [collect(each, Options()) for each in (one, other)]
-    for page in pages:
-        page.heat.sort(key=lambda row: (row["time_ns"], row["bin"]))
-    assert pages[0] == pages[1]
+    with engines(spark, paths, tmp_path, Choice()) as (one, other):
+        compare(one, other)
+        pages = [collect(each, Options()) for each in (one, other)]
+        for page in pages:
+            page.heat.sort(key=lambda row: (row["time_ns"], row["bin"]))
+        assert pages[0] == pages[1]
 
 
 def test_a_session_of_ones_own_is_left_as_it_is(spark: SparkSession) -> None:
@@ -83,28 +89,28 @@ def test_a_session_of_ones_own_is_left_as_it_is(spark: SparkSession) -> None:
 def test_what_is_chosen(spark: SparkSession, tmp_path: Path) -> None:
     since = 1_795_196_818_000_000_000
     choice = Choice("java-*'\\", since, since + 10**9)
-    one, other = engines(spark, [str(SAMPLES / "java-simple.pcap")], tmp_path, choice)
-    assert one.rows("SELECT * FROM frames") == other.rows("SELECT * FROM frames") == []
+    with engines(spark, [str(SAMPLES / "java-simple.pcap")], tmp_path, choice) as (one, other):
+        assert one.rows("SELECT * FROM frames") == other.rows("SELECT * FROM frames") == []
     choice = Choice("java-*", since, since + 10**9)
-    one, other = engines(spark, [str(SAMPLES / "java-simple.pcap")], tmp_path, choice)
-    rows = one.rows("SELECT time_ns, packet_offset FROM frames ORDER BY 1, 2")
-    assert rows == other.rows("SELECT time_ns, packet_offset FROM frames ORDER BY 1, 2")
-    assert len(rows) > 10
-    assert all(since <= row["time_ns"] < since + 10**9 for row in rows)
+    with engines(spark, [str(SAMPLES / "java-simple.pcap")], tmp_path, choice) as (one, other):
+        rows = one.rows("SELECT time_ns, packet_offset FROM frames ORDER BY 1, 2")
+        assert rows == other.rows("SELECT time_ns, packet_offset FROM frames ORDER BY 1, 2")
+        assert len(rows) > 10
+        assert all(since <= row["time_ns"] < since + 10**9 for row in rows)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.pcap*")), ids=lambda path: str(path.stem))
 def test_each_capture(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    one, other = engines(spark, [str(path)], tmp_path, Choice())
-    compare(one, other)
+    with engines(spark, [str(path)], tmp_path, Choice()) as (one, other):
+        compare(one, other)
 
 
 def test_no_report_runs_python_or_sorts_all_rows_in_one_task(spark: SparkSession, tmp_path: Path) -> None:
-    _, engine = engines(spark, [str(SAMPLES / "java-simple.pcap")], tmp_path, Choice())
-    for report in REPORTS.values():
-        query = report.sql(Options())
-        (plan,) = (row["plan"] for row in engine.rows(f"EXPLAIN {query}"))
-        assert "Python" not in plan, report.name
-        assert not re.search(r"OVER \((?!\s*PARTITION BY)", query), report.name
+    with engines(spark, [str(SAMPLES / "java-simple.pcap")], tmp_path, Choice()) as (_, engine):
+        for report in REPORTS.values():
+            query = report.sql(Options())
+            (plan,) = (row["plan"] for row in engine.rows(f"EXPLAIN {query}"))
+            assert "Python" not in plan, report.name
+            assert not re.search(r"OVER \((?!\s*PARTITION BY)", query), report.name
     assert not [name for name, sql in VIEWS.items() if re.search(r"OVER \((?!\s*PARTITION BY)", sql)]

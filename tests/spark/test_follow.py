@@ -68,7 +68,7 @@ def test_following_is_killed_and_goes_on(capture: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pattern", ["progress/*.arrow"])
+@pytest.mark.parametrize("pattern", ["progress/*.arrow", "progress/*.stitched", "frames/*.parquet"])
 def test_following_is_killed_in_later_batches(capture: Path, tmp_path: Path, pattern: str) -> None:
     directory, out, later = tmp_path / "captures", tmp_path / "out", tmp_path / "later"
     directory.mkdir()
