@@ -353,9 +353,9 @@ def connection_record(ending: EndedConnection) -> Record:
         "protocol": PULSAR if any(counts["frames"]) else ending.protocol,
         **{f"{name}_to_broker": each[True] for name, each in counts.items()},
         **{f"{name}_to_client": each[False] for name, each in counts.items()},
-        "client_version": contents.client_version,
-        "protocol_version": contents.protocol_version,
-        "proxy_to_broker_url": contents.proxy_to_broker_url,
+        "client_version": contents.greeting.client_version,
+        "protocol_version": contents.greeting.protocol_version,
+        "proxy_to_broker_url": contents.greeting.proxy_to_broker_url,
     }
 
 

@@ -440,7 +440,10 @@ def test_datagrams_without_end() -> None:
 def batches(events: list[Event], **options: Any) -> list[int]:
     """The sizes of the batches that rows come in."""
     builder = TableBuilder(("it",), **options)
-    return [frames.num_rows + gaps.num_rows for frames, gaps in builder.batches([event] for event in events)]
+    return [
+        sum(rows.num_rows for rows in batches.values())
+        for batches in builder.batches([event] for event in events)
+    ]
 
 
 def test_rows_that_are_collected() -> None:

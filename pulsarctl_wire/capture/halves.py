@@ -107,9 +107,11 @@ class Half:
 
 
 class Life:
-    """How a connection was opened and ended, as far as seen. Segments with only data change nothing."""
+    """How a connection was opened and ended, as far as seen. Segments with only data change nothing, and
+    nor do those that come after its end.
+    """
 
-    __slots__ = ("accepted", "by_first", "end", "end_ns", "packet", "reset", "syns", "time_ns")
+    __slots__ = ("accepted", "by_first", "end", "end_ns", "last_ns", "packet", "reset", "syns", "time_ns")
 
     def __init__(self, time_ns: int | None, packet: int) -> None:
         self.time_ns = time_ns  # of its first packet
@@ -120,6 +122,7 @@ class Life:
         self.end_ns: int | None = None
         self.by_first: bool | None = None  # whether the half that was seen first sent the first FIN or RST
         self.reset = False
+        self.last_ns: int | None = None  # of its last packet, once it has ended
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -288,6 +291,8 @@ def note_end(half: Half, *, reset: bool) -> None:
     The first one is the one with the earlier time, as packets may be out of order.
     """
     tcp, life = half.tcp, half.tcp.life
+    if tcp.ended:
+        return
     life.reset |= reset
     if life.by_first is None or is_earlier(tcp.last_ns, life.end_ns):
         life.by_first = half is tcp.half
@@ -311,7 +316,8 @@ def life_state(tcp: Tcp, first: Half) -> LifeState:
     """The life of a connection; `first` is the first half in the order of their keys."""
     life = tcp.life
     by = None if life.by_first is None else int(life.by_first is not (tcp.half is first))
-    return LifeState(life.syns, life.accepted, life.end, life.end_ns, by, life.reset, tcp.last_ns)
+    last_ns = life.last_ns if tcp.ended else tcp.last_ns
+    return LifeState(life.syns, life.accepted, life.end, life.end_ns, by, life.reset, last_ns)
 
 
 def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
@@ -320,7 +326,7 @@ def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
     life.syns += later.syns
     life.accepted |= later.accepted
     life.reset |= later.reset
-    tcp.last_ns = later.last_ns if later.last_ns is not None else tcp.last_ns
+    tcp.last_ns = later.last_ns
     if life.by_first is None or is_earlier(later.end_ns, life.end_ns):
         life.end, life.end_ns = later.end, later.end_ns
         life.by_first = None if later.by is None else (later.by == 0) is (tcp.half is first)

@@ -189,7 +189,8 @@ class Lost(NamedTuple):
 
 
 class TcpState(NamedTuple):
-    """A connection: the key of its first packet's half, whether that goes to the broker, its number.
+    """A connection: the key of its first packet's half, whether that goes to the broker, its number; where
+    and when that packet was captured.
 
     `held` are the events that its halves hold back. The other fields are as in `Tcp` and `Connection`.
     """
@@ -197,6 +198,8 @@ class TcpState(NamedTuple):
     key: bytes
     to_broker: bool
     number: int
+    packet: int
+    time_ns: int | None
     flipped: bool
     certain: bool
     held: tuple[list[Lost], list[Lost]]
@@ -241,6 +244,8 @@ def _saved(tcp: Tcp) -> TcpState:
         tcp.keys[0],
         tcp.half.stream.to_broker,
         connection.index,
+        tcp.life.packet,
+        tcp.life.time_ns,
         connection.flipped,
         tcp.certain,
         (list(map(_lost, one.held)), list(map(_lost, other.held))),
@@ -252,7 +257,7 @@ def restore(reassembler: Reassembler, saved: ReassemblerState) -> None:
     """Set a new reassembler to the saved state."""
     known = []
     for each in saved.known:
-        tcp = reassembler.new(each.key, each.to_broker, each.certain)
+        tcp = reassembler.new(each.key, each.to_broker, each.certain, each.time_ns, each.packet)
         connection = tcp.state.connection
         connection.index, connection.flipped = each.number, each.flipped
         take_over(tcp, _AT_FIRST, each.state)

@@ -166,9 +166,9 @@ class Reassembler:
         if flags & SYN:
             sequence += 1  # SYN counts as one byte; its payload comes after that
             if flags & ACK:
-                tcp.life.accepted = True
+                tcp.life.accepted |= not tcp.ended
             else:
-                tcp.life.syns += 1
+                tcp.life.syns += not tcp.ended
         events: list[Event] = []
         yield from self._given(tcp, self._follow(half, sequence, segment, events), events)
         if self._held > _CHECK_EVERY:
@@ -182,8 +182,7 @@ class Reassembler:
         last = tracked(tcp, events)
         if tcp.ended:
             tcp.state.end()
-        while self._unreported and self._on_end is not None:
-            self._on_end(ending(self._unreported.pop(0)))
+        self.report()
         if last:
             yield last
 
@@ -211,9 +210,15 @@ class Reassembler:
     def ended(self, tcp: Tcp) -> None:
         """Record that a connection has ended; it is remembered for a while."""
         tcp.ended = True
+        tcp.life.last_ns = tcp.last_ns
         if self._on_end is not None:
             self._unreported.append(tcp)
         self._remember(tcp)
+
+    def report(self) -> None:
+        """Call `on_end` with the connections that have ended since the last call."""
+        while self._unreported and self._on_end is not None:
+            self._on_end(ending(self._unreported.pop(0)))
 
     def _remember(self, tcp: Tcp | None) -> None:
         """Remember an ended connection; None: another one uses its addresses already."""

@@ -22,7 +22,7 @@ _CAPTURES: Final = {
     "explain": "Explain a command, field, error, protocol version or rule of doctor, by name or number.",
     "doctor": "Find out what is wrong: what, how sure, which frames prove it, what to do.",
     "permits": "Show each consumer's permits, deliveries, acknowledgements and redeliveries over time.",
-    "table": "Write captured traffic as a Parquet table, one row per frame, and a table of the gaps.",
+    "table": "Write captured traffic as Parquet tables: of frames, gaps and connections.",
 }
 _DATA: Final = {
     "analyze": "Turn captures into one table of frames (Parquet) with Spark; a rerun adds what is new.",

@@ -11,9 +11,10 @@ import pyarrow as pa
 from pulsarctl_wire.errors import QueryError
 from pulsarctl_wire.pipeline.inputs import filesystem
 from pulsarctl_wire.pipeline.splits import is_uri
-from pulsarctl_wire.pipeline.tables import SCHEMAS, Files, Found, parts_of
+from pulsarctl_wire.pipeline.tables import Files, Found, parts_of
 from pulsarctl_wire.reports.engine import Answer, Engine
 from pulsarctl_wire.reports.sql import Choice, literal
+from pulsarctl_wire.table import TABLES
 
 _MACROS: Final = (
     "explode(list) AS unnest(list)",
@@ -36,7 +37,7 @@ class DuckEngine(Engine):
     """An engine over tables that were found. Its SQL is DuckDB's, with some functions of Spark added."""
 
     def __init__(self, found: Sequence[Found], choice: Choice) -> None:
-        super().__init__(SCHEMAS, choice)
+        super().__init__(TABLES, choice)
         self._database = duckdb.connect()
         self._datasets: dict[str, Any] = {}
         self._of_relations: list[Any] = []  # the connections that relations need, but do not keep
@@ -44,7 +45,7 @@ class DuckEngine(Engine):
             self._database.execute(f"SET {setting}")
         for macro in _MACROS:
             self._database.execute(f"CREATE MACRO {macro}")
-        for name, schema in SCHEMAS.items():
+        for name, schema in TABLES.items():
             parts = [
                 self._part(f"files_{name}_{number}", part.files, schema, part.taken)
                 for number, part in enumerate(parts_of(found, name))

@@ -7,7 +7,7 @@ only replaces it with the same rows.
 import io
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +15,10 @@ from pyarrow import ArrowException
 
 from pulsarctl_wire.pipeline.inputs import filesystem
 from pulsarctl_wire.pipeline.output import unfinished
-from pulsarctl_wire.pipeline.rows import KINDS, Stitched, draft_of
+from pulsarctl_wire.pipeline.rows import Stitched, draft_of
 from pulsarctl_wire.pipeline.stitch import Fixup, Names
-from pulsarctl_wire.table import FRAMES, GAPS, writer
+from pulsarctl_wire.table import TABLES, writer
 from pulsarctl_wire.table.columns import number_array, number_values, replaced, text_array
-
-_SCHEMAS: Final = dict(zip(KINDS, (FRAMES, GAPS), strict=True))
 
 
 class Finished(NamedTuple):
@@ -32,34 +30,33 @@ class Finished(NamedTuple):
 
 
 def finish_split(name: str, stitched: Stitched, drafts: str, out: str) -> Finished:
-    """Write the Parquet files of the split `name` under `out`/frames and `out`/gaps.
+    """Write the Parquet files of the split `name` under `out`/frames, `out`/gaps, ….
 
     Its draft stays: Spark may do this again, and whoever gets the result deletes the draft.
     """
-    counts = []
+    counts = {}
     size = 0
-    for kind in KINDS:
-        system, inside = filesystem(f"{out}/{kind}/{name}.parquet")
-        file = _ParquetFile(system, inside, _SCHEMAS[kind])
+    for table, schema in TABLES.items():
+        system, inside = filesystem(f"{out}/{table}/{name}.parquet")
+        file = _ParquetFile(system, inside, schema)
         try:
-            for batch in finished_rows(name, stitched, drafts, kind):
+            for batch in finished_rows(name, stitched, drafts, table):
                 file.write(batch)
         except BaseException:
             file.discard()
             raise
         size += file.close()
-        counts.append(file.rows)
-    return Finished(counts[0], counts[1], size)
+        counts[table] = file.rows
+    return Finished(counts["frames"], counts["gaps"], size)
 
 
-def finished_rows(name: str, stitched: Stitched, drafts: str, kind: str) -> Iterator[Any]:
-    """Yield the rows of one `kind` of the split `name`, in batches: those of its edges, then of its draft."""
-    which = KINDS.index(kind)
-    if edges := (stitched.frames, stitched.gaps)[which]:
+def finished_rows(name: str, stitched: Stitched, drafts: str, table: str) -> Iterator[Any]:
+    """Yield the rows of a `table` of the split `name`, in batches: those of its edges, then of its draft."""
+    if edges := stitched.rows.get(table):
         yield from pa.ipc.open_stream(io.BytesIO(edges))
     system, paths = draft_of(drafts, name)
     try:
-        stream = system.open_input_stream(paths[which])
+        stream = system.open_input_stream(paths[table])
     except FileNotFoundError:
         return
     with stream:

@@ -17,11 +17,13 @@ from pulsarctl_wire.capture.series import Span, natural, span_of
 from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.splits import Input, Say, in_order, is_uri, opened, reason
+from pulsarctl_wire.table import TABLES
 
 _PEEKING: Final = 16  # files that are opened at a time
 _NAMED: Final = 3  # how many of the files left out are named in a note
 _SAVED: Final = "/progress/all"  # every table's directory has this file, see store.py
-_TABLE: Final = ("/progress/", "/frames/", "/gaps/", "/manifest.json")  # what such a directory contains
+_TABLE: Final = ("/progress/", "/manifest.json", *(f"/{name}/" for name in TABLES))
+"""What the directory of a table contains."""
 _PATTERN: Final = re.compile(r"[*?\[]")
 
 

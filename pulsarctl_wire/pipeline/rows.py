@@ -1,9 +1,10 @@
 """Makes the rows of a split for the frames table: its draft, and the rows of its edges."""
 
 import io
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +15,10 @@ from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.progress import Options, Progress
 from pulsarctl_wire.pipeline.splits import Input, Split
 from pulsarctl_wire.pipeline.stitch import Fixup, Reread, Stitcher
-from pulsarctl_wire.table import VERSION, TableBuilder
+from pulsarctl_wire.table import TABLES, VERSION, TableBuilder
 from pulsarctl_wire.table.columns import number_array, number_values, replaced
+from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Event
-
-KINDS: Final = ("frames", "gaps")
 
 
 def new_progress(options: Options, settings: Settings, inputs: Iterable[Input] = ()) -> Progress:
@@ -34,7 +34,7 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
     with ExitStack() as files:
         rows = _Rows(
             TableBuilder(names, payload=settings.payload, cluster=settings.cluster),
-            lambda which: files.enter_context(written(system, paths[which])),
+            lambda table: files.enter_context(written(system, paths[table])),
         )
         try:
             return decode(split, settings, rows.add)
@@ -42,46 +42,51 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
             rows.close()
 
 
-def draft_of(directory: str, name: str) -> tuple[Any, list[str]]:
-    """The draft of the split `name`: its filesystem, and the paths of its Arrow streams of frames and gaps.
+def draft_of(directory: str, name: str) -> tuple[Any, dict[str, str]]:
+    """The draft of the split `name`: its filesystem, and the paths of its Arrow streams, by table.
 
     A stream without rows does not exist.
     """
     system, inside = filesystem(directory)
-    return system, [f"{inside}/{name}.{kind}.arrow" for kind in KINDS]
+    return system, {table: f"{inside}/{name}.{table}.arrow" for table in TABLES}
 
 
 def delete_draft(directory: str, name: str) -> None:
     """Delete the draft of a split, if it has one."""
     system, paths = draft_of(directory, name)
-    for path in paths:
+    for path in paths.values():
         with suppress(FileNotFoundError):
             system.delete_file(path)
 
 
 class _Rows:
-    """Writes events to two Arrow streams, frames (0) and gaps (1), each opened when it has rows.
+    """Writes an Arrow stream for each table that has rows; `opened` returns the file for it."""
 
-    `opened` returns the file for the stream of that number.
-    """
-
-    def __init__(self, builder: TableBuilder, opened: Callable[[int], Any]) -> None:
+    def __init__(self, builder: TableBuilder, opened: Callable[[str], Any]) -> None:
         self._builder = builder
         self._opened = opened
-        self._streams: dict[int, Any] = {}
+        self._streams: dict[str, Any] = {}
 
     def add(self, events: list[Event]) -> None:
         """Add the rows of `events`."""
         self._builder.add(events)
+        self._write_if_full()
+
+    def end(self, ending: EndedConnection) -> None:
+        """Add the row of a connection that has ended."""
+        self._builder.end(ending)
+        self._write_if_full()
+
+    def _write_if_full(self) -> None:
         if self._builder.is_full:
             self._write()
 
     def _write(self) -> None:
-        for which, batch in enumerate((self._builder.frames(), self._builder.gaps())):
+        for table, batch in self._builder.take().items():
             if batch.num_rows:
-                if which not in self._streams:
-                    self._streams[which] = _stream(self._opened(which), batch.schema)
-                self._streams[which].write_batch(batch)
+                if table not in self._streams:
+                    self._streams[table] = _stream(self._opened(table), batch.schema)
+                self._streams[table].write_batch(batch)
 
     def close(self) -> None:
         """Write the remaining rows, and close the streams."""
@@ -99,55 +104,55 @@ def _stream(file: Any, schema: Any) -> Any:
 class Stitched(NamedTuple):
     """What is needed to finish a split: fixups by connection number in the draft, and the rows of its edges.
 
-    `frames` and `gaps` are Arrow streams, or empty without rows. Draft rows without a fixup are wrong.
+    `rows` has an Arrow stream for each table with rows. Draft rows without a fixup are wrong.
     """
 
     fixups: dict[int, Fixup]
-    frames: bytes
-    gaps: bytes
+    rows: dict[str, bytes]
     read_again: int
 
 
 class TableStitcher(Stitcher):
-    """Stitches splits, and makes the rows of their edges."""
+    """Stitches splits, and makes the rows of their edges, and of all connections."""
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+        super().__init__(settings, lambda ending: self._rows.end(ending))
         self._payload, self._cluster = settings.payload, settings.cluster
+        self._rows = self._new_rows()
 
     def add(self, decoded: Decoded, reread: Reread) -> Stitched:
         """Stitch the next split."""
-        rows = _EdgeRows(TableBuilder(self.names, payload=self._payload, cluster=self._cluster))
-        fixups, first, numbers, read_again = self.stitch(decoded, reread, rows.add)
-        return Stitched(fixups, *rows.numbered(first, numbers), read_again)
+        self._rows = self._new_rows()
+        fixups, first, numbers, read_again = self.stitch(decoded, reread, self._rows.add)
+        return Stitched(fixups, self._rows.numbered(first, numbers), read_again)
 
     def close(self) -> Stitched:
         """The remaining rows, at the end of the capture."""
-        rows = _EdgeRows(TableBuilder(self.names, payload=self._payload, cluster=self._cluster))
-        _, first, numbers, _ = self.end(rows.add)
-        return Stitched({}, *rows.numbered(first, numbers), 0)
+        self._rows = self._new_rows()
+        _, first, numbers, _ = self.end(self._rows.add)
+        return Stitched({}, self._rows.numbered(first, numbers), 0)
+
+    def _new_rows(self) -> "_EdgeRows":
+        return _EdgeRows(TableBuilder(self.names, payload=self._payload, cluster=self._cluster))
 
 
 class _EdgeRows(_Rows):
     """Rows of the edges, kept in memory until their connections are numbered."""
 
     def __init__(self, builder: TableBuilder) -> None:
-        self._files = io.BytesIO(), io.BytesIO()
+        self._files: defaultdict[str, io.BytesIO] = defaultdict(io.BytesIO)
         super().__init__(builder, self._files.__getitem__)
 
-    def numbered(self, first: int, numbers: list[int]) -> tuple[bytes, bytes]:
-        """The frames and the gaps as Arrow streams; connections from `first` on get these `numbers`."""
+    def numbered(self, first: int, numbers: list[int]) -> dict[str, bytes]:
+        """The rows as Arrow streams, by table; connections from `first` on get these `numbers`."""
         self.close()
-        frames, gaps = (file.getvalue() for file in self._files)
-        if not numbers:
-            return frames, gaps
         given = np.array(numbers, np.int64)
-        return _numbered(frames, given, first), _numbered(gaps, given, first)
+        return {table: _numbered(file.getvalue(), given, first) for table, file in self._files.items()}
 
 
 def _numbered(data: bytes, numbers: Any, first: int) -> bytes:
     """The Arrow stream `data`, with each connection n from `first` on renumbered to `numbers[n - first]`."""
-    if not data:
+    if not len(numbers):
         return data
     file = io.BytesIO()
     batches = pa.ipc.open_stream(io.BytesIO(data))

@@ -44,14 +44,16 @@ from pulsarctl_wire.pipeline.progress import Begun, Options, Progress, Totals
 from pulsarctl_wire.pipeline.rows import Stitched, TableStitcher
 from pulsarctl_wire.pipeline.splits import Input, Side, Split
 from pulsarctl_wire.pipeline.stitch import Fixup
+from pulsarctl_wire.table import TABLES
 from pulsarctl_wire.wire.commands import BODIES
+from pulsarctl_wire.wire.greeting import Greeting
 from pulsarctl_wire.wire.part import Deferred, Known, Part, Sends
 from pulsarctl_wire.wire.state import Asked
 from pulsarctl_wire.wire.stream import STATE
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 7\n"
+HEAD: Final = b"pwire progress 8\n"
 """What saved data begins with. Increase the number when a shape changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
@@ -127,7 +129,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
         *(_COUNT, [TcpState], [range(-1, 2**53)], {bytes}, _COUNT),
         *([(_IDENTITY, _COUNT, _TIME, _COUNT, bool)], _COUNT),
     ),
-    TcpState: (_KEY, bool, _COUNT, bool, bool, ([Lost], [Lost]), Handover),
+    TcpState: (_KEY, bool, _COUNT, PLACE, _TIME, bool, bool, ([Lost], [Lost]), Handover),
     Lost: (str, bytes, _COUNT, _COUNT, _TIME, PLACE, [PLACE], str),
     Handover: (
         (HalfState, HalfState),
@@ -138,7 +140,9 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Known: (
         *({_ANY_64: str}, {_ANY_64: (str, str)}, {(str, _ANY_64): Asked}, {_ANY_64: Sends}),
         *([(bool, _ANY_64, str, _COUNT)], Maybe(bool), Maybe(Asked), Maybe(Asked), ((bool, Asked), ...)),
+        Greeting,
     ),
+    Greeting: (_TEXT, _TEXT, _TEXT, Maybe(range(-(2**31), 2**31))),
     Sends: (_TEXT, str, bool, bool, _COUNT, [(_ANY_64, _SENT)], [(_ANY_64, _COUNT, [_SENT])]),
     HalfState: (bool, bool, bool, PLACE, _NUMBER, *[_NUMBER] * 4, [_EARLY], Maybe(_ANY_32)),
     Asked: (_COUNT, _TIME, frozenset(BODIES), _TEXT, _TEXT, Maybe((bool, _ANY_64))),
@@ -160,7 +164,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Deferred: (bytes, bool, _COUNT, _TIME, _TIME, PLACE, _TEXT, _TEXT),
     SyncPoint: ((HalfSync, HalfSync), bool, _WISH),
     HalfSync: (frozenset((FRESH, STEP, IDLE)), bool, _NUMBER, ((_COUNT, PLACE, _TIME), ...), _COUNT),
-    Stitched: ({_COUNT: Fixup}, bytes, bytes, _COUNT),
+    Stitched: ({_COUNT: Fixup}, {frozenset(TABLES): bytes}, _COUNT),
     Fixup: (_COUNT, (_NUMBER, _NUMBER), {str: _TEXT}),
 }
 

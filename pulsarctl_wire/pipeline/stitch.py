@@ -115,6 +115,7 @@ class Stitcher:
         return self._result({}, 0)
 
     def _result(self, fixups: _Fixups, read_again: int) -> StitchResult:
+        self.reassembler.report()
         first, numbers = self._number()
         found = {index: Fixup(each.index, shifts, names) for index, (each, shifts, names) in fixups.items()}
         return StitchResult(found, first, numbers, read_again)

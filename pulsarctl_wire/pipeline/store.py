@@ -1,6 +1,7 @@
 """Manages the directory of a frames table, and saves how far the work on it is.
 
-frames/ gaps/   a Parquet file for each split that has rows; `end` has the rows that remain after all inputs
+frames/ gaps/ connections/
+                a Parquet file for each split that has rows; `end` has the rows that remain after all inputs
 progress/       everything needed to continue; what splits were decoded to, until they are finished
 manifest.json   of a complete table: its version, options, number of files, inputs (none of a directory that
                 was followed), and totals with the problems
@@ -20,10 +21,9 @@ from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.inputs import absolute, filesystem
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.progress import Begun, Options, Progress
-from pulsarctl_wire.pipeline.rows import KINDS
 from pulsarctl_wire.pipeline.splits import Input, Split, reason
 from pulsarctl_wire.pipeline.tasks import DRAFTS
-from pulsarctl_wire.table import VERSION
+from pulsarctl_wire.table import TABLES, VERSION
 
 _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
@@ -90,7 +90,7 @@ class Store:
 
     def _clean(self, unwanted: Callable[[str], bool]) -> None:
         """Create the directories, and delete files in them whose names are `unwanted`."""
-        for kind in (*KINDS, "progress"):
+        for kind in (*TABLES, "progress"):
             self._system.create_dir(f"{self._path}/{kind}")
             for each in self._list(kind):
                 if unwanted(each.base_name):

@@ -18,14 +18,11 @@ from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.inputs import filesystem, is_pattern, scheme_of
 from pulsarctl_wire.pipeline.splits import opened, reason
-from pulsarctl_wire.table import FRAMES, GAPS, VERSION, gaps_path
-
-SCHEMAS: Final = {"frames": FRAMES, "gaps": GAPS}
-"""The kinds of rows of a table, with their columns."""
+from pulsarctl_wire.table import TABLES, VERSION, beside
 
 
 class Files(NamedTuple):
-    """The Parquet files of frames or of gaps: their paths or URIs, and that of their directory.
+    """The Parquet files of a table: their paths or URIs, and that of their directory.
 
     `same`: all have the same columns. `lacks`: our columns that some of them do not have.
     """
@@ -37,17 +34,20 @@ class Files(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The files of a table, and how many connection numbers and rows it has."""
+    """The files of frames and of the tables beside it, and how many connection numbers and rows they have."""
 
-    frames: Files
-    gaps: Files
+    files: dict[str, Files]
     connections: int
     rows: int
 
     @property
     def lacks(self) -> set[str]:
         """Our columns that some or all files do not have, such as `error`, `metadata.uuid`, `gaps.size`."""
-        return {*self.frames.lacks, *(f"gaps.{name}" for name in self.gaps.lacks)}
+        return {
+            name if table == "frames" else f"{table}.{name}"
+            for table, files in self.files.items()
+            for name in files.lacks
+        }
 
 
 _OPTIONAL: Final = {"payload"}
@@ -79,21 +79,21 @@ def is_table(path: str) -> bool:
 
 
 class Part(NamedTuple):
-    """Files of one kind of a table, and how many connection numbers the tables before it have taken."""
+    """Files of a table, and how many connection numbers the tables before it have taken."""
 
     files: Files
     taken: int
 
 
-def parts_of(found: Sequence[Found], kind: str) -> Iterator[Part]:
-    """The files of one kind of several tables that are read as one.
+def parts_of(found: Sequence[Found], name: str) -> Iterator[Part]:
+    """The files of the tables of this name that are read as one.
 
     Each table numbers its connections from 0; those of later ones continue the numbers.
     """
     taken = 0
-    for table in found:
-        yield Part(getattr(table, kind), taken)
-        taken += table.connections
+    for each in found:
+        yield Part(each.files[name], taken)
+        taken += each.connections
 
 
 # -- inspecting files
@@ -125,14 +125,15 @@ def _find(path: str) -> Found:
     system, inside = filesystem(path)
     folder = _Folder(system, scheme_of(path, inside))
     try:
-        frames, gaps = _frames(folder, inside, path), _gaps(folder, inside)
-        looked = [_look(folder, file, FRAMES) for file in frames[0]]
-        looked_gaps = [_look(folder, file, GAPS) for file in gaps[0]]
+        there = {name: _beside(folder, inside, name) for name in TABLES if name != "frames"}
+        there["frames"] = _frames(folder, inside, path)
+        looked = {name: [_look(folder, file, name) for file in files] for name, (files, _) in there.items()}
     except (ArrowException, OSError) as error:
         raise CaptureError(f"{path}: {reason(error)}") from None
-    both = [*looked, *looked_gaps]
-    last, rows = max((each.last for each in both), default=-1), sum(each.rows for each in both)
-    return Found(_files(folder, frames, looked), _files(folder, gaps, looked_gaps), last + 1, rows)
+    files = {name: _files(folder, there[name], looked[name]) for name in TABLES}
+    every = [each for some in looked.values() for each in some]
+    last, rows = max((each.last for each in every), default=-1), sum(each.rows for each in every)
+    return Found(files, last + 1, rows)
 
 
 def _files(folder: _Folder, found: tuple[list[str], str | None], looked: list["_Looked"]) -> Files:
@@ -153,28 +154,32 @@ def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | N
     if kind == fs.FileType.NotFound:
         raise CaptureError(f"{path}: no such file")
     base = f"{inside}/frames" if folder.files(f"{inside}/frames") else inside
-    files = [file for file in folder.files(base) if not _is_gaps(file.removeprefix(inside))]
+    files = [file for file in folder.files(base) if not _is_other(file.removeprefix(inside))]
     if not files:
         raise CaptureError(f"{path}: no frames table in it (frames/*.parquet): pwire analyze makes one")
     return files, base
 
 
-def _gaps(folder: _Folder, inside: str) -> tuple[list[str], str | None]:
-    """The files of gaps, in the table's directory or next to it, and the base directory, as in `_frames`."""
-    beside = gaps_path(inside)
-    if folder.kind(beside) == fs.FileType.File:
-        return [beside], None
-    for base in (f"{inside}/gaps", inside, beside):
+def _beside(folder: _Folder, inside: str, name: str) -> tuple[list[str], str | None]:
+    """The files of another table, in the directory or next to it, and the base directory, as in `_frames`."""
+    other = beside(inside, name)
+    if folder.kind(other) == fs.FileType.File:
+        return [other], None
+    for base in (f"{inside}/{name}", inside, other):
         files = folder.files(base)
         if base == inside:
-            files = [file for file in files if _is_gaps(file.removeprefix(inside))]
+            files = [file for file in files if _is_other(file.removeprefix(inside), name)]
         if files:
             return files, base
     return [], None
 
 
-def _is_gaps(path: str) -> bool:
-    return path.startswith("/gaps/") or re.search(r"\.gaps\.parquet(/|$)", path) is not None
+_OTHERS: Final = "|".join(name for name in TABLES if name != "frames")
+
+
+def _is_other(path: str, names: str = _OTHERS) -> bool:
+    """Whether a file is of another table than frames; `path` is that below the directory."""
+    return re.search(rf"^/({names})/|\.({names})\.parquet(/|$)", path) is not None
 
 
 class _Looked(NamedTuple):
@@ -189,9 +194,9 @@ class _Looked(NamedTuple):
     lacks: set[str]
 
 
-def _look(folder: _Folder, path: str, schema: Any) -> _Looked:
-    """Inspect a file. Raises CaptureError if it is not such a table."""
-    what = "frames" if schema is FRAMES else "gaps"
+def _look(folder: _Folder, path: str, table: str) -> _Looked:
+    """Inspect a file. Raises CaptureError if it is not of this table."""
+    schema = TABLES[table]
     shown = folder.scheme + path
     try:
         with folder.system.open_input_file(path) as stream:
@@ -203,14 +208,14 @@ def _look(folder: _Folder, path: str, schema: Any) -> _Looked:
             if holds_packets(stream):
                 way_out = f"pwire table {shown} --out {shown}.parquet makes a table of it"
                 raise CaptureError(f"{shown} is a capture, not a table: {way_out}") from None
-        raise CaptureError(f"{shown} is not a {what} table: pwire table SOURCE... --out makes one") from None
+        raise CaptureError(f"{shown} is not a {table} table: pwire table SOURCE... --out makes one") from None
     version = (found.metadata or {}).get(b"pwire.table", b"").decode(errors="replace")
     if version and version != VERSION:
         raise CaptureError(f"{shown} is a table of version {version}, not {VERSION}: make it again")
     partitions = re.findall(r"/([^/=]+)=[^/]*(?=/)", path)
     names = {*found.names, *map(unquote, partitions)}
     if len(names & set(schema.names)) < _ENOUGH * len(schema):
-        raise CaptureError(f"{shown} is not a {what} table: pwire table SOURCE... --out makes one")
+        raise CaptureError(f"{shown} is not a {table} table: pwire table SOURCE... --out makes one")
     if numbered := _CONNECTION.search(path):
         last = int(numbered[1])
     lacks = _columns(schema) - _columns(found) - names - _OPTIONAL

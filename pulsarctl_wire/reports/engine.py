@@ -33,10 +33,12 @@ class Engine(ABC):
     """
 
     def __init__(self, parts: Iterable[str], choice: Choice) -> None:
-        conditions = {"frames": choice.frames(), "gaps": choice.gaps()}
-        self._views = VIEWS | {
-            name: f"SELECT * FROM all_{name} WHERE {conditions.get(name, 'true')}" for name in parts
+        conditions = {
+            "frames": choice.frames(),
+            "gaps": choice.gaps(),
+            "connections": choice.connections(),
         }
+        self._views = VIEWS | {name: f"SELECT * FROM all_{name} WHERE {conditions[name]}" for name in parts}
         self._unmade = {"clustered", *self._views}
 
     def query(self, sql: str, most: int | None = None) -> Answer:

@@ -54,12 +54,18 @@ class Choice:
 
     def gaps(self) -> str:
         """The condition for gaps. They have no topic: those of the connections that carry it are chosen."""
-        carrying = ["connection IN (SELECT connection FROM frames)"] if self.topic else []
-        return " AND ".join([*self._common(), *carrying]) or "true"
+        return " AND ".join([*self._common(), *self._carrying()]) or "true"
 
-    def _common(self) -> list[str]:
+    def connections(self) -> str:
+        """The condition for connections: those that were open then."""
+        return " AND ".join([*self._common("last_ns"), *self._carrying()]) or "true"
+
+    def _carrying(self) -> list[str]:
+        return ["connection IN (SELECT connection FROM frames)"] if self.topic else []
+
+    def _common(self, last: str = "time_ns") -> list[str]:
         return [
-            *([f"time_ns >= {self.since}"] if self.since is not None else []),
+            *([f"{last} >= {self.since}"] if self.since is not None else []),
             *([f"time_ns < {self.until}"] if self.until is not None else []),
             *([f"cluster = {literal(self.cluster)}"] if self.cluster is not None else []),
         ]

@@ -96,8 +96,8 @@ class _Reader(DataSourceReader):
             for number, each in enumerate(self.inputs)
         ]
         events = read_all(decoder, turns, self._opened, _LOG.warning)
-        for frames, gaps in builder.batches(chain(events, decoder.finish())):
-            yield (gaps if self.wants_gaps else frames).cast(schema)
+        for rows in builder.batches(chain(events, decoder.finish())):
+            yield rows["gaps" if self.wants_gaps else "frames"].cast(schema)
         if decoder.dropped_packets:
             _LOG.warning("packets dropped by the kernel: %d", decoder.dropped_packets)
 

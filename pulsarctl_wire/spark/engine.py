@@ -8,10 +8,11 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pulsarctl_wire.pipeline.tables import SCHEMAS, Found, Part, parts_of
+from pulsarctl_wire.pipeline.tables import Found, Part, parts_of
 from pulsarctl_wire.reports.engine import Answer, Engine
 from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.spark.columns import completed, spark_uri
+from pulsarctl_wire.table import TABLES
 
 SMALL: Final = 300_000
 """Rows up to which Spark takes longer to compile a report than to run it."""
@@ -34,11 +35,11 @@ class SparkEngine(Engine):
     """An engine over tables that were found. Its SQL is Spark's."""
 
     def __init__(self, spark: SparkSession, found: Sequence[Found], choice: Choice) -> None:
-        super().__init__(SCHEMAS, choice)
+        super().__init__(TABLES, choice)
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints errors that we raise
         self._spark = spark
         self._stored: list[DataFrame] = []
-        for name, schema in SCHEMAS.items():
+        for name, schema in TABLES.items():
             parts = [self._part(part, schema) for part in parts_of(found, name)]
             together = reduce(lambda one, more: one.unionByName(more, allowMissingColumns=True), parts)
             together.createOrReplaceTempView(f"all_{name}")

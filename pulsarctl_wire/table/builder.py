@@ -15,14 +15,16 @@ import pyarrow as pa
 
 from pulsarctl_wire.capture.series import series
 from pulsarctl_wire.capture.sources import PLACE_BITS
-from pulsarctl_wire.table.columns import Codes, Columns, Records, chosen
+from pulsarctl_wire.table.columns import Codes, Columns, Records, batch_of, chosen
 from pulsarctl_wire.table.metadata import unusual_fields
-from pulsarctl_wire.table.schema import FRAMES, GAPS, ROWS
+from pulsarctl_wire.table.rows import Row, RowMaker, address
+from pulsarctl_wire.table.schema import CONNECTIONS, FRAMES, GAPS, ROWS
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.counts import latency_of, messages_in, ones, permits_used
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
+from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.fields import Walker, signed
-from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed, header_at
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, header_at
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     CommandAck,
@@ -34,7 +36,7 @@ from pulsarctl_wire.wire.redaction import shown
 from pulsarctl_wire.wire.state import FIELDS
 
 _GATHERED: Final = 64  # events that are added at a time
-_MOST_DAMAGE: Final = 4_096  # gaps and malformed stretches; each keeps at most 4,096 bytes
+_MOST_ROWS: Final = 4_096  # of gaps and connections together
 _MOST_BYTES: Final = 64 * 1024 * 1024  # of payloads, JSON, lists of ids, and distinct texts
 _NO_TIME: Final = -(2**63)
 _MOST_CONNECTIONS: Final = 65_536  # whose addresses are cached
@@ -103,9 +105,9 @@ class TableBuilder:
         )
         self._flows = Records(consumer="u8", permits="u4", row="i4")
         self._addresses: dict[int, tuple[str, str, _Ends]] = {}
-        self.damage: list[Event] = []
-        """Events for the gaps table since its last batch was taken."""
-        self._damaged: list[int] = []  # `_half` of each, from before any renumbering
+        self._rows = RowMaker(sources, cluster)
+        self._gaps: list[Row] = []
+        self._ended: list[Row] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -122,10 +124,14 @@ class TableBuilder:
     def is_full(self) -> bool:
         """Whether the caller should take batches now."""
         kept = self._bytes + self._names.size + self._topics.size + self._subscriptions.size
-        return self.rows >= ROWS or len(self.damage) >= _MOST_DAMAGE or kept >= _MOST_BYTES
+        return self.rows >= ROWS or len(self._gaps) + len(self._ended) >= _MOST_ROWS or kept >= _MOST_BYTES
 
-    def batches(self, batches: Iterable[list[Event]]) -> Iterator[tuple[Any, Any]]:
-        """Add all events; yield batches of frames and of gaps, in pairs: at least one pair, maybe empty."""
+    def take(self) -> dict[str, Any]:
+        """The rows collected, by table (see `TABLES`)."""
+        return {"frames": self.frames(), "gaps": self.gaps(), "connections": self.connections()}
+
+    def batches(self, batches: Iterable[list[Event]]) -> Iterator[dict[str, Any]]:
+        """Add all events; yield what `take` returns, at least once."""
         gathered: list[Event] = []
         for events in batches:
             gathered += events
@@ -133,9 +139,9 @@ class TableBuilder:
                 self.add(gathered)
                 gathered = []
                 if self.is_full:
-                    yield self.frames(), self.gaps()
+                    yield self.take()
         self.add(gathered)
-        yield self.frames(), self.gaps()
+        yield self.take()
 
     # -- collecting
 
@@ -147,8 +153,7 @@ class TableBuilder:
         connections, row, last = self._connections, self.rows, None
         for frame in events:
             if frame.__class__ is not Frame:
-                self.damage.append(frame)
-                self._damaged.append(_half(frame))
+                self._gaps.append(self._rows.of_gap(frame))
                 continue
             connection = frame.connection
             if connection is not last:
@@ -187,6 +192,10 @@ class TableBuilder:
                 self._bytes += len(raw)
             row += 1
         self.rows = row
+
+    def end(self, ending: EndedConnection) -> None:
+        """Collect a connection that has ended."""
+        self._ended.append(self._rows.of_connection(ending))
 
     def _odd_type(self, frame: Frame) -> int:
         """A number for a type that does not fit in an int32 (below -1), or that is missing (-1)."""
@@ -376,22 +385,13 @@ class TableBuilder:
 
     def gaps(self) -> Any:
         """The gaps and malformed stretches collected, as a `pyarrow.RecordBatch` of `GAPS`."""
-        damage, self.damage = self.damage, []
-        reasons = [(row, event.reason) for row, event in enumerate(damage) if isinstance(event, Malformed)]
-        columns = Columns(len(damage), {"reason": reasons} if reasons else {})
-        places = np.array([event.packet for event in damage], np.int64)
-        self._files(columns, places >> PLACE_BITS)
-        columns.numbers("packet_offset", places & (1 << PLACE_BITS) - 1)
-        halves, self._damaged = self._damaged, []
-        self._connections |= {half >> 2: event.connection for half, event in zip(halves, damage, strict=True)}
-        self._ends(columns, np.array(halves, np.int64))
-        columns.texts("kind", np.array([isinstance(event, Malformed) for event in damage], np.int64), _KINDS)
-        times = [_NO_TIME if event.time_ns is None else event.time_ns for event in damage]
-        columns.numbers("time_ns", np.array(times, np.int64), np.array(times, np.int64) != _NO_TIME)
-        columns.numbers("stream_offset", np.array([event.offset for event in damage], np.int64))
-        columns.numbers("size", np.array([event.size for event in damage], np.int64))
-        columns.sparse_rest()
-        return columns.batch(GAPS)
+        rows, self._gaps = self._gaps, []
+        return batch_of(rows, GAPS)
+
+    def connections(self) -> Any:
+        """The connections collected, as a `pyarrow.RecordBatch` of `CONNECTIONS`."""
+        rows, self._ended = self._ended, []
+        return batch_of(rows, CONNECTIONS)
 
     def _files(self, columns: Columns, numbers: Any) -> None:
         files, codes = np.unique(numbers, return_inverse=True)
@@ -423,7 +423,7 @@ class TableBuilder:
             if len(self._addresses) >= _MOST_CONNECTIONS:
                 self._addresses.clear()
             client, server = connection.client, connection.server
-            known = self._addresses[index] = client, server, (*_address(client), *_address(server))
+            known = self._addresses[index] = client, server, (*address(client), *address(server))
         ends = known[2]
         from_client = bool(half & 1) is (bool(half & 2) is connection.flipped)
         return ends if from_client else (*ends[2:], *ends[:2])
@@ -472,21 +472,6 @@ class TableBuilder:
             self._bytes += len(value) if isinstance(value, str) else 0
 
 
-_KINDS: Final = ["gap", "malformed"]
-
-
-def _half(event: Event) -> int:
-    """The connection and direction of an event as one number (see `_ends`)."""
-    connection = event.connection
-    return connection.index << 2 | connection.flipped << 1 | event.to_broker
-
-
 def _payload(frame: Frame) -> bytes:
     """The payload of a frame as it was on the wire, except that possible credentials are masked."""
     return (frame.raw if frame.checksum == "valid" else shown(frame))[frame.payload_at :]
-
-
-def _address(text: str) -> tuple[str | None, int | None]:
-    """IP address and port of "address:port"; None, None for an empty text."""
-    address, _, port = text.rpartition(":")
-    return (address.strip("[]"), int(port)) if address else (None, None)

@@ -1,7 +1,7 @@
 """Makes the columns of a batch: collects values in packed records, and turns them into Arrow arrays."""
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -164,6 +164,23 @@ class Columns:
     def batch(self, schema: Any) -> Any:
         """The columns as a `pyarrow.RecordBatch` of `schema`."""
         return pa.RecordBatch.from_arrays([self.array(field) for field in schema], schema=schema)
+
+
+def batch_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
+    """A `pyarrow.RecordBatch` of `schema` with some rows, which are made one by one."""
+    columns = Columns(len(rows), {})
+    for field in schema:
+        name, type_ = field.name, field.type
+        values = [row.get(name) for row in rows]
+        if pa.types.is_dictionary(type_):
+            codes = Codes()
+            columns.texts(name, np.array([codes[each] for each in values], np.int64) - 1, list(codes)[1:])
+        elif pa.types.is_string(type_):
+            columns.arrays[name] = text_array(values)
+        else:
+            valid = np.array([each is not None for each in values], bool)
+            columns.numbers(name, np.array([each or 0 for each in values], np.int64), valid)
+    return columns.batch(schema)
 
 
 # Converts numpy to Arrow and back through buffers: pa.array and to_numpy import pandas if it is installed

@@ -107,6 +107,36 @@ GAPS: Final = pa.schema(
 )
 """The gaps table: bytes that were never captured (kind "gap") or are not frames ("malformed")."""
 
+CONNECTIONS: Final = pa.schema(
+    [
+        *_PLACE,
+        ("connection", pa.int64()),
+        ("client_ip", TEXT),
+        ("client_port", pa.int32()),
+        ("server_ip", TEXT),
+        ("server_port", pa.int32()),
+        ("protocol", TEXT),
+        ("client_version", TEXT),
+        ("server_version", TEXT),
+        ("protocol_version", pa.int32()),
+        ("proxy_to_broker_url", TEXT),
+        ("syns", pa.int64()),
+        ("joined", pa.bool_()),
+        ("end", TEXT),
+        ("by_broker", pa.bool_()),
+        ("both", pa.bool_()),
+        ("end_ns", pa.int64()),
+        ("last_ns", pa.int64()),
+        ("bytes_to_broker", pa.int64()),
+        ("bytes_to_client", pa.int64()),
+    ],
+    metadata=_ABOUT,
+)
+"""The connections table: one row per TCP connection, when it has ended or the capture has."""
+
+TABLES: Final = {"frames": FRAMES, "gaps": GAPS, "connections": CONNECTIONS}
+"""The tables of a directory, by name."""
+
 ROWS: Final = 65_536
 """Rows of a batch, and of a Parquet row group."""
 
@@ -131,10 +161,10 @@ def _leaves(schema: Any) -> list[str]:
     return leaves
 
 
-def gaps_path(frames: str) -> str:
-    """Where the gaps of the frames table at `frames` are: frames.parquet has frames.gaps.parquet."""
+def beside(frames: str, name: str) -> str:
+    """Where another table of the frames table at `frames` is: frames.parquet has frames.gaps.parquet."""
     stem, dot, ending = frames.rpartition(".")
-    return f"{stem}.gaps.{ending}" if dot and "/" not in ending else f"{frames}.gaps"
+    return f"{stem}.{name}.{ending}" if dot and "/" not in ending else f"{frames}.{name}"
 
 
 def writer(where: Any, schema: Any, **options: Any) -> Any:

@@ -3,11 +3,9 @@
 from collections import Counter
 from typing import Any, Final, NamedTuple
 
-from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.credentials import is_doubtful
-from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Connection, Event, Frame
-from pulsarctl_wire.wire.state import CONNECTED, State
+from pulsarctl_wire.wire.greeting import CONNECT, CONNECTED, Greeting
+from pulsarctl_wire.wire.state import State
 
 UNANSWERED: Final = "unanswered"
 REFUSED: Final = "refused"
@@ -25,8 +23,6 @@ SERVERS: Final = 10
 """How many server addresses of each kind `WithoutData` remembers."""
 
 _NAMED: Final = 3  # how many of them `without_data_in_words` names
-_LONGEST: Final = 2_048  # characters of a text that are kept
-_HANDSHAKE: Final = {NUMBERS["CONNECT"], CONNECTED}
 _STILL_OPEN: Final = {
     OPEN: "still open when the capture ends",
     REUSED: "still open when its addresses were used again",
@@ -81,35 +77,21 @@ class EndedConnection(NamedTuple):
 
 
 class Contents(State):
-    """A state that counts its connection's events, and keeps some values of its handshake."""
+    """A state that counts its connection's events, and keeps its `greeting`."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._counts: Counter[tuple[type[Event], bool]] = Counter()
-        self.client_version: str | None = None
-        self.proxy_to_broker_url: str | None = None
-        """From CONNECT: the broker that the client, which is a proxy or connects through one, asks for."""
-        self.protocol_version: int | None = None
-        """From CONNECTED."""
+        self.greeting = Greeting()
 
     def track(self, events: list[Event]) -> None:
         """Count `events`, then track them as every state does."""
         flipped = self.connection.flipped
         for event in events:
             self._counts[event.__class__, event.to_broker is not flipped] += 1
-            if isinstance(event, Frame) and event.type in _HANDSHAKE and not is_doubtful(event):
-                self._read_handshake(event.body)
+            if isinstance(event, Frame) and event.type in (CONNECT, CONNECTED):
+                self.greeting = self.greeting.after(event)
         super().track(events)
-
-    def _read_handshake(self, body: Any) -> None:
-        if body is None:
-            return
-        if body.DESCRIPTOR.name == "CommandConnected":
-            self.protocol_version = body.protocol_version
-        else:
-            self.client_version = as_text(body.client_version[:_LONGEST])
-            if body.HasField("proxy_to_broker_url"):
-                self.proxy_to_broker_url = as_text(body.proxy_to_broker_url[:_LONGEST])
 
     def count(self, kind: type[Event]) -> tuple[int, int]:
         """How many events of this kind went to the client, and how many to the broker."""

@@ -11,13 +11,14 @@ A `PartState` begins in the middle of the connection. Whatever depends on earlie
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
-from pulsarctl_wire.wire.commands import ANSWERS, BODIES, NUMBERS, REQUESTS
+from pulsarctl_wire.wire.commands import ANSWERS, BODIES, REQUESTS
 from pulsarctl_wire.wire.exchanges import ExchangeState, ProducerLedger, Sent
 from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.greeting import CONNECT, CONNECTED, Greeting
 from pulsarctl_wire.wire.knowledge import MAX_PENDING, Identity, Knowledge, Unanswered, bound
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from pulsarctl_wire.wire.state import Asked
@@ -53,6 +54,7 @@ class Known(NamedTuple):
     handshake: Asked | None = None
     challenge: Asked | None = None
     pings: tuple[tuple[bool, Asked], ...] = ()
+    greeting: Greeting = Greeting()
 
 
 class Deferred(NamedTuple):
@@ -136,12 +138,13 @@ class KnownState(ExchangeState):
             self._handshake,
             self._challenge,
             tuple((to_broker, asked) for to_broker, queue in self._pings.items() for asked in queue),
+            self.greeting,
         )
 
     def resume(self, known: Known) -> None:
         """Continue from what another state knew; this state must be new."""
         self._update(known, {}, 0)
-        self._handshake, self._challenge = known.handshake, known.challenge
+        self._handshake, self._challenge, self.greeting = known.handshake, known.challenge, known.greeting
         for to_broker, asked in known.pings:
             self._wait_for_pong(to_broker, asked)
 
@@ -451,12 +454,12 @@ class PartState(KnownState):
     # -- the connection itself
 
     def _connect(self, frame: Frame) -> None:
-        if frame.type == _CONNECT:
+        if frame.type == CONNECT:
             self._lossy = self._lossy_here = False
         self._defer(frame)
 
     def _connected(self, frame: Frame) -> None:
-        if frame.type == _CONNECTED:
+        if frame.type == CONNECTED:
             self.apply_limit(frame)
         self._defer(frame)
 
@@ -465,7 +468,3 @@ class PartState(KnownState):
 
     def _pong(self, frame: Frame) -> None:
         self._defer(frame)
-
-
-_CONNECT: Final = NUMBERS["CONNECT"]
-_CONNECTED: Final = NUMBERS["CONNECTED"]

@@ -27,6 +27,7 @@ from pulsarctl_wire.wire.commands import ANSWERS, BODIES, NUMBERS, REQUESTS
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import REFRESH, as_text
 from pulsarctl_wire.wire.frame import FRAME_PADDING, Connection, Event, Frame
+from pulsarctl_wire.wire.greeting import CONNECT, Greeting
 from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.names import full_topic
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandTopicMigrated
@@ -173,6 +174,8 @@ class TopicState(State):
         self._handshake: Asked | None = None
         self._challenge: Asked | None = None
         self._pings: dict[bool, deque[Asked]] = {}  # by direction
+        self.greeting = Greeting()
+        """What the handshake says."""
 
     # -- by id
 
@@ -312,6 +315,8 @@ class TopicState(State):
     # -- the connection itself
 
     def _connect(self, frame: Frame) -> None:
+        if frame.type == CONNECT:
+            self.greeting = self.greeting.after(frame)
         self._handshake = Asked(frame.number, frame.time_ns, frame.type, None)
         if frame.type == _AUTH_RESPONSE and self._challenge is not None:
             self._answered(frame, self._challenge)
@@ -328,6 +333,7 @@ class TopicState(State):
         if frame.type == _AUTH_CHALLENGE:
             self._challenge = Asked(frame.number, frame.time_ns, frame.type, None)
             return
+        self.greeting = self.greeting.after(frame)
         self.apply_limit(frame)
 
     def _ping(self, frame: Frame) -> None:
@@ -344,7 +350,6 @@ class TopicState(State):
 
 PRODUCER: Final = NUMBERS["PRODUCER"]
 PRODUCER_SUCCESS: Final = NUMBERS["PRODUCER_SUCCESS"]
-CONNECTED: Final = NUMBERS["CONNECTED"]
 _ERROR, _AUTH_CHALLENGE, _AUTH_RESPONSE = 14, 36, 37
 _ADD_PARTITIONS, _ADD_SUBSCRIPTIONS = NUMBERS["ADD_PARTITION_TO_TXN"], NUMBERS["ADD_SUBSCRIPTION_TO_TXN"]
 _IN_TRANSACTION: Final = {_ADD_PARTITIONS, _ADD_SUBSCRIPTIONS, NUMBERS["END_TXN_ON_SUBSCRIPTION"]}

@@ -169,7 +169,7 @@ def test_contents_count_what_was_carried_up_to_the_last_packet() -> None:
     assert contents.count(Frame) == tuple(
         sum(frame.to_broker is way for frame in frames) for way in (False, True)
     )
-    assert (contents.client_version, contents.protocol_version) == ("test", 21)
+    assert (contents.greeting.client_version, contents.greeting.protocol_version) == ("test", 21)
     assert told[0].sizes == tuple(
         sum(len(raw) for to_broker, raw in TALK if to_broker is way) for way in (False, True)
     )

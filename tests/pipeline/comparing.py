@@ -21,7 +21,7 @@ from pulsarctl_wire.pipeline.progress import Options, Totals
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.splits import Input
 from pulsarctl_wire.pipeline.tasks import Pool
-from pulsarctl_wire.table import TableBuilder
+from pulsarctl_wire.table import TABLES, TableBuilder
 from pulsarctl_wire.wire.exchanges import ExchangeState
 
 Row = dict[str, Any]
@@ -52,18 +52,28 @@ def _copy(value: Any) -> Any:
 class Outcome(NamedTuple):
     """What was found in some files."""
 
-    frames: list[Row]
-    gaps: list[Row]
+    tables: dict[str, list[Row]]
     packets: int
-    connections: int
     problems: list[str]
     dropped: int = 0
+
+    @property
+    def frames(self) -> list[Row]:
+        return self.tables["frames"]
+
+    @property
+    def gaps(self) -> list[Row]:
+        return self.tables["gaps"]
 
 
 def alone(paths: list[str], options: Options, *, by_time: bool = False) -> Outcome:
     """What one process finds in files that are read as they are given, or in the order of time."""
     decoder = Decoder(
-        max_frame_size=options.max_frame_size, join_chunks=False, places=True, new_state=ExchangeState
+        max_frame_size=options.max_frame_size,
+        join_chunks=False,
+        places=True,
+        new_state=ExchangeState,
+        on_end=lambda ending: builder.end(ending),
     )
     builder = TableBuilder(decoder.sources, payload=options.payload, cluster=options.cluster)
     problems: list[str] = []
@@ -79,14 +89,14 @@ def alone(paths: list[str], options: Options, *, by_time: bool = False) -> Outco
         builder.add(events)
     for events in decoder.finish():
         builder.add(events)
-    gaps = builder.gaps().to_pylist()
-    frames = builder.frames().to_pylist()
-    counts = decoder.packets, decoder.reassembler.connections, problems, decoder.dropped_packets
-    return Outcome(ordered(frames), ordered(gaps), *counts)
+    tables = {name: ordered(rows.to_pylist()) for name, rows in builder.take().items()}
+    return Outcome(tables, decoder.packets, problems, decoder.dropped_packets)
 
 
 def ordered(rows: list[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: (row["file"], row["packet_offset"], row["stream_offset"], repr(row)))
+    return sorted(
+        rows, key=lambda row: (row["file"], row["packet_offset"], row.get("stream_offset"), repr(row))
+    )
 
 
 def stored(out: Path, kind: str) -> list[Row]:
@@ -109,14 +119,14 @@ def run(
 def together(paths: list[str], out: Path, options: Options) -> Outcome:
     """What the pipeline stores."""
     totals = run(paths, out, options)
-    frames, gaps = stored(out, "frames"), stored(out, "gaps")
-    assert (totals.frames, totals.gaps) == (len(frames), len(gaps))
-    return _outcome(frames, gaps, totals)
+    return _outcome({name: stored(out, name) for name in TABLES}, totals)
 
 
-def _outcome(frames: list[Row], gaps: list[Row], totals: Totals) -> Outcome:
+def _outcome(tables: dict[str, list[Row]], totals: Totals) -> Outcome:
+    counts = {"frames": totals.frames, "gaps": totals.gaps, "connections": totals.connections}
+    assert counts == {name: len(rows) for name, rows in tables.items()}
     problems = [f"{name}: {what}" for name, what, _ in totals.problems]
-    return Outcome(frames, gaps, totals.packets, totals.connections, problems, totals.dropped)
+    return Outcome(tables, totals.packets, problems, totals.dropped)
 
 
 class _InMemory:
@@ -153,23 +163,23 @@ def together_in_memory(paths: list[str], out: Path, options: Options) -> tuple[O
     """What the pipeline would store, and its totals."""
     with in_memory() as written:
         totals = run(paths, out, options)
-    kinds = [
-        ordered([row for path, rows in written.items() if f"/{kind}/" in path for row in rows])
-        for kind in ("frames", "gaps")
-    ]
-    assert (totals.frames, totals.gaps) == (len(kinds[0]), len(kinds[1]))
-    return _outcome(kinds[0], kinds[1], totals), totals
+    tables = {
+        name: ordered([row for path, rows in written.items() if f"/{name}/" in path for row in rows])
+        for name in TABLES
+    }
+    return _outcome(tables, totals), totals
 
 
 def first_difference(expected: Outcome, found: Outcome) -> str:
     """What differs first, for people; empty if nothing does."""
     out = io.StringIO()
-    for name in Outcome._fields:
-        one, other = getattr(expected, name), getattr(found, name)
+    for about in Outcome._fields[1:]:
+        if getattr(expected, about) != getattr(found, about):
+            return f"{about}: {getattr(expected, about)} alone, {getattr(found, about)} together"
+    for name, one in expected.tables.items():
+        other = found.tables[name]
         if one == other:
             continue
-        if not isinstance(one, list) or name == "problems":
-            return f"{name}: {one} alone, {other} together"
         out.write(f"{len(one)} {name} alone, {len(other)} together\n")
         missing, more = [row for row in one if row not in other], [row for row in other if row not in one]
         if len(missing) == len(more):

@@ -39,6 +39,7 @@ from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.tasks import Pool
+from pulsarctl_wire.table import TABLES
 
 OPTIONS = Options(split_size=1_500)
 
@@ -111,10 +112,8 @@ def test_hosts_side_by_side(seed: int, flows: int, shared: float) -> None:
         with in_memory() as written:
             totals = run(find_inputs(paths), Path(directory, "out"), OPTIONS)
         found = Outcome(
-            stored_in(written, "frames"),
-            stored_in(written, "gaps"),
+            {name: stored_in(written, name) for name in TABLES},
             totals.packets,
-            totals.connections,
             [],
             totals.dropped,
         )

@@ -27,7 +27,7 @@ from pulsarctl_wire.reports.engine import Engine
 from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.spark.columns import spark_uri
 from pulsarctl_wire.spark.engine import SparkEngine
-from pulsarctl_wire.table import GAPS, VERSION, TableBuilder, writer
+from pulsarctl_wire.table import VERSION, TableBuilder, writer
 
 pytestmark = pytest.mark.slow
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
@@ -39,8 +39,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     builder = TableBuilder(["it"])
     builder.add(list(read_events(SAMPLES / "snaplen96.pcap", SAMPLES / "errors.pcap")))
     folder = tmp_path_factory.mktemp("made")
-    gaps = builder.gaps() if builder.damage else GAPS.empty_table().to_batches()[0]
-    for name, rows in (("it.parquet", builder.frames()), ("it.gaps.parquet", gaps)):
+    for name, rows in (("it.parquet", builder.frames()), ("it.gaps.parquet", builder.gaps())):
         with writer(folder / name, rows.schema.with_metadata({"pwire.table": VERSION})) as file:
             file.write_batch(rows)
     return folder / "it.parquet"

@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
-from pipeline.comparing import Outcome, alone, stored
+from pipeline.comparing import Outcome, Row, alone, stored
 
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.table import TABLES
 
 
-def rows(out: Path) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-    return stored(out, "frames"), stored(out, "gaps")
+def rows(out: Path) -> dict[str, list[Row]]:
+    return {name: stored(out, name) for name in TABLES}
 
 
 def expected(paths: list[str]) -> Outcome:

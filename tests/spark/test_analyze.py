@@ -29,8 +29,8 @@ def test_workers_find_what_one_process_does(spark: SparkSession, capture: Path, 
     run = Run(find_inputs(inputs), str(tmp_path), options=Options(split_size=200_000))
     totals = run.run(SparkWorkers(spark))
     found = expected(inputs)
-    assert rows(tmp_path) == (found.frames, found.gaps)
-    assert (totals.packets, totals.connections) == (found.packets, found.connections)
+    assert rows(tmp_path) == found.tables
+    assert (totals.packets, totals.connections) == (found.packets, len(found.tables["connections"]))
 
 
 def test_what_a_worker_raises_is_raised_here(spark: SparkSession) -> None:

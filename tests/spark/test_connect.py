@@ -29,7 +29,7 @@ def test_analyze_by_spark_connect(capture: Path, tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "connections" in done.stderr
     found = expected(inputs)
-    assert rows(out) == (found.frames, found.gaps)
+    assert rows(out) == found.tables
 
 
 def test_a_server_that_is_not_there_is_one_line() -> None:

@@ -63,7 +63,7 @@ def test_following_is_killed_and_goes_on(capture: Path, tmp_path: Path) -> None:
         said = process.communicate()[1]
     assert process.returncode == 0, said
     found = expected([str(directory)])
-    assert rows(out) == (found.frames, found.gaps)
+    assert rows(out) == found.tables
     assert not [*out.glob("*/*.unfinished"), *out.glob("progress/*.arrow")]
 
 
@@ -90,5 +90,5 @@ def test_following_is_killed_in_later_batches(capture: Path, tmp_path: Path, pat
         said = process.communicate()[1]
     assert process.returncode == 0, said
     found = expected([str(directory)])
-    assert rows(out) == (found.frames, found.gaps)
+    assert rows(out) == found.tables
     assert not [*out.glob("*/*.unfinished"), *out.glob("progress/*.*")]

@@ -54,5 +54,5 @@ def test_it_is_killed_and_begun_again(capture: Path, tmp_path: Path, first: str,
         path.rename(directory / path.name)
     run(find_inputs([str(directory)]), out, Options(SIZE))
     found = expected([str(directory)])
-    assert rows(out) == (found.frames, found.gaps)
+    assert rows(out) == found.tables
     assert not [*out.rglob("*.unfinished"), *out.glob("progress/*.*")]

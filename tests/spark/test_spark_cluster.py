@@ -55,4 +55,4 @@ def test_a_worker_that_joins_later_works_too(capture: Path, tmp_path: Path) -> N
                 said, _ = program.communicate()
     assert said == b"2\n"
     found = expected([str(capture)])
-    assert rows(out) == (found.frames, found.gaps)
+    assert rows(out) == found.tables

@@ -26,18 +26,25 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+IT = {"it.parquet", "it.gaps.parquet", "it.connections.parquet"}
 
 
 @pytest.mark.parametrize(
-    ("out", "gaps"),
-    [("it.parquet", "it.gaps.parquet"), ("a.b.pq", "a.b.gaps.pq"), ("frames", "frames.gaps")],
+    ("out", "gaps", "connections"),
+    [
+        ("it.parquet", "it.gaps.parquet", "it.connections.parquet"),
+        ("a.b.pq", "a.b.gaps.pq", "a.b.connections.pq"),
+        ("frames", "frames.gaps", "frames.connections"),
+    ],
 )
-def test_the_gaps_are_beside_the_frames(tmp_path: Path, out: str, gaps: str) -> None:
+def test_the_others_are_beside_the_frames(tmp_path: Path, out: str, gaps: str, connections: str) -> None:
     ran = table(SAMPLES / "corrupt-in-transit.pcap", SAMPLES / "snaplen96.pcap", "--out", tmp_path / out)
     assert (ran.code, ran.err) == (0, "")
-    assert names(tmp_path) == sorted([out, gaps])
+    assert names(tmp_path) == {out, gaps, connections}
     assert {row["kind"] for row in rows(tmp_path / gaps)} <= {"gap", "malformed"}
     assert {Path(row["file"]).name for row in rows(tmp_path / out)} == {
         "corrupt-in-transit.pcap",
@@ -93,13 +100,13 @@ def test_what_cannot_be_read_leaves_nothing(tmp_path: Path) -> None:
         ran = table(source, "--out", tmp_path / "it.parquet")
         assert ran.code == 3
         assert len(ran.complaints) == 1
-        assert names(tmp_path) == []
+        assert not names(tmp_path)
 
 
 def test_one_that_cannot_be_read_among_others(tmp_path: Path) -> None:
     ran = table(tmp_path / "none.pcap", SIMPLE, "--out", tmp_path / "it.parquet")
     assert ran.code == 3
-    assert names(tmp_path) == ["it.gaps.parquet", "it.parquet"]
+    assert names(tmp_path) == IT
     assert rows(tmp_path / "it.parquet")
 
 
@@ -109,7 +116,7 @@ def test_what_came_before_the_damage_is_kept(tmp_path: Path) -> None:
     assert ran.code == 4
     assert len(ran.complaints) == 1
     assert rows(tmp_path / "it.parquet")
-    assert names(tmp_path) == ["cut.pcap", "it.gaps.parquet", "it.parquet"]
+    assert names(tmp_path) == {"cut.pcap", *IT}
 
 
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
@@ -117,7 +124,7 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
         ran = table(SIMPLE, "--out", out)
         assert ran.code == 5
         assert [str(out) in line for line in ran.complaints] == [True]
-    assert names(tmp_path) == []
+    assert not names(tmp_path)
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
@@ -125,17 +132,17 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     ran = table(SIMPLE, "--out", tmp_path / "it.parquet")
     assert ran.code == 5
     assert "No space left" in ran.err
-    assert names(tmp_path) == []
+    assert not names(tmp_path)
 
 
 def test_an_old_table_is_replaced_only_by_a_whole_one(tmp_path: Path) -> None:
     out = tmp_path / "it.parquet"
     out.write_bytes(b"old")
     assert table(tmp_path / "none.pcap", "--out", out).code == 3
-    assert (names(tmp_path), out.read_bytes()) == (["it.parquet"], b"old")
+    assert (names(tmp_path), out.read_bytes()) == ({"it.parquet"}, b"old")
     assert table(SIMPLE, "--out", out).code == 0
     assert rows(out)
-    assert names(tmp_path) == ["it.gaps.parquet", "it.parquet"]
+    assert names(tmp_path) == IT
 
 
 def test_pandas_is_not_needed(tmp_path: Path) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pulsarctl_wire.capture import Decoder, Source, open_source
-from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.record import Recorder, connection_record
 from pulsarctl_wire.table import TableBuilder
+from pulsarctl_wire.table.rows import address
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
 from pulsarctl_wire.wire.counts import messages_in, permits_used
+from pulsarctl_wire.wire.ending import Contents, EndedConnection
 from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, ServerError
@@ -167,6 +170,30 @@ def test_gaps_of_a_sample_say_what_its_records_say(name: str) -> None:
         assert (row["stream_offset"], row["size"]) == (event.offset, event.size)
         assert row["kind"] == ("gap" if isinstance(event, Gap) else "malformed")
         assert row["reason"] == (event.reason if isinstance(event, Malformed) else None)
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_connections_of_a_sample_say_what_their_records_say(name: str) -> None:
+    records: list[Row] = []
+    builder = TableBuilder(["it"])
+
+    def say(ending: EndedConnection) -> None:
+        records.append(connection_record(ending))
+
+    for kind, on_end in ((Contents, say), (ExchangeState, builder.end)):
+        decoder = Decoder(places=True, join_chunks=False, new_state=kind, on_end=on_end)
+        with (source := open_source(str(SAMPLES / name))).stream:
+            for _ in chain(decoder.read(source), decoder.finish()):
+                pass
+    rows = builder.connections().to_pylist()
+    assert len(rows) == len(records) > 0
+    same = ["connection", "time_ns", "end", "by_broker", "end_ns", "last_ns", "syns", "client_version"]
+    same += ["protocol_version", "proxy_to_broker_url", "bytes_to_broker", "bytes_to_client", "protocol"]
+    for row, record in zip(rows, records, strict=True):
+        assert [row[each] for each in same] == [record[each] for each in same]
+        assert (row["joined"], row["packet_offset"]) == (record["joined_midway"], record["packet"])
+        ends = [(row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "server")]
+        assert ends == [address(record["client"]), address(record["server"])]
 
 
 def test_gaps_keep_their_addresses_when_connections_are_renumbered() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pulsarctl_wire.table import FRAMES, GAPS, VERSION, TableBuilder, writer
+from pulsarctl_wire.table import TABLES, VERSION, TableBuilder, writer
 from pulsarctl_wire.table.schema import METADATA, TEXT
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
@@ -31,17 +31,21 @@ def type_name(found: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("heading", "schema"), [("Frames", FRAMES), ("Metadata", pa.schema(list(METADATA))), ("Gaps", GAPS)]
+    ("heading", "schema"),
+    [
+        *((name.capitalize(), schema) for name, schema in TABLES.items()),
+        ("Metadata", pa.schema(list(METADATA))),
+    ],
 )
 def test_each_column_is_documented_with_its_type(heading: str, schema: Any) -> None:
     assert list(documented(heading).items()) == [(field.name, type_name(field.type)) for field in schema]
 
 
-@pytest.mark.parametrize("kind", ["frames", "gaps"])
-def test_a_file_tells_the_version_of_its_columns(kind: str, tmp_path: Path) -> None:
-    schema = {"frames": FRAMES, "gaps": GAPS}[kind]
+@pytest.mark.parametrize("name", TABLES)
+def test_a_file_tells_the_version_of_its_columns(name: str, tmp_path: Path) -> None:
+    schema = TABLES[name]
     with writer(tmp_path / "it", schema) as parquet:
-        parquet.write_batch(getattr(TableBuilder([]), kind)())
+        parquet.write_batch(TableBuilder([]).take()[name])
     found = pq.read_schema(tmp_path / "it")
     assert found.metadata[b"pwire.table"] == VERSION.encode()
     assert found.equals(schema)

@@ -19,7 +19,7 @@ class TableOptions:
         "Several sources are read as one capture.",
     )
     out: str = option(
-        "--out FILE.parquet", "The table's file; gaps are written to FILE.gaps.parquet.", default=...
+        "--out FILE.parquet", "The file of frames; beside it are FILE.gaps.parquet and FILE.connections.parquet.", default=...
     )
     payload: bool = PAYLOAD()
     cluster: str | None = CLUSTER()
@@ -28,7 +28,7 @@ class TableOptions:
 
 
 def table(options: TableOptions) -> int:
-    """Write captured traffic as a Parquet table, one row per frame, and a table of the gaps."""
+    """Write captured traffic as Parquet tables: of frames, gaps and connections."""
     from pulsarctl_wire.cli.capture.table_job import TableJob
 
     try:

@@ -1,10 +1,10 @@
-"""Runs `pwire table`: writes a Parquet file of frames and one of gaps."""
+"""Runs `pwire table`: writes a Parquet file for each table."""
 
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from itertools import chain, zip_longest
+from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,10 @@ from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.finish import finished_rows
 from pulsarctl_wire.pipeline.progress import Options, Result, decoded_in_order
-from pulsarctl_wire.pipeline.rows import KINDS, Stitched, decode_split, delete_draft, new_progress
+from pulsarctl_wire.pipeline.rows import Stitched, decode_split, delete_draft, new_progress
 from pulsarctl_wire.pipeline.splits import Input, Split
 from pulsarctl_wire.render.text import count_of
-from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder, gaps_path, writer
+from pulsarctl_wire.table import TABLES, TableBuilder, beside, writer
 from pulsarctl_wire.wire.exchanges import ExchangeState
 
 if TYPE_CHECKING:
@@ -40,25 +40,28 @@ class TableJob:
         """Write the tables; returns the exit code."""
         collect_rarely()
         pa.set_memory_pool(pa.system_memory_pool())  # it returns the memory of each batch to the system
-        files = (self._out, FRAMES), (gaps_path(self._out), GAPS)
-        tables = [_Part(path, schema, self._stack) for path, schema in files]
+        tables = {
+            name: _Part(self._out if name == "frames" else beside(self._out, name), schema, self._stack)
+            for name, schema in TABLES.items()
+        }
         inputs = splittable(self._options.sources, self._options.jobs)
         for rows in self._shared_batches(inputs) if inputs else self._batches():
-            for part, batch in zip(tables, rows, strict=True):
-                part.write(batch)
-        if self._code == console.EXIT_SOURCE and not any(part.rows for part in tables):
+            for name, batch in rows.items():
+                tables[name].write(batch)
+        if self._code == console.EXIT_SOURCE and not any(part.rows for part in tables.values()):
             return self._code  # nothing could be read: an empty table would hide that
-        for part in tables:
+        for part in tables.values():
             part.close()
         return self._code
 
-    def _batches(self) -> Iterator[tuple[Any, Any]]:
-        """Batches of frame rows and gap rows, in pairs."""
+    def _batches(self) -> Iterator[dict[str, Any]]:
+        """Batches of rows, by table."""
         decoder = Decoder(
             max_frame_size=self._options.max_frame_size,
             join_chunks=False,
             places=True,
             new_state=ExchangeState,
+            on_end=lambda ending: builder.end(ending),
         )
         builder = TableBuilder(decoder.sources, payload=self._options.payload, cluster=self._options.cluster)
         sources = Sources(self._options.sources, self._stack, bar=console.is_terminal(sys.stderr))
@@ -66,7 +69,7 @@ class TableJob:
         self._code = sources.code
         self._say_dropped(decoder.dropped_packets)
 
-    def _shared_batches(self, inputs: list[Input]) -> Iterator[tuple[Any, Any]]:
+    def _shared_batches(self, inputs: list[Input]) -> Iterator[dict[str, Any]]:
         """The same, decoded by several processes that share the inputs."""
         options = self._options
         beside = os.path.dirname(os.path.abspath(self._out))
@@ -82,9 +85,10 @@ class TableJob:
         def submit(splits: list[Split]) -> list[Result]:
             return [pool.executor.submit(decode_split, split, settings).result for split in splits]
 
-        def finished(name: str, stitched: Stitched) -> Iterator[tuple[Any, Any]]:
-            rows = [finished_rows(name, stitched, drafts, kind) for kind in KINDS]
-            yield from zip_longest(*rows)
+        def finished(name: str, stitched: Stitched) -> Iterator[dict[str, Any]]:
+            for table in TABLES:
+                for batch in finished_rows(name, stitched, drafts, table):
+                    yield {table: batch}
             delete_draft(drafts, name)
 
         for decoded in decoded_in_order(progress, submit, lambda waiting: pool.jobs + 2 - waiting):
@@ -113,8 +117,8 @@ class _Part:
         self._writer = writer(self._unfinished, schema)
 
     def write(self, batch: Any) -> None:
-        """Append a batch; None is ignored."""
-        if batch is not None and batch.num_rows:
+        """Append a batch."""
+        if batch.num_rows:
             self._writer.write_batch(batch)
             self.rows += batch.num_rows
 

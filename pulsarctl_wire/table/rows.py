@@ -1,0 +1,75 @@
+"""Makes rows one by one: those of gaps and connections. builder.py makes those of frames by the batch."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from pulsarctl_wire.capture.series import series
+from pulsarctl_wire.capture.sources import PLACE_BITS
+from pulsarctl_wire.wire.ending import EndedConnection
+from pulsarctl_wire.wire.frame import Event, Malformed
+from pulsarctl_wire.wire.greeting import Greeting
+
+Row = dict[str, Any]
+"""Column -> value; a column that is missing is null."""
+
+_OFFSET: Final = (1 << PLACE_BITS) - 1
+
+
+class RowMaker:
+    """Makes rows. The arguments are those of `TableBuilder`."""
+
+    def __init__(self, sources: Sequence[str] | Mapping[int, str], cluster: str | None) -> None:
+        self._sources = sources
+        self._cluster = cluster
+
+    def _place(self, packet: int, time_ns: int | None) -> Row:
+        file = self._sources[packet >> PLACE_BITS]
+        return {
+            "file": file,
+            "series": series(file),
+            "cluster": self._cluster,
+            "packet_offset": packet & _OFFSET,
+            "time_ns": time_ns,
+        }
+
+    def of_event(self, event: Event) -> Row:
+        """Where an event is: the columns that the rows of all events have."""
+        ends = event.connection.client, event.connection.server
+        source, target = map(address, ends if event.to_broker else ends[::-1])
+        return self._place(event.packet, event.time_ns) | {
+            **{"src_ip": source[0], "src_port": source[1], "dst_ip": target[0], "dst_port": target[1]},
+            "connection": event.connection.index,
+            "to_broker": event.to_broker,
+            "stream_offset": event.offset,
+        }
+
+    def of_gap(self, event: Event) -> Row:
+        """The row of a gap, or of malformed bytes."""
+        reason = event.reason if isinstance(event, Malformed) else None
+        kind = "gap" if reason is None else "malformed"
+        return self.of_event(event) | {"kind": kind, "size": event.size, "reason": reason}
+
+    def of_connection(self, ending: EndedConnection) -> Row:
+        """The row of a connection. What it said of itself is unknown if its state has no `greeting`."""
+        connection = ending.connection
+        client, server = address(connection.client), address(connection.server)
+        greeting = getattr(ending.state, "greeting", None) or Greeting()
+        return self._place(ending.packet, ending.time_ns) | {
+            "connection": connection.index,
+            **{"client_ip": client[0], "client_port": client[1]},
+            **{"server_ip": server[0], "server_port": server[1]},
+            "protocol": ending.protocol,
+            **greeting._asdict(),
+            **{"syns": ending.syns, "joined": ending.joined},
+            **{"end": ending.end, "by_broker": ending.by_broker, "both": ending.both},
+            **{"end_ns": ending.end_ns, "last_ns": ending.last_ns},
+            **{"bytes_to_client": ending.sizes[0], "bytes_to_broker": ending.sizes[1]},
+        }
+
+
+@lru_cache(65_536)
+def address(text: str) -> tuple[str | None, int | None]:
+    """IP address and port of "address:port"; None, None for an empty text."""
+    host, _, port = text.rpartition(":")
+    return (host.strip("[]"), int(port)) if host else (None, None)
