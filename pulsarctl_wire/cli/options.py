@@ -34,7 +34,6 @@ PAYLOAD_RATIO: Final = partial(
     min=1,
     show_default="1024",
 )
-PAYLOAD: Final = partial(flag, "--payload", "Add a column with the raw payload of each frame.")
 
 
 def _widen(wide: bool) -> None:
@@ -44,7 +43,6 @@ def _widen(wide: bool) -> None:
 WIDE: Final = partial(flag, "--wide", "Do not cut lines at the width of the terminal.", callback=_widen)
 LOCAL: Final = "local[*]"
 """Where Spark runs by default."""
-CLUSTER: Final = partial(option, "--cluster NAME", "A label for all rows: the cluster that was captured.")
 EngineName = Literal["duckdb", "spark"]
 """What runs queries."""
 ENGINE: Final = partial(
@@ -159,6 +157,35 @@ def only_interface(names: list[str]) -> str | None:
         given = " ".join(f"-i {name}" for name in names)
         console.fail(f"{given}: only one interface can be read at a time")
     return names[0] if names else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions:
+    """What the rows of tables have."""
+
+    cluster: str | None = option("--cluster NAME", "A label for all rows: the cluster that was captured.")
+    payload: bool = flag("--payload", "Add a column with the raw payload of each frame.")
+    messages: bool = flag("--messages", "Write a table of messages, too: their keys, properties and sizes.")
+    values: Literal["raw", "json"] | None = option(
+        "--values FORM", "With --messages: payloads, as they are or as JSON: raw, json.", show_default="none"
+    )
+    max_value: str = option(
+        "--max-value SIZE", "With --values: the largest payload that is kept.", default="64Ki"
+    )
+    hash_keys: bool = flag("--hash-keys", "With --messages: hashes instead of keys.")
+    max_frame_size: int | None = MAX_FRAME_SIZE()
+
+    def work(self, split_size: int) -> Any:
+        """The `Options` of the pipeline; `split_size` is in bytes. What makes no sense ends the command."""
+        from pulsarctl_wire.pipeline.progress import Options
+        from pulsarctl_wire.table.messages import MessageOptions
+
+        if not self.messages and (self.values or self.hash_keys):
+            console.fail("--values and --hash-keys need --messages")
+        about = MessageOptions(self.values or "", size_of("--max-value", self.max_value), self.hash_keys)
+        return Options(
+            split_size, self.max_frame_size, self.payload, self.cluster, about if self.messages else None
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pulsarctl_wire.errors import QueryError
 from pulsarctl_wire.pipeline.inputs import filesystem
 from pulsarctl_wire.pipeline.splits import is_uri
-from pulsarctl_wire.pipeline.tables import Files, Found, parts_of
+from pulsarctl_wire.pipeline.tables import Files, Found, has_messages, parts_of
 from pulsarctl_wire.reports.engine import Answer, Engine
 from pulsarctl_wire.reports.sql import Choice, literal
 from pulsarctl_wire.table import TABLES
@@ -37,7 +37,7 @@ class DuckEngine(Engine):
     """An engine over tables that were found. Its SQL is DuckDB's, with some functions of Spark added."""
 
     def __init__(self, found: Sequence[Found], choice: Choice) -> None:
-        super().__init__(TABLES, choice)
+        super().__init__(TABLES, choice, has_messages=has_messages(found))
         self._database = duckdb.connect()
         self._datasets: dict[str, Any] = {}
         self._of_relations: list[Any] = []  # the connections that relations need, but do not keep

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
@@ -29,6 +29,9 @@ from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Event, Frame, Malformed
 from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.part import Part, PartState
 
+if TYPE_CHECKING:
+    from pulsarctl_wire.table.messages import MessageOptions
+
 PATIENCE: Final = 64
 """How many packets of a connection to wait for the first bytes of an idle half."""
 MOST_KEPT: Final = 8 * 1024 * 1024
@@ -43,10 +46,9 @@ _GATHERED: Final = 64  # events that are collected at a time
 
 
 class Settings(NamedTuple):
-    """Settings for all splits: where drafts go, the largest frame in bytes, whether to keep payloads.
+    """Settings for all splits: where drafts go, the largest frame in bytes, and those of `TableBuilder`.
 
-    `stand_in` is the prefix of stand-ins for topics. It is random, so no real topic begins with it. `cluster`
-    is the label of all rows.
+    `stand_in` is the prefix of stand-ins for topics. It is random, so no real topic begins with it.
     """
 
     drafts: str = ""
@@ -54,6 +56,7 @@ class Settings(NamedTuple):
     payload: bool = False
     stand_in: str = token_hex(16)
     cluster: str | None = None
+    messages: "MessageOptions | None" = None
 
     def reassembler(self, new_state: NewState, on_end: OnEnd | None = None) -> Reassembler:
         """A new reassembler, which does not join chunks or keep schemas."""

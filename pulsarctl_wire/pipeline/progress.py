@@ -4,24 +4,34 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pulsarctl_wire.capture.files import Layout
 from pulsarctl_wire.pipeline.decode import Decoded, Settings, reread
 from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split, plan
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.table.messages import MessageOptions
 
 
 @dataclass(frozen=True)
 class Options:
     """How to make a table.
 
-    Bytes per split, bytes of the largest frame allowed, whether to keep payloads, the label of all rows.
+    Bytes per split, bytes of the largest frame allowed; the others are those of `TableBuilder`.
     """
 
     split_size: int = SPLIT_SIZE
     max_frame_size: int | None = None
     payload: bool = False
     cluster: str | None = None
+    messages: "MessageOptions | None" = None
+
+    def settings(self, drafts: str) -> Settings:
+        """The settings of splits whose drafts are in the directory `drafts`."""
+        return Settings(
+            drafts, self.max_frame_size, self.payload, cluster=self.cluster, messages=self.messages
+        )
 
 
 class Begun(NamedTuple):

@@ -2,7 +2,7 @@
 
 import io
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
     system, paths = draft_of(settings.drafts, split.name)
     with ExitStack() as files:
         rows = _Rows(
-            TableBuilder(names, payload=settings.payload, cluster=settings.cluster),
+            new_builder(settings, names),
             lambda table: files.enter_context(written(system, paths[table])),
         )
         try:
@@ -59,6 +59,11 @@ def delete_draft(directory: str, name: str) -> None:
             system.delete_file(path)
 
 
+def new_builder(about: Settings | Options, sources: Sequence[str] | Mapping[int, str]) -> TableBuilder:
+    """A new builder of rows."""
+    return TableBuilder(sources, payload=about.payload, cluster=about.cluster, messages=about.messages)
+
+
 class _Rows:
     """Writes an Arrow stream for each table that has rows; `opened` returns the file for it."""
 
@@ -69,20 +74,17 @@ class _Rows:
 
     def add(self, events: list[Event]) -> None:
         """Add the rows of `events`."""
-        self._builder.add(events)
-        self._write_if_full()
+        for rows in self._builder.added(events):
+            self._write(rows)
 
     def end(self, ending: EndedConnection) -> None:
         """Add the row of a connection that has ended."""
         self._builder.end(ending)
-        self._write_if_full()
-
-    def _write_if_full(self) -> None:
         if self._builder.is_full:
-            self._write()
+            self._write(self._builder.take())
 
-    def _write(self) -> None:
-        for table, batch in self._builder.take().items():
+    def _write(self, rows: dict[str, Any]) -> None:
+        for table, batch in rows.items():
             if batch.num_rows:
                 if table not in self._streams:
                     self._streams[table] = _stream(self._opened(table), batch.schema)
@@ -90,7 +92,7 @@ class _Rows:
 
     def close(self) -> None:
         """Write the remaining rows, and close the streams."""
-        self._write()
+        self._write(self._builder.take())
         for stream in self._streams.values():
             stream.close()
 
@@ -117,7 +119,7 @@ class TableStitcher(Stitcher):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings, lambda ending: self._rows.end(ending))
-        self._payload, self._cluster = settings.payload, settings.cluster
+        self._settings = settings
         self._rows = self._new_rows()
 
     def add(self, decoded: Decoded, reread: Reread) -> Stitched:
@@ -133,7 +135,7 @@ class TableStitcher(Stitcher):
         return Stitched({}, self._rows.numbered(first, numbers), 0)
 
     def _new_rows(self) -> "_EdgeRows":
-        return _EdgeRows(TableBuilder(self.names, payload=self._payload, cluster=self._cluster))
+        return _EdgeRows(new_builder(self._settings, self.names))
 
 
 class _EdgeRows(_Rows):

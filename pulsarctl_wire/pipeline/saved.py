@@ -45,6 +45,7 @@ from pulsarctl_wire.pipeline.rows import Stitched, TableStitcher
 from pulsarctl_wire.pipeline.splits import Input, Side, Split
 from pulsarctl_wire.pipeline.stitch import Fixup
 from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.table.messages import JSON, RAW, MessageOptions
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.greeting import Greeting
 from pulsarctl_wire.wire.part import Deferred, Known, Part, Sends
@@ -120,8 +121,9 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...)),
     Side: (_COUNT, str, str, _TIME, _TIME),
     Begun: (str, Settings),
-    Settings: (str, Maybe(_WISH), bool, str, Maybe(str)),
-    Options: (_WISH, Maybe(_WISH), bool, Maybe(str)),
+    Settings: (str, Maybe(_WISH), bool, str, Maybe(str), Maybe(MessageOptions)),
+    MessageOptions: (frozenset(("", RAW, JSON)), _WISH, bool),
+    Options: (_WISH, Maybe(_WISH), bool, Maybe(str), Maybe(MessageOptions)),
     Totals: (*[_COUNT] * 7, _WISH, _WISH, [_PROBLEM]),
     Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100), _COUNT),
     Layout: (bool, frozenset("<>"), (Interface, ...)),
@@ -200,9 +202,7 @@ def load_progress(data: bytes, name: str) -> Progress:
         waiting, state, names = progress.stitcher
         if any(each.number >= state.connections for each in state.known):
             raise ValueError("a connection too many")
-        options = progress.options
-        settings = Settings("", options.max_frame_size, options.payload, cluster=options.cluster)
-        progress.stitcher = TableStitcher(settings)
+        progress.stitcher = TableStitcher(progress.options.settings(""))
         # Only the files that open connections came from: a table that is followed has ever more.
         progress.stitcher.resume((waiting, state, {file: names[file] for file in sorted(reader.files)}))
     except (ValueError, LookupError) as error:

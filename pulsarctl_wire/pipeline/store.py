@@ -57,7 +57,7 @@ class Store:
             found = states.get(last)
             kept = _STATES[: _STATES.index(last) + 1] if found else ()
             first = Split(found.file, found.part, Input("", 0, 0)).name if found else ""
-            settings = Settings(self.drafts, options.max_frame_size, options.payload, cluster=options.cluster)
+            settings = options.settings(self.drafts)
             begun = Begun(VERSION, settings)
             before = self._begun()
             if before is not None:

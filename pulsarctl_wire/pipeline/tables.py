@@ -96,6 +96,11 @@ def parts_of(found: Sequence[Found], name: str) -> Iterator[Part]:
         taken += each.connections
 
 
+def has_messages(found: Sequence[Found]) -> bool:
+    """Whether any of the tables has messages."""
+    return any(each.files["messages"].paths for each in found)
+
+
 # -- inspecting files
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from pulsarctl_wire.errors import QueryError
 from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.reports.views import KEPT, VIEWS, clustered
 
@@ -13,6 +14,7 @@ Row = dict[str, Any]
 """A row of a report: column name -> value."""
 
 _WORD: Final = re.compile(r"[a-z_]+")
+_READS_MESSAGES: Final = re.compile(r"\b(from|join)\s+messages\b", re.IGNORECASE)
 
 
 class Answer(NamedTuple):
@@ -29,17 +31,19 @@ class Answer(NamedTuple):
 class Engine(ABC):
     """Runs SQL over one table, whose parts are the views `all_frames`, `all_gaps`, ….
 
-    `choice` says which of their rows are read.
+    `choice` says which of their rows are read; `has_messages`, whether messages were written at all.
     """
 
-    def __init__(self, parts: Iterable[str], choice: Choice) -> None:
+    def __init__(self, parts: Iterable[str], choice: Choice, *, has_messages: bool) -> None:
         conditions = {
             "frames": choice.frames(),
             "gaps": choice.gaps(),
             "connections": choice.connections(),
+            "messages": choice.frames(),
         }
         self._views = VIEWS | {name: f"SELECT * FROM all_{name} WHERE {conditions[name]}" for name in parts}
         self._unmade = {"clustered", *self._views}
+        self._has_messages = has_messages
 
     def query(self, sql: str, most: int | None = None) -> Answer:
         """Run a query; `most` is the maximum number of rows. Raises WireError if it fails."""
@@ -68,7 +72,12 @@ class Engine(ABC):
         return sql if most is None else f"SELECT * FROM ({sql}) LIMIT {most}"
 
     def prepare(self, sql: str) -> None:
-        """Make the views that a query names, and those that they name."""
+        """Make the views that a query names, and those that they name.
+
+        Raises QueryError if it reads messages and there are none.
+        """
+        if not self._has_messages and _READS_MESSAGES.search(sql):
+            raise QueryError("there are no messages: make a table with them by pwire table --messages")
         for name in _WORD.findall(sql):
             if name not in self._unmade:
                 continue

@@ -48,7 +48,7 @@ class Choice:
     cluster: str | None = None
 
     def frames(self) -> str:
-        """The condition for frames."""
+        """The condition for frames, and for messages."""
         topic = [f"rlike(topic, {literal(topic_pattern(self.topic))})"] if self.topic else []
         return " AND ".join([*self._common(), *topic]) or "true"
 

@@ -8,7 +8,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pulsarctl_wire.pipeline.tables import Found, Part, parts_of
+from pulsarctl_wire.pipeline.tables import Found, Part, has_messages, parts_of
 from pulsarctl_wire.reports.engine import Answer, Engine
 from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.spark.columns import completed, spark_uri
@@ -35,7 +35,7 @@ class SparkEngine(Engine):
     """An engine over tables that were found. Its SQL is Spark's."""
 
     def __init__(self, spark: SparkSession, found: Sequence[Found], choice: Choice) -> None:
-        super().__init__(TABLES, choice)
+        super().__init__(TABLES, choice, has_messages=has_messages(found))
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints errors that we raise
         self._spark = spark
         self._stored: list[DataFrame] = []

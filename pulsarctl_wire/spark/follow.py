@@ -8,7 +8,6 @@ Spark's checkpoint holds the files that were added together with the resulting s
 killed and started again, the rows are those of one pass. All of it is data: see pipeline/saved.py.
 """
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -69,12 +68,11 @@ def follow(
     """
     store = Store(out)
     store.follow()
-    settings = Settings(store.drafts, options.max_frame_size, options.payload, cluster=options.cluster)
+    settings = options.settings(store.drafts)
     spark.dataSource.register(Rotated)
     stream = (
         spark.readStream.format(Rotated.name())
-        .option("path", directory)
-        .option("plan", json.dumps([options.split_size, *settings]))
+        .options(**stream_options(directory, options.split_size, settings))
         .load()
         .selectExpr("1 as capture", "file", "part", "decoded")
         .groupBy("capture")
@@ -153,6 +151,11 @@ class _Part(InputPartition):
     problem: str | None
 
 
+def stream_options(directory: str, split_size: int, settings: Settings) -> dict[str, str]:
+    """The options of `Rotated`; `split_size` is in bytes."""
+    return {"path": directory, "split_size": str(split_size), "settings": saved.dump(settings).hex()}
+
+
 class Rotated(DataSource):
     """The splits of the capture files in a directory, decoded, as a stream of (file, part, data)."""
 
@@ -167,8 +170,8 @@ class Rotated(DataSource):
 
     def streamReader(self, schema: "StructType") -> "RotatedReader":
         """A reader."""
-        split_size, *settings = json.loads(self.options["plan"])
-        return RotatedReader(self.options["path"], split_size, Settings(*settings))
+        settings = saved.load(bytes.fromhex(self.options["settings"]), Settings, "the option settings")
+        return RotatedReader(self.options["path"], int(self.options["split_size"]), settings)
 
 
 class _File(NamedTuple):

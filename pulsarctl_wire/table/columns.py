@@ -1,7 +1,7 @@
 """Makes the columns of a batch: collects values in packed records, and turns them into Arrow arrays."""
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, Final
 
 import numpy as np
@@ -177,6 +177,10 @@ def batch_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
             columns.texts(name, np.array([codes[each] for each in values], np.int64) - 1, list(codes)[1:])
         elif pa.types.is_string(type_):
             columns.arrays[name] = text_array(values)
+        elif pa.types.is_binary(type_):
+            columns.arrays[name] = bytes_array(values, type_)
+        elif pa.types.is_map(type_):
+            columns.arrays[name] = _maps_array(values)
         else:
             valid = np.array([each is not None for each in values], bool)
             columns.numbers(name, np.array([each or 0 for each in values], np.int64), valid)
@@ -209,12 +213,30 @@ def number_values(column: Any) -> Any:
 
 def text_array(texts: list[Any]) -> Any:
     """An Arrow array of texts; None is null."""
-    data = [b"" if text is None else as_text(text).encode("utf-8", "backslashreplace") for text in texts]
-    offsets = np.zeros(len(texts) + 1, np.int32)
-    np.cumsum([len(each) for each in data], out=offsets[1:])
-    valid = np.array([text is not None for text in texts], bool)
-    buffers = [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(b"".join(data))]
-    return pa.Array.from_buffers(pa.string(), len(texts), buffers)
+    data = [None if text is None else as_text(text).encode("utf-8", "backslashreplace") for text in texts]
+    return bytes_array(data, pa.string())
+
+
+def bytes_array(values: Sequence[bytes | None], type_: Any) -> Any:
+    """An Arrow array of texts in UTF-8, or of bytes."""
+    data = [value or b"" for value in values]
+    valid = np.array([value is not None for value in values], bool)
+    buffers = [_bitmap(valid), pa.py_buffer(_offsets(data)), pa.py_buffer(b"".join(data))]
+    return pa.Array.from_buffers(type_, len(values), buffers)
+
+
+def _maps_array(values: Sequence[dict[str, str] | None]) -> Any:
+    """An Arrow array of maps of texts."""
+    valid = np.array([*(value is not None for value in values), True], bool)
+    given = [value or {} for value in values]
+    texts = [text_array([text for value in given for text in of(value)]) for of in (dict.keys, dict.values)]
+    return pa.MapArray.from_arrays(number_array(_offsets(given), valid, pa.int32()), *texts)
+
+
+def _offsets(values: Sequence[Sized]) -> Any:
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([len(each) for each in values], out=offsets[1:])
+    return offsets
 
 
 def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:

@@ -31,18 +31,24 @@ def unusual_fields(metadata: MessageMetadata) -> dict[str, Any]:
         found["schema_version"] = as_base64(metadata.schema_version)
     if has("uuid"):
         found["uuid"] = as_text(metadata.uuid)
-    if has("partition_key") or has("ordering_key"):
-        found["key_hash"] = _key_hash(metadata)
+    if has_key(metadata):
+        found["key_hash"] = key_hash(metadata)
     return found
 
 
-def _key_hash(metadata: MessageMetadata) -> int:
+def has_key(metadata: Any) -> bool:
+    """Whether the metadata of an entry, or of a message in a batch, has a key."""
+    return bool(metadata.HasField("partition_key") or metadata.HasField("ordering_key"))
+
+
+def key_hash(metadata: Any) -> int:
     """The hash that Key_Shared subscriptions and their ranges use: Murmur3 of the (ordering) key."""
     ordering, key = metadata.ordering_key, metadata.partition_key
     is_ordered = metadata.HasField("ordering_key")  # though it may be empty
     chosen_key = ordering if is_ordered else key
     calculate = _hash if len(chosen_key) <= _LONGEST_KEY else _hash.__wrapped__
-    return calculate(chosen_key, not is_ordered and metadata.partition_key_b64_encoded)
+    hashed: int = calculate(chosen_key, not is_ordered and metadata.partition_key_b64_encoded)
+    return hashed
 
 
 @lru_cache(65_536)

@@ -134,7 +134,46 @@ CONNECTIONS: Final = pa.schema(
 )
 """The connections table: one row per TCP connection, when it has ended or the capture has."""
 
-TABLES: Final = {"frames": FRAMES, "gaps": GAPS, "connections": CONNECTIONS}
+MESSAGES: Final = pa.schema(
+    [
+        *_PLACE,
+        *_CONNECTION,
+        ("command", TEXT),
+        ("topic", TEXT),
+        ("subscription", TEXT),
+        ("producer", TEXT),
+        ("producer_id", pa.int64()),
+        ("consumer_id", pa.int64()),
+        ("ledger_id", pa.int64()),
+        ("entry_id", pa.int64()),
+        ("batch_index", pa.int32()),
+        ("num_messages_in_batch", pa.int32()),
+        ("num_chunks_from_msg", pa.int32()),
+        ("sequence_id", pa.int64()),
+        ("publish_time", pa.int64()),
+        ("event_time", pa.int64()),
+        ("deliver_at_time", pa.int64()),
+        ("redelivery_count", pa.int64()),
+        ("already_acked", pa.bool_()),
+        ("key", pa.string()),
+        ("key_hash", pa.int32()),
+        ("ordering_key", pa.string()),
+        ("properties", pa.map_(pa.string(), pa.string())),
+        ("schema_version", TEXT),
+        ("compression", TEXT),
+        ("encrypted", pa.bool_()),
+        ("marker_type", pa.int32()),
+        ("null_value", pa.bool_()),
+        ("size", pa.int64()),
+        ("payload", pa.binary()),
+        ("value", pa.string()),
+        ("note", pa.string()),
+    ],
+    metadata=_ABOUT,
+)
+"""The messages table, if asked for: one row per message of each SEND and MESSAGE, with batches opened."""
+
+TABLES: Final = {"frames": FRAMES, "gaps": GAPS, "connections": CONNECTIONS, "messages": MESSAGES}
 """The tables of a directory, by name."""
 
 ROWS: Final = 65_536
@@ -144,8 +183,13 @@ _DIFFERENCES: Final = (
     *("packet_offset", "time_ns", "start_time_ns", "stream_offset", "request_id", "sequence_id", "entry_id"),
     *("highest_sequence_id", "permits", "latency_ns", "acked.list.element.entry_id"),
     *("metadata.publish_time", "metadata.event_time", "metadata.deliver_at_time"),
+    *("publish_time", "event_time", "deliver_at_time"),
 )
 """Columns of many different numbers, stored as differences. Most others use a dictionary."""
+
+
+_VARIOUS: Final = ("command_json", "payload", "value")
+"""Columns of many different texts."""
 
 
 def _leaves(schema: Any) -> list[str]:
@@ -154,6 +198,8 @@ def _leaves(schema: Any) -> list[str]:
     for field in schema:
         if pa.types.is_struct(field.type):
             leaves += [f"{field.name}.{name}" for name in _leaves(field.type)]
+        elif pa.types.is_map(field.type):
+            leaves += [f"{field.name}.key_value.{part}" for part in ("key", "value")]
         elif pa.types.is_list(field.type) and pa.types.is_struct(field.type.value_type):
             leaves += [f"{field.name}.list.element.{name}" for name in _leaves(field.type.value_type)]
         else:
@@ -175,7 +221,7 @@ def writer(where: Any, schema: Any, **options: Any) -> Any:
         schema,
         compression="zstd",
         compression_level=3,
-        use_dictionary=[path for path in paths if path not in (*_DIFFERENCES, "command_json", "payload")],
+        use_dictionary=[path for path in paths if path not in (*_DIFFERENCES, *_VARIOUS)],
         column_encoding={path: "DELTA_BINARY_PACKED" for path in paths if path in _DIFFERENCES},
         write_batch_size=8_192,
         **options,

@@ -18,10 +18,11 @@ from pulsarctl_wire.capture.sources import Decoder, Source, open_source
 from pulsarctl_wire.pipeline import finish
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options, Totals
+from pulsarctl_wire.pipeline.rows import new_builder
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.splits import Input
 from pulsarctl_wire.pipeline.tasks import Pool
-from pulsarctl_wire.table import TABLES, TableBuilder
+from pulsarctl_wire.table import TABLES
 from pulsarctl_wire.wire.exchanges import ExchangeState
 
 Row = dict[str, Any]
@@ -75,7 +76,7 @@ def alone(paths: list[str], options: Options, *, by_time: bool = False) -> Outco
         new_state=ExchangeState,
         on_end=lambda ending: builder.end(ending),
     )
-    builder = TableBuilder(decoder.sources, payload=options.payload, cluster=options.cluster)
+    builder = new_builder(options, decoder.sources)
     problems: list[str] = []
 
     @contextmanager
@@ -124,7 +125,7 @@ def together(paths: list[str], out: Path, options: Options) -> Outcome:
 
 def _outcome(tables: dict[str, list[Row]], totals: Totals) -> Outcome:
     counts = {"frames": totals.frames, "gaps": totals.gaps, "connections": totals.connections}
-    assert counts == {name: len(rows) for name, rows in tables.items()}
+    assert counts == {name: len(tables[name]) for name in counts}
     problems = [f"{name}: {what}" for name, what, _ in totals.problems]
     return Outcome(tables, totals.packets, problems, totals.dropped)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -115,23 +114,21 @@ def test_a_pickle_beside_the_checkpoint_is_not_executed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batch", [None, [1], [["a.pcap"]], [["a.pcap", "large", 1]], [["a.pcap", 1, 1, 1]]])
 def test_offsets_that_name_no_files(batch: Any) -> None:
-    from pulsarctl_wire.spark.follow import Rotated
+    from pulsarctl_wire.spark.follow import Rotated, stream_options
 
-    plan = json.dumps([1_000, *Settings("drafts")])
-    reader = Rotated({"path": "captures", "plan": plan}).streamReader(None)  # type: ignore[arg-type]
+    reader = Rotated(stream_options("captures", 1_000, Settings("drafts"))).streamReader(None)  # type: ignore[arg-type]
     with pytest.raises(CaptureError, match=f"progress/checkpoint is damaged.*{WAY_OUT}"):
         reader.partitions(reader.initialOffset(), {"files": 1, "last": "a.pcap", "batch": batch})
 
 
 def test_a_batch_takes_up_so_many_files(tmp_path: Path) -> None:
-    from pulsarctl_wire.spark.follow import Rotated
+    from pulsarctl_wire.spark.follow import Rotated, stream_options
 
     for number in range(70):
         packets = captured(Tcp(client=("10.0.0.1", 1_000 + number)).whole(conversation()))
         shifted = [(each[0] + number * 1_000_000_000, *each[1:]) for each in packets if each[0] is not None]
         (tmp_path / f"it-{number:03}.pcap").write_bytes(pcap(shifted))
-    plan = json.dumps([1_000_000, *Settings("drafts")])
-    reader = Rotated({"path": str(tmp_path), "plan": plan}).streamReader(None)  # type: ignore[arg-type]
+    reader = Rotated(stream_options(str(tmp_path), 1_000_000, Settings("drafts"))).streamReader(None)  # type: ignore[arg-type]
     reader.prepareForTriggerAvailableNow()
     first = reader.latestOffset(reader.initialOffset(), None)  # type: ignore[arg-type]
     second = reader.latestOffset(first, None)  # type: ignore[arg-type]

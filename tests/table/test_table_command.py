@@ -1,4 +1,4 @@
-"""`pwire table`: two files, whole or not at all."""
+"""`pwire table`: a file for each table, whole or not at all."""
 
 from __future__ import annotations
 
@@ -159,3 +159,27 @@ def test_pandas_is_not_needed(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", code, *command], check=True, capture_output=True)
     alone, split = (rows(tmp_path / name) for name in ("it.parquet", "out/frames/000000-00000.parquet"))
     assert sorted(split, key=repr) == sorted(alone, key=repr)
+
+
+def test_messages_are_beside_the_frames_if_asked_for(tmp_path: Path) -> None:
+    out = tmp_path / "it.parquet"
+    options = ("--messages", "--values", "raw", "--max-value", "1Ki", "--hash-keys")
+    assert table(SIMPLE, "--out", out, *options).code == 0
+    assert names(tmp_path) == {*IT, "it.messages.parquet"}
+    found = rows(tmp_path / "it.messages.parquet")
+    assert len(found) == sum(
+        row["messages"] or 0 for row in rows(out) if row["command"] in ("SEND", "MESSAGE")
+    )
+    assert any(row["payload"] for row in found)
+    query = "select count(*) from messages"
+    assert pwire("sql", out, query, "-o", "csv").out.split()[-1] == b"%d" % len(found)
+
+    assert table(SIMPLE, "--out", out).code == 0
+    assert names(tmp_path) == IT  # those of the earlier table are gone, too
+    refused = pwire("sql", out, query)
+    assert (refused.code, refused.err.count("--messages")) == (2, 1)
+
+
+def test_what_needs_messages(tmp_path: Path) -> None:
+    refused = table(SIMPLE, "--out", tmp_path / "it.parquet", "--values", "json")
+    assert (refused.code, refused.err) == (2, "pwire: --values and --hash-keys need --messages\n")

@@ -27,7 +27,8 @@ def type_name(found: Any) -> str:
         return "text"
     if pa.types.is_struct(found) and found == METADATA:
         return "struct"
-    return str(found).replace("list<element: ", "list<").replace("list<item: ", "list<")
+    text = re.sub(r"list<(element|item): ", "list<", str(found))
+    return text.replace(" ('properties')", "")
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import CLUSTER, JOBS, MAX_FRAME_SIZE, PAYLOAD
-from pulsarctl_wire.cli.signature import argument, option
+from pulsarctl_wire.cli.options import JOBS, RowOptions
+from pulsarctl_wire.cli.signature import argument, group, option
 from pulsarctl_wire.errors import WireError
 
 
@@ -19,12 +19,12 @@ class TableOptions:
         "Several sources are read as one capture.",
     )
     out: str = option(
-        "--out FILE.parquet", "The file of frames; beside it are FILE.gaps.parquet and FILE.connections.parquet.", default=...
+        "--out FILE.parquet",
+        "The file of frames; beside it are FILE.gaps.parquet and FILE.connections.parquet.",
+        default=...,
     )
-    payload: bool = PAYLOAD()
-    cluster: str | None = CLUSTER()
+    rows: RowOptions = group(RowOptions)
     jobs: int | None = JOBS()
-    max_frame_size: int | None = MAX_FRAME_SIZE()
 
 
 def table(options: TableOptions) -> int:

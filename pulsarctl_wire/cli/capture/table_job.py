@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,12 @@ from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.pooled import Pool, splittable
 from pulsarctl_wire.cli.capture.reading import Sources
-from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.finish import finished_rows
 from pulsarctl_wire.pipeline.progress import Options, Result, decoded_in_order
-from pulsarctl_wire.pipeline.rows import Stitched, decode_split, delete_draft, new_progress
-from pulsarctl_wire.pipeline.splits import Input, Split
+from pulsarctl_wire.pipeline.rows import Stitched, decode_split, delete_draft, new_builder, new_progress
+from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split
 from pulsarctl_wire.render.text import count_of
-from pulsarctl_wire.table import TABLES, TableBuilder, beside, writer
+from pulsarctl_wire.table import TABLES, beside, writer
 from pulsarctl_wire.wire.exchanges import ExchangeState
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class TableJob:
     def __init__(self, options: "TableOptions", stack: ExitStack) -> None:
         self._options = options
         self._out = options.out
+        self._work: Options = options.rows.work(SPLIT_SIZE)
         self._stack = stack
         self._code = 0
 
@@ -43,27 +44,32 @@ class TableJob:
         tables = {
             name: _Part(self._out if name == "frames" else beside(self._out, name), schema, self._stack)
             for name, schema in TABLES.items()
+            if name != "messages" or self._work.messages
         }
         inputs = splittable(self._options.sources, self._options.jobs)
         for rows in self._shared_batches(inputs) if inputs else self._batches():
-            for name, batch in rows.items():
-                tables[name].write(batch)
+            for name, part in tables.items():
+                if name in rows:
+                    part.write(rows[name])
         if self._code == console.EXIT_SOURCE and not any(part.rows for part in tables.values()):
             return self._code  # nothing could be read: an empty table would hide that
         for part in tables.values():
             part.close()
+        if not self._work.messages:
+            with suppress(FileNotFoundError):
+                os.remove(beside(self._out, "messages"))  # of another table that was there
         return self._code
 
     def _batches(self) -> Iterator[dict[str, Any]]:
         """Batches of rows, by table."""
         decoder = Decoder(
-            max_frame_size=self._options.max_frame_size,
+            max_frame_size=self._work.max_frame_size,
             join_chunks=False,
             places=True,
             new_state=ExchangeState,
             on_end=lambda ending: builder.end(ending),
         )
-        builder = TableBuilder(decoder.sources, payload=self._options.payload, cluster=self._options.cluster)
+        builder = new_builder(self._work, decoder.sources)
         sources = Sources(self._options.sources, self._stack, bar=console.is_terminal(sys.stderr))
         yield from builder.batches(chain(sources.read(decoder), decoder.finish()))
         self._code = sources.code
@@ -75,12 +81,9 @@ class TableJob:
         beside = os.path.dirname(os.path.abspath(self._out))
         drafts = self._stack.enter_context(TemporaryDirectory(prefix=".pwire-", dir=beside))
         pool = Pool(inputs, options.jobs, self._stack)
-        settings = Settings(drafts, options.max_frame_size, options.payload, cluster=options.cluster)
-        progress = new_progress(
-            Options(pool.split_size, options.max_frame_size, options.payload, options.cluster),
-            settings,
-            pool.inputs,
-        )
+        work = replace(self._work, split_size=pool.split_size)
+        settings = work.settings(drafts)
+        progress = new_progress(work, settings, pool.inputs)
 
         def submit(splits: list[Split]) -> list[Result]:
             return [pool.executor.submit(decode_split, split, settings).result for split in splits]

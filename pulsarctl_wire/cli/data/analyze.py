@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import CLUSTER, CONF, LOCAL, MAX_FRAME_SIZE, PAYLOAD, settings_of, size_of
-from pulsarctl_wire.cli.signature import argument, flag, option
+from pulsarctl_wire.cli.options import CONF, LOCAL, RowOptions, settings_of, size_of
+from pulsarctl_wire.cli.signature import argument, flag, group, option
 from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
 from pulsarctl_wire.spark import FOLLOWING, SparkError
@@ -32,9 +32,7 @@ class AnalyzeOptions:
     split_size: str = option("--split-size SIZE", "Bytes that a task decodes.", default="128Mi")
     follow: bool = flag("--follow", "Add files as they rotate into the directory INPUT, until Ctrl-C.")
     finish: bool = flag("--finish", "With --follow: add all files, also the newest ones, and end.")
-    payload: bool = PAYLOAD()
-    cluster: str | None = CLUSTER()
-    max_frame_size: int | None = MAX_FRAME_SIZE()
+    rows: RowOptions = group(RowOptions)
 
 
 def analyze(options: AnalyzeOptions) -> int:
@@ -48,10 +46,8 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail("analyze: --finish needs --follow")
     if options.follow and (options.master or "").startswith("sc://"):
         console.fail("analyze: --follow does not run by Spark Connect")
-    from pulsarctl_wire.pipeline.progress import Options
-
+    work = options.rows.work(split)
     try:
-        work = Options(split, options.max_frame_size, options.payload, options.cluster)
         return _code((_follow if options.follow else _run)(options, work, settings))
     except SparkError as error:
         console.fail(str(error))

@@ -1,0 +1,169 @@
+"""Makes the rows of the messages table: one per message, with batches opened."""
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from pulsarctl_wire.table.metadata import has_key, key_hash
+from pulsarctl_wire.table.rows import Row, RowMaker
+from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.counts import messages_in
+from pulsarctl_wire.wire.fields import as_base64, as_text, signed
+from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.payload import Budget, Message, open_entry
+from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType
+from pulsarctl_wire.wire.redaction import hides_entry
+
+RAW, JSON = "raw", "json"
+"""How payloads are kept: as bytes, or as JSON text."""
+LARGEST: Final = 65_536
+"""Bytes of the largest payload that is kept, unless another limit is given."""
+
+_SEND: Final = NUMBERS["SEND"]
+_COST: Final = 512  # bytes of memory that a row takes, besides its texts and payload
+_HIDDEN: Final = "no checksum covers the entry, and credentials may be in it: it is not opened"
+
+
+class MessageOptions(NamedTuple):
+    """What the messages table keeps.
+
+    `values` is `RAW`, `JSON`, or "" for no payloads; those above `largest` bytes are left out. `hash_keys`:
+    hashes instead of keys and ordering keys.
+    """
+
+    values: str = ""
+    largest: int = LARGEST
+    hash_keys: bool = False
+
+
+class MessageRows:
+    """Collects rows. `size` is about how many bytes of memory they take."""
+
+    def __init__(self, maker: RowMaker, options: MessageOptions) -> None:
+        self._maker = maker
+        self._options = options
+        self._budget = Budget()
+        self._rows: list[Row] = []
+        self.size = 0
+
+    def take(self) -> list[Row]:
+        """The rows collected; starts over."""
+        rows, self._rows, self.size = self._rows, [], 0
+        return rows
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Add the messages of each SEND and MESSAGE. Cut frames have none, and nor have incomplete chunks."""
+        for event in events:
+            if isinstance(event, Frame):
+                self._add(event)
+
+    def _add(self, frame: Frame) -> None:
+        self._budget.read(len(frame.raw))
+        metadata = frame.metadata
+        if metadata is None or frame.partial or (is_chunk(metadata) and not messages_in(frame)):
+            return
+        common = self._of_entry(frame, metadata)
+        if hides_entry(frame):
+            self._append(common | {"note": _HIDDEN})
+            return
+        if is_chunk(metadata):
+            size = metadata.uncompressed_size or metadata.total_chunk_msg_size
+            self._append(common | self._of_metadata(metadata) | {"size": size})
+            return
+        entry = open_entry(frame, self._budget)
+        note = "; ".join(entry.notes) or None
+        for message in entry.messages or [Message(None, metadata, None)]:
+            self._append(common | self._of_message(message) | {"note": note})
+            note = None  # it is about the entry
+
+    def _append(self, row: Row) -> None:
+        self._rows.append(row)
+        texts = (row.get(name) or "" for name in ("key", "ordering_key", "value", "payload", "note"))
+        properties: dict[str, str] = row.get("properties") or {}
+        self.size += _COST + sum(map(len, texts)) + sum(len(key) + len(properties[key]) for key in properties)
+
+    def _of_entry(self, frame: Frame, metadata: Any) -> Row:
+        """What all messages of an entry have in common."""
+        row = self._maker.of_event(frame) | {
+            "command": frame.command,
+            "topic": frame.topic,
+            "subscription": frame.subscription,
+            "producer": as_text(metadata.producer_name),
+            "publish_time": signed(metadata.publish_time),
+            "compression": CompressionType.Name(metadata.compression),
+        }
+        has = metadata.HasField
+        for name in ("deliver_at_time", "marker_type", "num_chunks_from_msg", "num_messages_in_batch"):
+            if has(name):
+                row[name] = signed(getattr(metadata, name))
+        if has("schema_version"):
+            row["schema_version"] = as_base64(metadata.schema_version)
+        if metadata.encryption_keys:
+            row["encrypted"] = True
+        base: Any = frame.base
+        if frame.type == _SEND:
+            return row | {"producer_id": signed(base.send.producer_id)}
+        body = base.message
+        return row | {
+            "consumer_id": signed(body.consumer_id),
+            "ledger_id": signed(body.message_id.ledgerId),
+            "entry_id": signed(body.message_id.entryId),
+            "redelivery_count": body.redelivery_count,
+        }
+
+    def _of_message(self, message: Message) -> Row:
+        payload = message.payload
+        row = self._of_metadata(message.metadata) | {
+            "batch_index": message.index,
+            "already_acked": True if message.skipped else None,
+            "size": None if payload is None else len(payload),
+        }
+        if payload is not None and len(payload) <= self._options.largest:
+            if self._options.values == RAW:
+                row["payload"] = payload
+            elif self._options.values == JSON:
+                row["value"] = _json(payload)
+        return row
+
+    def _of_metadata(self, metadata: Any) -> Row:
+        """The fields that messages in a batch have of their own."""
+        has = metadata.HasField
+        row: Row = {name: signed(getattr(metadata, name)) for name in _NUMBERS if has(name)}
+        if metadata.null_value:
+            row["null_value"] = True
+        if metadata.properties:
+            row["properties"] = {as_text(each.key): as_text(each.value) for each in metadata.properties}
+        if has_key(metadata):
+            row["key_hash"] = key_hash(metadata)
+        for name, column in (("partition_key", "key"), ("ordering_key", "ordering_key")):
+            if has(name):
+                row[column] = self._key(getattr(metadata, name))
+        return row
+
+    def _key(self, key: str | bytes) -> str:
+        if not self._options.hash_keys:
+            return as_text(key)
+        return blake2b(key.encode() if isinstance(key, str) else key, digest_size=16).hexdigest()
+
+
+_NUMBERS: Final = ("sequence_id", "event_time")
+
+
+def is_chunk(metadata: Any) -> bool:
+    """Whether an entry is a part of a message."""
+    return bool(metadata.num_chunks_from_msg > 1)
+
+
+def _json(payload: bytes) -> str | None:
+    """A payload as JSON text: that which it is, or its text as a string; None if it is not UTF-8."""
+    try:
+        orjson.loads(payload)
+        return payload.decode()
+    except ValueError:
+        pass
+    try:
+        return orjson.dumps(payload.decode()).decode()
+    except UnicodeDecodeError:
+        return None
