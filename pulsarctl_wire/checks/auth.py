@@ -1,7 +1,5 @@
 """Rules about authentication and authorization."""
 
-import json
-from base64 import urlsafe_b64decode
 from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.attempts import ClientRule
@@ -10,7 +8,7 @@ from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Rule, about_answer, s
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.counts import error_of
-from pulsarctl_wire.wire.credentials import is_doubtful
+from pulsarctl_wire.wire.credentials import token_expiry
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.fields import REFRESH
 from pulsarctl_wire.wire.frame import Frame
@@ -19,7 +17,6 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 _CONNECT: Final = NUMBERS["CONNECT"]
 _AUTH_RESPONSE: Final = NUMBERS["AUTH_RESPONSE"]
 _ACK_RESPONSE: Final = NUMBERS["ACK_RESPONSE"]  # never about rights, and there are too many
-_LONGEST_TOKEN: Final = 16_384  # bytes
 
 
 class _Refresh(ClientRule):
@@ -138,10 +135,7 @@ class TokenExpired(ClientRule):
 
     def credentials(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """The client sends credentials."""
-        body: Any = frame.body
-        if body is None or is_doubtful(frame) or not seen.time_ns:
-            return
-        expiry_ns = _expiry_ns(body.auth_data if frame.type == _CONNECT else body.response.auth_data)
+        expiry_ns = token_expiry(frame) if seen.time_ns else None
         if expiry_ns is not None and expiry_ns < seen.time_ns:
             late = seconds(seen.time_ns - expiry_ns)
             text = f"The client sends a token that had expired {late} before, by the clock of the capture."
@@ -172,15 +166,3 @@ def _refuses(state: CheckState, frame: Frame, *requests: int) -> bool:
     asked = state.answered
     is_error = error_of(frame) == ServerError.AuthenticationError
     return is_error and asked is not None and asked.type in requests
-
-
-def _expiry_ns(credentials: bytes) -> int | None:
-    """When a JSON Web Token expires, ns since the epoch; None if that is unknown, or it is no such token."""
-    parts = credentials[: _LONGEST_TOKEN + 1].split(b".")
-    if len(credentials) > _LONGEST_TOKEN or len(parts) != 3:
-        return None
-    try:
-        expiry = json.loads(urlsafe_b64decode(parts[1] + b"=="))["exp"]
-        return int(expiry * SECOND) if expiry > 0 else None
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return None

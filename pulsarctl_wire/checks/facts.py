@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.checks.finding import Sighting
-from pulsarctl_wire.wire.frame import Connection, Frame, locate
+from pulsarctl_wire.wire.frame import Connection, locate
 from pulsarctl_wire.wire.knowledge import bound
 from pulsarctl_wire.wire.ledgers import entry_of
 from pulsarctl_wire.wire.payload import Budget
@@ -303,13 +303,9 @@ class Facts:
         """Upper bound of the unacknowledged entries that all consumers hold."""
         self._sent = self._stored = 0  # how many of these all tables hold
 
-    def was_sent(self, frame: Frame) -> bool:
+    def was_sent(self, checksum: bytes, to_broker: bool) -> bool:
         """Whether an entry was looked at as SEND, so that it need not be as MESSAGE; remembers SENDs."""
-        at = 8 + frame.command_size
-        if frame.broker_entry:
-            at += 6 + int.from_bytes(frame.raw[at + 2 : at + 6], "big")
-        checksum = frame.raw[at : at + 6]
-        if not frame.to_broker:
+        if not to_broker:
             return checksum in self._entries
         self._entries[checksum] = None
         bound(self._entries, MOST_SENT)

@@ -324,6 +324,5 @@ class UndecodableMetadata(Rule):
 
     def undecodable(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """The metadata does not parse."""
-        start, stop = frame.parts.metadata
-        if frame.checksum == "valid" and stop - start <= MAX_PARSED:
+        if frame.checksum == "valid" and frame.payload_at <= MAX_PARSED:  # of more, nothing is parsed
             self.found(state, about_entry(frame), [(seen, "the message")])

@@ -31,13 +31,7 @@ from pulsarctl_wire.wire.frame import (
 )
 from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.ledgers import ConsumerLedger, LedgerState, entry_of
-from pulsarctl_wire.wire.payload import (
-    MAX_PAYLOAD,
-    PayloadError,
-    PayloadTooLarge,
-    decompress,
-    decompressed_size,
-)
+from pulsarctl_wire.wire.payload import misstated
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Asked
 from pulsarctl_wire.wire.stream import FrameStream
@@ -148,7 +142,7 @@ class CheckState(LedgerState):
             self._follow(frame)
             if 0 <= kind < len(types) and types[kind]:
                 doctor.frame(self, frame, seen)
-            if len(frame.raw) > self.limit or (frame.partial and frame.size > self.limit):
+            if frame.size > self.limit:
                 doctor.moment("oversized", self, frame, seen)
             way.last = seen
             if self.closed_ns is None or time_ns <= self.closed_ns:
@@ -259,26 +253,41 @@ class CheckState(LedgerState):
         sent, metadata = self.seen, frame.metadata
         if not isinstance(sent, Sent) or frame.partial:
             return
-        sent.size = len(frame.raw) - frame.payload_at
-        if frame.payload_at <= _LARGEST_HEAD:
-            sent.head = frame.raw[4 : frame.payload_at]
-        if frame.checksum != "valid" or not sent.head:
-            sent.digest = crc32c(frame.payload)
+        self.compare(frame, sent)
         if sent.before is not None:
-            sent.repeats = sent.before.has_payload(frame.payload)
             producer = self.producer(sent.producer)
             self.doctor.moment("sent_again", self, frame, producer, sent)
         if frame.checksum == "invalid":
             sent.corrupt = True
             self.doctor.moment("corrupt", self, frame, sent)
         elif metadata is None:
-            self.facts.was_sent(frame)
+            self.facts.was_sent(self.checksum_of(frame), True)
             self.doctor.moment("undecodable", self, frame, sent)
         else:
             if metadata.compression:
                 self._decompress(frame, metadata)
             if self.is_chunk:
                 self.doctor.moment("chunk", self, frame, sent)
+
+    # What a state that is not given the bytes of entries must know otherwise:
+
+    def compare(self, frame: Frame, sent: Sent) -> None:
+        """Remember the bytes of a SEND, and compare them with those of the one before."""
+        sent.size = len(frame.raw) - frame.payload_at
+        if frame.payload_at <= LARGEST_HEAD:
+            sent.head = frame.raw[4 : frame.payload_at]
+        if frame.checksum != "valid" or not sent.head:
+            sent.digest = crc32c(frame.payload)
+        if sent.before is not None:
+            sent.repeats = sent.before.has_payload(frame.payload)
+
+    def checksum_of(self, frame: Frame) -> bytes:
+        """What the SEND and the MESSAGE of an entry have in common."""
+        return frame.stored_checksum
+
+    def misstated(self, frame: Frame, metadata: MessageMetadata) -> int | None:
+        """The size of a compressed payload, if another one is stated; -1: its codec cannot read it."""
+        return misstated(metadata, frame.payload, self.facts.budget)
 
     def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Pending | None:
         if not isinstance(ledger, Producer):
@@ -308,23 +317,11 @@ class CheckState(LedgerState):
     def _decompress(self, frame: Frame, metadata: MessageMetadata) -> None:
         """Tell the doctor if an entry cannot be decompressed; a MESSAGE only if its SEND was not seen."""
         is_readable = frame.checksum == "valid" and not (self.is_chunk or metadata.encryption_keys)
-        if not is_readable or self.facts.was_sent(frame):
+        if not is_readable or self.facts.was_sent(self.checksum_of(frame), frame.to_broker):
             return
-        size, payload, budget = metadata.uncompressed_size, frame.payload, self.facts.budget
-        budget.read(len(payload))
-        if not budget.spend(size):
-            return
-        try:
-            decompress(metadata.compression, payload, size)
-        except PayloadTooLarge:
-            return
-        except PayloadError:
-            if not budget.spend(MAX_PAYLOAD):
-                return
-            right = decompressed_size(metadata.compression, payload)
-            budget.left += MAX_PAYLOAD - min(right or 0, MAX_PAYLOAD)
-            if right != size:
-                self.doctor.moment("unreadable", self, frame, self.seen, right)
+        right = self.misstated(frame, metadata)
+        if right is not None:
+            self.doctor.moment("unreadable", self, frame, self.seen, None if right < 0 else right)
 
     def _report(self, frame: Frame, number: int, kind: int) -> None:
         """Exchanges are not reported as values: nobody asks for them. Overrides the parent's method."""
@@ -369,7 +366,7 @@ class CheckState(LedgerState):
         if frame.checksum == "invalid":
             doctor.moment("corrupt", self, frame, seen)
         elif metadata is None:
-            if not self.facts.was_sent(frame):
+            if not self.facts.was_sent(self.checksum_of(frame), False):
                 doctor.moment("undecodable", self, frame, seen)
         elif metadata.compression:
             self._decompress(frame, metadata)
@@ -487,7 +484,8 @@ class CheckState(LedgerState):
 
 _MINUS_ONE: Final = b"\xff" * 9 + b"\x01"
 """-1 as a varint."""
-_LARGEST_HEAD: Final = 8_192  # bytes of a SEND before its payload that are remembered
+LARGEST_HEAD: Final = 8_192
+"""Bytes of a SEND before its payload that are remembered, if they are no more."""
 _SEND: Final = NUMBERS["SEND"]
 _SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
 _SEND_RECEIPT: Final = NUMBERS["SEND_RECEIPT"]

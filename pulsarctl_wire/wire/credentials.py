@@ -6,6 +6,8 @@ does not know, or contradicts itself, its fields cannot be trusted: then everyth
 credentials.
 """
 
+import json
+from base64 import urlsafe_b64decode
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import islice
@@ -13,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from pulsarctl_wire.wire.commands import BODIES
+from pulsarctl_wire.wire.commands import BODIES, NUMBERS
 from pulsarctl_wire.wire.fields import METHODS, REFRESH, SECRETS, messages_in
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
@@ -30,9 +32,14 @@ WITH_SECRETS: Final[frozenset[int]] = frozenset(
 )
 """Type numbers of the commands that may carry credentials."""
 
+WITH_TOKENS: Final = frozenset({NUMBERS["CONNECT"], NUMBERS["AUTH_RESPONSE"]})
+"""Those that carry a client's own credentials."""
+
 MOST_FIELDS: Final = 1_000
 """The most fields of a command that are searched for credentials; a command with more is odd."""
 
+_LONGEST_TOKEN: Final = 16_384  # bytes
+_CONNECT: Final = NUMBERS["CONNECT"]
 _MOST_DEPTH: Final = 100  # nesting of messages: protobuf's own limit
 _WITHOUT_DATA: Final = (b"", b"none", b"tls")
 """Authentication methods that send no credentials in the protocol."""
@@ -162,6 +169,25 @@ class _Walk:
 def is_doubtful(frame: Frame) -> bool:
     """Whether a frame's command may have credentials outside the fields that are meant for them."""
     return not find_secrets(frame.raw, 8, min(8 + frame.command_size, len(frame.raw))).known
+
+
+def token_expiry(frame: Frame) -> int | None:
+    """When the JSON Web Token in a CONNECT or AUTH_RESPONSE expires, ns since the epoch.
+
+    None if it has none, or that is unknown. Nothing else in the token is read.
+    """
+    body: Any = frame.body
+    if body is None or is_doubtful(frame):
+        return None
+    credentials = body.auth_data if frame.type == _CONNECT else body.response.auth_data
+    parts = credentials[: _LONGEST_TOKEN + 1].split(b".")
+    if len(credentials) > _LONGEST_TOKEN or len(parts) != 3:
+        return None
+    try:
+        expiry = json.loads(urlsafe_b64decode(parts[1] + b"=="))["exp"]
+        return int(expiry * 1_000_000_000) if expiry > 0 else None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
 
 
 def type_in(found: Iterable[Field]) -> int | None:

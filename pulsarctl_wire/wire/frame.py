@@ -209,6 +209,20 @@ class Frame:
         except DecodeError:
             return None
 
+    @property
+    def stored_checksum(self) -> bytes:
+        """The magic and the CRC32-C in front of the entry of a SEND or MESSAGE; other bytes if absent."""
+        at = self.entry_at
+        return self.raw[at : at + 6]
+
+    @property
+    def entry_at(self) -> int:
+        """Where in `raw` the entry of a SEND or MESSAGE begins, without what a broker put in front of it."""
+        at = 8 + self.command_size
+        if self.broker_entry:
+            at += 6 + int.from_bytes(self.raw[at + 2 : at + 6], "big")
+        return at
+
     def note(self, text: str) -> None:
         """Add a note about something odd."""
         self.notes = [*self.notes, text]

@@ -300,6 +300,33 @@ def decompressed_size(codec: int, data: bytes) -> int | None:
         return None
 
 
+def misstated(metadata: MessageMetadata, payload: bytes, budget: Budget) -> int | None:
+    """Bytes of a compressed payload once decompressed, if that is not its uncompressed_size.
+
+    -1 if its codec cannot read it. None if the size is right, or unknown: the payload is too large, or the
+    budget or the memory is used up.
+    """
+    size, codec = metadata.uncompressed_size, metadata.compression
+    budget.read(len(payload))
+    if not budget.spend(size):
+        return None
+    try:
+        decompress(codec, payload, size)
+    except (PayloadTooLarge, MemoryError):
+        return None
+    except PayloadError:
+        if not budget.spend(MAX_PAYLOAD):
+            return None
+        try:
+            right = decompressed_size(codec, payload)
+        except MemoryError:
+            return None
+        budget.left += MAX_PAYLOAD - min(right or 0, MAX_PAYLOAD)
+        if right != size:
+            return -1 if right is None else right
+    return None
+
+
 def _lz4(data: bytes, size: int) -> bytes:
     import lz4.block
 
