@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence, Sized
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -240,13 +241,20 @@ def _offsets(values: Sequence[Sized]) -> Any:
 
 
 def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
-    """An Arrow array of `acked` lists at `rows`, null elsewhere; a value is ledger id, entry id, left, …"""
+    """An Arrow array of `acked` lists at `rows`, null elsewhere.
+
+    A value has ledger id, entry id, left, … of all ids, and the ack_set of each.
+    """
     lengths = np.zeros(size, np.int32)
-    lengths[rows] = [len(each) // 3 for each in values]
+    lengths[rows] = [len(sets) for _, sets in values]
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
-    ids = np.concatenate([np.frombuffer(values[at], np.uint64) for at in np.argsort(rows)]).reshape(-1, 3)
+    ordered = [values[at] for at in np.argsort(rows)]
+    ids = np.concatenate([np.frombuffer(each, np.uint64) for each, _ in ordered]).reshape(-1, 3)
     type_ = FRAMES.field("acked").type
     columns = [number_array(ids[:, position].astype(np.int64), None, pa.int64()) for position in (0, 1, 2)]
+    some = [(place, words) for place, words in enumerate(chain(*(sets for _, sets in ordered))) if words]
+    places, words = zip(*some, strict=True) if some else ((), ())
+    columns.append(_lists(len(ids), np.array(places, np.int64), list(words)))
     structs = pa.Array.from_buffers(type_.value_type, len(ids), [None], children=columns)
     buffers = [_bitmap(lengths != 0), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(type_, size, buffers, children=[structs])
@@ -257,7 +265,8 @@ def _lists(size: int, rows: Any, values: list[Any]) -> Any:
     lengths = np.zeros(size, np.int32)
     lengths[rows] = [len(each) for each in values]
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
-    numbers = np.concatenate([np.frombuffer(values[at], np.int64) for at in np.argsort(rows)])
+    some = [np.frombuffer(values[at], np.int64) for at in np.argsort(rows)]
+    numbers = np.concatenate([np.zeros(0, np.int64), *some])
     buffers = [_bitmap(lengths != 0), pa.py_buffer(offsets)]
     children = [number_array(numbers, None, pa.int64())]
     return pa.Array.from_buffers(pa.list_(pa.int64()), size, buffers, children=children)

@@ -12,16 +12,18 @@ from typing import Any, Final
 import numpy as np
 import orjson
 import pyarrow as pa
+from crc32c import crc32c
 
 from pulsarctl_wire.capture.series import series
 from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.table.columns import Codes, Columns, Records, bytes_array, chosen
 from pulsarctl_wire.table.metadata import unusual_fields
+from pulsarctl_wire.table.odd import Examiner
 from pulsarctl_wire.table.rows import address
 from pulsarctl_wire.table.schema import FRAMES
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.counts import latency_of, messages_in, ones, permits_used
-from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
+from pulsarctl_wire.wire.credentials import WITH_SECRETS, WITH_TOKENS, is_doubtful, token_expiry
 from pulsarctl_wire.wire.fields import Walker, signed
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, header_at
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -43,6 +45,7 @@ _Ends = tuple[str | None, int | None, str | None, int | None]
 """Address and port of the source, and of the destination."""
 
 _CHECKSUMS: Final = {None: 0, "valid": 1, "invalid": 2, "absent": 3}
+_INVALID: Final = _CHECKSUMS["invalid"]
 _HEADS: Final = (18, 18, 18, 12)
 """Bytes in front of the metadata, without the command: sizes, magic, checksum. By code of `_CHECKSUMS`."""
 _VARINT: Final = tuple(max(1, -(-bits // 7)) for bits in range(65))
@@ -73,13 +76,14 @@ class FrameRows:
         self._payloads: list[bytes | None] | None = [] if payload else None
         self._walk = Walker()
         self._hide = Walker(hide_all=True)
+        self._examiner = Examiner()
         self._common = Records(
             **{"half": "i8", "place": "i8", "time": "i8", "start": "i8", "offset": "i8", "total": "i8"},
             **{"size": "i8", "type": "i4", "topic": "i4", "subscription": "i4", "partial": "i1"},
         )
         self._entries = Records(
             **{"owner": "u8", "first": "u8", "second": "u8", "count": "i8", "size": "i8"},
-            **{"payload_at": "i8", "row": "i4", "permits": "i4", "checksum": "i1"},
+            **{"payload_at": "i8", "crc": "u4", "row": "i4", "permits": "i4", "checksum": "i1"},
         )
         self._opened = Records(
             **{"row": "i4", "name": "i4", "publish": "u8", "unpacked": "u4", "codec": "i4"},
@@ -173,7 +177,7 @@ class FrameRows:
         if number == _SEND:
             send = base.send
             owner, first, second, count = send.producer_id, send.sequence_id, 0, send.num_messages
-            permits = 0
+            permits, crc = 0, crc32c(frame.payload)
             if send.HasField("highest_sequence_id"):
                 self._keep(row, "highest_sequence_id", signed(send.highest_sequence_id))
         else:
@@ -181,16 +185,22 @@ class FrameRows:
             identity = message.message_id
             owner, first, second = message.consumer_id, identity.ledgerId, identity.entryId
             count = message.redelivery_count
-            permits = permits_used(frame)
+            permits, crc = permits_used(frame), 0
+            if message.HasField("consumer_epoch"):
+                self._keep(row, "consumer_epoch", signed(message.consumer_epoch))
             if message.ack_set:
                 self._keep_set(row, message.ack_set)
         records, payload_at, checksum = self._entries, frame.payload_at, _CHECKSUMS[frame.checksum]
         at = records.room()  # a call with *ids would be slower
         records.pack_into(
-            records.buffer, at, owner, first, second, count, size, payload_at, row, permits, checksum
+            records.buffer, at, owner, first, second, count, size, payload_at, crc, row, permits, checksum
         )
-        if frame.metadata is not None:
-            self._open(row, frame, frame.metadata, payload_at - size - _HEADS[checksum] if checksum else -1)
+        metadata = frame.metadata
+        if metadata is not None:
+            self._open(row, frame, metadata, payload_at - size - _HEADS[checksum] if checksum else -1)
+        if checksum and (metadata is None or metadata.compression or checksum == _INVALID):
+            for name, value in self._examiner.look(frame):
+                self._keep(row, name, value)
         if frame.resend_of is not None:
             self._keep(row, "resend", 1)
         if frame.broker_entry or (frame.partial and frame.payload_at):
@@ -260,8 +270,9 @@ class FrameRows:
         if count > 1:
             parts = [(each.ledgerId, each.entryId, ones(each.ack_set)) for each in acked]
             ids = array("Q", [part for each in parts for part in each])
-            self._keep(row, "acked", ids)
-            self._bytes += 8 * len(ids)
+            sets = [array("q", each.ack_set) for each in acked]
+            self._keep(row, "acked", (ids, sets))
+            self._bytes += 8 * (len(ids) + sum(map(len, sets)))
         asks, request = ack.HasField("request_id"), ack.request_id
         if count and acked[0].ack_set:
             self._keep_set(row, acked[0].ack_set)
@@ -285,6 +296,8 @@ class FrameRows:
         if field is not None and body.HasField(field):
             code = getattr(body, field)
             self._keep(row, "error", _ERRORS.get(code, str(code)))
+        if number in WITH_TOKENS and (expiry := token_expiry(frame)) is not None and expiry < 2**63:
+            self._keep(row, "token_expires_ns", expiry)
         if number not in _WITHOUT_JSON:
             walk = self._hide if number in WITH_SECRETS and is_doubtful(frame) else self._walk
             text = orjson.dumps(walk(body)).decode()
@@ -403,6 +416,7 @@ class FrameRows:
         sizes = entries["payload_at"] - entries["size"] - np.array(_HEADS)[entries["checksum"]]
         columns.put("metadata_size", rows[opened], sizes[opened])
         columns.put("payload_size", rows[whole], (common["total"][rows] + 4 - entries["payload_at"])[whole])
+        columns.put_all(chosen(entries, whole & sends), payload_crc="crc")
 
     def _take_metadata(self, columns: Columns, common: Any, entries: Any) -> None:
         rows = entries["row"]

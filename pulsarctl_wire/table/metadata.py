@@ -23,6 +23,8 @@ def unusual_fields(metadata: MessageMetadata) -> dict[str, Any]:
     found: dict[str, Any] = {
         name: signed(getattr(metadata, name)) for name in _NUMBERS_OF_METADATA if has(name)
     }
+    if metadata.encryption_keys:
+        found["encrypted"] = True
     if has("null_value"):
         found["null_value"] = metadata.null_value
     if has("replicated_from"):

@@ -30,13 +30,19 @@ METADATA: Final = pa.struct(
         ("total_chunk_msg_size", pa.int32()),
         ("schema_version", TEXT),
         ("null_value", pa.bool_()),
+        ("encrypted", pa.bool_()),
         ("marker_type", pa.int32()),
         ("replicated_from", TEXT),
         ("txnid_least_bits", pa.int64()),
         ("txnid_most_bits", pa.int64()),
     ]
 )
-_ACKED: Final = pa.struct([("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("left", pa.int64())])
+_ACKED: Final = pa.struct(
+    [
+        *(("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("left", pa.int64())),
+        ("ack_set", pa.list_(pa.int64())),
+    ]
+)
 
 _PLACE: Final = [
     ("file", TEXT),
@@ -84,6 +90,7 @@ FRAMES: Final = pa.schema(
         ("error", TEXT),
         ("permits", pa.int64()),
         ("redelivery_count", pa.int64()),
+        ("consumer_epoch", pa.int64()),
         ("ack_type", TEXT),
         ("ack_count", pa.int32()),
         ("acked", pa.list_(_ACKED)),
@@ -94,8 +101,12 @@ FRAMES: Final = pa.schema(
         ("checksum_valid", pa.bool_()),
         ("metadata_size", pa.int64()),
         ("payload_size", pa.int64()),
+        ("payload_crc", pa.int64()),
+        ("unpacked_size", pa.int64()),
+        ("head_crc", pa.int64()),
         ("metadata", METADATA),
         ("command_json", pa.string()),
+        ("token_expires_ns", pa.int64()),
         ("payload", pa.binary()),
     ],
     metadata=_ABOUT,
@@ -176,6 +187,19 @@ MESSAGES: Final = pa.schema(
 TABLES: Final = {"frames": FRAMES, "gaps": GAPS, "connections": CONNECTIONS, "messages": MESSAGES}
 """The tables of a directory, by name."""
 
+FINDINGS: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("cluster", "rule", "severity", "certainty")),
+        *(("topic", pa.string()), ("subscription", pa.string())),
+        *(("producer_id", pa.int64()), ("consumer_id", pa.int64())),
+        *(("message_id", pa.string()), ("sequence_id", pa.int64()), ("uuid", pa.string())),
+        *(("connection", pa.int64()), ("client", pa.string()), ("server", pa.string())),
+        *((name, pa.int64()) for name in ("first_ns", "last_ns", "count")),
+        *((name, pa.string()) for name in ("explanation", "advice", "evidence")),
+    ]
+)
+"""What the report `findings` has (docs/reports.md)."""
+
 ROWS: Final = 65_536
 """Rows of a batch, and of a Parquet row group."""
 
@@ -187,9 +211,8 @@ _DIFFERENCES: Final = (
 )
 """Columns of many different numbers, stored as differences. Most others use a dictionary."""
 
-
-_VARIOUS: Final = ("command_json", "payload", "value")
-"""Columns of many different texts."""
+_VARIOUS: Final = ("command_json", "payload", "payload_crc", "value")
+"""Columns of many different texts, and of digests."""
 
 
 def _leaves(schema: Any) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from pulsarctl_wire.capture import Decoder, Source, open_source
 from pulsarctl_wire.record import Recorder, connection_record
@@ -99,13 +100,21 @@ def expected(frame: Frame, record: Row) -> Row:
         "ack_type": fields.get("ack_type") if command == "ACK" else None,
         "ack_count": len(acked) if command == "ACK" else None,
         "acked": [
-            {"ledger_id": each["ledgerId"], "entry_id": each["entryId"], "left": left_of(each)}
+            {
+                **{"ledger_id": each["ledgerId"], "entry_id": each["entryId"], "left": left_of(each)},
+                "ack_set": each.get("ack_set"),
+            }
             for each in acked
         ]
         if len(acked) > 1
         else None,
         "checksum_valid": {"valid": True, "invalid": False}.get(record["checksum"] or ""),
         "payload_size": frame.size - frame.payload_at if frame.payload_at and not frame.partial else None,
+        "payload_crc": crc32c(frame.payload)
+        if command == "SEND" and frame.payload_at and not frame.partial
+        else None,
+        "unpacked_size": None,
+        "consumer_epoch": fields.get("consumer_epoch") if command == "MESSAGE" else None,
         "metadata": metadata and of_metadata(metadata),
         "payload": frame.payload if frame.payload_at else None,
     }
@@ -132,6 +141,7 @@ def of_metadata(metadata: Row) -> Row:
     row = {name: metadata.get(name) for name in names}
     row["compression"] = metadata.get("compression", "NONE")
     row["num_messages_in_batch"] = metadata.get("num_messages_in_batch", 1)
+    row["encrypted"] = True if metadata.get("encryption_keys") else None
     return row
 
 
