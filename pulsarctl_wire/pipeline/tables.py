@@ -152,7 +152,10 @@ def _files(folder: _Folder, found: tuple[list[str], str | None], looked: list["_
 
 
 def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | None]:
-    """The files of frames, and the directory below which directory names are column values."""
+    """The files of frames, and the directory below which directory names are column values.
+
+    There are none if a capture has no frame, but gaps or connections.
+    """
     kind = folder.kind(inside)
     if kind == fs.FileType.File:
         return [inside], None
@@ -160,7 +163,7 @@ def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | N
         raise CaptureError(f"{path}: no such file")
     base = f"{inside}/frames" if folder.files(f"{inside}/frames") else inside
     files = [file for file in folder.files(base) if not _is_other(file.removeprefix(inside))]
-    if not files:
+    if not files and not any(folder.files(f"{inside}/{name}") for name in TABLES):
         raise CaptureError(f"{path}: no frames table in it (frames/*.parquet): pwire analyze makes one")
     return files, base
 

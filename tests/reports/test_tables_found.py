@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
+from pwire_run import pwire
+
 from pulsarctl_wire import data
 from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.cli.data.report import ReportOptions, report
@@ -178,3 +180,9 @@ def test_uris_are_those_that_each_side_knows(monkeypatch: pytest.MonkeyPatch, tm
     assert arrow_uri("hdfs://name:8020/a") == "hdfs://name:8020/a"
     monkeypatch.chdir(tmp_path)
     assert spark_uri("a/b") == f"{tmp_path}/a/b"
+
+
+def test_a_capture_may_have_no_frames(tmp_path: Path) -> None:
+    pwire("analyze", SAMPLES / "http-client-on-binary-port.pcap", "--out", tmp_path / "table")
+    (found,) = find([str(tmp_path / "table")])
+    assert (len(found.files["frames"].paths), len(found.files["gaps"].paths), found.rows) == (0, 1, 2)
