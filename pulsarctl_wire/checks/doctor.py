@@ -11,7 +11,7 @@ order; so "now and then" is some frames later, with the time of before.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks import RULES
 from pulsarctl_wire.checks.facts import MOST_HELD, Facts
@@ -60,6 +60,9 @@ class Doctor(Sink):
     `live`: the caller calls `tick`; otherwise the time is that of the events.
     """
 
+    state_type: ClassVar[type[CheckState]] = CheckState
+    """The class of the states that it makes."""
+
     def __init__(
         self,
         rules: Iterable[type[Rule]] = RULES,
@@ -106,7 +109,7 @@ class Doctor(Sink):
         self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
     ) -> CheckState:
         """The state of a new connection: for `Decoder` and `Follower`."""
-        state = CheckState(connection, knowledge, streams, doctor=self, types=self._types)
+        state = self.state_type(connection, knowledge, streams, doctor=self, types=self._types)
         self.states[connection.index] = state
         for opened in self._hooks["opened"]:
             opened(state)

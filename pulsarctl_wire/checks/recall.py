@@ -1,0 +1,312 @@
+"""Makes events of the rows of tables again (docs/tables.md), as far as the doctor needs them.
+
+A frame has the fields that its row tells: its command and its metadata, and what the doctor asks of bytes
+that are not in tables. Its `raw` has the sizes of the frame as it was, then its command and the head of its
+entry as they would be written today, and no payload.
+"""
+
+import json
+import re
+import struct
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError, EncodeError
+
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.wire.commands import BODIES, NUMBERS
+from pulsarctl_wire.wire.credentials import WITH_SECRETS, WITH_TOKENS
+from pulsarctl_wire.wire.fields import METHODS, as_base64
+from pulsarctl_wire.wire.foreign import bytes_of
+from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.json_command import encode
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    BaseCommand,
+    CommandAck,
+    CompressionType,
+    MessageIdData,
+    MessageMetadata,
+    ServerError,
+)
+
+Columns = Mapping[str, Sequence[Any]]
+"""Some rows: the values of each column."""
+
+PLACE_BITS: Final = 44
+"""An event's `packet` is `file << PLACE_BITS | packet_offset`, with the files numbered as they appear."""
+
+COLUMNS: Final = (
+    *("command", "total_size", "command_size", "partial", "request_id", "producer_id", "consumer_id"),
+    *("sequence_id", "highest_sequence_id", "ledger_id", "entry_id", "error", "permits"),
+    *("redelivery_count", "consumer_epoch", "ack_type", "acked", "ack_count", "ack_set", "validation_error"),
+    *("checksum", "payload_size", "payload_crc", "unpacked_size", "head_crc", "command_json"),
+    "token_expires_ns",
+)
+"""The columns of frames that are read, besides those that say where a frame is."""
+
+METADATA: Final = (
+    *("producer_name", "publish_time", "deliver_at_time", "compression", "uncompressed_size"),
+    *("num_messages_in_batch", "uuid", "num_chunks_from_msg", "chunk_id", "encrypted", "marker_type"),
+    "txnid_most_bits",
+)
+"""The columns of `metadata` that are read; rows have them under these names, and `has_metadata`."""
+
+_WORD: Final = 2**64 - 1
+_SECOND: Final = 1_000_000_000
+_UNKNOWN: Final = re.compile(r"UNKNOWN\((\d{1,10})\)")
+_REDACTED: Final = re.compile(r"\[redacted(: \d+ bytes)?\]")
+_MADE_UP: Final = "AAAA"  # in place of a credential or a text that tables do not have; valid as base64, too
+_UNKNOWN_FIELD: Final = "unknown_field_"
+_ODD: Final = {"unknown_field_1000": 0}  # makes a command count as odd, see `is_doubtful`
+_UNREADABLE: Final = b"\xff"  # no protobuf message
+_IMPOSSIBLE: Final = (
+    *(ValueError, TypeError, OverflowError, RecursionError, struct.error),
+    *(DecodeError, EncodeError),
+)
+"""What values raise that no frame has."""
+_header: Final = struct.Struct(">II").pack
+_u32: Final = struct.Struct(">I").pack
+_ERRORS: Final = dict(ServerError.items())
+_VALIDATION_ERRORS: Final = dict(CommandAck.ValidationError.items())
+_ACK_TYPES: Final = dict(CommandAck.AckType.items())
+_CODECS: Final = dict(CompressionType.items())
+
+
+class Recalled(Frame):
+    """A frame of a table: without its payload, but with what its row tells of that."""
+
+    __slots__ = ("head_crc", "payload_crc", "payload_size", "unpacked_size")
+
+    head_crc: int | None
+    payload_crc: int | None
+    payload_size: int | None
+    unpacked_size: int | None
+
+
+class Recall:
+    """Makes events of rows. `files` are their names, in order of appearance."""
+
+    def __init__(self) -> None:
+        self.files: list[str | None] = []
+        self._numbers: dict[str | None, int] = {}
+
+    def place(self, rows: Columns, row: int) -> int:
+        """The place of a row's packet."""
+        file = rows["file"][row]
+        number = self._numbers.get(file)
+        if number is None:
+            number = self._numbers[file] = len(self.files)
+            self.files.append(file)
+        return number << PLACE_BITS | (rows["packet_offset"][row] or 0)
+
+    def event(self, rows: Columns, row: int, connection: Connection) -> Event:
+        """The frame, gap or malformed stretch of a row. Raises CaptureError if its values cannot be."""
+        to_broker = bool(rows["to_broker"][row])
+        where = connection, to_broker, rows["stream_offset"][row] or 0, rows["time_ns"][row]
+        packet, kind = self.place(rows, row), rows["event"][row]
+        if kind == "gap":
+            return Gap(rows["size"][row] or 0, *where, packet)
+        if kind == "malformed":
+            reason = rows["reason"][row] or ""
+            protocol, head = bytes_of(reason)
+            event = Malformed(reason, head, rows["size"][row] or 0, *where, packet)
+            event.protocol = protocol
+            return event
+        try:
+            return _frame(rows, row, where, packet)
+        except _IMPOSSIBLE as error:
+            why = (str(error) or type(error).__name__).splitlines()[0]
+            raise CaptureError(f"a {rows['command'][row]} of the table cannot be: {why}") from None
+
+
+def _frame(rows: Columns, row: int, where: tuple[Connection, bool, int, int | None], packet: int) -> Frame:
+    command, size = rows["command"][row], rows["command_size"][row] or 0
+    number = NUMBERS.get(command, -1)
+    base: BaseCommand | None = None
+    if number >= 0:
+        base = _command(number, rows, row) if size > 2 else BaseCommand(type=number)  # type: ignore[arg-type]
+    elif unknown := _UNKNOWN.fullmatch(command or ""):
+        number, base = int(unknown[1]), BaseCommand()
+    data = base.SerializePartialToString() if base is not None else b""
+    metadata = _metadata(rows, row) if rows["has_metadata"][row] else None
+    checksum, crc = rows["checksum"][row], rows["head_crc"][row]
+    entry = b""
+    if number in _ENTRIES:
+        head = _UNREADABLE if metadata is None else metadata.SerializePartialToString()
+        entry = _u32(len(head)) + head
+        if checksum != "absent":
+            entry = MAGIC_CHECKSUM + _u32(crc or 0) + entry
+    total = rows["total_size"][row] or 0
+    sizes = _header(total, max(len(data), min(size, 3)))  # 2 means: without ids
+    frame = Recalled(sizes + data + entry, base, number, *where, packet)
+    frame.partial = bool(rows["partial"][row])
+    frame.checksum, frame.metadata = checksum, metadata
+    frame.head_crc, frame.payload_crc = crc, rows["payload_crc"][row]
+    frame.unpacked_size, payload_size = rows["unpacked_size"][row], rows["payload_size"][row]
+    frame.payload_size = payload_size
+    frame.payload_at = total + 4 - payload_size if payload_size is not None else 0
+    return frame
+
+
+def _command(number: int, rows: Columns, row: int) -> BaseCommand:
+    """The command of a row, which has ids."""
+    base = BaseCommand(type=number)  # type: ignore[arg-type]
+    fill = _FILLED.get(number)
+    if fill is not None:
+        body = getattr(base, BODIES[number])
+        body.SetInParent()
+        fill(body, rows, row)
+        return base
+    text = rows["command_json"][row]
+    if text is None or number not in BODIES:
+        return base
+    fields = json.loads(text)
+    if number in WITH_SECRETS:
+        fields = _revealed(fields, rows["token_expires_ns"][row] if number in WITH_TOKENS else None)
+    return BaseCommand.FromString(encode(BaseCommand.DESCRIPTOR, {"type": number, BODIES[number]: fields}))
+
+
+# -- the commands of message traffic: their fields from columns
+
+
+def _id(rows: Columns, name: str, row: int) -> int | None:
+    value = rows[name][row]
+    return None if value is None else value & _WORD
+
+
+def _set(body: Any, rows: Columns, row: int, *names: str) -> None:
+    """Set fields of 64 bits without a sign to the columns of the same name."""
+    for name in names:
+        value = rows[name][row]
+        if value is not None:
+            setattr(body, name, value & _WORD)
+
+
+def _entry(rows: Columns, row: int) -> MessageIdData:
+    return MessageIdData(ledgerId=_id(rows, "ledger_id", row), entryId=_id(rows, "entry_id", row))
+
+
+def _send(body: Any, rows: Columns, row: int) -> None:
+    _set(body, rows, row, "producer_id", "sequence_id", "highest_sequence_id")
+
+
+def _receipt(body: Any, rows: Columns, row: int) -> None:
+    _set(body, rows, row, "producer_id", "sequence_id", "highest_sequence_id")
+    if rows["ledger_id"][row] is not None:
+        body.message_id.CopyFrom(_entry(rows, row))
+
+
+def _message(body: Any, rows: Columns, row: int) -> None:
+    _set(body, rows, row, "consumer_id", "consumer_epoch")
+    body.message_id.CopyFrom(_entry(rows, row))
+    body.redelivery_count = rows["redelivery_count"][row] or 0
+    body.ack_set.extend(rows["ack_set"][row] or ())
+
+
+def _ack(body: Any, rows: Columns, row: int) -> None:
+    _set(body, rows, row, "consumer_id", "request_id")
+    body.ack_type = _ACK_TYPES.get(rows["ack_type"][row], 0)
+    error = rows["validation_error"][row]
+    if error in _VALIDATION_ERRORS:
+        body.validation_error = _VALIDATION_ERRORS[error]
+    acked = rows["acked"][row]
+    if acked is not None:
+        for each in acked:
+            one = body.message_id.add(ledgerId=each["ledger_id"] & _WORD, entryId=each["entry_id"] & _WORD)
+            one.ack_set.extend(each["ack_set"] or ())
+    elif rows["ack_count"][row]:
+        one = body.message_id.add()
+        one.CopyFrom(_entry(rows, row))
+        one.ack_set.extend(rows["ack_set"][row] or ())
+
+
+def _flow(body: Any, rows: Columns, row: int) -> None:
+    _set(body, rows, row, "consumer_id")
+    body.messagePermits = rows["permits"][row] or 0
+
+
+def _ack_response(body: Any, rows: Columns, row: int) -> None:
+    _set(body, rows, row, "consumer_id", "request_id")
+    error = rows["error"][row]
+    if error in _ERRORS:
+        body.error = _ERRORS[error]
+
+
+def _nothing(body: Any, rows: Columns, row: int) -> None:
+    pass
+
+
+_FILLED: Final[dict[int, Callable[[Any, Columns, int], None]]] = {
+    NUMBERS["SEND"]: _send,
+    NUMBERS["SEND_RECEIPT"]: _receipt,
+    NUMBERS["MESSAGE"]: _message,
+    NUMBERS["ACK"]: _ack,
+    NUMBERS["FLOW"]: _flow,
+    NUMBERS["ACK_RESPONSE"]: _ack_response,
+    NUMBERS["PING"]: _nothing,
+    NUMBERS["PONG"]: _nothing,
+}
+"""Type number of a command without JSON -> what fills in its fields."""
+
+_ENTRIES: Final = {NUMBERS["SEND"], NUMBERS["MESSAGE"]}
+
+
+def _metadata(rows: Columns, row: int) -> MessageMetadata:
+    metadata = MessageMetadata(producer_name=rows["producer_name"][row] or "", sequence_id=0)
+    _set(metadata, rows, row, "publish_time", "txnid_most_bits")
+    for name in _NUMBERS:
+        value = rows[name][row]
+        if value is not None:
+            setattr(metadata, name, value)
+    codec: Any = _CODECS.get(rows["compression"][row])
+    if codec:
+        metadata.compression = codec
+    if rows["uuid"][row] is not None:
+        metadata.uuid = rows["uuid"][row]
+    if rows["encrypted"][row]:
+        metadata.encryption_keys.add(key="", value=b"")
+    return metadata
+
+
+_NUMBERS: Final = (
+    *("deliver_at_time", "uncompressed_size", "num_messages_in_batch", "num_chunks_from_msg", "chunk_id"),
+    "marker_type",
+)
+
+
+# -- commands that may have credentials
+
+
+def _revealed(fields: dict[str, Any], expiry_ns: int | None) -> dict[str, Any]:
+    """The fields of a command with something in place of its credentials: a token that expires then.
+
+    If more was redacted, the command was odd, and is again.
+    """
+    token = _MADE_UP if expiry_ns is None else as_base64(_token(expiry_ns))
+    hidden: list[str] = []
+
+    def shown(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            hidden.extend(key for key in value if key.startswith(_UNKNOWN_FIELD))
+            return {
+                key: shown(key, each) for key, each in value.items() if not key.startswith(_UNKNOWN_FIELD)
+            }
+        if isinstance(value, list):
+            return [shown(name, each) for each in value]
+        if isinstance(value, str) and _REDACTED.fullmatch(value):
+            if name in METHODS:
+                return token if name == "auth_data" else _MADE_UP
+            hidden.append(name)
+            return _MADE_UP
+        return value
+
+    made: dict[str, Any] = shown("", fields)
+    return made | _ODD if hidden else made
+
+
+def _token(expiry_ns: int) -> bytes:
+    """A JSON Web Token that expires then, and says nothing else."""
+    seconds, rest = divmod(expiry_ns, _SECOND)
+    claims = json.dumps({"exp": seconds + rest / _SECOND if rest else seconds})
+    return b"." + urlsafe_b64encode(claims.encode()) + b"."

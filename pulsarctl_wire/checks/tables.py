@@ -1,0 +1,184 @@
+"""Runs the doctor on rows of tables: `diagnose` takes rows in order, and gives a row for each finding.
+
+    rows, by cluster and time -> recall.py: events -> a Doctor for each cluster -> rows of findings
+
+Besides frames, gaps and malformed stretches there are rows for what TCP did, made from the connections table:
+
+    opened    a connection's first packet
+    closed    the first FIN or RST, at `end_ns`
+    ended     the last packet that belongs to it, or the end of the capture: `how`, and whether `both_sides`
+
+Nothing is kept of rows but what the doctor keeps, so any number of them takes no more memory.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Any, Final
+
+from pulsarctl_wire.checks.doctor import Doctor
+from pulsarctl_wire.checks.facts import Sent
+from pulsarctl_wire.checks.finding import Evidence, Finding
+from pulsarctl_wire.checks.recall import PLACE_BITS, Columns, Recall, Recalled
+from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
+from pulsarctl_wire.checks.state import LARGEST_HEAD, CheckState
+from pulsarctl_wire.wire.ending import EndedConnection
+from pulsarctl_wire.wire.fields import signed
+from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
+
+OTHERS: Final = "(others)"
+"""The rule of a row that counts the findings beyond those that a doctor keeps."""
+
+_OFFSET: Final = (1 << PLACE_BITS) - 1
+_place: Final = Struct(">QQ?").pack
+
+
+class TableState(CheckState):
+    """Tracks a connection of a table, whose frames are `Recalled`."""
+
+    def compare(self, frame: Frame, sent: Sent) -> None:
+        """Remember what its row says of the payload of a SEND. Overrides the parent's method."""
+        assert isinstance(frame, Recalled)
+        sent.size = frame.size if frame.payload_size is None else frame.payload_size
+        sent.digest = frame.payload_crc or 0
+        if 0 < frame.payload_at <= LARGEST_HEAD:
+            sent.head = frame.raw[4:]
+        before = sent.before
+        sent.repeats = before is not None and (before.size, before.digest) == (sent.size, sent.digest)
+
+    def checksum_of(self, frame: Frame) -> bytes:
+        """What the SEND and the MESSAGE of an entry have in common, if anything is wrong with it.
+
+        Overrides the parent's method.
+        """
+        assert isinstance(frame, Recalled)
+        crc = frame.head_crc
+        if crc is None:
+            return _place(frame.connection.index, frame.offset, frame.to_broker)
+        return crc.to_bytes(8, "big", signed=True)
+
+    def misstated(self, frame: Frame, metadata: MessageMetadata) -> int | None:
+        """As its row says. Overrides the parent's method."""
+        assert isinstance(frame, Recalled)
+        return frame.unpacked_size
+
+
+class TableDoctor(Doctor):
+    """A doctor for tables."""
+
+    state_type = TableState
+
+
+class _Cluster:
+    """The rows of one cluster."""
+
+    def __init__(self, name: str, thresholds: Thresholds) -> None:
+        self.name = name
+        self.doctor = TableDoctor(thresholds=thresholds)
+        self.recall = Recall()
+        self._knowledge = Knowledge(join_chunks=False, schemas=False)
+        self._last_ns = 0
+        self._looked = False
+
+    def add(self, rows: Columns, row: int) -> None:
+        """Take the next row."""
+        event, number = rows["event"][row], rows["connection"][row]
+        self._last_ns = max(self._last_ns, rows["time_ns"][row] or 0, rows["last_ns"][row] or 0)
+        known = self.doctor.states.get(number)
+        state = known if known is not None else self._open(rows, row)
+        if rows["at_end"][row]:
+            self._look()
+        if event == "closed":
+            state.closed_ns = rows["end_ns"][row]
+        elif event == "ended":
+            state.end()
+            self.doctor.ended(_ending(rows, row, state))
+        elif event != "opened":
+            state.track([self.recall.event(rows, row, state.connection)])
+
+    def _open(self, rows: Columns, row: int) -> CheckState:
+        client, server = rows["client"][row] or "", rows["server"][row] or ""
+        return self.doctor.new_state(Connection(rows["connection"][row], client, server), self._knowledge)
+
+    def _look(self) -> None:
+        """The last packet was captured; connections may still be open."""
+        if not self._looked:
+            self._looked = True
+            self.doctor.last_look(self._last_ns)
+
+    def findings(self) -> Iterator[dict[str, Any]]:
+        """The rows of what was found."""
+        self._look()
+        self.doctor.finish()
+        for finding in self.doctor.findings.values():
+            yield self._row(finding)
+        if self.doctor.left_out:
+            yield {"cluster": self.name, "rule": OTHERS, "count": self.doctor.left_out}
+
+    def _row(self, finding: Finding) -> dict[str, Any]:
+        connection, subject = finding.connection, finding.subject._asdict()
+        for name in ("producer_id", "consumer_id", "sequence_id"):
+            subject[name] = None if subject[name] is None else signed(subject[name])
+        return {
+            "cluster": self.name,
+            **{"rule": finding.rule, "severity": finding.severity, "certainty": finding.certainty},
+            **subject,
+            "connection": connection.index,
+            **{"client": connection.client or None, "server": connection.server or None},
+            **{"first_ns": finding.first_ns or None, "last_ns": finding.last_ns or None},
+            "count": finding.count,
+            **{"explanation": finding.explanation, "advice": finding.advice},
+            "evidence": json.dumps(
+                [self._evidence(each) for each in finding.evidence], separators=(",", ":")
+            ),
+        }
+
+    def _evidence(self, evidence: Evidence) -> dict[str, Any]:
+        seen, why = evidence
+        return {
+            "file": self.recall.files[seen.packet >> PLACE_BITS],
+            "packet_offset": seen.packet & _OFFSET,
+            "time_ns": seen.time_ns or None,
+            "connection": seen.connection.index,
+            "to_broker": seen.to_broker,
+            "command": seen.command,
+            "why": why,
+        }
+
+
+def _ending(rows: Columns, row: int, state: CheckState) -> EndedConnection:
+    return EndedConnection(
+        connection=state.connection,
+        state=state,
+        packet=0,
+        time_ns=rows["time_ns"][row],
+        last_ns=rows["last_ns"][row],
+        syns=rows["syns"][row] or 0,
+        joined=bool(rows["joined"][row]),
+        end=rows["how"][row],
+        by_broker=rows["by_broker"][row],
+        end_ns=rows["end_ns"][row],
+        both=bool(rows["both_sides"][row]),
+        protocol=rows["protocol"][row],
+        sizes=(rows["bytes_to_client"][row] or 0, rows["bytes_to_broker"][row] or 0),
+    )
+
+
+def diagnose(batches: Iterable[Columns], thresholds: Thresholds = DEFAULTS) -> Iterator[dict[str, Any]]:
+    """The findings in rows, which are in order: by cluster, and for each as they were captured.
+
+    `batches` have them some at a time, as columns: those of `recall.COLUMNS` and `recall.METADATA`, and those
+    of the places and connections that are named above. Raises CaptureError if a row's values cannot be.
+    """
+    cluster: _Cluster | None = None
+    for rows in batches:
+        for row, name in enumerate(rows["cluster"]):
+            if cluster is None or cluster.name != name:
+                if cluster is not None:
+                    yield from cluster.findings()
+                cluster = _Cluster(name, thresholds)
+            cluster.add(rows, row)
+    if cluster is not None:
+        yield from cluster.findings()
