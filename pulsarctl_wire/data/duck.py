@@ -13,8 +13,9 @@ from pulsarctl_wire.pipeline.inputs import filesystem
 from pulsarctl_wire.pipeline.splits import is_uri
 from pulsarctl_wire.pipeline.tables import Files, Found, has_messages, parts_of
 from pulsarctl_wire.reports.engine import Answer, Engine
+from pulsarctl_wire.reports.findings import ORDER
 from pulsarctl_wire.reports.sql import Choice, literal
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.table import FINDINGS, TABLES
 
 _MACROS: Final = (
     "explode(list) AS unnest(list)",
@@ -90,6 +91,16 @@ class DuckEngine(Engine):
         with _errors():
             self._database.execute(f"CREATE OR REPLACE TABLE kept_{name} AS {sql}")
         self._define(name, f"SELECT * FROM kept_{name}")
+
+    def _diagnose(self, name: str, sql: str) -> None:
+        from pulsarctl_wire.checks.tables import diagnose
+
+        with _errors():
+            rows = self._database.sql(f"SELECT * FROM ({sql}) ORDER BY {ORDER}")
+            reader = getattr(rows, "to_arrow_reader", None) or rows.fetch_arrow_reader  # of DuckDB 1
+            found = list(diagnose(batch.to_pydict() for batch in reader(_ROWS)))
+            self._datasets[name] = pa.Table.from_pylist(found, schema=FINDINGS)
+            self._database.register(name, self._datasets[name])
 
     def _beside(self) -> Any:
         """A connection for one result: while it is read, others may be."""

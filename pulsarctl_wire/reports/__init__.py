@@ -4,6 +4,7 @@
     views.py    the views that reports read                          traffic.py   frames, topics, connections
     engine.py   what runs them; `data/duck.py`, `spark/engine.py`    journeys.py  from producer to consumer
     overview.py the contents of the summary                          sessions.py  clients, producers, …
+    findings.py what the doctor is given, and finds                  comparing.py two sources
 
 A report is a function from options to a query. docs/reports.md describes the columns.
 """
@@ -11,7 +12,7 @@ A report is a function from options to a query. docs/reports.md describes the co
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from pulsarctl_wire.reports import comparing, journeys, latency, sessions, traffic
+from pulsarctl_wire.reports import comparing, findings, journeys, latency, sessions, traffic
 from pulsarctl_wire.reports.sql import Options
 
 
@@ -44,6 +45,7 @@ REPORTS: Final = {
         ("backlog", "unacknowledged entries and permits of subscriptions, by second", journeys.backlog),
         ("errors", "errors by code, topic and client", traffic.errors),
         ("checksums", "frames whose checksum is wrong", traffic.checksums),
+        ("findings", "what is wrong, by the rules of pwire doctor", findings.findings),
         ("gaps", "bytes that were not captured or are not a frame", traffic.gaps),
         ("compare", "two sources: what is slower, new errors, topics come and gone", comparing.compare),
     )

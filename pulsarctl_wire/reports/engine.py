@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from pulsarctl_wire.errors import QueryError
+from pulsarctl_wire.errors import CaptureError, QueryError
+from pulsarctl_wire.reports import findings
 from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.reports.views import KEPT, VIEWS, clustered
 
@@ -42,7 +43,9 @@ class Engine(ABC):
             "messages": choice.frames(),
         }
         self._views = VIEWS | {name: f"SELECT * FROM all_{name} WHERE {conditions[name]}" for name in parts}
-        self._unmade = {"clustered", *self._views}
+        self._views["findings"] = f"SELECT * FROM all_findings WHERE {choice.findings()}"
+        self._unmade = {"clustered", "all_findings", *self._views}
+        self._choice = choice
         self._has_messages = has_messages
 
     def query(self, sql: str, most: int | None = None) -> Answer:
@@ -85,9 +88,20 @@ class Engine(ABC):
             if name == "clustered":
                 named = self.query("SELECT * FROM named_servers ORDER BY 1, 2, 3").values
                 self._define(name, clustered(clusters(named)))
+            elif name == "all_findings":
+                self._check_connections()
+                named = self.query(findings.servers(self._choice)).values
+                self._diagnose(name, findings.events(self._choice, clusters(named)))
             else:
                 self.prepare(self._views[name])
                 (self._store if name in KEPT else self._define)(name, self._views[name])
+
+    def _check_connections(self) -> None:
+        """Raise CaptureError if rules about them would find nothing, as the table has none."""
+        frames = "SELECT connection FROM all_frames WHERE src_ip IS NOT NULL"
+        if not self.rows("SELECT connection FROM all_connections", 1) and self.rows(frames, 1):
+            text = "findings: the table has no connections (yet): pwire table or pwire analyze writes them"
+            raise CaptureError(text)
 
     @abstractmethod
     def close(self) -> None:
@@ -100,6 +114,13 @@ class Engine(ABC):
     @abstractmethod
     def _store(self, name: str, sql: str) -> None:
         """Make a view whose rows are computed once."""
+
+    @abstractmethod
+    def _diagnose(self, name: str, sql: str) -> None:
+        """Make a view of what the doctor finds in the rows of `findings.events`; its columns are `FINDINGS`.
+
+        Raises CaptureError if the values of a row cannot be.
+        """
 
     @abstractmethod
     def _run(self, sql: str) -> Answer: ...

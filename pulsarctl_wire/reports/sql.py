@@ -49,8 +49,7 @@ class Choice:
 
     def frames(self) -> str:
         """The condition for frames, and for messages."""
-        topic = [f"rlike(topic, {literal(topic_pattern(self.topic))})"] if self.topic else []
-        return " AND ".join([*self._common(), *topic]) or "true"
+        return " AND ".join([*self._common(), *self._about_topic()]) or "true"
 
     def gaps(self) -> str:
         """The condition for gaps. They have no topic: those of the connections that carry it are chosen."""
@@ -60,6 +59,24 @@ class Choice:
         """The condition for connections: those that were open then."""
         return " AND ".join([*self._common("last_ns"), *self._carrying()]) or "true"
 
+    def findings(self) -> str:
+        """The condition for findings: those that reach into that time."""
+        times = [
+            *([f"last_ns >= {self.since}"] if self.since is not None else []),
+            *([f"first_ns < {self.until}"] if self.until is not None else []),
+        ]
+        return " AND ".join([*times, *self._about_topic()]) or "true"
+
+    def labelled(self) -> str:
+        """The condition for all rows with the label, of whatever topic and time."""
+        return " AND ".join(self._with_label()) or "true"
+
+    def _with_label(self) -> list[str]:
+        return [f"cluster = {literal(self.cluster)}"] if self.cluster is not None else []
+
+    def _about_topic(self) -> list[str]:
+        return [f"rlike(topic, {literal(topic_pattern(self.topic))})"] if self.topic else []
+
     def _carrying(self) -> list[str]:
         return ["connection IN (SELECT connection FROM frames)"] if self.topic else []
 
@@ -67,7 +84,7 @@ class Choice:
         return [
             *([f"{last} >= {self.since}"] if self.since is not None else []),
             *([f"time_ns < {self.until}"] if self.until is not None else []),
-            *([f"cluster = {literal(self.cluster)}"] if self.cluster is not None else []),
+            *self._with_label(),
         ]
 
 

@@ -16,6 +16,7 @@ A view may read others. Those of an `Engine` are made when a query names them.
     consumed          an entry's delivery to one consumer, and its acknowledgement
     subscriptions     when first seen, whether durable, the time of the first SEEK
     permit_changes    what changes the permits of a subscription's consumers
+    findings          what the doctor finds in all rows; those that `Choice` chooses
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,17 +86,38 @@ def clustered(clusters: Mapping[str, int]) -> str:
 
     `clusters` are the numbers by the brokers' addresses; all others are one cluster.
     """
-    rows = ", ".join(f"({literal(server)}, '{number}')" for server, number in sorted(clusters.items()))
-    named = f"""(SELECT *, {_SERVER} AS server FROM frames) f
-        LEFT JOIN (SELECT * FROM (VALUES {rows}) AS known(server, number)) c ON f.server = c.server"""
-    number = "coalesce(f.cluster, c.number, '-1')" if clusters else "coalesce(f.cluster, '0')"
+    rows = f"(SELECT *, {_SERVER} AS server FROM frames)" if clusters else "frames"
+    joined, number = in_clusters(rows, "cluster", clusters)
     return f"""
         SELECT f.time_ns, f.packet_offset, f.stream_offset, f.command, f.partial, f.connection, f.to_broker,
             f.topic, f.subscription, f.producer, f.consumer_id, f.ledger_id, f.entry_id, f.error, f.permits,
             f.messages, f.redelivery_count, f.ack_type, f.ack_count, f.acked, f.left AS remaining, f.answers,
             f.latency_ns, f.sent_size, f.command_json, f.series, f.cluster AS label, f.total_size,
             {CLIENT} AS client, {number} AS cluster
-        FROM {named if clusters else "frames f"}"""
+        FROM {joined}"""
+
+
+def in_clusters(rows: str, label: str, clusters: Mapping[str, int]) -> tuple[str, str]:
+    """What follows FROM so that some rows, with their `server`, are known as `f`; and the name of a cluster.
+
+    That is the label of the rows, or else as in `clustered`.
+    """
+    if not clusters:
+        return f"{rows} f", f"coalesce(f.{label}, '0')"
+    known = ", ".join(f"({literal(server)}, '{number}')" for server, number in sorted(clusters.items()))
+    return (
+        f"""{rows} f
+        LEFT JOIN (SELECT * FROM (VALUES {known}) AS known(server, number)) c ON f.server = c.server""",
+        f"coalesce(f.{label}, c.number, '-1')",
+    )
+
+
+def named_servers(frames: str) -> str:
+    """The servers that answered a lookup, and the URLs that they named, in some frames."""
+    return f"""
+        SELECT DISTINCT {_SERVER} AS server, {text_of("brokerServiceUrl")} AS url,
+            {text_of("brokerServiceUrlTls")} AS tls_url
+        FROM {frames} f WHERE command = 'LOOKUP_RESPONSE'"""
 
 
 VIEWS: Final = {
@@ -114,10 +136,7 @@ VIEWS: Final = {
             NULL, NULL
         FROM consumed WHERE latency_ns IS NOT NULL""",
     "cells": cells(),
-    "named_servers": f"""
-        SELECT DISTINCT {_SERVER} AS server, {text_of("brokerServiceUrl")} AS url,
-            {text_of("brokerServiceUrlTls")} AS tls_url
-        FROM frames WHERE command = 'LOOKUP_RESPONSE'""",
+    "named_servers": named_servers("frames"),
     # One row per entry that got an id: when it was first sent, and its receipt.
     "sent": f"""
         SELECT cluster, topic, ledger_id, entry_id, min(sent_ns) AS sent_ns,

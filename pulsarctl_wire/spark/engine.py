@@ -1,6 +1,6 @@
 """Runs reports with Spark."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any, Final
 
@@ -10,9 +10,10 @@ from pyspark.sql import functions as F
 
 from pulsarctl_wire.pipeline.tables import Found, Part, has_messages, parts_of
 from pulsarctl_wire.reports.engine import Answer, Engine
+from pulsarctl_wire.reports.findings import ORDER
 from pulsarctl_wire.reports.sql import Choice
-from pulsarctl_wire.spark.columns import completed, spark_uri
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.spark.columns import completed, spark_type, spark_uri
+from pulsarctl_wire.table import FINDINGS, TABLES
 
 SMALL: Final = 300_000
 """Rows up to which Spark takes longer to compile a report than to run it."""
@@ -65,9 +66,15 @@ class SparkEngine(Engine):
         self._spark.sql(sql).createOrReplaceTempView(name)
 
     def _store(self, name: str, sql: str) -> None:
-        table = self._spark.sql(sql).cache()
-        table.createOrReplaceTempView(name)
+        self._keep(name, self._spark.sql(sql))
+
+    def _keep(self, name: str, table: DataFrame) -> None:
+        table.cache().createOrReplaceTempView(name)
         self._stored.append(table)
+
+    def _diagnose(self, name: str, sql: str) -> None:
+        rows = self._spark.sql(sql).repartition("cluster").sortWithinPartitions(*ORDER.split(", "))
+        self._keep(name, rows.mapInArrow(_diagnosed, spark_type(FINDINGS)))
 
     def _run(self, sql: str) -> Answer:
         found = self._spark.sql(sql)
@@ -80,3 +87,13 @@ class SparkEngine(Engine):
 
     def _arrow(self, sql: str) -> Any:
         return self._spark.sql(sql).toArrow()
+
+
+def _diagnosed(batches: Iterable[Any]) -> Iterator[Any]:
+    """What the doctor finds in the rows of some clusters, as Arrow batches."""
+    import pyarrow as pa
+
+    from pulsarctl_wire.checks.tables import diagnose
+
+    rows = list(diagnose(batch.to_pydict() for batch in batches))
+    yield pa.RecordBatch.from_pylist(rows, schema=FINDINGS)

@@ -1,0 +1,198 @@
+"""The report `findings` finds in tables what `pwire doctor` finds in captures."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from judge import SHORT, examine
+from private_cache import cache
+from pwire_run import SAMPLES, pwire
+
+from pulsarctl_wire import data
+from pulsarctl_wire.checks.finding import Finding
+from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
+from pulsarctl_wire.checks.tables import diagnose
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.reports.engine import Engine, clusters
+from pulsarctl_wire.reports.findings import ORDER, events, servers
+from pulsarctl_wire.table import FINDINGS
+from pulsarctl_wire.wire.fields import signed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Rows = list[dict[str, Any]]
+
+__all__ = ["cache"]
+
+FAILURES: Final = Path(__file__).parent / "captures"
+CAPTURES: Final = [*sorted(SAMPLES.glob("*.pcap*")), *sorted(FAILURES.glob("*.gz"))]
+QUICK: Final = (
+    *("01-tls-client-on-plain-port.pcap.gz", "05-corrupt-before-send.pcap.gz", "08-permit-leak.pcap.gz"),
+    *("06-client-discards-undecompressable.pcap.gz", "12-endless-redelivery-shared.pcap.gz"),
+    *("17-dropped-as-duplicate.pcap.gz", "19-advertised-port-closed.pcap.gz", "22-client-frozen.pcap.gz"),
+    *("23-token-expires-not-renewed.pcap.gz", "25-incomplete-chunks.pcap.gz", "snaplen96.pcap"),
+    *("27-proxy-header-on-plain-broker.pcap.gz", "36-undecodable-metadata-lost.pcap.gz"),
+)
+
+
+def marked(path: Path) -> Any:
+    return pytest.param(path, id=path.name, marks=[] if path.name in QUICK else pytest.mark.slow)
+
+
+def of_doctor(path: Path, thresholds: Thresholds) -> Rows:
+    """What `pwire doctor` finds, as the report tells it."""
+    return in_order([told(each) for each in examine(path, thresholds=thresholds).findings.values()])
+
+
+def told(finding: Finding) -> dict[str, Any]:
+    connection = finding.connection
+    subject = {
+        name: signed(value) if isinstance(value, int) else value
+        for name, value in finding.subject._asdict().items()
+    }
+    return {
+        **{"rule": finding.rule, "severity": finding.severity, "certainty": finding.certainty},
+        **subject,
+        **{"connection": connection.index, "client": connection.client, "server": connection.server},
+        **{"first_ns": finding.first_ns, "last_ns": finding.last_ns, "count": finding.count},
+        **{"explanation": finding.explanation, "advice": finding.advice},
+        "evidence": [
+            (seen.time_ns, seen.connection.index, seen.to_broker, seen.command, why)
+            for seen, why in finding.evidence
+        ],
+    }
+
+
+def in_order(rows: Rows) -> Rows:
+    return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
+
+
+def of_report(rows: Rows) -> Rows:
+    """The same of rows of the report, whatever the cluster and the places of the evidence."""
+    keys = ("time_ns", "connection", "to_broker", "command", "why")
+    found = []
+    for row in rows:
+        evidence = [tuple(each[key] for key in keys) for each in json.loads(row["evidence"])]
+        found.append({name: row[name] for name in row if name != "cluster"} | {"evidence": evidence})
+    return in_order(found)
+
+
+def diagnosed(engine: Engine, thresholds: Thresholds) -> Rows:
+    """What is found with other thresholds than those of the report."""
+    choice = data.Choice()
+    named = engine.query(servers(choice)).values
+    rows = engine.arrow(f"SELECT * FROM ({events(choice, clusters(named))}) ORDER BY {ORDER}")
+    return of_report(list(diagnose((batch.to_pydict() for batch in rows.to_batches()), thresholds)))
+
+
+@pytest.mark.parametrize("path", [*map(marked, CAPTURES)])
+def test_a_table_tells_what_its_capture_does(path: Path) -> None:
+    with data.tables(path) as tables:
+        made = tables.report("findings")
+        assert of_report(made.rows()) == of_doctor(path, DEFAULTS)
+        assert made.arrow().schema == FINDINGS
+        assert diagnosed(tables.engine, SHORT) == of_doctor(path, SHORT)
+
+
+def test_the_captures_have_findings() -> None:
+    found = {row["rule"] for path in CAPTURES if path.name in QUICK for row in of_doctor(path, SHORT)}
+    assert len(found) >= len(QUICK) - 1
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(QUICK[:1], id="one"),
+        pytest.param([path.name for path in CAPTURES], id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_spark_finds_the_same(spark: SparkSession, names: list[str]) -> None:
+    for path in CAPTURES:
+        if path.name in names:
+            with data.tables(path) as one, data.tables(path, spark=spark) as other:
+                assert one.report("findings").rows() == other.report("findings").rows(), path.name
+
+
+def test_splits_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "it.pcap"
+    path.write_bytes(gzip.decompress((FAILURES / "05-corrupt-before-send.pcap.gz").read_bytes()))
+    pwire("analyze", str(path), "--out", str(tmp_path / "table"), "--split-size", "700")
+    assert len(list((tmp_path / "table" / "frames").iterdir())) > 2
+    with data.tables(tmp_path / "table") as tables:
+        expected = of_doctor(path, DEFAULTS)
+        assert of_report(tables.report("findings").rows()) == expected != []
+
+
+def test_each_cluster_is_looked_at_alone(tmp_path: Path) -> None:
+    names = ("35-producer-on-partitioned-parent", "08-permit-leak", "35-producer-on-partitioned-parent")
+    named = dict(zip("abc", names, strict=True))
+    for label, name in named.items():
+        out = str(tmp_path / f"{label}.parquet")
+        pwire("table", str(FAILURES / f"{name}.pcap.gz"), "--out", out, "--cluster", label)
+    expected = {label: of_doctor(FAILURES / f"{name}.pcap.gz", DEFAULTS) for label, name in named.items()}
+    with data.tables(*sorted(tmp_path.glob("[abc].parquet"))) as tables:
+        rows = tables.report("findings").rows()
+    assert {row["cluster"] for row in rows} == {"a", "c"}
+    for label, findings in expected.items():
+        mine = [row for row in rows if row["cluster"] == label]
+        assert [row["explanation"] for row in mine] == [each["explanation"] for each in findings]
+    with data.tables(tmp_path / "a.parquet", choice=data.Choice(cluster="b")) as tables:
+        assert tables.report("findings").rows() == []
+
+
+def test_topic_and_time_choose_findings_and_not_frames() -> None:
+    path = FAILURES / "05-corrupt-before-send.pcap.gz"
+    (expected,) = of_doctor(path, DEFAULTS)
+    for choice, is_there in (
+        (data.Choice(topic=expected["topic"]), True),
+        (data.Choice(topic="another"), False),
+        (data.Choice(since=expected["last_ns"], until=expected["first_ns"] + 1), True),
+        (data.Choice(since=expected["last_ns"] + 1), False),
+        (data.Choice(until=expected["first_ns"]), False),
+    ):
+        with data.tables(path, choice=choice) as tables:
+            assert of_report(tables.report("findings").rows()) == ([expected] if is_there else [])
+
+
+def test_evidence_says_where_its_frames_are() -> None:
+    path = SAMPLES / "corrupt-in-transit.pcap"
+    with data.tables(path) as tables:
+        (row,) = tables.report("findings").rows()
+        frames = tables.sql("SELECT file, packet_offset, command FROM frames").rows()
+    for each in json.loads(row["evidence"]):
+        assert {name: each[name] for name in ("file", "packet_offset", "command")} in frames
+
+
+def test_without_connections_nothing_is_judged(tmp_path: Path) -> None:
+    pwire("table", str(SAMPLES / "java-simple.pcap"), "--out", str(tmp_path / "it.parquet"))
+    (tmp_path / "it.connections.parquet").unlink()
+    run = pwire("report", "findings", str(tmp_path / "it.parquet"))
+    assert (run.code, run.out) == (3, b"")
+    assert run.complaints == [
+        "pwire: findings: the table has no connections (yet): pwire table or pwire analyze writes them"
+    ]
+
+
+@pytest.mark.parametrize(("column", "value"), [("permits", -5), ("command_json", "{"), ("total_size", -1)])
+def test_values_that_cannot_be_are_an_error(column: str, value: object, tmp_path: Path) -> None:
+    path = str(tmp_path / "it.parquet")
+    pwire("table", str(SAMPLES / "java-simple.pcap"), "--out", path)
+    table = pq.read_table(path)
+    column_type = table.schema.field(column).type
+    there = pc.is_valid(table[column])
+    table = table.set_column(
+        table.schema.get_field_index(column),
+        column,
+        pc.if_else(there, pa.scalar(value, column_type), pa.scalar(None, column_type)),
+    )
+    pq.write_table(table, path)
+    with data.tables(path) as tables, pytest.raises(CaptureError, match="of the table cannot be: "):
+        tables.report("findings").rows()
