@@ -130,7 +130,7 @@ class Tcp:
     """A TCP connection: the half that sent its first packet (which knows the other) and its state."""
 
     __slots__ = (
-        *("certain", "ended", "half", "keys", "last_ns", "last_packet", "life", "mark", "state"),
+        *("certain", "ended", "half", "keys", "last_ns", "last_packet", "life", "mark", "reported", "state"),
         "waiting",
     )
 
@@ -146,15 +146,24 @@ class Tcp:
         self.waiting = False  # segments wait, in one half for missing ones, or in the other for those
         self.last_packet, self.last_ns = life.packet, life.time_ns
         self.life = life
+        self.reported = 0  # late events of the current packet
         self.mark: Any = None  # for the caller's use
 
 
 def tracked(tcp: Tcp, events: list[Event]) -> list[Event]:
-    """Take the events of a connection out of `events`, after its state has tracked them."""
+    """Take the events of a connection out of `events`, after its state has tracked them.
+
+    If some have waited for other bytes, it is noted in which order they are reported, and when.
+    """
     if not events:
         return []
     given = events[:]
     events.clear()
+    now = tcp.last_ns
+    if now is not None and (tcp.reported or any(event.time_ns != now for event in given)):
+        for event in given:
+            tcp.reported += 1
+            event.reported = now, tcp.reported
     track(tcp, given)
     return given
 

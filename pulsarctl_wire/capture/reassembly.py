@@ -176,6 +176,7 @@ class Reassembler:
 
     def _given(self, tcp: Tcp, steps: Iterator[None], events: list[Event]) -> Iterator[list[Event]]:
         """The events of `tcp` that `steps` puts into `events`, a portion at a time."""
+        tcp.reported = 0
         for _ in steps:
             if len(events) >= PORTION:
                 yield tracked(tcp, events)
@@ -235,6 +236,7 @@ class Reassembler:
         known = sorted(self._known(), key=lambda tcp: tcp.state.connection.index)
         for tcp in known:  # before any state ends: what was held is no resend of what they leave unanswered
             last: list[Event] = []
+            tcp.reported = 0
             for _ in self._close_halves(tcp, last):
                 if len(last) >= PORTION:
                     yield tracked(tcp, last)

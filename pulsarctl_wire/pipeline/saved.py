@@ -163,7 +163,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
         *([(_IDENTITY, _COUNT, _TIME, bool, _PLACES)], [(str, _ANY_64, _COUNT)], _RANGES),
         *({str: (_ANY_64, _ANY_64)}, [_ANY_64], _COUNT, Maybe(_PLACES), bool, bool),
     ),
-    Deferred: (bytes, bool, _COUNT, _TIME, _TIME, PLACE, _TEXT, _TEXT),
+    Deferred: (bytes, bool, _COUNT, _TIME, _TIME, PLACE, Maybe((_TIME, _COUNT)), _TEXT, _TEXT),
     SyncPoint: ((HalfSync, HalfSync), bool, _WISH),
     HalfSync: (frozenset((FRESH, STEP, IDLE)), bool, _NUMBER, ((_COUNT, PLACE, _TIME), ...), _COUNT),
     Stitched: ({_COUNT: Fixup}, {frozenset(TABLES): bytes}, _COUNT),

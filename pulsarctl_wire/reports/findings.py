@@ -1,8 +1,8 @@
 """The report of what the doctor finds. Its rules are in `checks/`, which get all rows of the tables in order.
 
-Rows are placed on one line of time: frames and gaps when they were captured, and what TCP did to a connection
-(see `checks/tables.py`). A gap whose time is unknown comes before what follows it. What else has no time
-comes last, by its place.
+Rows are placed on one line of time: frames and gaps when they were reported, which is later than their own
+time if they waited for other bytes; and what TCP did to a connection (see `checks/tables.py`). What has no
+time comes last, by its place.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Final
 from pulsarctl_wire.reports.sql import Choice, Options, address
 from pulsarctl_wire.reports.views import in_clusters, named_servers
 
-ORDER: Final = "cluster, at_ns, turn, file, packet_offset, stream_offset, connection"
+ORDER: Final = "cluster, at_ns, turn, reported_place, file, packet_offset, stream_offset, connection"
 """The order of the rows that `events` gives."""
 
 _LAST: Final = 2**63 - 1
@@ -27,10 +27,12 @@ _OF_CONNECTION: Final = {
 _OF_EVENT: Final = f"""
     cluster AS label, CASE WHEN to_broker THEN {address("src")} ELSE {address("dst")} END AS client,
     CASE WHEN to_broker THEN {address("dst")} ELSE {address("src")} END AS server,
-    file, packet_offset, stream_offset, time_ns, connection, to_broker"""
+    coalesce(reported_place, 0) AS reported_place, file, packet_offset, stream_offset, time_ns, connection,
+    to_broker"""
 _OF_TCP: Final = f"""
-    c.cluster AS label, {address("client")} AS client, {address("server")} AS server, c.file, c.packet_offset,
-    CAST(NULL AS BIGINT) AS stream_offset, c.time_ns, c.connection, CAST(NULL AS BOOLEAN) AS to_broker"""
+    c.cluster AS label, {address("client")} AS client, {address("server")} AS server, 0 AS reported_place,
+    c.file, c.packet_offset, CAST(NULL AS BIGINT) AS stream_offset, c.time_ns, c.connection,
+    CAST(NULL AS BOOLEAN) AS to_broker"""
 
 
 def findings(options: Options) -> str:
@@ -56,11 +58,11 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
     of_frame["has_metadata"] = "f.metadata IS NOT NULL"
     names = [*_OF_GAP, *_OF_CONNECTION, *of_frame]
     frames, gaps = _labelled("frames", choice), _labelled("gaps", choice)
+    reported = f"coalesce(reported_ns, time_ns, {_LAST})"
     left = f"known c WHERE NOT {_ENDED}"
     rows: list[tuple[str, str, int, str, Mapping[str, str], str]] = [
-        (_OF_EVENT, "'frame'", 2, f"coalesce(time_ns, {_LAST})", of_frame, f"{frames} f"),
-        (_OF_EVENT, "kind", 2, "time_ns", _OF_GAP, f"{gaps} g WHERE time_ns IS NOT NULL"),
-        (_OF_EVENT, "kind", 1, f"coalesce(up_to_ns, {_LAST})", _OF_GAP, "untimed g"),
+        (_OF_EVENT, "'frame'", 2, reported, of_frame, f"{frames} f"),
+        (_OF_EVENT, "kind", 2, reported, _OF_GAP, f"{gaps} g"),
         (_OF_TCP, "'opened'", 0, "coalesce(c.time_ns, 0)", {"last_ns": "c.last_ns"}, "known c"),
         (_OF_TCP, "'closed'", 1, "c.end_ns", _OF_CONNECTION, "known c WHERE c.end_ns IS NOT NULL"),
         (_OF_TCP, "'ended'", 3, f"coalesce(c.last_ns, {_LAST})", _OF_CONNECTION, f"known c WHERE {_ENDED}"),
@@ -73,7 +75,7 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
         selected.append(
             f"SELECT {place}, {event} AS event, {turn} AS turn, {at_ns} AS at_ns, {values} FROM {source}"
         )
-    placed = f"WITH {_known(choice)}, {_untimed(choice)} {' UNION ALL '.join(selected)}"
+    placed = f"WITH {_known(choice)} {' UNION ALL '.join(selected)}"
     joined, cluster = in_clusters(f"({placed})", "label", clusters)
     return f"SELECT {cluster} AS cluster, at_ns = {_LAST} AS at_end, f.* FROM {joined}"
 
@@ -86,31 +88,6 @@ def _known(choice: Choice) -> str:
                 PARTITION BY client_ip, client_port, server_ip, server_port ORDER BY connection
             ) AS reused_ns
             FROM {_labelled("connections", choice)} c
-        )"""
-
-
-def _untimed(choice: Choice) -> str:
-    """The gaps without a time, with that of what followed: a frame, or the end of the connection."""
-    frames, gaps = _labelled("frames", choice), _labelled("gaps", choice)
-    same = "g.connection = f.connection AND g.to_broker = f.to_broker"
-    return f"""
-        later AS (
-            SELECT g.connection, g.to_broker, g.stream_offset, f.time_ns AS up_to_ns
-            FROM {gaps} g JOIN {frames} f ON {same}
-            WHERE g.time_ns IS NULL AND f.stream_offset > g.stream_offset
-            UNION ALL
-            SELECT g.connection, g.to_broker, g.stream_offset, c.last_ns
-            FROM {gaps} g JOIN known c ON g.connection = c.connection
-            WHERE g.time_ns IS NULL AND ({_ENDED} OR c.reused_ns IS NOT NULL)
-        ),
-        first_later AS (
-            SELECT connection, to_broker, stream_offset, min(up_to_ns) AS up_to_ns
-            FROM later GROUP BY 1, 2, 3
-        ),
-        untimed AS (
-            SELECT g.*, f.up_to_ns
-            FROM {gaps} g LEFT JOIN first_later f ON {same} AND g.stream_offset = f.stream_offset
-            WHERE g.time_ns IS NULL
         )"""
 
 

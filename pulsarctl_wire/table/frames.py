@@ -154,6 +154,9 @@ class FrameRows:
                 subscriptions[frame.subscription],
                 frame.partial,
             )
+            if frame.reported is not None:
+                self._keep(row, "reported_ns", frame.reported[0])
+                self._keep(row, "reported_place", frame.reported[1])
             if base is None or size <= 2:  # cut, or without its sub-message
                 pass
             elif number in _ENTRIES:

@@ -48,7 +48,11 @@ class RowMaker:
         """The row of a gap, or of malformed bytes."""
         reason = event.reason if isinstance(event, Malformed) else None
         kind = "gap" if reason is None else "malformed"
-        return self.of_event(event) | {"kind": kind, "size": event.size, "reason": reason}
+        reported_ns, place = event.reported or (None, None)
+        return self.of_event(event) | {
+            **{"kind": kind, "size": event.size, "reason": reason},
+            **{"reported_ns": reported_ns, "reported_place": place},
+        }
 
     def of_connection(self, ending: EndedConnection) -> Row:
         """The row of a connection. What it said of itself is unknown if its state has no `greeting`."""

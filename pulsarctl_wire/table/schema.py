@@ -51,6 +51,7 @@ _PLACE: Final = [
     ("packet_offset", pa.int64()),
     ("time_ns", pa.int64()),
 ]
+_REPORTED: Final = [("reported_ns", pa.int64()), ("reported_place", pa.int32())]
 _CONNECTION: Final = [
     ("src_ip", TEXT),
     ("src_port", pa.int32()),
@@ -66,6 +67,7 @@ FRAMES: Final = pa.schema(
     [
         *_PLACE,
         ("start_time_ns", pa.int64()),
+        *_REPORTED,
         *_CONNECTION,
         ("command", TEXT),
         ("total_size", pa.int64()),
@@ -114,7 +116,8 @@ FRAMES: Final = pa.schema(
 """The frames table."""
 
 GAPS: Final = pa.schema(
-    [*_PLACE, *_CONNECTION, ("kind", TEXT), ("size", pa.int64()), ("reason", pa.string())], metadata=_ABOUT
+    [*_PLACE, *_REPORTED, *_CONNECTION, ("kind", TEXT), ("size", pa.int64()), ("reason", pa.string())],
+    metadata=_ABOUT,
 )
 """The gaps table: bytes that were never captured (kind "gap") or are not frames ("malformed")."""
 

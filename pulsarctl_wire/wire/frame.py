@@ -89,6 +89,8 @@ class Frame:
     start_ns      when its first captured byte was captured
     packet        number (from 1) of the packet that completed it; 0 where there are no packets
     packets       numbers of all packets that hold a part of it
+    reported      if it waited for other bytes: when it was reported (ns since the epoch), and its place among
+                  what was reported together, from 1; otherwise None
     connection    the `Connection` it was sent on
     to_broker     True from client to broker
     offset        offset of its first byte in its direction of the connection
@@ -115,7 +117,17 @@ class Frame:
     __slots__ = (
         *("answer", "base", "broker_entry", "checksum", "connection", "findings", "joined", "latency_ns"),
         *("metadata", "notes", "number", "offset", "packet", "packets", "partial", "payload_at"),
-        *("producer", "raw", "request", "request_type", "resend_of", "schema", "sent", "start_ns"),
+        *(
+            "producer",
+            "raw",
+            "reported",
+            "request",
+            "request_type",
+            "resend_of",
+            "schema",
+            "sent",
+            "start_ns",
+        ),
         *("subscription", "time_ns", "to_broker", "topic", "type"),
     )
 
@@ -139,6 +151,7 @@ class Frame:
         self.time_ns = self.start_ns = time_ns
         self.packet = packet
         self.packets: Sequence[int] = ()
+        self.reported: tuple[int, int] | None = None
         self.number = 0
         self.partial = False
         self.checksum: str | None = None
@@ -243,7 +256,7 @@ class Malformed:
 
     __slots__ = (
         *("connection", "offset", "packet", "packets", "protocol"),
-        *("raw", "reason", "size", "time_ns", "to_broker"),
+        *("raw", "reason", "reported", "size", "time_ns", "to_broker"),
     )
 
     KEPT: Final = 4096
@@ -268,6 +281,7 @@ class Malformed:
         self.time_ns = time_ns
         self.packet = packet
         self.packets: Sequence[int] = ()
+        self.reported: tuple[int, int] | None = None
         self.protocol = ""
 
     def __repr__(self) -> str:
@@ -278,7 +292,7 @@ class Malformed:
 class Gap:
     """A hole in one direction of a connection: `size` bytes at `offset` were never captured."""
 
-    __slots__ = ("connection", "offset", "packet", "packets", "size", "time_ns", "to_broker")
+    __slots__ = ("connection", "offset", "packet", "packets", "reported", "size", "time_ns", "to_broker")
 
     def __init__(
         self,
@@ -296,6 +310,7 @@ class Gap:
         self.time_ns = time_ns
         self.packet = packet
         self.packets: Sequence[int] = ()
+        self.reported: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         return f"<Gap {self.size} bytes at {self.offset}>"

@@ -69,6 +69,7 @@ class Deferred(NamedTuple):
     time_ns: int | None
     start_ns: int | None
     packet: int
+    reported: tuple[int, int] | None
     topic: str | None
     subscription: str | None
 
@@ -79,7 +80,7 @@ class Deferred(NamedTuple):
         frame = Frame(
             self.raw, base, base.type, connection, self.to_broker, offset, self.time_ns, self.packet
         )
-        frame.start_ns = self.start_ns
+        frame.start_ns, frame.reported = self.start_ns, self.reported
         frame.partial = len(self.raw) < frame.size
         return frame
 
@@ -319,7 +320,7 @@ class PartState(KnownState):
             [
                 Deferred(
                     *(each.raw, each.to_broker, each.offset, each.time_ns, each.start_ns, each.packet),
-                    *(each.topic, each.subscription),
+                    *(each.reported, each.topic, each.subscription),
                 )
                 for each in self._deferred
             ],
