@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pulsarctl_wire.reports.sql import SECOND, Options, address, bucket
+from pulsarctl_wire.reports.sql import SECOND, Options, address, bucket, count_if
 from pulsarctl_wire.reports.views import CAPTURED, CLIENT, COUNTED, COUNTS, IS_ERROR, text_of
 from pulsarctl_wire.wire.commands import NAMES, REQUESTS
 
@@ -45,7 +45,7 @@ def summary(options: Options) -> str:
     names = ("frames", "bytes", "published", "delivered", "errors", "bad_checksums")
     sums = ", ".join(f"coalesce(sum(CASE WHEN NOT partial THEN {name} END), 0) AS {name}" for name in names)
     holes = ", ".join(
-        f"count(CASE WHEN kind = '{kind}' THEN 1 END) AS {plural}, "
+        count_if(f"kind = '{kind}'") + f" AS {plural}, "
         f"coalesce(sum(CASE WHEN kind = '{kind}' THEN size END), 0) AS {kind}_bytes"
         for kind, plural in {"gap": "gaps", "malformed": "malformed"}.items()
     )
