@@ -13,13 +13,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from pulsarctl_wire.data.cache import table_of
 from pulsarctl_wire.errors import CaptureError, QueryError, how_to_install
 from pulsarctl_wire.pipeline.tables import find, is_table
 from pulsarctl_wire.reports import REPORTS
-from pulsarctl_wire.reports.engine import Answer, Engine, Row
+from pulsarctl_wire.reports.engine import Answer, Engine, EngineName, Row
 from pulsarctl_wire.reports.sql import Choice, Options, nanoseconds
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ __all__ = ["LARGE", "Choice", "EngineName", "Result", "Tables", "tables"]
 
 LARGE: Final = 1_000_000_000
 """Rows from which Spark runs reports if no engine is named."""
-
-EngineName = Literal["duckdb", "spark"]
-"""What runs queries."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Result:
 
     def rows(self) -> list[Row]:
         """All rows, as dictionaries."""
-        return list(self.answer().rows())
+        return self.engine.rows(self.query, self.most)
 
     def arrow(self) -> Any:
         """All rows, as a `pyarrow.Table`."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.counting import pool
+from pulsarctl_wire.pipeline.counting import SPLIT, cores, pool
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
@@ -26,7 +26,6 @@ from pulsarctl_wire.table import VERSION
 
 MOST_KEPT: Final = 4 * 1024**3
 """Bytes of all tables kept; beyond that, those that were not used for the longest time are deleted."""
-_SPLIT: Final = 16 * 1024 * 1024
 _MANIFEST: Final = "manifest.json"
 
 
@@ -71,13 +70,13 @@ def _key(inputs: Sequence[Input]) -> str:
 
 
 def _make(inputs: list[Input], found: Path) -> None:
-    jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    jobs = cores()
     _make_room(directory())
     with tempfile.TemporaryDirectory(prefix=".", dir=found.parent) as beside:
         out = Path(beside, "table")
-        is_small = sum(each.size for each in inputs) <= _SPLIT
+        is_small = sum(each.size for each in inputs) <= SPLIT
         with ThreadPoolExecutor(1) if is_small else pool(jobs) as executor:
-            totals = Run(inputs, str(out), options=Options(_SPLIT)).run(Pool(executor, jobs))
+            totals = Run(inputs, str(out), options=Options(SPLIT)).run(Pool(executor, jobs))
         if not totals.frames and not totals.gaps and totals.problems:
             name, problem, _ = totals.problems[0]
             raise CaptureError(f"{name}: {problem}")

@@ -1,18 +1,22 @@
 """Counts captures in a pool of processes: each counts splits, and the calling process adds up the counts."""
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Final, Generic, Protocol, Self, TypeVar
 
 from pulsarctl_wire.capture.sources import collect_rarely
 from pulsarctl_wire.pipeline.decode import Decoded, Settings, decode
-from pulsarctl_wire.pipeline.progress import Options, Progress, Result, Totals, decoded_in_order
+from pulsarctl_wire.pipeline.progress import Options, Progress, Result, Totals, decoded_in_order, room_for
 from pulsarctl_wire.pipeline.splits import Input, Split
 from pulsarctl_wire.pipeline.stitch import Fixup, Names, Reread, Stitcher, StitchResult
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Event
+
+SPLIT: Final = 16 * 1024 * 1024
+"""Bytes of a split for processes of this machine: few enough that all end at about the same time."""
 
 
 class Counts(Protocol):
@@ -100,7 +104,7 @@ class CountJob(Generic[C]):
         def submit(splits: list[Split]) -> list[Result]:
             return [executor.submit(count_split, split, settings, new).result for split in splits]
 
-        for decoded in decoded_in_order(self._progress, submit, lambda waiting: workers + 2 - waiting):
+        for decoded in decoded_in_order(self._progress, submit, room_for(workers)):
             fixups: dict[int, Fixup] = self._progress.take(decoded).fixups
             counts = decoded.counts
             wrong = frozenset(edge.index for edge in decoded.edges if edge.guess and edge.index not in fixups)
@@ -123,6 +127,12 @@ class CountJob(Generic[C]):
         for ending in self._stitcher.endings:
             self.counts.end(ending)
         self._stitcher.endings.clear()
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def pool(jobs: int) -> ProcessPoolExecutor:

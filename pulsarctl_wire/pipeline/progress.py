@@ -126,6 +126,11 @@ Submit = Callable[[list[Split]], list[Result]]
 """Submits splits to be decoded."""
 
 
+def room_for(processes: int) -> Callable[[int], int]:
+    """The `room` of `decoded_in_order` for so many processes: each has a split, and two more wait."""
+    return lambda waiting: processes + 2 - waiting
+
+
 def decoded_in_order(progress: Progress, submit: Submit, room: Callable[[int], int]) -> Iterator[Decoded]:
     """Yield the remaining splits, each decoded from where the previous one ended.
 

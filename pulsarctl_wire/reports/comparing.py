@@ -1,5 +1,6 @@
 """Compares two tables: what became slower, which errors are new, which topics came and went."""
 
+from pulsarctl_wire.reports.latency import PUBLISHES, REQUESTS
 from pulsarctl_wire.reports.sql import Options, percentiles
 from pulsarctl_wire.reports.views import IS_ERROR, text_of
 
@@ -15,8 +16,8 @@ def compare(options: Options) -> str:
             FROM whole WHERE command = 'CONNECT'""",
     }
     timed = {
-        "publish p99_ns": ("topic", "publishes WHERE latency_ns IS NOT NULL"),
-        "request p99_ns": ("command", "answered WHERE latency_ns IS NOT NULL AND answer <> 'SEND_RECEIPT'"),
+        "publish p99_ns": ("topic", PUBLISHES),
+        "request p99_ns": ("command", REQUESTS),
     }
     rows = [
         f"SELECT '{kind}' AS kind, name, side, count(*) AS value FROM ({sql}) {kind}s GROUP BY 2, 3"

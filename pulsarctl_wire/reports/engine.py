@@ -3,13 +3,16 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from pulsarctl_wire.errors import CaptureError, QueryError
 from pulsarctl_wire.reports import findings
 from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.reports.views import KEPT, VIEWS, clustered
+
+EngineName = Literal["duckdb", "spark"]
+"""What runs queries."""
 
 Row = dict[str, Any]
 """A row of a report: column name -> value."""

@@ -8,10 +8,8 @@ subscription; a cumulative ACK covers everything up to its id on its subscriptio
 import re
 
 from pulsarctl_wire.reports.sql import SECOND, Options, bucket, count_if, percentiles
-from pulsarctl_wire.reports.views import IS_ID
+from pulsarctl_wire.reports.views import IS_ID, SUBSCRIPTION
 from pulsarctl_wire.wire.hashing import murmur3_32
-
-_SUBSCRIPTION = "cluster, topic, subscription"
 
 
 def journey(options: Options) -> str:
@@ -42,13 +40,17 @@ def delivery(options: Options) -> str:
     `missing` are entries whose SEND was not captured, or that were never acknowledged.
     """
     steps = f"""
-        SELECT {_SUBSCRIPTION}, step,
+        SELECT {SUBSCRIPTION}, step,
             CASE WHEN step = 'ack' THEN ack_latency_ns ELSE delivery_latency_ns END AS latency_ns
         FROM (SELECT * FROM journeys WHERE delivered_ns IS NOT NULL) delivered
             CROSS JOIN (VALUES ('delivery'), ('ack')) AS steps(step)"""
-    by = {name: name for name in ("cluster", "topic", "subscription", "step")}
     missing = {"missing": count_if("latency_ns IS NULL")}
-    return percentiles(f"({steps}) timed", by, also=missing, order=f"{_SUBSCRIPTION}, step DESC")
+    return percentiles(
+        f"({steps}) timed",
+        (*SUBSCRIPTION.split(", "), "step"),
+        also=missing,
+        order=f"{SUBSCRIPTION}, step DESC",
+    )
 
 
 def backlog(options: Options) -> str:
@@ -59,7 +61,7 @@ def backlog(options: Options) -> str:
     """
     width = options.bucket_ns or SECOND
 
-    until = f"OVER (PARTITION BY {_SUBSCRIPTION} ORDER BY time_ns ROWS UNBOUNDED PRECEDING)"
+    until = f"OVER (PARTITION BY {SUBSCRIPTION} ORDER BY time_ns ROWS UNBOUNDED PRECEDING)"
     return f"""
         WITH published AS (
             SELECT cluster, topic, min(time_ns) AS time_ns FROM clustered
@@ -71,18 +73,18 @@ def backlog(options: Options) -> str:
                 0 AS delivered, 0 AS acked, 0 AS permits
             FROM published p JOIN subscriptions s ON p.cluster = s.cluster AND p.topic = s.topic
             WHERE time_ns >= since_ns GROUP BY 1, 2, 3, 4
-            UNION ALL SELECT {_SUBSCRIPTION}, {bucket(width)} AS time_ns, 0,
+            UNION ALL SELECT {SUBSCRIPTION}, {bucket(width)} AS time_ns, 0,
                 {count_if("step = 'delivered'")}, {count_if("step = 'acked'")}, 0
             FROM (
-                SELECT {_SUBSCRIPTION}, step,
+                SELECT {SUBSCRIPTION}, step,
                     CASE WHEN step = 'acked' THEN acked_ns ELSE delivered_ns END AS time_ns
                 FROM deliveries CROSS JOIN (VALUES ('delivered'), ('acked')) AS steps(step)
             ) timed WHERE time_ns IS NOT NULL GROUP BY 1, 2, 3, 4
-            UNION ALL SELECT {_SUBSCRIPTION}, {bucket(width)} AS time_ns, 0, 0, 0, sum(change)
+            UNION ALL SELECT {SUBSCRIPTION}, {bucket(width)} AS time_ns, 0, 0, 0, sum(change)
             FROM permit_changes WHERE subscription IS NOT NULL GROUP BY 1, 2, 3, 4
         ),
         summed AS (
-            SELECT {_SUBSCRIPTION}, time_ns, sum(published) AS published, sum(delivered) AS delivered,
+            SELECT {SUBSCRIPTION}, time_ns, sum(published) AS published, sum(delivered) AS delivered,
                 sum(acked) AS acked, sum(permits) AS permits
             FROM changes WHERE time_ns IS NOT NULL GROUP BY 1, 2, 3, 4
         ),

@@ -11,17 +11,22 @@ SLOW: Final = 50
 """Rows of `slow` without `--top`."""
 
 
-def publish_latency(options: Options, source: str = "publishes") -> str:
+PUBLISHES: Final = "publishes WHERE latency_ns IS NOT NULL"
+"""What follows FROM for the publishes whose latency is known."""
+REQUESTS: Final = "answered WHERE latency_ns IS NOT NULL AND answer <> 'SEND_RECEIPT'"
+"""The same for all other requests."""
+
+
+def publish_latency(options: Options, source: str = PUBLISHES) -> str:
     """From SEND to its SEND_RECEIPT, by topic and producer, and by the bucket of the SEND if given."""
     by = by_bucket(options) | {"topic": "topic", "producer": "producer"}
-    return percentiles(f"{source} WHERE latency_ns IS NOT NULL", by)
+    return percentiles(source, by)
 
 
 def request_latency(options: Options) -> str:
     """From a request to its answer, by the request's command. For SEND only those answered by SEND_ERROR."""
     failed = count_if("error IS NOT NULL OR answer IN ('ERROR', 'SEND_ERROR')")
-    requests = "answered WHERE latency_ns IS NOT NULL AND answer <> 'SEND_RECEIPT'"
-    return percentiles(requests, by_bucket(options) | {"command": "command"}, also={"errors": failed})
+    return percentiles(REQUESTS, by_bucket(options) | {"command": "command"}, also={"errors": failed})
 
 
 def slowest(options: Options) -> str:

@@ -99,11 +99,11 @@ def _add_publishes(overview: Overview, engine: Engine, top: int, plots: bool) ->
         top,
     )
     names = _listed([row["topic"] for row in largest])
-    chosen = f"(SELECT * FROM publishes WHERE coalesce(topic, '') IN ({names})) chosen"
+    chosen = f"{latency.PUBLISHES} AND coalesce(topic, '') IN ({names})"
     overview.publish_latency = engine.rows(latency.publish_latency(Options(), chosen), top)
     if not plots:
         return
-    timed = "publishes WHERE latency_ns IS NOT NULL AND time_ns IS NOT NULL"
+    timed = f"{latency.PUBLISHES} AND time_ns IS NOT NULL"
     start = bucket(overview.bucket_ns)
     overview.publish_over_time = engine.rows(percentiles(timed, {"time_ns": start}, order="time_ns"))
     overview.heat = engine.rows(

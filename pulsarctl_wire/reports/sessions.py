@@ -2,8 +2,9 @@
 
 from typing import Final
 
+from pulsarctl_wire.reports.latency import PUBLISHES
 from pulsarctl_wire.reports.sql import Options, count_if, percentiles
-from pulsarctl_wire.reports.views import CLIENT, IS_ERROR, text_of
+from pulsarctl_wire.reports.views import CAPTURED, CLIENT, COUNTS, SUBSCRIPTION, same, text_of
 
 _TIMES: Final = "p50_ns, p99_ns, max_ns"
 
@@ -19,37 +20,34 @@ def clients(options: Options) -> str:
         ),
         used AS (
             SELECT connection, max({CLIENT}) AS host, count(*) AS frames,
-                sum(CASE WHEN command = 'SEND' THEN messages END) AS published,
-                sum(CASE WHEN command = 'MESSAGE' THEN messages END) AS delivered,
-                {count_if(IS_ERROR)} AS errors, min(time_ns) AS first_ns, max(time_ns) AS last_ns
+                {COUNTS["published"]} AS published, {COUNTS["delivered"]} AS delivered,
+                {COUNTS["errors"]} AS errors, min(time_ns) AS first_ns, max(time_ns) AS last_ns
             FROM whole GROUP BY connection
         )
         SELECT version, protocol, auth, features, count(*) AS connections, count(DISTINCT host) AS hosts,
-            sum(frames) AS frames, coalesce(sum(published), 0) AS published,
-            coalesce(sum(delivered), 0) AS delivered, sum(errors) AS errors, min(first_ns) AS first_ns,
-            max(last_ns) AS last_ns
+            sum(frames) AS frames, sum(published) AS published, sum(delivered) AS delivered,
+            sum(errors) AS errors, min(first_ns) AS first_ns, max(last_ns) AS last_ns
         FROM used u LEFT JOIN connects c ON u.connection = c.connection
         GROUP BY 1, 2, 3, 4 ORDER BY connections DESC, version, protocol, auth, features"""
 
 
 def producers(options: Options) -> str:
     """Producers: how well they batch and compress, how many SENDs waited at once, what was sent again."""
-    by = "topic, producer, connection, producer_id"
-    same = " AND ".join(f"s.{name} IS NOT DISTINCT FROM p.{name}" for name in by.split(", "))
-    latency = percentiles("publishes WHERE latency_ns IS NOT NULL", {name: name for name in by.split(", ")})
+    names = ("topic", "producer", "connection", "producer_id")
+    by = ", ".join(names)
     return f"""
         WITH steps AS (
-            SELECT connection, producer_id, {_ORDER},
+            SELECT connection, producer_id, {CAPTURED},
                 CASE WHEN command = 'SEND' THEN 1 WHEN answers = 'SEND' THEN -1 END AS change,
                 {count_if("command = 'PRODUCER'")} OVER (
-                    PARTITION BY connection, producer_id ORDER BY {_ORDER} ROWS UNBOUNDED PRECEDING
+                    PARTITION BY connection, producer_id ORDER BY {CAPTURED} ROWS UNBOUNDED PRECEDING
                 ) AS life
             FROM whole WHERE command IN ('PRODUCER', 'SEND') OR answers = 'SEND'
         ),
         waiting AS (
             SELECT connection, producer_id, max(pending) AS most_pending FROM (
                 SELECT connection, producer_id, sum(change) OVER (
-                    PARTITION BY connection, producer_id, life ORDER BY {_ORDER} ROWS UNBOUNDED PRECEDING
+                    PARTITION BY connection, producer_id, life ORDER BY {CAPTURED} ROWS UNBOUNDED PRECEDING
                 ) AS pending
                 FROM steps
             ) running GROUP BY 1, 2
@@ -69,19 +67,16 @@ def producers(options: Options) -> str:
             uncompressed_bytes / bytes AS ratio, compression, most_pending, resends,
             sends - coalesce(count, 0) AS without_receipt, {_TIMES}, first_ns, last_ns
         FROM sends s
-            LEFT JOIN ({latency}) p ON {same}
+            LEFT JOIN ({percentiles(PUBLISHES, names)}) p ON {same("s", "p", names)}
             LEFT JOIN waiting w ON w.connection = s.connection AND w.producer_id = s.producer_id
         ORDER BY messages DESC, s.topic, s.producer, s.connection, s.producer_id"""
 
 
-_ORDER: Final = "time_ns, packet_offset, stream_offset"
-
-
 def consumers(options: Options) -> str:
     """Consumers: what they got, what they have not acknowledged, what came again, how long they took."""
-    by = "cluster, topic, subscription, connection, consumer_id"
-    joined = " AND ".join(f"{{0}}.{name} IS NOT DISTINCT FROM {{1}}.{name}" for name in by.split(", "))
-    latency = percentiles("consumed WHERE latency_ns IS NOT NULL", {name: name for name in by.split(", ")})
+    names = (*SUBSCRIPTION.split(", "), "connection", "consumer_id")
+    by = ", ".join(names)
+    latency = percentiles("consumed WHERE latency_ns IS NOT NULL", names)
     return f"""
         WITH opened AS (
             SELECT {by}, max({text_of("consumer_name")}) AS consumer, max({text_of("subType")}) AS type,
@@ -108,9 +103,9 @@ def consumers(options: Options) -> str:
             delivered, coalesce(entries, 0) AS entries, coalesce(unacked, 0) AS unacked, redelivered, acks,
             granted, permits, {_TIMES}, first_ns, last_ns
         FROM traffic t
-            LEFT JOIN opened o ON {joined.format("t", "o")}
-            LEFT JOIN entries e ON {joined.format("t", "e")}
-            LEFT JOIN ({latency}) p ON {joined.format("t", "p")}
+            LEFT JOIN opened o ON {same("t", "o", names)}
+            LEFT JOIN entries e ON {same("t", "e", names)}
+            LEFT JOIN ({latency}) p ON {same("t", "p", names)}
         ORDER BY delivered DESC, t.cluster, t.topic, t.subscription, t.connection, t.consumer_id"""
 
 
@@ -123,6 +118,4 @@ def lookups(options: Options) -> str:
             {text_of("proxy_through_service_url")} AS through_proxy, error, latency_ns
         FROM frames WHERE answers = 'LOOKUP' AND latency_ns IS NOT NULL"""
     names = ("topic", "answer", "broker", "authoritative", "through_proxy", "error")
-    return percentiles(
-        f"({answers}) lookups", {name: name for name in names}, order="topic, count DESC, answer, broker"
-    )
+    return percentiles(f"({answers}) lookups", names, order="topic, count DESC, answer, broker")

@@ -148,14 +148,19 @@ def address(end: str) -> str:
 
 
 def percentiles(
-    source: str, by: Mapping[str, str], *, also: Mapping[str, str] | None = None, order: str | None = None
+    source: str,
+    by: Mapping[str, str] | Sequence[str],
+    *,
+    also: Mapping[str, str] | None = None,
+    order: str | None = None,
 ) -> str:
     """Exact percentiles of each group's `latency_ns`, by nearest rank: the smallest with enough at or below.
 
-    `source` is what follows FROM; `by` are the columns to group by, with their SQL. Nulls are not counted.
-    `also` are more columns: aggregates that can be summed. Equal values are counted first, so that fewer rows
-    are sorted. Without `order` the rows are ordered by time, then by count.
+    `source` is what follows FROM; `by` are the columns to group by, maybe with their SQL. Nulls are not
+    counted. `also` are more columns: aggregates that can be summed. Equal values are counted first, so that
+    fewer rows are sorted. Without `order` the rows are ordered by time, then by count.
     """
+    by = by if isinstance(by, Mapping) else {name: name for name in by}
     names = ", ".join(by)
     also = also or {}
     columns = "".join(f"{value} AS {name}, " for name, value in by.items())
@@ -177,10 +182,10 @@ def percentiles(
         SELECT {names}, max(total) AS count, {ranks}max(latency_ns) AS max_ns{
         "".join(f", sum({name}) AS {name}" for name in also)
     }
-        FROM ranked GROUP BY {names} ORDER BY {order or first(by)}"""
+        FROM ranked GROUP BY {names} ORDER BY {order or _first(by)}"""
 
 
-def first(by: Sequence[str] | Mapping[str, str]) -> str:
+def _first(by: Mapping[str, str]) -> str:
     """The order of groups: by bucket, if any, then the largest count first."""
     times = ["time_ns"] if "time_ns" in by else []
     return ", ".join([*times, "count DESC", *(name for name in by if name != "time_ns")])

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pulsarctl_wire.reports.sql import SECOND, Options, address, bucket
+from pulsarctl_wire.reports.sql import SECOND, Options, address, bucket, count_if
 from pulsarctl_wire.reports.views import CAPTURED, CLIENT, COUNTED, COUNTS, IS_ERROR, text_of
 from pulsarctl_wire.wire.commands import NAMES, REQUESTS
 
@@ -45,7 +45,7 @@ def summary(options: Options) -> str:
     names = ("frames", "bytes", "published", "delivered", "errors", "bad_checksums")
     sums = ", ".join(f"coalesce(sum(CASE WHEN NOT partial THEN {name} END), 0) AS {name}" for name in names)
     holes = ", ".join(
-        f"count(CASE WHEN kind = '{kind}' THEN 1 END) AS {plural}, "
+        count_if(f"kind = '{kind}'") + f" AS {plural}, "
         f"coalesce(sum(CASE WHEN kind = '{kind}' THEN size END), 0) AS {kind}_bytes"
         for kind, plural in {"gap": "gaps", "malformed": "malformed"}.items()
     )
@@ -101,7 +101,10 @@ def gaps(options: Options) -> str:
 
 
 def connections(options: Options) -> str:
-    """TCP connections: client, server, duration, amounts, and how they ended, by their frames."""
+    """TCP connections: client, server, duration, amounts, how they ended by their frames, and by packets.
+
+    Those without frames are listed, too: TLS, or refused ones.
+    """
     return f"""
         WITH alike AS (
             SELECT connection, to_broker, command, src_ip, src_port, dst_ip, dst_port,
@@ -137,12 +140,21 @@ def connections(options: Options) -> str:
             FROM alike GROUP BY connection
         ),
         holes AS (SELECT connection, count(*) AS gaps, sum(size) AS gap_bytes FROM gaps GROUP BY connection)
-        SELECT seen.connection, client, server, client_version, server_version, first_ns, last_ns,
-            last_ns - first_ns AS life_ns, frames_to_broker, frames_from_broker, bytes_to_broker,
-                bytes_from_broker,
-            published, delivered, errors, coalesce(gaps, 0) AS gaps, coalesce(gap_bytes, 0) AS gap_bytes,
-            last_command, {_ENDED} AS ended
-        FROM seen LEFT JOIN holes ON seen.connection = holes.connection ORDER BY first_ns, seen.connection"""
+        SELECT coalesce(seen.connection, c.connection) AS connection,
+            coalesce(client, {address("client")}) AS client, coalesce(server, {address("server")}) AS server,
+            seen.client_version, seen.server_version, coalesce(first_ns, time_ns) AS first_ns,
+            coalesce(seen.last_ns, c.last_ns) AS last_ns,
+            coalesce(seen.last_ns, c.last_ns) - coalesce(first_ns, time_ns) AS life_ns,
+            coalesce(frames_to_broker, 0) AS frames_to_broker,
+            coalesce(frames_from_broker, 0) AS frames_from_broker,
+            coalesce(seen.bytes_to_broker, 0) AS bytes_to_broker,
+            coalesce(seen.bytes_from_broker, 0) AS bytes_from_broker,
+            coalesce(published, 0) AS published, coalesce(delivered, 0) AS delivered,
+            coalesce(errors, 0) AS errors, coalesce(gaps, 0) AS gaps, coalesce(gap_bytes, 0) AS gap_bytes,
+            last_command, {_ENDED} AS ended, protocol, c.end AS tcp_end, by_broker
+        FROM seen FULL OUTER JOIN connections c ON seen.connection = c.connection
+            LEFT JOIN holes ON coalesce(seen.connection, c.connection) = holes.connection
+        ORDER BY first_ns, connection"""
 
 
 _WAITING: Final = ", ".join(
@@ -155,7 +167,8 @@ _WAITING: Final = ", ".join(
     )
 )
 _ENDED: Final = f"""
-    CASE WHEN last_command = 'ERROR' AND NOT connected THEN 'refused'
+    CASE WHEN frames_to_broker IS NULL THEN NULL
+        WHEN last_command = 'ERROR' AND NOT connected THEN 'refused'
         WHEN last_command IN ('ERROR', 'SEND_ERROR') THEN 'error'
         WHEN last_command = 'SUCCESS' AND last_request IN {_CLOSING} THEN 'closed'
         WHEN last_command = last_request AND last_command IN ({_WAITING}) THEN 'unanswered'

@@ -54,7 +54,8 @@ COUNTS: Final = {
 COUNTED: Final = ", ".join(f"{value} AS {name}" for name, value in COUNTS.items())
 """`COUNTS` as a list of columns."""
 
-_SUBSCRIPTION: Final = "cluster, topic, subscription"
+SUBSCRIPTION: Final = "cluster, topic, subscription"
+"""The columns that identify a subscription."""
 _ENTRY: Final = ("cluster", "topic", "subscription", "ledger_id", "entry_id")
 _IS_READER: Final = f"command = 'SUBSCRIBE' AND {text_of('durable')} = 'false'"
 IS_ID: Final = "ledger_id >= 0 AND entry_id >= 0 AND coalesce(topic NOT LIKE 'non-persistent://%', true)"
@@ -63,8 +64,8 @@ _RESETS: Final = "command IN ('SUBSCRIBE', 'CLOSE_CONSUMER', 'UNSUBSCRIBE')"
 _SERVER: Final = f"CASE WHEN to_broker THEN {address('dst')} ELSE {address('src')} END"
 
 
-def _same(one: str, other: str, names: Sequence[str]) -> str:
-    """Whether two rows agree in columns; nulls are equal."""
+def same(one: str, other: str, names: Sequence[str]) -> str:
+    """Whether two rows agree in columns, as SQL; nulls are equal."""
     return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in names)
 
 
@@ -151,13 +152,13 @@ VIEWS: Final = {
         WITH seen AS (
             SELECT * FROM clustered WHERE command IN ('MESSAGE', 'ACK') AND NOT partial
         )
-        SELECT {_SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count,
+        SELECT {SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count,
             coalesce(messages, 0) AS messages, ledger_id,
             CASE WHEN remaining > 0 THEN entry_id - 1 ELSE entry_id END AS entry_id
         FROM seen WHERE acked IS NULL AND (command = 'MESSAGE' OR ack_count > 0)
             AND (coalesce(remaining, 0) = 0 OR ack_type = 'Cumulative')
         UNION ALL
-        SELECT {_SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count, messages, id.ledger_id,
+        SELECT {SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count, messages, id.ledger_id,
             CASE WHEN id.left > 0 THEN id.entry_id - 1 ELSE id.entry_id END
         FROM (SELECT *, explode(acked) AS id FROM seen WHERE command = 'ACK' AND acked IS NOT NULL) ids
         WHERE coalesce(id.left, 0) = 0 OR ack_type = 'Cumulative'""",
@@ -165,7 +166,7 @@ VIEWS: Final = {
     # With the highest ids first, the cumulative ACKs that cover an entry are those before it.
     "first_acks": f"""
         WITH entries AS (
-            SELECT {_SUBSCRIPTION}, ledger_id, entry_id,
+            SELECT {SUBSCRIPTION}, ledger_id, entry_id,
                 min(CASE WHEN command = 'MESSAGE' THEN time_ns END) AS delivered_ns,
                 {count_if("command = 'MESSAGE'")} AS deliveries, max(redelivery_count) AS redelivery_count,
                 max(messages) AS delivered_messages,
@@ -175,16 +176,16 @@ VIEWS: Final = {
         ),
         covered AS (
             SELECT *, min(up_to_ns) OVER (
-                PARTITION BY {_SUBSCRIPTION} ORDER BY ledger_id DESC, entry_id DESC
+                PARTITION BY {SUBSCRIPTION} ORDER BY ledger_id DESC, entry_id DESC
                 RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
             ) AS covered_ns
             FROM (
                 SELECT * FROM entries UNION ALL
-                SELECT {_SUBSCRIPTION}, ledger_id, entry_id, NULL, NULL, NULL, NULL, NULL, time_ns
+                SELECT {SUBSCRIPTION}, ledger_id, entry_id, NULL, NULL, NULL, NULL, NULL, time_ns
                 FROM touched WHERE ack_type = 'Cumulative'
             ) together
         )
-        SELECT {_SUBSCRIPTION}, ledger_id, entry_id, delivered_ns, deliveries, redelivery_count,
+        SELECT {SUBSCRIPTION}, ledger_id, entry_id, delivered_ns, deliveries, redelivery_count,
             delivered_messages, least(single_ns, covered_ns) AS ack_ns
         FROM covered WHERE up_to_ns IS NULL""",
     # One row per entry and subscription: when it was first delivered, how often, when first acknowledged
@@ -194,7 +195,7 @@ VIEWS: Final = {
             SELECT {", ".join(f"f.{name} AS {name}" for name in _ENTRY)}, min(t.time_ns) AS ack_ns
             FROM (SELECT * FROM first_acks WHERE ack_ns < delivered_ns) f
                 JOIN (SELECT * FROM touched WHERE command = 'ACK') t
-                ON {_same("f", "t", _ENTRY[:3])} AND t.time_ns >= f.delivered_ns AND (
+                ON {same("f", "t", _ENTRY[:3])} AND t.time_ns >= f.delivered_ns AND (
                     (t.ledger_id = f.ledger_id AND t.entry_id = f.entry_id)
                     OR (t.ack_type = 'Cumulative' AND (t.ledger_id > f.ledger_id
                         OR (t.ledger_id = f.ledger_id AND t.entry_id > f.entry_id)))
@@ -204,7 +205,7 @@ VIEWS: Final = {
         SELECT {", ".join(f"f.{name} AS {name}" for name in _ENTRY)}, delivered_ns, deliveries,
             redelivery_count, delivered_messages,
             CASE WHEN f.ack_ns < delivered_ns THEN a.ack_ns ELSE f.ack_ns END AS acked_ns
-        FROM first_acks f LEFT JOIN again a ON {_same("f", "a", _ENTRY)}""",
+        FROM first_acks f LEFT JOIN again a ON {same("f", "a", _ENTRY)}""",
     # If a capture begins in the middle of a connection, its topics are unknown.
     "journeys": """
         SELECT coalesce(s.cluster, d.cluster) AS cluster, coalesce(s.topic, d.topic) AS topic,
@@ -222,7 +223,7 @@ VIEWS: Final = {
             m.series, m.label, m.time_ns, m.messages, m.bytes, d.acked_ns,
             CASE WHEN d.acked_ns >= m.time_ns THEN d.acked_ns - m.time_ns END AS latency_ns
         FROM (
-            SELECT {_SUBSCRIPTION}, connection, consumer_id, ledger_id, entry_id, min(time_ns) AS time_ns,
+            SELECT {SUBSCRIPTION}, connection, consumer_id, ledger_id, entry_id, min(time_ns) AS time_ns,
                 min(series) AS series, min(label) AS label, max(messages) AS messages,
                 max(total_size + 4) AS bytes
             FROM clustered WHERE command = 'MESSAGE' AND NOT partial AND {IS_ID} AND subscription IS NOT NULL
@@ -230,7 +231,7 @@ VIEWS: Final = {
         ) m LEFT JOIN deliveries d ON m.cluster = d.cluster AND m.topic IS NOT DISTINCT FROM d.topic
             AND m.subscription = d.subscription AND m.ledger_id = d.ledger_id AND m.entry_id = d.entry_id""",
     "subscriptions": f"""
-        SELECT {_SUBSCRIPTION}, min(time_ns) AS since_ns, {count_if(_IS_READER)} = 0 AS durable,
+        SELECT {SUBSCRIPTION}, min(time_ns) AS since_ns, {count_if(_IS_READER)} = 0 AS durable,
             min(CASE WHEN command = 'SEEK' THEN time_ns END) AS seek_ns
         FROM clustered WHERE topic IS NOT NULL AND subscription IS NOT NULL GROUP BY 1, 2, 3""",
     # FLOW adds, MESSAGE subtracts; a consumer loses the rest when it is closed or subscribes again.
@@ -249,7 +250,7 @@ VIEWS: Final = {
             ) AS held
             FROM lives
         )
-        SELECT {_SUBSCRIPTION}, time_ns, CASE WHEN resets THEN -coalesce(lag(held) OVER (
+        SELECT {SUBSCRIPTION}, time_ns, CASE WHEN resets THEN -coalesce(lag(held) OVER (
                 PARTITION BY connection, consumer_id ORDER BY {CAPTURED}
             ), 0) ELSE change END AS change
         FROM held""",

@@ -367,7 +367,7 @@ def stop(spark: "SparkSession") -> None:
         disconnect(spark)
         return
     # The archive is only worth writing if it has the classes for SQL.
-    keep = _running is not None and _running.being_made is not None and _has_run_sql(spark)
+    keep = _running.being_made is not None and _has_run_sql(spark)
     with suppress(Exception):  # Java may be gone already
         waiting = _stop_accumulators()
         spark.stop()

@@ -118,6 +118,7 @@ class Capture:
 
     path: Path
     lines: list[Line]
+    endings: list[Line]
 
     @cached_property
     def packets(self) -> list[int]:
@@ -203,8 +204,8 @@ class Capture:
         return self.clusters[frame["server"]], message_id["ledgerId"], message_id["entryId"]
 
 
-def read(path: Path, decoded: Iterable[str | bytes]) -> Capture:
-    return Capture(path, [json.loads(line) for line in decoded])
+def read(path: Path, decoded: Iterable[str | bytes], connections: Iterable[str | bytes]) -> Capture:
+    return Capture(path, *([json.loads(line) for line in lines] for lines in (decoded, connections)))
 
 
 def _length(line: Line) -> int:
@@ -478,23 +479,26 @@ def _ended(capture: Capture, frames: list[Line], last: Line | None) -> str:
 
 def connections(capture: Capture) -> list[Row]:
     rows = []
-    for number, group in _grouped(capture.lines, lambda line: (line["connection"],)).items():
+    lines = _grouped(capture.lines, lambda line: (line["connection"],))
+    for ending in capture.endings:
+        number = ending["connection"]
+        group = lines.get((number,), [])
         frames = [line for line in group if "command" in line and not line["partial"]]
-        if not frames:
-            continue
         sides = {
             name: [each for each in frames if each["to_broker"] == (name == "to")] for name in ("to", "from")
         }
-        first, last = (pick(frame["time_ns"] for frame in frames) for pick in (min, max))
+        first, last = ending["time_ns"], ending["last_ns"]
+        if frames:
+            first, last = (pick(frame["time_ns"] for frame in frames) for pick in (min, max))
         connect, connected = _named(frames, "CONNECT"), _named(frames, "CONNECTED")
         spoken = [frame for frame in frames if frame["command"] not in ("PING", "PONG")]
         end = spoken[-1] if spoken else None
         holes = [line for line in group if "command" not in line]
         rows.append(
             {
-                "connection": number[0],
-                "client": frames[0]["client"],
-                "server": frames[0]["server"],
+                "connection": number,
+                "client": ending["client"],
+                "server": ending["server"],
                 "client_version": connect[0]["fields"]["client_version"] if connect else None,
                 "server_version": connected[0]["fields"]["server_version"] if connected else None,
                 "first_ns": first,
@@ -508,7 +512,10 @@ def connections(capture: Capture) -> list[Row]:
                 "gaps": len(holes),
                 "gap_bytes": sum(map(_length, holes)),
                 "last_command": end and end["command"],
-                "ended": _ended(capture, frames, end),
+                "ended": _ended(capture, frames, end) if frames else None,
+                "protocol": ending["protocol"],
+                "tcp_end": ending["end"],
+                "by_broker": ending["by_broker"],
             }
         )
     return sorted(rows, key=lambda row: (row["first_ns"], row["connection"]))

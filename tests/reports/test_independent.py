@@ -91,7 +91,10 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
             path = (SAMPLES if name in RECORDED else Path(__file__).parents[1] / "checks" / "captures") / name
         table = folder / f"{name}.parquet"
         pwire("table", path, "--out", table)
-        return Made(read(path, pwire("decode", "-o", "json", path).lines), table)
+        decoded, connections = (
+            pwire("decode", "-o", "json", *more, path).lines for more in ([], ["--connections"])
+        )
+        return Made(read(path, decoded, connections), table)
 
     return made
 

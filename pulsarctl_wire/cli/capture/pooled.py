@@ -4,17 +4,14 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any
 
 from pulsarctl_wire.capture.series import spans_of
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.progress import LARGE, Progress
-from pulsarctl_wire.pipeline.counting import CountJob, pool
+from pulsarctl_wire.pipeline.counting import SPLIT, CountJob, cores, pool
 from pulsarctl_wire.pipeline.progress import Totals
 from pulsarctl_wire.pipeline.splits import Input, in_order, plan
-
-SPLIT: Final = 16 * 1024 * 1024
-"""Most bytes of a split: small enough that all processes end at about the same time."""
 
 
 def splittable(paths: list[str], jobs: int | None) -> list[Input]:
@@ -22,7 +19,7 @@ def splittable(paths: list[str], jobs: int | None) -> list[Input]:
 
     `jobs` is the number of processes, by default one per core.
     """
-    if (jobs or _cores()) < 2 or not all(map(os.path.isfile, paths)):
+    if (jobs or cores()) < 2 or not all(map(os.path.isfile, paths)):
         return []
     status = [os.stat(path) for path in paths]
     if sum(each.st_size for each in status) <= SPLIT:
@@ -32,12 +29,6 @@ def splittable(paths: list[str], jobs: int | None) -> list[Input]:
         for path, each in zip(paths, status, strict=True)
     ]
     return inputs if sum(len(plan(file, each, SPLIT)) for file, each in enumerate(inputs)) > 1 else []
-
-
-def _cores() -> int:
-    """The processor cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 class Pool:
@@ -54,7 +45,7 @@ class Pool:
         check: Callable[[], object] = lambda: None,
     ) -> None:
         self.code = 0
-        self.jobs = jobs or _cores()
+        self.jobs = jobs or cores()
         self.inputs = in_order(inputs, spans_of([each.name for each in inputs]), console.warn)
         self.executor = stack.enter_context(pool(self.jobs))
         stack.callback(self.executor.shutdown, wait=False, cancel_futures=True)

@@ -16,7 +16,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.pooled import Pool, splittable
 from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.pipeline.finish import finished_rows
-from pulsarctl_wire.pipeline.progress import Options, Result, decoded_in_order
+from pulsarctl_wire.pipeline.progress import Options, Result, decoded_in_order, room_for
 from pulsarctl_wire.pipeline.rows import Stitched, decode_split, delete_draft, new_builder, new_progress
 from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split
 from pulsarctl_wire.render.text import count_of
@@ -94,7 +94,7 @@ class TableJob:
                     yield {table: batch}
             delete_draft(drafts, name)
 
-        for decoded in decoded_in_order(progress, submit, lambda waiting: pool.jobs + 2 - waiting):
+        for decoded in decoded_in_order(progress, submit, room_for(pool.jobs)):
             stitched = progress.take(decoded)
             decoded.edges.clear()  # or they stay in memory beside the next split's
             yield from finished(decoded.split.name, stitched)

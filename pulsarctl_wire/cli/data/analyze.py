@@ -13,6 +13,7 @@ from pulsarctl_wire.cli.signature import argument, flag, group, option
 from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
 from pulsarctl_wire.spark import FOLLOWING, SparkError
+from pulsarctl_wire.spark.connect import is_connect
 
 _SMALL: Final = 32 * 1024 * 1024  # bytes of inputs that take less time than the start of Spark
 
@@ -44,7 +45,7 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail("analyze: --follow takes one directory")
     if options.finish and not options.follow:
         console.fail("analyze: --finish needs --follow")
-    if options.follow and (options.master or "").startswith("sc://"):
+    if options.follow and is_connect(options.master or ""):
         console.fail("analyze: --follow does not run by Spark Connect")
     work = options.rows.work(split)
     try:
