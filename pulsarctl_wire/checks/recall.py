@@ -36,6 +36,9 @@ Columns = Mapping[str, Sequence[Any]]
 PLACE_BITS: Final = 44
 """An event's `packet` is `file << PLACE_BITS | packet_offset`, with the files numbered as they appear."""
 
+OFFSET: Final = (1 << PLACE_BITS) - 1
+"""The bits of the offset."""
+
 COLUMNS: Final = (
     *("command", "total_size", "command_size", "partial", "request_id", "producer_id", "consumer_id"),
     *("sequence_id", "highest_sequence_id", "ledger_id", "entry_id", "error", "permits"),
@@ -98,7 +101,7 @@ class Recall:
         if number is None:
             number = self._numbers[file] = len(self.files)
             self.files.append(file)
-        return number << PLACE_BITS | (rows["packet_offset"][row] or 0)
+        return number << PLACE_BITS | (rows["packet_offset"][row] or 0) & OFFSET
 
     def event(self, rows: Columns, row: int, connection: Connection) -> Event:
         """The frame, gap or malformed stretch of a row. Raises CaptureError if its values cannot be."""

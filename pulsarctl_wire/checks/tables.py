@@ -13,13 +13,12 @@ Nothing is kept of rows but what the doctor keeps, so any number of them takes n
 
 import json
 from collections.abc import Iterable, Iterator
-from struct import Struct
 from typing import Any, Final
 
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.facts import Sent
 from pulsarctl_wire.checks.finding import Evidence, Finding
-from pulsarctl_wire.checks.recall import PLACE_BITS, Columns, Recall, Recalled
+from pulsarctl_wire.checks.recall import OFFSET, PLACE_BITS, Columns, Recall, Recalled
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.state import LARGEST_HEAD, CheckState
 from pulsarctl_wire.wire.ending import EndedConnection
@@ -30,9 +29,6 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 
 OTHERS: Final = "(others)"
 """The rule of a row that counts the findings beyond those that a doctor keeps."""
-
-_OFFSET: Final = (1 << PLACE_BITS) - 1
-_place: Final = Struct(">QQ?").pack
 
 
 class TableState(CheckState):
@@ -56,7 +52,7 @@ class TableState(CheckState):
         assert isinstance(frame, Recalled)
         crc = frame.head_crc
         if crc is None:
-            return _place(frame.connection.index, frame.offset, frame.to_broker)
+            return b"%d:%d:%d" % (frame.connection.index, frame.to_broker, frame.offset)  # of no other one
         return crc.to_bytes(8, "big", signed=True)
 
     def misstated(self, frame: Frame, metadata: MessageMetadata) -> int | None:
@@ -139,7 +135,7 @@ class _Cluster:
         seen, why = evidence
         return {
             "file": self.recall.files[seen.packet >> PLACE_BITS],
-            "packet_offset": seen.packet & _OFFSET,
+            "packet_offset": seen.packet & OFFSET,
             "time_ns": seen.time_ns or None,
             "connection": seen.connection.index,
             "to_broker": seen.to_broker,
