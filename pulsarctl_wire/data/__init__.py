@@ -88,8 +88,8 @@ class Tables:
     def __enter__(self) -> "Tables":
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)  # a session that was started for them turns Spark's errors into ours
 
     def close(self) -> None:
         """Free everything; a Spark session that was started for them stops."""

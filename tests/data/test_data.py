@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -218,3 +219,22 @@ def test_closed_tables_answer_nothing() -> None:
     tables.close()
     with pytest.raises(WireError):
         made.rows()
+
+
+def test_what_was_opened_with_tables_sees_the_errors_of_their_block(opened: data.Tables) -> None:
+    """As a Spark session does, which turns them into one line."""
+
+    @contextmanager
+    def translating() -> Iterator[None]:
+        try:
+            yield
+        except LookupError:
+            raise QueryError("told in one line") from None
+
+    stack = ExitStack()
+    stack.enter_context(translating())
+    with (
+        pytest.raises(QueryError, match="told in one line"),
+        data.Tables(opened.engine, frozenset(), None, stack),
+    ):
+        raise LookupError
