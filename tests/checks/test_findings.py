@@ -18,14 +18,19 @@ from private_cache import cache
 from pwire_run import SAMPLES, pwire
 
 from pulsarctl_wire import data
+from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.checks.finding import Finding
+from pulsarctl_wire.checks.recall import Recall
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.tables import diagnose
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.reports.engine import Engine, clusters
 from pulsarctl_wire.reports.findings import ORDER, events, servers
 from pulsarctl_wire.table import FINDINGS
+from pulsarctl_wire.wire.credentials import is_doubtful
 from pulsarctl_wire.wire.fields import signed
+from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -207,3 +212,52 @@ def test_packets_may_be_captured_out_of_order(tmp_path: Path) -> None:
     pq.write_table(without, tmp_path / "it.parquet")
     with data.tables(tmp_path / "it.parquet") as tables:
         assert tables.report("findings").rows() != []  # else this capture would show nothing
+
+
+FEW: Final = ("errors.pcap", "java-batchindexack.pcap", "java-encrypted.pcap", "auth-token.pcap")
+
+
+@pytest.mark.parametrize("path", [marked(path, FEW) for path in CAPTURES])
+def test_frames_are_those_of_the_capture(path: Path) -> None:
+    with data.tables(path) as tables:
+        rows = tables.engine.arrow(events(data.Choice(), {})).to_pydict()
+    recall, connection = Recall(), Connection(0)
+    made = {
+        (rows["connection"][row], rows["to_broker"][row], rows["stream_offset"][row]): recall.event(
+            rows, row, connection
+        )
+        for row, event in enumerate(rows["event"])
+        if event == "frame"
+    }
+    for event in read_events(path):
+        if not isinstance(event, Frame):
+            continue
+        frame = made.pop((event.connection.index, event.to_broker, event.offset))
+        assert isinstance(frame, Frame)
+        assert (frame.type, frame.size, frame.time_ns) == (event.type, event.size, event.time_ns)
+        assert (frame.checksum, frame.payload_at) == (
+            event.checksum,
+            0 if event.partial else event.payload_at,
+        )
+        assert (frame.metadata is None) is (event.metadata is None)
+        assert frame.base is None or is_doubtful(frame) is is_doubtful(event)
+        assert without_what_tables_lack(frame) == without_what_tables_lack(event)
+    assert not made
+
+
+def without_what_tables_lack(frame: Frame) -> BaseCommand:
+    """A command without credentials, and without fields of message traffic that no rule reads."""
+    base = BaseCommand()
+    base.CopyFrom(frame.base or base)
+    if base.HasField("connect"):
+        base.connect.ClearField("auth_data")
+    for each in (base.authChallenge.challenge, base.authResponse.response):
+        each.ClearField("auth_data")
+    for name in ("num_messages", "is_chunk", "txnid_least_bits", "txnid_most_bits", "marker"):
+        base.send.ClearField(name)
+    base.message.redelivery_count = base.message.redelivery_count  # absent means 0
+    ids: list[Any] = [base.message.message_id, base.send_receipt.message_id, *base.ack.message_id]
+    for message_id in ids:
+        for name in ("partition", "batch_index", "batch_size", "first_chunk_message_id"):
+            message_id.ClearField(name)
+    return base
