@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "pulsarctl_wire"
 
 MAY_IMPORT = {
     "errors": set[str](),
+    "shipping": set[str](),
     "wire": {"errors"},
     "views": {"errors", "wire"},
     "record": {"wire", "views"},
@@ -21,7 +22,7 @@ MAY_IMPORT = {
     "pipeline": {"errors", "wire", "capture", "table"},
     "reports": {"errors", "wire"},
     "data": {"errors", "table", "pipeline", "reports", "spark"},
-    "spark": {"errors", "wire", "capture", "table", "pipeline", "reports"},
+    "spark": {"errors", "shipping", "wire", "capture", "table", "pipeline", "reports"},
     "faults": {"errors", "wire"},
     "checks": {"errors", "wire"},
     "manual": {"wire", "checks"},
