@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.errors import how_to_install
+from pulsarctl_wire.pipeline.private import cache_directory
 from pulsarctl_wire.shipping import packed
 from pulsarctl_wire.spark import SparkError
 from pulsarctl_wire.spark.connect import connect, disconnect, is_connect
-from pulsarctl_wire.spark.java import Java, cache_directory, find_java, keep, make_shim
+from pulsarctl_wire.spark.java import Java, find_java, keep, make_shim
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

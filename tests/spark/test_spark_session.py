@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pulsarctl_wire.pipeline.private import cache_directory
 from pulsarctl_wire.spark import SparkError, java
 from pulsarctl_wire.spark import session as spark_session
-from pulsarctl_wire.spark.java import VECTOR, Java, cache_directory, find_java, look_at, make_shim
+from pulsarctl_wire.spark.java import VECTOR, Java, find_java, look_at, make_shim
 from pulsarctl_wire.spark.session import defaults, is_local, start
 
 if TYPE_CHECKING:
