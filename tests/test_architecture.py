@@ -42,6 +42,7 @@ ONLY_IN = {
     "typer": {"cli"},
     "rich": {"render", "cli"},
     "orjson": {"render", "cli", "views", "table"},
+    "fsspec": {"pipeline"},
     "msgpack": {"pipeline"},
     "rule_engine": {"cli"},
     "pyarrow": {"table", "pipeline", "spark", "data", "cli"},
