@@ -115,6 +115,7 @@ def cluster(directory: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # compiling takes minutes
 @pytest.mark.parametrize("serving", [cluster, connect_server])
 def test_workers_run_what_is_compiled(
     serving: Callable[[Path], AbstractContextManager[str]], compiled: Path, capture: Path, tmp_path: Path
