@@ -35,3 +35,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+if (_archive := __path__[0].removesuffix(f"/{__name__}")).endswith(".zip"):  # shipped
+    from pulsarctl_wire.shipping import unpacked
+
+    __path__[0] = f"{unpacked(_archive)}/{__name__}"

@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "pulsarctl_wire"
 
 MAY_IMPORT = {
     "errors": set[str](),
+    "shipping": set[str](),
     "wire": {"errors"},
     "views": {"errors", "wire"},
     "record": {"wire", "views"},
@@ -21,7 +22,7 @@ MAY_IMPORT = {
     "pipeline": {"errors", "wire", "capture", "table"},
     "reports": {"errors", "wire", "checks"},
     "data": {"errors", "table", "pipeline", "reports", "spark", "checks"},
-    "spark": {"errors", "wire", "capture", "table", "pipeline", "reports", "checks"},
+    "spark": {"errors", "shipping", "wire", "capture", "table", "pipeline", "reports", "checks"},
     "faults": {"errors", "wire"},
     "checks": {"errors", "wire"},
     "manual": {"wire", "checks"},
@@ -41,6 +42,7 @@ ONLY_IN = {
     "typer": {"cli"},
     "rich": {"render", "cli"},
     "orjson": {"render", "cli", "views", "table"},
+    "fsspec": {"pipeline"},
     "msgpack": {"pipeline"},
     "rule_engine": {"cli"},
     "pyarrow": {"table", "pipeline", "spark", "data", "cli"},

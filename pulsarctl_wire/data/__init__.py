@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from pulsarctl_wire.data.cache import table_of
 from pulsarctl_wire.errors import CaptureError, QueryError, how_to_install
+from pulsarctl_wire.pipeline.cache import table_of
 from pulsarctl_wire.pipeline.tables import find, is_table
 from pulsarctl_wire.reports import REPORTS
 from pulsarctl_wire.reports.engine import Answer, Engine, EngineName, Row
@@ -124,7 +124,7 @@ def tables(
     """Open tables, or captures, as one.
 
     A source is a path or URI: a table of `pwire table` or `pwire analyze`, or a capture, pattern or directory
-    of captures, of which a table is made and kept (see `data.cache`): one of all captures, or with `apart`
+    of captures, of which a table is made and kept (`pipeline.cache`): one of all captures, or with `apart`
     one of each source. `engine` runs the queries: DuckDB in this process, or Spark, beside the session
     `spark` (its views are left alone) or in one of `master` with `conf`. The default is DuckDB, except with a
     `spark`, `master` or `conf`, or for more than `LARGE` rows. `say` gets notes about files.

@@ -1,4 +1,4 @@
-"""Finds the inputs that a command line names: files, glob patterns, directories, and URIs for pyarrow.fs.
+"""Finds the inputs that a command line names: files, glob patterns, directories, and URIs.
 
 In a directory, only files whose contents are a capture are inputs.
 """
@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import compress
 from typing import Any, BinaryIO, Final, cast
 
-from pyarrow import ArrowException, fs
+from pyarrow import ArrowException, ArrowNotImplementedError, fs
 
 from pulsarctl_wire.capture.series import Span, natural, span_of
 from pulsarctl_wire.capture.sources import holds_packets
@@ -28,14 +28,40 @@ _PATTERN: Final = re.compile(r"[*?\[]")
 
 
 def filesystem(path: str) -> tuple[Any, str]:
-    """The pyarrow filesystem of a path or URI, and the path in it; raises CaptureError if there is none."""
+    """The pyarrow filesystem of a path or URI, and the path in it; raises CaptureError if there is none.
+
+    Where pyarrow has none, it is that of fsspec, whose other file systems are packages of their own.
+    """
     try:
         if is_uri(path):
             found, inside = fs.FileSystem.from_uri(arrow_uri(path))
             return found, str(inside)
         return fs.LocalFileSystem(), path
     except (ArrowException, OSError, ValueError) as error:
+        if isinstance(error, ArrowNotImplementedError) or "Unrecognized filesystem type" in str(error):
+            return _of_fsspec(path)
         raise CaptureError(f"{path}: {reason(error)}") from error
+
+
+def _of_fsspec(uri: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise CaptureError(f"{uri}: pyarrow has no such file system: pip install fsspec") from None
+    try:
+        found, inside = url_to_fs(uri, use_listings_cache=False)  # other processes write, too
+    except (ImportError, OSError, ValueError) as error:  # of the first: which package to install
+        raise CaptureError(f"{uri}: {reason(error)}") from error
+    return fs.PyFileSystem(_Handler(found)), str(inside)
+
+
+class _Handler(fs.FSSpecHandler):  # type: ignore[misc]
+    """Replaces the file at `dest`, as pyarrow's own file systems do: some refuse that, or do nothing."""
+
+    def move(self, src: str, dest: str) -> None:
+        if self.fs.exists(dest):
+            self.fs.rm_file(dest)
+        super().move(src, dest)
 
 
 def arrow_uri(uri: str) -> str:

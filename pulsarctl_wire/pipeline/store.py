@@ -8,6 +8,7 @@ manifest.json   of a complete table: its version, options, number of files, inpu
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -29,6 +30,7 @@ _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
+_ROWS: Final = re.compile(r"(\d+-\d+|end)\.parquet")
 
 
 class Store:
@@ -72,8 +74,6 @@ class Store:
                 )
 
             self._clean(is_unwanted)
-            with suppress(FileNotFoundError):
-                self._system.delete_file(f"{self._path}/{_MANIFEST}")
             if not fits:
                 self._write(f"progress/{_BEGUN}", saved.dump(begun))
             return found, begun.settings
@@ -89,7 +89,9 @@ class Store:
             )
 
     def _clean(self, unwanted: Callable[[str], bool]) -> None:
-        """Create the directories, and delete files in them whose names are `unwanted`."""
+        """Create the directories, and delete files in them whose names are `unwanted`, and the manifest."""
+        with suppress(FileNotFoundError):
+            self._system.delete_file(f"{self._path}/{_MANIFEST}")
         for kind in (*TABLES, "progress"):
             self._system.create_dir(f"{self._path}/{kind}")
             for each in self._list(kind):
@@ -100,6 +102,31 @@ class Store:
         """The progress saved last, or None. Raises CaptureError if it is damaged."""
         with self._said():
             return self._load(_STATES[1])
+
+    def followed(self) -> tuple[int, bool]:
+        """How many files of a directory the table has so far, and whether it is complete.
+
+        Raises CaptureError if the table follows no directory.
+        """
+        with self._said():
+            if not self._follows():
+                raise CaptureError("no table that follows a directory: pwire analyze --follow makes one")
+            is_complete = any(each.base_name == _MANIFEST for each in self._list(""))  # before the progress
+            progress = self._load(_STATES[1])
+            return (0 if progress is None else progress.file), is_complete
+
+    def rows(self, kind: str) -> list[tuple[int | None, str]]:
+        """The Parquet files that the table has of frames or gaps, in order: the input's number, and the path.
+
+        The rows that remain after all inputs have no number. Raises OSError.
+        """
+        with self._said():
+            names = sorted(each.base_name for each in self._list(kind))
+        found = [name for name in names if _ROWS.fullmatch(name)]
+        return [
+            (None if name.startswith("end") else int(name.partition("-")[0]), f"{self.out}/{kind}/{name}")
+            for name in found
+        ]
 
     def _follows(self) -> bool:
         """Whether the table follows a directory. Raises CaptureError if `out` has files but no table."""

@@ -4,28 +4,27 @@
     spark.dataSource.register(Captures)
     frames = spark.read.format("pwire").load("captures/*.pcap")
     gaps = spark.read.format("pwire").option("table", "gaps").load(["a.pcap", "s3://bucket/captures"])
+    stream = spark.readStream.format("pwire").load("table")  # of pwire analyze --follow
 
-Problems with a file are logged as warnings (logger `pulsarctl_wire`); its valid part is read.
-One task decodes everything, since every row may depend on all earlier ones: for captures that are large, or
-read more than once, make a table with `pwire analyze` first.
+Captures become a table when a query is planned, in a pool of processes where the driver runs; it is kept
+(pipeline/cache.py). A task then reads a Parquet file of it. Problems with a file are logged as warnings
+(logger `pulsarctl_wire`); its valid part is read.
+
+Readers take no filters (`pushFilters`): in Spark, up to 4.3, those of one query apply to all later queries of
+the same DataFrame, which then lack rows.
 """
 
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from pulsarctl_wire.errors import CaptureError
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.capture.sources import Source
-    from pulsarctl_wire.pipeline.splits import Input
 
 _LOG: Final = logging.getLogger("pulsarctl_wire")
 
@@ -33,8 +32,9 @@ _LOG: Final = logging.getLogger("pulsarctl_wire")
 class Captures(DataSource):
     """The data source `pwire`.
 
-    Options: `path`, like INPUT of `pwire analyze`; `table`, frames or gaps; `payload` true to keep payloads;
-    `max_frame_size` in bytes.
+    Options: `path`, like INPUT of `pwire analyze`, or of a stream its table; `table`, frames or gaps;
+    `payload` true to keep payloads; `max_frame_size` in bytes; `since` and `until`, to read only rows from a
+    time on and before another (ns since 1970). A schema with some of the columns reads only those.
     """
 
     @classmethod
@@ -46,68 +46,186 @@ class Captures(DataSource):
         """The columns of docs/tables.md."""
         from pulsarctl_wire.spark.columns import spark_type
 
-        return spark_type(self._table())
+        return spark_type(self._columns())
 
     def reader(self, schema: StructType) -> "_Reader":
         """A reader of the captures in `path`."""
-        from pulsarctl_wire.pipeline.inputs import find_inputs
+        made = {
+            "max_frame_size": self._number("max_frame_size"),
+            "payload": self.options.get("payload", "false").lower() == "true",
+        }
+        return _Reader(self._rows(schema), self._paths(), made)
 
-        paths = json.loads(self.options.get("paths") or "[]")  # of load([...])
+    def streamReader(self, schema: StructType) -> "_Follower":
+        """A reader of the table in `path`, which follows a directory."""
+        paths = self._paths()
+        if len(paths) != 1:
+            raise CaptureError("name one table: load(PATH)")
+        return _Follower(self._rows(schema), paths[0])
+
+    def _paths(self) -> list[str]:
+        paths: list[str] = json.loads(self.options.get("paths") or "[]")  # of load([...])
         paths += [path] if (path := self.options.get("path")) else []
         if not paths:
             raise CaptureError("name the captures: load(PATH)")
-        size = self.options.get("max_frame_size")
-        wants_gaps = self.options.get("table", "frames") == "gaps"
-        payload = self.options.get("payload", "false").lower() == "true"
-        return _Reader(find_inputs(paths, _LOG.warning), wants_gaps, payload, int(size) if size else None)
+        return paths
 
-    def _table(self) -> Any:
-        from pulsarctl_wire.table import FRAMES, GAPS
+    def _number(self, name: str) -> int | None:
+        text = self.options.get(name)
+        try:
+            return int(text) if text else None
+        except ValueError:
+            raise CaptureError(f"option {name}: {text} is not a number") from None
 
-        tables = {"frames": FRAMES, "gaps": GAPS}
-        wanted = self.options.get("table", "frames")
-        if wanted not in tables:
-            raise CaptureError(f"no table {wanted}; the tables are frames and gaps")
-        return tables[wanted]
+    def _kind(self) -> str:
+        return self.options.get("table", "frames")
+
+    def _columns(self) -> Any:
+        from pulsarctl_wire.table import TABLES
+
+        tables = {name: schema for name, schema in TABLES.items() if name != "messages"}
+        if self._kind() not in tables:
+            raise CaptureError(f"no table {self._kind()}; the tables are {', '.join(tables)}")
+        return tables[self._kind()]
+
+    def _rows(self, schema: StructType) -> "_Rows":
+        known = {field.name: field.dataType for field in self.schema()}
+        for field in schema:
+            if known.get(field.name) != field.dataType:
+                what = f"{field.name} {field.dataType.simpleString()}"
+                raise CaptureError(f"{self._kind()} have no column {what}; docs/tables.md has the columns")
+        return _Rows(self._kind(), schema.fieldNames(), self._number("since"), self._number("until"))
+
+
+class _File(InputPartition):
+    """Row groups of a Parquet file at a path or URI."""
+
+    def __init__(self, path: str, groups: list[int]) -> None:
+        self.path = path
+        self.groups = groups
+
+
+@dataclass
+class _Rows:
+    """What to read of a `kind` of table: columns, and the rows from a time on and before another (ns)."""
+
+    kind: str
+    columns: list[str]
+    since: int | None
+    until: int | None
+
+    def file(self, path: str) -> list[_File]:
+        """What to read of a file: nothing, if by its statistics no rows fit."""
+        found = self._fragment(path).split_by_row_group(self._condition())
+        groups = [group.id for each in found for group in each.row_groups]
+        return [_File(path, groups)] if groups else []
+
+    def read(self, file: _File) -> Iterator[Any]:
+        """Arrow batches of the rows in a file."""
+        import pyarrow as pa
+
+        from pulsarctl_wire.pipeline.splits import reason
+        from pulsarctl_wire.spark.columns import plain
+        from pulsarctl_wire.table import TABLES
+
+        ours = TABLES[self.kind]
+        wanted = pa.schema([plain(ours).field(name) for name in self.columns])
+        found = self._fragment(file.path, file.groups)
+        try:
+            for batch in found.to_batches(ours, columns=self.columns, filter=self._condition()):
+                yield batch.cast(wanted)
+        except (pa.ArrowException, OSError) as error:
+            raise CaptureError(f"{file.path}: {reason(error)}") from error
+
+    def _condition(self) -> Any:
+        from pyarrow.dataset import field
+
+        condition = None
+        if self.since is not None:
+            condition = field("time_ns") >= self.since
+        if self.until is not None:
+            before = field("time_ns") < self.until
+            condition = before if condition is None else condition & before
+        return condition
+
+    def _fragment(self, path: str, groups: list[int] | None = None) -> Any:
+        from pyarrow.dataset import ParquetFileFormat
+
+        from pulsarctl_wire.pipeline.inputs import filesystem
+
+        system, inside = filesystem(path)
+        return ParquetFileFormat().make_fragment(inside, system, row_groups=groups)
 
 
 @dataclass
 class _Reader(DataSourceReader):
-    inputs: "list[Input]"
-    wants_gaps: bool
-    payload: bool
-    max_frame_size: int | None
+    rows: _Rows
+    captures: list[str]
+    made: dict[str, Any]
+
+    def partitions(self) -> list[_File]:
+        """The files of the table."""
+        from pulsarctl_wire.pipeline.cache import table_of
+        from pulsarctl_wire.pipeline.store import Store
+
+        table = Store(table_of(self.captures, _LOG.warning, **self.made))
+        return [part for _, path in table.rows(self.rows.kind) for part in self.rows.file(path)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows, as Arrow batches."""
-        from pulsarctl_wire.capture.series import Part, Turn, read_all
-        from pulsarctl_wire.capture.sources import Decoder
-        from pulsarctl_wire.spark.columns import plain
-        from pulsarctl_wire.table import FRAMES, GAPS, TableBuilder
-        from pulsarctl_wire.wire.exchanges import ExchangeState
+        # If there are no files, Spark has a partition of its own.
+        return self.rows.read(partition) if isinstance(partition, _File) else iter(())
 
-        decoder = Decoder(
-            max_frame_size=self.max_frame_size, join_chunks=False, places=True, new_state=ExchangeState
-        )
-        builder = TableBuilder(decoder.sources, payload=self.payload)
-        schema = plain(GAPS if self.wants_gaps else FRAMES)
-        turns = [
-            Turn(number, tuple(Part(side.file, side.since, side.until) for side in each.sides))
-            for number, each in enumerate(self.inputs)
-        ]
-        events = read_all(decoder, turns, self._opened, _LOG.warning)
-        for rows in builder.batches(chain(events, decoder.finish())):
-            yield rows["gaps" if self.wants_gaps else "frames"].cast(schema)
-        if decoder.dropped_packets:
-            _LOG.warning("packets dropped by the kernel: %d", decoder.dropped_packets)
 
-    @contextmanager
-    def _opened(self, given: int) -> "Iterator[Source]":
-        from pulsarctl_wire.capture.sources import Source, named
-        from pulsarctl_wire.pipeline.splits import opened
+class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what `pwire analyze --follow` adds to a table. An offset is how many files of the directory were
+    added, and whether that was all.
+    """
 
-        name = self.inputs[given].name
-        with ExitStack() as stack:
-            with named(name):
-                stream = stack.enter_context(opened(self.inputs[given].path))
-            yield Source(name, stream)
+    def __init__(self, rows: _Rows, table: str) -> None:
+        from pulsarctl_wire.pipeline.store import Store
+
+        self._rows = rows
+        self._table = table
+        self._last: dict[str, Any] | None = None
+        Store(table).followed()  # or it is an error at once
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Before all files."""
+        return {"files": 0, "complete": False}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """From now on read only what the table has now."""
+        self._last = self._now()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """After the files that the table has now."""
+        now = self._last or self._now()
+        if now["files"] < start["files"] or (start["complete"] and now != start):
+            raise CaptureError(f"{self._table}: goes on after its end, or is a new one: begin a new query")
+        return now
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_File]:
+        """The files of the table between two offsets."""
+        from pulsarctl_wire.pipeline.store import Store
+
+        found = []
+        for number, path in Store(self._table).rows(self._rows.kind):
+            if number is None:
+                is_new = end["complete"] and not start["complete"]
+            else:
+                is_new = start["files"] <= number < end["files"]
+            if is_new:
+                found += self._rows.file(path)
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows, as Arrow batches."""
+        assert isinstance(partition, _File)
+        return self._rows.read(partition)
+
+    def _now(self) -> dict[str, Any]:
+        from pulsarctl_wire.pipeline.store import Store
+
+        files, is_complete = Store(self._table).followed()
+        return {"files": files, "complete": is_complete}

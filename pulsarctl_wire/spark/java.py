@@ -1,6 +1,5 @@
-"""Finds the Java that Spark runs on, and the cache directory for files that outlive a session."""
+"""Finds the Java that Spark runs on."""
 
-import atexit
 import hashlib
 import os
 import re
@@ -28,20 +27,6 @@ class Java:
     home: Path
     version: int
     has_vector: bool = True
-
-
-def cache_directory() -> Path:
-    """A private directory that outlives this process, or a temporary one if that is not possible."""
-    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pwire"
-    with suppress(OSError):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.stat()
-        # Files in it are executed, so nobody else may be able to write to it.
-        if status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(path, os.W_OK):
-            return path
-    path = Path(tempfile.mkdtemp(prefix="pwire-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
 
 
 def keep(path: Path, text: str, mode: int) -> Path:

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import threading
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,9 +26,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.errors import how_to_install
+from pulsarctl_wire.pipeline.private import cache_directory
+from pulsarctl_wire.shipping import packed
 from pulsarctl_wire.spark import SparkError
 from pulsarctl_wire.spark.connect import connect, disconnect, is_connect
-from pulsarctl_wire.spark.java import Java, cache_directory, find_java, keep, make_shim
+from pulsarctl_wire.spark.java import Java, find_java, keep, make_shim
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -262,16 +263,6 @@ def _scratch() -> Path:
             if time.time() - old.stat().st_mtime > 86400:
                 old.rmdir()
     return Path(tempfile.mkdtemp(prefix="pwire-spark-"))
-
-
-def packed(path: Path) -> Path:
-    """Write this package, uncompiled, to the file `path`: with it workers need only its libraries."""
-    package = Path(__file__).parents[1]
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        for module in sorted(package.rglob("*")):
-            if module.is_file() and module.suffix not in (".so", ".pyc", ".pyd"):
-                file.write(module, module.relative_to(package.parent))
-    return path
 
 
 def _errors_of_spark() -> tuple[type[Exception], ...]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pipeline.comparing import ordered
+from pipeline.comparing import Now, ordered
 from spark.rows import expected, rows
 
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
+from pulsarctl_wire.pipeline.tasks import Pool
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,13 +44,50 @@ def test_what_a_worker_raises_is_raised_here(spark: SparkSession) -> None:
         futures[1].result()
 
 
-@pytest.mark.parametrize("table", ["frames", "gaps"])
-def test_captures_are_a_data_source(spark: SparkSession, table: str) -> None:
+@pytest.fixture
+def registered(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
+    """The data source, with a cache of its own where queries are planned."""
     from pulsarctl_wire.spark.datasource import Captures
 
+    environment = spark.sparkContext.environment
+    environment["XDG_CACHE_HOME"] = str(tmp_path)
     spark.dataSource.register(Captures)
+    yield
+    del environment["XDG_CACHE_HOME"]
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("table", ["frames", "gaps"])
+def test_captures_are_a_data_source(spark: SparkSession, table: str) -> None:
     paths = [f"{SAMPLES}/n*.pcap", f"{SAMPLES}/snaplen96.pcap"]
     pattern = f"{SAMPLES}/[ns]*.pcap"
     read = spark.read.format("pwire").option("table", table).load(paths if table == "gaps" else pattern)
     found = ordered([row.asDict(recursive=True) for row in read.collect()])
     assert found == getattr(expected([pattern]), table)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_filter_of_one_query_is_none_of_another(spark: SparkSession) -> None:
+    pattern = f"{SAMPLES}/[ns]*.pcap"
+    captures = spark.read.format("pwire").schema("command string").load(pattern)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        counts = captures.where("command = 'SEND'").count(), captures.count()
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    commands = [row["command"] for row in expected([pattern]).frames]
+    assert counts == (commands.count("SEND"), len(commands))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("registered")
+def test_what_follows_a_directory_is_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    inputs, table = find_inputs([f"{SAMPLES}/[ns]*.pcap"]), tmp_path / "table"
+    Run(inputs, str(table)).run(Pool(Now()))
+    (table / "progress" / "checkpoint").mkdir()  # as if it followed a directory
+    stream = spark.readStream.format("pwire").load(str(table)).writeStream
+    stream = stream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    for _ in range(2):  # the second time there is nothing new
+        stream.trigger(availableNow=True).start(str(tmp_path / "copy")).awaitTermination()
+        copied = spark.read.parquet(str(tmp_path / "copy")).collect()
+        assert ordered([row.asDict(recursive=True) for row in copied]) == rows(table)["frames"]

@@ -11,10 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from pipeline.comparing import ordered
 from spark.killing import files, kill_at
 from spark.rows import expected, rows
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
 
@@ -65,6 +68,17 @@ def test_following_is_killed_and_goes_on(capture: Path, tmp_path: Path) -> None:
     found = expected([str(directory)])
     assert rows(out) == found.tables
     assert not [*out.glob("*/*.unfinished"), *out.glob("progress/*.arrow")]
+    assert streamed(out) == found.frames
+
+
+def streamed(table: Path) -> list[dict[str, object]]:
+    from pulsarctl_wire.spark.datasource import Captures
+
+    source = Captures({"path": str(table)})
+    reader = source.streamReader(source.schema())
+    first = reader.initialOffset()
+    files = reader.partitions(first, reader.latestOffset(first, ReadAllAvailable()))
+    return ordered([row for each in files for batch in reader.read(each) for row in batch.to_pylist()])
 
 
 @pytest.mark.slow

@@ -4,17 +4,17 @@ import os
 import stat
 import subprocess
 import sys
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pulsarctl_wire.pipeline.private import cache_directory
 from pulsarctl_wire.spark import SparkError, java
 from pulsarctl_wire.spark import session as spark_session
-from pulsarctl_wire.spark.java import VECTOR, Java, cache_directory, find_java, look_at, make_shim
-from pulsarctl_wire.spark.session import defaults, is_local, packed, start
+from pulsarctl_wire.spark.java import VECTOR, Java, find_java, look_at, make_shim
+from pulsarctl_wire.spark.session import defaults, is_local, start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -299,13 +299,3 @@ def test_workers_run_this_python(spark: "SparkSession") -> None:
 def test_a_second_session_is_refused(spark: "SparkSession") -> None:
     with pytest.raises(SparkError, match="already running in this process"):
         start("local[1]")
-
-
-def test_the_package_goes_along(tmp_path: Path) -> None:
-    sent = packed(tmp_path / "pulsarctl_wire.zip")
-    with zipfile.ZipFile(sent) as file:
-        names = file.namelist()
-    assert "pulsarctl_wire/wire/frame.py" in names
-    assert not [name for name in names if not name.endswith((".py", ".pyi", ".typed"))]
-    imported = "import sys; sys.path.insert(0, sys.argv[1]); from pulsarctl_wire.pipeline import decode"
-    subprocess.run([sys.executable, "-c", f"{imported}; assert '.zip' in decode.__file__", sent], check=True)

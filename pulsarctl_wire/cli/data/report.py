@@ -72,7 +72,7 @@ def report(options: ReportOptions) -> None:
 
     name, sources = options.name, options.sources
     if options.clear_cache:
-        from pulsarctl_wire.data.cache import clear
+        from pulsarctl_wire.pipeline.cache import clear
 
         many, size = clear()
         sys.stderr.write(f"{count_of(many, 'table')} deleted, {human_bytes(size)}\n")

@@ -1,6 +1,7 @@
-"""Keeps tables of captures that reports were asked about, in a private directory, limited in size.
+"""Keeps tables of captures that were asked about, in a private directory, limited in size.
 
-A table is found by what its captures are: their paths, sizes and times. So it is made anew when one changes.
+A table is found by how it was made, and by what its captures are: their paths, sizes and times. So it is made
+anew when one changes.
 """
 
 import hashlib
@@ -11,17 +12,18 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import astuple
 from pathlib import Path
 from typing import Final
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.counting import SPLIT, cores, pool
 from pulsarctl_wire.pipeline.inputs import find_inputs
+from pulsarctl_wire.pipeline.private import cache_directory
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.splits import Input
 from pulsarctl_wire.pipeline.tasks import Pool
-from pulsarctl_wire.spark.java import cache_directory
 from pulsarctl_wire.table import VERSION
 
 MOST_KEPT: Final = 4 * 1024**3
@@ -45,38 +47,48 @@ def clear() -> tuple[int, int]:
     return len(kept), size
 
 
-def table_of(captures: Sequence[str], say: Callable[[str], object]) -> str:
+def table_of(
+    captures: Sequence[str],
+    say: Callable[[str], object],
+    *,
+    max_frame_size: int | None = None,
+    payload: bool = False,
+) -> str:
     """The directory of a table of `captures`, made if need be. `say` gets notes about problems with them.
 
-    Raises CaptureError if nothing of them can be read, OSError if the table cannot be written.
+    `max_frame_size` is in bytes; with `payload` the table has payloads. Raises CaptureError if nothing of the
+    captures can be read, OSError if the table cannot be written.
     """
-    inputs = find_inputs(captures, say)
-    found = directory() / _key(inputs)
+    inputs, options = find_inputs(captures, say), Options(SPLIT, max_frame_size, payload)
+    found = directory() / _key(inputs, options)
     if (found / _MANIFEST).exists():
         os.utime(found)
     else:
-        _make(inputs, found)
+        _make(inputs, options, found)
     with open(found / _MANIFEST, "rb") as file:
-        problems = json.load(file)["totals"]["problems"]
-    for name, problem, _ in problems:
+        totals = json.load(file)["totals"]
+    for name, problem, _ in totals["problems"]:
         say(f"{name}: {problem}")
+    if totals["dropped"]:
+        say(f"packets dropped by the kernel while capturing: {totals['dropped']:,}")
     return str(found)
 
 
-def _key(inputs: Sequence[Input]) -> str:
-    """A name for the table of these captures."""
-    about = [VERSION, *(([each.name, each.path, each.size, each.modified_ns, each.sides]) for each in inputs)]
+def _key(inputs: Sequence[Input], options: Options) -> str:
+    """A name for the table that is made so of these captures."""
+    files = [[each.name, each.path, each.size, each.modified_ns, each.sides] for each in inputs]
+    about = [VERSION, astuple(options), *files]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
 
 
-def _make(inputs: list[Input], found: Path) -> None:
+def _make(inputs: list[Input], options: Options, found: Path) -> None:
     jobs = cores()
     _make_room(directory())
     with tempfile.TemporaryDirectory(prefix=".", dir=found.parent) as beside:
         out = Path(beside, "table")
         is_small = sum(each.size for each in inputs) <= SPLIT
         with ThreadPoolExecutor(1) if is_small else pool(jobs) as executor:
-            totals = Run(inputs, str(out), options=Options(SPLIT)).run(Pool(executor, jobs))
+            totals = Run(inputs, str(out), options=options).run(Pool(executor, jobs))
         if not totals.frames and not totals.gaps and totals.problems:
             name, problem, _ = totals.problems[0]
             raise CaptureError(f"{name}: {problem}")
