@@ -95,11 +95,13 @@ class Progress:
         """Stitch a settled split; return how to finish it."""
         split, totals = decoded.split, self.totals
         stitched = self.stitcher.add(decoded, reread)
-        self.file, self.part, self.end = split.file, split.part + 1, decoded.end
         self.unreadable = bool(decoded.problems)
         known = totals.problems if split.input.sides else []  # a file may be read in several turns
         totals.problems += [each for each in decoded.problems if each not in known]
         is_last = split.stop >= split.input.size
+        self.file, self.part, self.end = split.file, split.part + 1, decoded.end
+        if is_last:
+            self.file, self.part, self.end = split.file + 1, 0, None
         totals.read += (split.input.size if is_last else decoded.end[0]) - split.start
         totals.packets += decoded.packets
         totals.dropped += decoded.dropped

@@ -1,7 +1,7 @@
 """Makes a frames table: plans, decodes, stitches and finishes all splits of all inputs, in order.
 
-If the inputs begin with those of the last run, a run continues where that one ended, even if its last input
-has grown since. Otherwise it starts over. Either way splits that are decoded already are not decoded again.
+A run continues where the last one ended, even if inputs are gone, or the last one has grown since. If that is
+not possible, it starts over. Either way splits that are decoded already are not decoded again.
 """
 
 import time
@@ -32,8 +32,9 @@ _SAVED_EVERY: Final = 10.0  # seconds
 class Run:
     """One run, which writes the table of `inputs` to the directory or URI `out`.
 
-    `show` is called with the totals when they have changed. Raises CaptureError if `out` is not empty and
-    not a frames table, OSError if it cannot be written.
+    The rows of inputs that were there in earlier runs stay, unless it is to `mirror` the inputs. Raises
+    CaptureError if `out` is not empty and not a frames table, or would lose rows; OSError if it cannot be
+    written.
     """
 
     def __init__(
@@ -42,20 +43,19 @@ class Run:
         out: str,
         *,
         options: Options | None = None,
-        show: Callable[[Totals], object] = lambda totals: None,
+        mirror: bool = False,
     ) -> None:
         options = options or Options()
-        self._inputs = inputs
-        self._show = show
         self._store = Store(out)
-        found, self._settings = self._store.resume(inputs, options)
-        self._progress = found or new_progress(options, self._settings)
-        self._progress.inputs = inputs
+        found, self._settings = self._store.resume(inputs, options, mirror=mirror)
+        self._progress = found or new_progress(options, self._settings, inputs)
+        self.inputs = self._progress.inputs
+        """All inputs of the table, in order: those of earlier runs, which may be gone, and new ones."""
         self.resumed = self._progress.file
         """How many inputs earlier runs have done."""
 
-    def run(self, workers: Workers) -> Totals:
-        """Do the remaining work."""
+    def run(self, workers: Workers, show: Callable[[Totals], object] = lambda totals: None) -> Totals:
+        """Do the remaining work; `show` is called with the totals when they have changed."""
         progress = self._progress
         finishing = Finishing(self._store, workers, self._settings, progress.totals)
         saved = time.monotonic()
@@ -71,12 +71,12 @@ class Run:
             if finishing.is_submitted and time.monotonic() - saved > _SAVED_EVERY:
                 finishing.save(progress)
                 saved = time.monotonic()
-            if split.part == 0 and split.file == len(self._inputs) - 1:
+            if split.part == 0 and split.file == len(self.inputs) - 1:
                 progress.file, progress.part = split.file, 0
                 finishing.save(progress, is_last_begun=True)
             finishing.add(split.name, progress.take(decoded), split.size)
-            self._show(progress.totals)
-        progress.file, progress.part, progress.end = len(self._inputs), 0, None
+            show(progress.totals)
+        progress.file, progress.part, progress.end = len(self.inputs), 0, None
         finishing.save(progress)
         finishing.add("end", progress.stitcher.close())
         finishing.wait()

@@ -16,6 +16,7 @@ from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import saved
+from pulsarctl_wire.pipeline.continuing import begun, continued, lost
 from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.inputs import absolute, filesystem
 from pulsarctl_wire.pipeline.output import written
@@ -42,21 +43,36 @@ class Store:
         """Where Spark keeps its checkpoint of a table that follows a directory."""
         self._system, self._path = filesystem(self.out)
 
-    def resume(self, inputs: list[Input], options: Options) -> tuple[Progress | None, Settings]:
-        """The furthest saved progress that fits `inputs` and `options`, and the settings of its drafts.
+    def resume(
+        self, inputs: list[Input], options: Options, *, mirror: bool = False
+    ) -> tuple[Progress | None, Settings]:
+        """The furthest saved progress that goes on with `inputs`, and the settings of its drafts.
 
-        Deletes the files of later splits, but not what they were decoded to. If there is no progress, all
-        files of the table are deleted.
+        Its inputs are those begun before, whether they are gone or not, and then the new ones; with `mirror`,
+        `inputs`. Deletes the files of later splits, but not what they were decoded to. If there is no
+        progress, all files of the table are deleted. Raises CaptureError if that would lose rows of inputs
+        that are gone, without `mirror`.
         """
         with self._said():
             if self._follows():
                 raise CaptureError("the table follows a directory; go on with --follow, end with --finish")
             states = {name: each for name in _STATES if (each := self._load(name)) is not None}
-            fitting = [name for name, each in states.items() if _fits(each, inputs, options)]
-            last = max(fitting, key=lambda name: (states[name].file, states[name].part), default="")
+            fitting = {
+                name: together
+                for name, each in states.items()
+                if each.version == VERSION
+                and each.options == options
+                and (together := _together(each, inputs, mirror)) is not None
+            }
+            last = max(fitting, key=lambda name: _place(states[name]), default="")
             found = states.get(last)
+            if states and not mirror:
+                _refuse_losses(max(states.values(), key=_place), found, inputs)
             kept = _STATES[: _STATES.index(last) + 1] if found else ()
             first = Split(found.file, found.part, Input("", 0, 0)).name if found else ""
+            if found is not None:
+                found.inputs = fitting[last]
+                _leave_gone(found, inputs)
             settings = Settings(self.drafts, options.max_frame_size, options.payload, cluster=options.cluster)
             begun = Begun(VERSION, settings)
             before = self._begun()
@@ -160,8 +176,30 @@ class Store:
             raise OSError(f"{self.out}: {reason(error)}") from error
 
 
-def _fits(found: Progress, inputs: list[Input], options: Options) -> bool:
-    """Whether the work on these inputs can continue from `found`."""
-    count = found.file + (found.part > 0)
-    is_same = len(found.inputs) >= count and found.inputs[:count] == inputs[:count]
-    return found.version == VERSION and found.options == options and is_same
+def _place(found: Progress) -> tuple[int, int]:
+    return found.file, found.part
+
+
+def _together(found: Progress, inputs: list[Input], mirror: bool) -> list[Input] | None:
+    """All inputs of a table that goes on from `found`; None if it cannot."""
+    if mirror:
+        before = begun(found)
+        return inputs if inputs[: len(before)] == before else None
+    return continued(found, inputs)
+
+
+def _refuse_losses(furthest: Progress, found: Progress | None, inputs: list[Input]) -> None:
+    """Raise CaptureError if to go on from `found` deletes rows of inputs that are gone."""
+    gone = lost(furthest, len(begun(found)) if found else 0, inputs)
+    if gone is not None:
+        why = "the table cannot go on with these inputs and options without it"
+        raise CaptureError(f"{gone.name} is gone or has changed, and {why}; --mirror deletes its rows")
+
+
+def _leave_gone(found: Progress, inputs: list[Input]) -> None:
+    """Go on with the next input if the one that is done in part is gone."""
+    if found.part and (left := begun(found)[-1]).path not in {each.path for each in inputs}:
+        if not found.unreadable:
+            at = found.end[0] if found.end else 0
+            found.totals.problems.append((left.name, f"is gone, and was not read from byte {at} on", True))
+        found.file, found.part, found.end, found.unreadable = found.file + 1, 0, None, False

@@ -356,7 +356,7 @@ class StitchProcessor(StatefulProcessor):
             if settled is not None:
                 stitched.add(settled.split.name, progress.take(settled))
         stitched.close()
-        progress.file, progress.part, progress.end = progress.file + 1, 0, None
+        progress.file, progress.part, progress.end = decoded.split.file + 1, 0, None
         state = saved.dump(progress)
         self._state.update((state,))
         results = [*((*place, b"") for place in stitched.places), ("", "", 0, 0, state)]

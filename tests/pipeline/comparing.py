@@ -100,10 +100,15 @@ def _rows(path: Path) -> list[Row]:
 
 
 def run(
-    inputs: list[Input] | list[str], out: Path, options: Options, executor: Executor | None = None
+    inputs: list[Input] | list[str],
+    out: Path,
+    options: Options,
+    executor: Executor | None = None,
+    *,
+    mirror: bool = False,
 ) -> Totals:
     found = [each if isinstance(each, Input) else find_inputs([each])[0] for each in inputs]
-    return Run(found, str(out), options=options).run(Pool(executor or Now()))
+    return Run(found, str(out), options=options, mirror=mirror).run(Pool(executor or Now()))
 
 
 def together(paths: list[str], out: Path, options: Options) -> Outcome:

@@ -32,6 +32,7 @@ class AnalyzeOptions:
     split_size: str = option("--split-size SIZE", "Bytes that a task decodes.", default="128Mi")
     follow: bool = flag("--follow", "Add files as they rotate into the directory INPUT, until Ctrl-C.")
     finish: bool = flag("--finish", "With --follow: add all files, also the newest ones, and end.")
+    mirror: bool = flag("--mirror", "Delete the rows of inputs that are gone; otherwise they stay.")
     payload: bool = PAYLOAD()
     cluster: str | None = CLUSTER()
     max_frame_size: int | None = MAX_FRAME_SIZE()
@@ -46,6 +47,8 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail("analyze: --follow takes one directory")
     if options.finish and not options.follow:
         console.fail("analyze: --finish needs --follow")
+    if options.follow and options.mirror:
+        console.fail("analyze: --mirror cannot be combined with --follow")
     if options.follow and (options.master or "").startswith("sc://"):
         console.fail("analyze: --follow does not run by Spark Connect")
     from pulsarctl_wire.pipeline.progress import Options
@@ -73,17 +76,17 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
 
     found = find_inputs(options.inputs, console.warn)
     with ExitStack() as stack:
-        size = sum(each.size for each in found)
-        run = Run(found, options.out, options=work, show=_progress(size, stack))
-        left = sum(each.size for each in found[run.resumed :])
+        run = Run(found, options.out, options=work, mirror=options.mirror)
+        show = _progress(sum(each.size for each in run.inputs), stack)
+        left = sum(each.size for each in run.inputs[run.resumed :])
         if options.master is None and not settings and left < _SMALL:
-            totals = run.run(Pool(stack.enter_context(ThreadPoolExecutor(1))))
+            totals = run.run(Pool(stack.enter_context(ThreadPoolExecutor(1))), show)
         else:
             spark = stack.enter_context(session(options.master or LOCAL, settings))
             from pulsarctl_wire.spark.executor import SparkWorkers  # imports pyarrow, as Spark starts
 
-            totals = run.run(SparkWorkers(spark))
-    _report(totals, len(found), run.resumed, options.out, time.monotonic() - started)
+            totals = run.run(SparkWorkers(spark), show)
+    _report(totals, len(run.inputs), run.resumed, options.out, time.monotonic() - started)
     return totals
 
 
