@@ -15,13 +15,15 @@ from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split, plan
 class Options:
     """How to make a table.
 
-    Bytes per split, bytes of the largest frame allowed, whether to keep payloads, the label of all rows.
+    Bytes per split, bytes of the largest frame allowed, whether to keep payloads, the label of all rows, and
+    what the directories of the files are by (see partitions.py).
     """
 
     split_size: int = SPLIT_SIZE
     max_frame_size: int | None = None
     payload: bool = False
     cluster: str | None = None
+    partition_by: tuple[str, ...] = ()
 
 
 class Begun(NamedTuple):

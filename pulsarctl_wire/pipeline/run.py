@@ -57,7 +57,7 @@ class Run:
     def run(self, workers: Workers, show: Callable[[Totals], object] = lambda totals: None) -> Totals:
         """Do the remaining work; `show` is called with the totals when they have changed."""
         progress = self._progress
-        finishing = Finishing(self._store, workers, self._settings, progress.totals)
+        finishing = Finishing(self._store, workers, self._settings, progress)
         saved = time.monotonic()
 
         def submit(splits: list[Split]) -> list[Result]:
@@ -89,13 +89,14 @@ class Run:
 
 
 class Finishing:
-    """Finishes stitched splits in rounds, and adds what they have to `totals`."""
+    """Finishes stitched splits in rounds, and adds what they have to the totals of the `progress`."""
 
-    def __init__(self, store: Store, workers: Workers, settings: Settings, totals: Totals) -> None:
+    def __init__(self, store: Store, workers: Workers, settings: Settings, progress: Progress) -> None:
         self._store = store
         self._workers = workers
         self._settings = settings
-        self._totals = totals
+        self._totals = progress.totals
+        self._partition_by = progress.options.partition_by
         self._round = Round(settings.drafts)
         self._submitted: list[tuple[Round, list[Future[Finished]]]] = []
         self._finished: list[str] = []
@@ -114,7 +115,7 @@ class Finishing:
         done, self._round = self._round, Round(self._settings.drafts)
         if done.places:
             done.close()
-            calls = [(place, self._settings, self._store.out) for place in done.places]
+            calls = [(place, self._settings, self._store.out, self._partition_by) for place in done.places]
             self._submitted.append((done, self._workers.submit(finish_at, calls, done.size)))
             self._wait(1)
 

@@ -40,6 +40,7 @@ from pulsarctl_wire.capture.handover import (
 from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Settings
+from pulsarctl_wire.pipeline.partitions import PARTITIONS
 from pulsarctl_wire.pipeline.progress import Begun, Options, Progress, Totals
 from pulsarctl_wire.pipeline.rows import Stitched, TableStitcher
 from pulsarctl_wire.pipeline.splits import Input, Side, Split
@@ -119,7 +120,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Side: (_COUNT, str, str, _TIME, _TIME),
     Begun: (str, Settings),
     Settings: (str, Maybe(_WISH), bool, str, Maybe(str)),
-    Options: (_WISH, Maybe(_WISH), bool, Maybe(str)),
+    Options: (_WISH, Maybe(_WISH), bool, Maybe(str), (frozenset(PARTITIONS), ...)),
     Totals: (*[_COUNT] * 7, _WISH, _WISH, [_PROBLEM]),
     Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100), _COUNT),
     Layout: (bool, frozenset("<>"), (Interface, ...)),

@@ -1,6 +1,7 @@
 """Manages the directory of a frames table, and saves how far the work on it is.
 
-frames/ gaps/   a Parquet file for each split that has rows; `end` has the rows that remain after all inputs
+frames/ gaps/   a Parquet file for each split that has rows, or one in each partition that it has rows of;
+                `end` has the rows that remain after all inputs
 progress/       everything needed to continue; what splits were decoded to, until they are finished
 manifest.json   of a complete table: its version, options, number of files, inputs (none of a directory that
                 was followed), and totals with the problems
@@ -94,23 +95,36 @@ class Store:
                 self._write(f"progress/{_BEGUN}", saved.dump(begun))
             return found, begun.settings
 
-    def follow(self) -> None:
+    def follow(self, options: Options) -> None:
         """Prepare to follow a directory, or to continue following it."""
         with self._said():
             states = [self._load(name) for name in _STATES]
             if not self._follows() and any(states):
                 raise CaptureError("the table there follows no directory; name another one")
+            before = states[1].options.partition_by if states[1] else options.partition_by
+            if before != options.partition_by:
+                by = f"partitioned by {','.join(before)}" if before else "not partitioned"
+                raise CaptureError(f"the table is {by}: go on with the same --partition-by")
             self._clean(
-                lambda name: name.endswith((".unfinished", ".stitched", *DRAFTS)) or name == "end.parquet"
+                lambda name: name.endswith((".unfinished", ".stitched", *DRAFTS)) or name.startswith("end")
             )
+
+    def discard(self, first: str) -> None:
+        """Delete the files of the split `first`, and of all later ones."""
+        with self._said():
+            for kind in KINDS:
+                self._delete(kind, lambda name: name >= first)
 
     def _clean(self, unwanted: Callable[[str], bool]) -> None:
         """Create the directories, and delete files in them whose names are `unwanted`."""
         for kind in (*KINDS, "progress"):
             self._system.create_dir(f"{self._path}/{kind}")
-            for each in self._list(kind):
-                if unwanted(each.base_name):
-                    self._system.delete_file(each.path)
+            self._delete(kind, unwanted)
+
+    def _delete(self, kind: str, unwanted: Callable[[str], bool]) -> None:
+        for each in self._list(kind, recursive=kind in KINDS):
+            if each.is_file and unwanted(each.base_name):
+                self._system.delete_file(each.path)
 
     def saved(self) -> Progress | None:
         """The progress saved last, or None. Raises CaptureError if it is damaged."""
@@ -157,8 +171,9 @@ class Store:
             return None
         return data
 
-    def _list(self, kind: str) -> list[Any]:
-        selector = fs.FileSelector(f"{self._path}/{kind}".rstrip("/"), allow_not_found=True)
+    def _list(self, kind: str, *, recursive: bool = False) -> list[Any]:
+        folder = f"{self._path}/{kind}".rstrip("/")
+        selector = fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
         found: list[Any] = self._system.get_file_info(selector)
         return found
 

@@ -8,7 +8,7 @@ rewritten by Spark or other tools, under other names, or in directories by the v
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,9 +25,10 @@ SCHEMAS: Final = {"frames": FRAMES, "gaps": GAPS}
 
 
 class Files(NamedTuple):
-    """The Parquet files of frames or of gaps: their paths or URIs, and that of their directory.
+    """The Parquet files of frames or of gaps: their paths or URIs.
 
-    `same`: all have the same columns. `lacks`: our columns that some of them do not have.
+    `base`: the directory below which directories are named by columns that files lack, or None. `same`: all
+    files have the same columns. `lacks`: our columns that some of them do not have.
     """
 
     paths: list[str]
@@ -105,6 +106,10 @@ class _Folder(NamedTuple):
     system: Any
     scheme: str
 
+    def uri(self, path: str) -> str:
+        """The path or URI of what is at a path."""
+        return self.scheme + quote(path, safe="/=:@") if self.scheme else path
+
     def kind(self, path: str) -> Any:
         return self.system.get_file_info(path).type
 
@@ -137,9 +142,13 @@ def _find(path: str) -> Found:
 
 def _files(folder: _Folder, found: tuple[list[str], str | None], looked: list["_Looked"]) -> Files:
     paths, base = found
+    apart = base is not None and any(
+        not {*_partitions(path.removeprefix(base))} <= {*each.names}
+        for path, each in zip(paths, looked, strict=True)
+    )
     return Files(
-        [folder.scheme + path for path in paths],
-        None if base is None else folder.scheme + base,
+        [folder.uri(path) for path in paths],
+        folder.uri(base) if base and apart else None,
         len({each.names for each in looked}) < 2,
         frozenset().union(*(each.lacks for each in looked)),
     )
@@ -192,7 +201,7 @@ class _Looked(NamedTuple):
 def _look(folder: _Folder, path: str, schema: Any) -> _Looked:
     """Inspect a file. Raises CaptureError if it is not such a table."""
     what = "frames" if schema is FRAMES else "gaps"
-    shown = folder.scheme + path
+    shown = folder.uri(path)
     try:
         with folder.system.open_input_file(path) as stream:
             footer = pq.read_metadata(stream)
@@ -207,14 +216,18 @@ def _look(folder: _Folder, path: str, schema: Any) -> _Looked:
     version = (found.metadata or {}).get(b"pwire.table", b"").decode(errors="replace")
     if version and version != VERSION:
         raise CaptureError(f"{shown} is a table of version {version}, not {VERSION}: make it again")
-    partitions = re.findall(r"/([^/=]+)=[^/]*(?=/)", path)
-    names = {*found.names, *map(unquote, partitions)}
+    names = {*found.names, *_partitions(path)}
     if len(names & set(schema.names)) < _ENOUGH * len(schema):
         raise CaptureError(f"{shown} is not a {what} table: pwire table SOURCE... --out makes one")
     if numbered := _CONNECTION.search(path):
         last = int(numbered[1])
     lacks = _columns(schema) - _columns(found) - names - _OPTIONAL
     return _Looked(tuple(found.names), last, footer.num_rows, lacks)
+
+
+def _partitions(path: str) -> list[str]:
+    """The columns whose values the names of the directories in a path are."""
+    return [unquote(name) for name in re.findall(r"/([^/=]+)=[^/]*(?=/)", path)]
 
 
 def _columns(schema: Any) -> set[str]:

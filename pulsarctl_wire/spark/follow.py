@@ -68,7 +68,7 @@ def follow(
     after each batch, `say` a note of files left out, at the start and the end. Raises as `Run` does.
     """
     store = Store(out)
-    store.follow()
+    store.follow(options)
     settings = Settings(store.drafts, options.max_frame_size, options.payload, cluster=options.cluster)
     spark.dataSource.register(Rotated)
     stream = (
@@ -88,7 +88,7 @@ def follow(
             say(note)
 
     with _left_out(directory, say_once):
-        batches = _Batches(store, settings, SparkWorkers(spark), show)
+        batches = _Batches(store, settings, options.partition_by, SparkWorkers(spark), show)
         writer = stream.writeStream.foreachBatch(batches.finish)
         writer = writer.option("checkpointLocation", spark_uri(store.checkpoint))
         query = (
@@ -102,7 +102,8 @@ def follow(
         if progress is None:
             return Totals()
         if finish:
-            finish_split("end", progress.stitcher.close(), store.drafts, store.out)
+            end = progress.stitcher.close()
+            finish_split("end", end, store.drafts, store.out, options.partition_by)
             store.finish(progress)
         return progress.totals
 
@@ -113,6 +114,7 @@ class _Batches:
 
     store: Store
     settings: Settings
+    partition_by: tuple[str, ...]
     workers: SparkWorkers
     show: Callable[[Totals], object]
     last: Progress | None = None
@@ -121,7 +123,9 @@ class _Batches:
         """Finish the splits of a batch, and save the progress."""
         store, rows = self.store, batch.collect()
         places = [Place(*row[:-1]) for row in rows if row.name]
-        calls = [(place, self.settings, store.out) for place in places]
+        if places and self.last is None:  # it may be repeated, with fewer rows if a file is gone now
+            store.discard(min(place.name for place in places))
+        calls = [(place, self.settings, store.out, self.partition_by) for place in places]
         for each in self.workers.submit(finish_at, calls, sys.maxsize):
             each.result()
         for row in rows:

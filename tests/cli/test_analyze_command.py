@@ -35,7 +35,16 @@ def test_rows_of_captures_that_are_gone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(["--follow", "--mirror"], "analyze: --mirror cannot be combined with --follow")],
+    [
+        (["--follow", "--mirror"], "analyze: --mirror cannot be combined with --follow"),
+        *(
+            (
+                ["--partition-by", text],
+                f"--partition-by {text}: use some of date, series, cluster, as in date,series",
+            )
+            for text in ("", "day", "date,date", "date,")
+        ),
+    ],
 )
 def test_options_that_are_refused(tmp_path: Path, options: list[str], said: str) -> None:
     ran = pwire("analyze", tmp_path, "--out", tmp_path / "out", *options)

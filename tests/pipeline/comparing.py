@@ -91,12 +91,8 @@ def ordered(rows: list[Row]) -> list[Row]:
 
 def stored(out: Path, kind: str) -> list[Row]:
     """The rows of a table's directory."""
-    return ordered([row for path in sorted((out / kind).glob("*.parquet")) for row in _rows(path)])
-
-
-def _rows(path: Path) -> list[Row]:
-    rows: list[Row] = pq.read_table(path).to_pylist()
-    return rows
+    paths = sorted((out / kind).rglob("[0-9e]*.parquet"))
+    return ordered([row for path in paths for row in pq.read_table(path, partitioning=None).to_pylist()])
 
 
 def run(

@@ -109,7 +109,7 @@ def test_a_pickle_beside_the_checkpoint_is_not_executed(tmp_path: Path) -> None:
     (tmp_path / "progress" / "checkpoint").mkdir(parents=True)
     (tmp_path / "progress" / "all").write_bytes(pickle.dumps(Trap(made)))
     with pytest.raises(CaptureError, match=f"progress/all was written by another version.*{WAY_OUT}"):
-        Store(str(tmp_path)).follow()
+        Store(str(tmp_path)).follow(Options())
     assert not made.exists()
 
 

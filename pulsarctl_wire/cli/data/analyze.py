@@ -32,6 +32,9 @@ class AnalyzeOptions:
     split_size: str = option("--split-size SIZE", "Bytes that a task decodes.", default="128Mi")
     follow: bool = flag("--follow", "Add files as they rotate into the directory INPUT, until Ctrl-C.")
     finish: bool = flag("--finish", "With --follow: add all files, also the newest ones, and end.")
+    partition_by: str | None = option(
+        "--partition-by COLUMNS", "Directories by date, series, cluster, or several of these: date,series."
+    )
     mirror: bool = flag("--mirror", "Delete the rows of inputs that are gone; otherwise they stay.")
     payload: bool = PAYLOAD()
     cluster: str | None = CLUSTER()
@@ -51,10 +54,11 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail("analyze: --mirror cannot be combined with --follow")
     if options.follow and (options.master or "").startswith("sc://"):
         console.fail("analyze: --follow does not run by Spark Connect")
+    partition_by = _partition_by(options.partition_by)
     from pulsarctl_wire.pipeline.progress import Options
 
     try:
-        work = Options(split, options.max_frame_size, options.payload, options.cluster)
+        work = Options(split, options.max_frame_size, options.payload, options.cluster, partition_by)
         return _code((_follow if options.follow else _run)(options, work, settings))
     except SparkError as error:
         console.fail(str(error))
@@ -62,6 +66,16 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail(str(error), console.EXIT_SOURCE)
     except OSError as error:
         console.fail(f"--out {options.out}: {error.strerror or error}", console.EXIT_OUTPUT)
+
+
+def _partition_by(text: str | None) -> tuple[str, ...]:
+    """Parse --partition-by. Any other text ends the command."""
+    from pulsarctl_wire.pipeline.partitions import PARTITIONS
+
+    names = tuple(text.split(",")) if text is not None else ()
+    if not {*names} <= {*PARTITIONS} or len({*names}) < len(names):
+        console.fail(f"--partition-by {text}: use some of {', '.join(PARTITIONS)}, as in date,series")
+    return names
 
 
 def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
