@@ -73,7 +73,7 @@ class Run:
                 saved = time.monotonic()
             if split.part == 0 and split.file == len(self.inputs) - 1:
                 progress.file, progress.part = split.file, 0
-                finishing.save(progress, is_last_begun=True)
+                finishing.save(progress, is_before_last=True)
             finishing.add(split.name, progress.take(decoded), split.size)
             show(progress.totals)
         progress.file, progress.part, progress.end = len(self.inputs), 0, None
@@ -124,10 +124,10 @@ class Finishing:
         self.submit()
         self._wait(0)
 
-    def save(self, progress: Progress, *, is_last_begun: bool = False) -> None:
+    def save(self, progress: Progress, *, is_before_last: bool = False) -> None:
         """Finish all splits, save the progress, and delete what is not needed any more."""
         self.wait()
-        self._store.save(progress, is_last_begun=is_last_begun)
+        self._store.save(progress, is_before_last=is_before_last)
         delete_decoded(self._settings.drafts, self._finished)
         self._finished = []
 

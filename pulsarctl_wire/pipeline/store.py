@@ -2,12 +2,14 @@
 
 frames/ gaps/   a Parquet file for each split that has rows, or one in each partition that it has rows of;
                 `end` has the rows that remain after all inputs
+                (optimize.py merges them)
 progress/       everything needed to continue; what splits were decoded to, until they are finished
 manifest.json   of a complete table: its version, options, number of files, inputs (none of a directory that
                 was followed), and totals with the problems
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -20,6 +22,7 @@ from pulsarctl_wire.pipeline import saved
 from pulsarctl_wire.pipeline.continuing import begun, continued, lost
 from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.inputs import absolute, filesystem
+from pulsarctl_wire.pipeline.journal import settle
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.progress import Begun, Options, Progress
 from pulsarctl_wire.pipeline.rows import KINDS
@@ -42,7 +45,8 @@ class Store:
         """The directory of the drafts."""
         self.checkpoint = f"{self.drafts}/{_CHECKPOINT}"
         """Where Spark keeps its checkpoint of a table that follows a directory."""
-        self._system, self._path = filesystem(self.out)
+        self.system, self.path = filesystem(self.out)
+        """The pyarrow filesystem of the directory, and its path there."""
 
     def resume(
         self, inputs: list[Input], options: Options, *, mirror: bool = False
@@ -57,7 +61,8 @@ class Store:
         with self._said():
             if self._follows():
                 raise CaptureError("the table follows a directory; go on with --follow, end with --finish")
-            states = {name: each for name in _STATES if (each := self._load(name)) is not None}
+            states = self._states()
+            settle(self.system, self.path)
             fitting = {
                 name: together
                 for name, each in states.items()
@@ -70,7 +75,7 @@ class Store:
             if states and not mirror:
                 _refuse_losses(max(states.values(), key=_place), found, inputs)
             kept = _STATES[: _STATES.index(last) + 1] if found else ()
-            first = Split(found.file, found.part, Input("", 0, 0)).name if found else ""
+            first = Split(*_place(found), Input("", 0, 0)).name if found else ""
             if found is not None:
                 found.inputs = fitting[last]
                 _leave_gone(found, inputs)
@@ -90,7 +95,7 @@ class Store:
 
             self._clean(is_unwanted)
             with suppress(FileNotFoundError):
-                self._system.delete_file(f"{self._path}/{_MANIFEST}")
+                self.system.delete_file(f"{self.path}/{_MANIFEST}")
             if not fits:
                 self._write(f"progress/{_BEGUN}", saved.dump(begun))
             return found, begun.settings
@@ -98,10 +103,11 @@ class Store:
     def follow(self, options: Options) -> None:
         """Prepare to follow a directory, or to continue following it."""
         with self._said():
-            states = [self._load(name) for name in _STATES]
-            if not self._follows() and any(states):
+            states = self._states()
+            if not self._follows() and states:
                 raise CaptureError("the table there follows no directory; name another one")
-            before = states[1].options.partition_by if states[1] else options.partition_by
+            settle(self.system, self.path)
+            before = max(states.values(), key=_place).options.partition_by if states else options.partition_by
             if before != options.partition_by:
                 by = f"partitioned by {','.join(before)}" if before else "not partitioned"
                 raise CaptureError(f"the table is {by}: go on with the same --partition-by")
@@ -115,16 +121,42 @@ class Store:
             for kind in KINDS:
                 self._delete(kind, lambda name: name >= first)
 
+    def files(self) -> list[Any]:
+        """The information of pyarrow on the Parquet files, directory by directory, in the order of splits."""
+        with self._said():
+            settle(self.system, self.path)
+            found = [each for kind in KINDS for each in self._list(kind, recursive=True) if _is_rows(each)]
+            return sorted(found, key=lambda each: (each.path.rpartition("/")[0], each.base_name))
+
+    def below(self, path: str) -> str:
+        """A path of the filesystem, from this directory on."""
+        return path.removeprefix(f"{self.path}/")
+
+    def places(self) -> list[str]:
+        """The names of the first splits after each saved progress, in order.
+
+        Raises CaptureError if nothing is saved.
+        """
+        with self._said():
+            states = self._states()
+            if not states:
+                raise CaptureError("holds no table that pwire analyze can go on with")
+            return sorted(Split(*_place(each), Input("", 0, 0)).name for each in states.values())
+
+    def _states(self) -> dict[str, Progress]:
+        """What is saved, by its name."""
+        return {name: each for name in _STATES if (each := self._load(name)) is not None}
+
     def _clean(self, unwanted: Callable[[str], bool]) -> None:
         """Create the directories, and delete files in them whose names are `unwanted`."""
         for kind in (*KINDS, "progress"):
-            self._system.create_dir(f"{self._path}/{kind}")
+            self.system.create_dir(f"{self.path}/{kind}")
             self._delete(kind, unwanted)
 
     def _delete(self, kind: str, unwanted: Callable[[str], bool]) -> None:
         for each in self._list(kind, recursive=kind in KINDS):
             if each.is_file and unwanted(each.base_name):
-                self._system.delete_file(each.path)
+                self.system.delete_file(each.path)
 
     def saved(self) -> Progress | None:
         """The progress saved last, or None. Raises CaptureError if it is damaged."""
@@ -138,9 +170,9 @@ class Store:
             raise CaptureError("is not empty and holds no frames table; name another directory")
         return any(each.base_name == _CHECKPOINT for each in self._list("progress"))
 
-    def save(self, progress: Progress, *, is_last_begun: bool = False) -> None:
-        """Save the progress; `is_last_begun`: in a file of its own, because the last input begins next."""
-        self._write(f"progress/{_STATES[not is_last_begun]}", saved.dump(progress))
+    def save(self, progress: Progress, *, is_before_last: bool = False) -> None:
+        """Save the progress; with `is_before_last` beside it, as that before the last input or batch."""
+        self._write(f"progress/{_STATES[not is_before_last]}", saved.dump(progress))
 
     def finish(self, progress: Progress) -> None:
         """Write the manifest of the complete table."""
@@ -165,20 +197,20 @@ class Store:
     def _read(self, name: str) -> bytes | None:
         """A file of progress/, or None."""
         try:
-            with self._system.open_input_file(f"{self._path}/progress/{name}") as file:
+            with self.system.open_input_file(f"{self.path}/progress/{name}") as file:
                 data: bytes = file.read(min(file.size(), saved.LARGEST + 1))
         except FileNotFoundError:
             return None
         return data
 
     def _list(self, kind: str, *, recursive: bool = False) -> list[Any]:
-        folder = f"{self._path}/{kind}".rstrip("/")
+        folder = f"{self.path}/{kind}".rstrip("/")
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
-        found: list[Any] = self._system.get_file_info(selector)
+        found: list[Any] = self.system.get_file_info(selector)
         return found
 
     def _write(self, name: str, data: bytes) -> None:
-        with written(self._system, f"{self._path}/{name}") as stream:
+        with written(self.system, f"{self.path}/{name}") as stream:
             stream.write(data)
 
     @contextmanager
@@ -189,6 +221,11 @@ class Store:
             raise CaptureError(f"{self.out}: {error}") from error
         except (ArrowException, OSError) as error:
             raise OSError(f"{self.out}: {reason(error)}") from error
+
+
+def _is_rows(each: Any) -> bool:
+    """Whether a file has rows of splits."""
+    return each.is_file and re.fullmatch(r"(\d+-\d+|end).*\.parquet", each.base_name) is not None
 
 
 def _place(found: Progress) -> tuple[int, int]:

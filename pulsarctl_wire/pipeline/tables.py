@@ -17,6 +17,7 @@ from pyarrow import ArrowException, fs
 from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.inputs import filesystem, is_pattern, scheme_of
+from pulsarctl_wire.pipeline.journal import Merge, going_on
 from pulsarctl_wire.pipeline.splits import opened, reason
 from pulsarctl_wire.table import FRAMES, GAPS, VERSION, gaps_path
 
@@ -117,8 +118,12 @@ class _Folder(NamedTuple):
         """The Parquet files in a directory, if it is one; as in Spark, none that begin with _ or a dot."""
         if self.kind(path) != fs.FileType.Directory:
             return []
-        found = self.system.get_file_info(fs.FileSelector(path, recursive=True))
-        inside = [each.path for each in found if each.type == fs.FileType.File]
+        tables = path, path.rpartition("/")[0]  # it may be that of all frames
+        hidden: dict[str, Merge | None] | None = None
+        while hidden != (hidden := {table: going_on(self.system, table) for table in tables}):
+            found = self.system.get_file_info(fs.FileSelector(path, recursive=True))
+        others = {f"{table}/{each}" for table, merge in hidden.items() if merge for each in merge.hidden}
+        inside = [each.path for each in found if each.type == fs.FileType.File and each.path not in others]
         return sorted(
             each
             for each in inside

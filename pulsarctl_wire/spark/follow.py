@@ -123,8 +123,8 @@ class _Batches:
         """Finish the splits of a batch, and save the progress."""
         store, rows = self.store, batch.collect()
         places = [Place(*row[:-1]) for row in rows if row.name]
-        if places and self.last is None:  # it may be repeated, with fewer rows if a file is gone now
-            store.discard(min(place.name for place in places))
+        if places:
+            self._begin(min(place.name for place in places))
         calls = [(place, self.settings, store.out, self.partition_by) for place in places]
         for each in self.workers.submit(finish_at, calls, sys.maxsize):
             each.result()
@@ -136,6 +136,14 @@ class _Batches:
         delete_decoded(store.drafts, [place.name for place in places])
         for path in {place.path for place in places}:
             delete_file(path)
+
+    def _begin(self, first: str) -> None:
+        """Prepare for a batch whose first split is `first`. The first batch may be one that is repeated."""
+        if self.last is None:
+            self.store.discard(first)  # if it is repeated, it may have fewer rows, as a file is gone
+        before = self.last or self.store.saved()
+        if before is not None and Split(before.file, 0, Input("", 0, 0)).name <= first:
+            self.store.save(before, is_before_last=True)
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from spark.rows import expected, rows
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
+from pulsarctl_wire.pipeline.optimize import optimize
+
 PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
 
 
@@ -68,8 +70,19 @@ def test_following_is_killed_and_goes_on(capture: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pattern", ["progress/*.arrow", "progress/*.stitched", "frames/*.parquet"])
-def test_following_is_killed_in_later_batches(capture: Path, tmp_path: Path, pattern: str) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "options"),
+    [
+        ("progress/*.arrow", []),
+        ("progress/*.stitched", []),
+        ("frames/*.parquet", []),
+        ("frames/*/*/*.parquet", ["--partition-by", "date,series"]),
+    ],
+)
+def test_following_is_killed_in_later_batches(
+    capture: Path, tmp_path: Path, pattern: str, options: list[str]
+) -> None:
+    """Its files may be merged before it is started again."""
     directory, out, later = tmp_path / "captures", tmp_path / "out", tmp_path / "later"
     directory.mkdir()
     later.mkdir()
@@ -77,18 +90,23 @@ def test_following_is_killed_in_later_batches(capture: Path, tmp_path: Path, pat
     for path in paths[:3]:
         path.rename(directory / path.name)
     for more in (paths[3:6], paths[6:9]):
-        with start(directory, out) as process:
+        with start(directory, out, *options) as process:
             assert process.stderr is not None
             assert b"packets" in process.stderr.readline()  # the first batch, or the one killed
             before = files(out, pattern)
             for path in more:
                 path.rename(directory / path.name)
             kill_at(process, out, pattern, before)
+        if options:
+            optimize(str(out), 1 << 30)
     for path in paths[9:]:
         path.rename(directory / path.name)
-    with start(directory, out, "--finish") as process:
+    with start(directory, out, "--finish", *options) as process:
         said = process.communicate()[1]
     assert process.returncode == 0, said
+    optimize(str(out), 1 << 30)
     found = expected([str(directory)])
-    assert rows(out) == (found.frames, found.gaps)
-    assert not [*out.glob("*/*.unfinished"), *out.glob("progress/*.*")]
+    undated = [[{name: row[name] for name in row if name != "date"} for row in kind] for kind in rows(out)]
+    assert undated == [found.frames, found.gaps]
+    assert len([*out.glob("frames/**/*.parquet")]) < 5
+    assert not [*out.glob("**/*.unfinished"), *out.glob("progress/*.*")]
