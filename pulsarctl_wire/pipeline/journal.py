@@ -7,7 +7,7 @@ progress/merge   which file is to replace which, and whether it is complete
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -50,13 +50,19 @@ def going_on(system: Any, table: str) -> Merge | None:
 
 
 @contextmanager
-def merging(system: Any, table: str, new: str, old: tuple[str, ...]) -> Iterator[None]:
-    """The block writes the file `new` of a table. Then it replaces the files `old`. Raises OSError."""
+def merging(
+    system: Any, table: str, new: str, old: tuple[str, ...], replaced: Callable[[], object]
+) -> Iterator[None]:
+    """The block writes the file `new` of a table. Then it replaces the files `old`. Raises OSError.
+
+    `replaced` is called before those are deleted.
+    """
     merge = Merge(new, old)
     _write(system, table, merge)
     try:
         yield
         _write(system, table, merge._replace(is_complete=True))
+        replaced()
     finally:
         settle(system, table)
 

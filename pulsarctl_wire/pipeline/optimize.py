@@ -8,6 +8,7 @@ and what comes after the last one is left alone. A merged file has the names of 
 
 from bisect import bisect
 from collections.abc import Iterator
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -37,10 +38,11 @@ def optimize(table: str, size: int) -> tuple[Size, Size]:
     `analyze` may go on with, OSError if it cannot be written.
     """
     store = Store(table)
-    places, before = store.places(), store.files()
-    for files in _bins(store, before, places, size):
+    states, before = store.merge(), store.files()
+    commit = partial(store.commit, states[-1].options, is_new=False)
+    for files in _bins(store, before, [each.next for each in states], size):
         paths = [store.below(each.path) for each in files]
-        with merging(store.system, store.path, _merged(paths), tuple(paths)):
+        with merging(store.system, store.path, _merged(paths), tuple(paths), commit):
             _write(store.system, files, f"{store.path}/{_merged(paths)}")
     return _size(before), _size(store.files())
 

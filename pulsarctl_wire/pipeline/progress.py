@@ -72,6 +72,11 @@ class Progress:
     version: str = ""
     stitcher: Any = None
 
+    @property
+    def next(self) -> str:
+        """The name of the split that is next."""
+        return Split(self.file, self.part, Input("", 0, 0)).name
+
     def settle(self, decoded: Decoded, decode: Callable[[Split], Decoded]) -> Decoded | None:
         """The next split, decoded from where the previous one ended; None if its input is unreadable there.
 

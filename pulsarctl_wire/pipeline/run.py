@@ -32,9 +32,9 @@ _SAVED_EVERY: Final = 10.0  # seconds
 class Run:
     """One run, which writes the table of `inputs` to the directory or URI `out`.
 
-    The rows of inputs that were there in earlier runs stay, unless it is to `mirror` the inputs. Raises
-    CaptureError if `out` is not empty and not a frames table, or would lose rows; OSError if it cannot be
-    written.
+    The rows of inputs that were there in earlier runs stay, unless it is to `mirror` the inputs. `format` is
+    that of `Store`. Raises CaptureError if `out` is not empty and not a frames table, or would lose rows;
+    OSError if it cannot be written.
     """
 
     def __init__(
@@ -44,9 +44,10 @@ class Run:
         *,
         options: Options | None = None,
         mirror: bool = False,
+        format: str | None = None,
     ) -> None:
         options = options or Options()
-        self._store = Store(out)
+        self._store = Store(out, format)
         found, self._settings = self._store.resume(inputs, options, mirror=mirror)
         self._progress = found or new_progress(options, self._settings, inputs)
         self.inputs = self._progress.inputs

@@ -2,7 +2,7 @@
 
 frames/ gaps/   a Parquet file for each split that has rows, or one in each partition that it has rows of;
                 `end` has the rows that remain after all inputs
-                (optimize.py merges them)
+                (optimize.py merges them); `_delta_log`, if others are to read them as tables of Delta Lake
 progress/       everything needed to continue; what splits were decoded to, until they are finished
 manifest.json   of a complete table: its version, options, number of files, inputs (none of a directory that
                 was followed), and totals with the problems
@@ -18,15 +18,17 @@ from typing import Any, Final
 from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline import saved
+from pulsarctl_wire.pipeline import delta, saved
 from pulsarctl_wire.pipeline.continuing import begun, continued, lost
 from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.inputs import absolute, filesystem
-from pulsarctl_wire.pipeline.journal import settle
+from pulsarctl_wire.pipeline.journal import going_on, settle
 from pulsarctl_wire.pipeline.output import written
+from pulsarctl_wire.pipeline.partitions import partitioned
 from pulsarctl_wire.pipeline.progress import Begun, Options, Progress
 from pulsarctl_wire.pipeline.rows import KINDS
-from pulsarctl_wire.pipeline.splits import Input, Split, reason
+from pulsarctl_wire.pipeline.splits import Input, reason
+from pulsarctl_wire.pipeline.tables import SCHEMAS
 from pulsarctl_wire.pipeline.tasks import DRAFTS
 from pulsarctl_wire.table import VERSION
 
@@ -37,9 +39,16 @@ _MANIFEST: Final = "manifest.json"
 
 
 class Store:
-    """The directory or URI `out`. Raises CaptureError if it has something else, OSError if I/O fails."""
+    """The directory or URI `out`. Raises CaptureError if it has something else, OSError if I/O fails.
 
-    def __init__(self, out: str) -> None:
+    A `format` of "delta" gives it logs of Delta Lake, "parquet" deletes them; without one they stay if there
+    are some. Raises SettingsError if they need a package that is not installed.
+    """
+
+    def __init__(self, out: str, format: str | None = None) -> None:
+        if format == "delta":
+            delta.library()
+        self._format = format
         self.out = absolute(out.rstrip("/"))
         self.drafts = f"{self.out}/progress"
         """The directory of the drafts."""
@@ -62,7 +71,6 @@ class Store:
             if self._follows():
                 raise CaptureError("the table follows a directory; go on with --follow, end with --finish")
             states = self._states()
-            settle(self.system, self.path)
             fitting = {
                 name: together
                 for name, each in states.items()
@@ -70,12 +78,12 @@ class Store:
                 and each.options == options
                 and (together := _together(each, inputs, mirror)) is not None
             }
-            last = max(fitting, key=lambda name: _place(states[name]), default="")
+            last = max(fitting, key=lambda name: states[name].next, default="")
             found = states.get(last)
             if states and not mirror:
-                _refuse_losses(max(states.values(), key=_place), found, inputs)
+                _refuse_losses(max(states.values(), key=_next), found, inputs)
             kept = _STATES[: _STATES.index(last) + 1] if found else ()
-            first = Split(*_place(found), Input("", 0, 0)).name if found else ""
+            first = found.next if found else ""
             if found is not None:
                 found.inputs = fitting[last]
                 _leave_gone(found, inputs)
@@ -93,7 +101,7 @@ class Store:
                     name >= first and name not in (*kept, _BEGUN)
                 )
 
-            self._clean(is_unwanted)
+            self._prepare(options, is_unwanted)
             with suppress(FileNotFoundError):
                 self.system.delete_file(f"{self.path}/{_MANIFEST}")
             if not fits:
@@ -106,55 +114,90 @@ class Store:
             states = self._states()
             if not self._follows() and states:
                 raise CaptureError("the table there follows no directory; name another one")
-            settle(self.system, self.path)
-            before = max(states.values(), key=_place).options.partition_by if states else options.partition_by
+            before = max(states.values(), key=_next).options.partition_by if states else options.partition_by
             if before != options.partition_by:
                 by = f"partitioned by {','.join(before)}" if before else "not partitioned"
                 raise CaptureError(f"the table is {by}: go on with the same --partition-by")
-            self._clean(
-                lambda name: name.endswith((".unfinished", ".stitched", *DRAFTS)) or name.startswith("end")
+            self._prepare(
+                options,
+                lambda name: name.endswith((".unfinished", ".stitched", *DRAFTS)) or name.startswith("end"),
             )
 
-    def discard(self, first: str) -> None:
+    def discard(self, first: str, options: Options) -> None:
         """Delete the files of the split `first`, and of all later ones."""
+        self.commit(options, lambda name: name >= first)
         with self._said():
             for kind in KINDS:
                 self._delete(kind, lambda name: name >= first)
 
+    def merge(self) -> list[Progress]:
+        """Prepare to merge files; return all saved progress in order. Raises CaptureError without any."""
+        with self._said():
+            states = sorted(self._states().values(), key=_next)
+            if not states:
+                raise CaptureError("holds no table that pwire analyze can go on with")
+            self._commit(states[-1].options, lambda name: False)
+            settle(self.system, self.path)
+            return states
+
     def files(self) -> list[Any]:
         """The information of pyarrow on the Parquet files, directory by directory, in the order of splits."""
         with self._said():
-            settle(self.system, self.path)
-            found = [each for kind in KINDS for each in self._list(kind, recursive=True) if _is_rows(each)]
+            found = [each for kind in KINDS for each in self._rows(kind)]
             return sorted(found, key=lambda each: (each.path.rpartition("/")[0], each.base_name))
 
     def below(self, path: str) -> str:
         """A path of the filesystem, from this directory on."""
         return path.removeprefix(f"{self.path}/")
 
-    def places(self) -> list[str]:
-        """The names of the first splits after each saved progress, in order.
+    def commit(
+        self, options: Options, unwanted: Callable[[str], bool] = lambda name: False, *, is_new: bool = True
+    ) -> None:
+        """Have the logs of Delta Lake, if there are some, name the files whose names are not `unwanted`.
 
-        Raises CaptureError if nothing is saved.
+        This is done before these are deleted. Without `is_new` the rows of new files were in others before.
         """
         with self._said():
-            states = self._states()
-            if not states:
-                raise CaptureError("holds no table that pwire analyze can go on with")
-            return sorted(Split(*_place(each), Input("", 0, 0)).name for each in states.values())
+            self._commit(options, unwanted, is_new)
+
+    def _commit(self, options: Options, unwanted: Callable[[str], bool], is_new: bool = True) -> None:
+        folders = {kind: f"{self.out}/{kind}" for kind in KINDS}
+        if self._format == "parquet" or not (self._format or any(map(delta.has_log, folders.values()))):
+            return
+        merge = going_on(self.system, self.path)
+        hidden = {f"{self.path}/{path}" for path in merge.hidden} if merge else ()
+        for kind, folder in folders.items():
+            rows = self._rows(kind)
+            files = [each for each in rows if each.path not in hidden and not unwanted(each.base_name)]
+            schema, by = partitioned(SCHEMAS[kind], options.partition_by)
+            delta.commit(folder, schema, by, files, is_new=is_new)
+
+    def _rows(self, kind: str) -> list[Any]:
+        """The files with rows of one kind."""
+        return [each for each in self._list(kind) if _is_rows(each)]
+
+    def _prepare(self, options: Options, unwanted: Callable[[str], bool]) -> None:
+        """Create the directories, complete a merge, and delete files whose names are `unwanted`."""
+        for kind in ("progress", *KINDS):
+            self.system.create_dir(f"{self.path}/{kind}")
+        if self._format == "parquet":
+            for kind in KINDS:
+                delta.delete_log(f"{self.out}/{kind}")
+        self._commit(options, unwanted)
+        settle(self.system, self.path)
+        self._clean(unwanted)
 
     def _states(self) -> dict[str, Progress]:
         """What is saved, by its name."""
         return {name: each for name in _STATES if (each := self._load(name)) is not None}
 
     def _clean(self, unwanted: Callable[[str], bool]) -> None:
-        """Create the directories, and delete files in them whose names are `unwanted`."""
+        """Delete the files whose names are `unwanted`."""
         for kind in (*KINDS, "progress"):
-            self.system.create_dir(f"{self.path}/{kind}")
             self._delete(kind, unwanted)
 
     def _delete(self, kind: str, unwanted: Callable[[str], bool]) -> None:
-        for each in self._list(kind, recursive=kind in KINDS):
+        for each in self._list(kind):
             if each.is_file and unwanted(each.base_name):
                 self.system.delete_file(each.path)
 
@@ -173,6 +216,7 @@ class Store:
     def save(self, progress: Progress, *, is_before_last: bool = False) -> None:
         """Save the progress; with `is_before_last` beside it, as that before the last input or batch."""
         self._write(f"progress/{_STATES[not is_before_last]}", saved.dump(progress))
+        self.commit(progress.options)
 
     def finish(self, progress: Progress) -> None:
         """Write the manifest of the complete table."""
@@ -185,6 +229,7 @@ class Store:
         }
         self._clean(lambda name: name.endswith(DRAFTS))  # of an earlier run, on other files
         self._write(_MANIFEST, json.dumps(about, indent=1).encode())
+        self.commit(progress.options)
 
     def _load(self, name: str) -> Progress | None:
         data = self._read(name)
@@ -203,11 +248,14 @@ class Store:
             return None
         return data
 
-    def _list(self, kind: str, *, recursive: bool = False) -> list[Any]:
+    def _list(self, kind: str) -> list[Any]:
+        """What is in a directory, and for a kind of rows below it, but for what is hidden there."""
         folder = f"{self.path}/{kind}".rstrip("/")
-        selector = fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
+        selector = fs.FileSelector(folder, allow_not_found=True, recursive=kind in KINDS)
         found: list[Any] = self.system.get_file_info(selector)
-        return found
+        if kind not in KINDS:
+            return found
+        return [each for each in found if not re.search(r"/[_.]", each.path.removeprefix(folder))]
 
     def _write(self, name: str, data: bytes) -> None:
         with written(self.system, f"{self.path}/{name}") as stream:
@@ -228,8 +276,8 @@ def _is_rows(each: Any) -> bool:
     return each.is_file and re.fullmatch(r"(\d+-\d+|end).*\.parquet", each.base_name) is not None
 
 
-def _place(found: Progress) -> tuple[int, int]:
-    return found.file, found.part
+def _next(found: Progress) -> str:
+    return found.next
 
 
 def _together(found: Progress, inputs: list[Input], mirror: bool) -> list[Input] | None:

@@ -59,15 +59,17 @@ def follow(
     options: Options,
     *,
     finish: bool = False,
+    format: str | None = None,
     show: Callable[[Totals], object] = lambda totals: None,
     say: Callable[[str], object] = lambda note: None,
 ) -> Totals:
     """Add the frames of the captures in `directory` to the table at `out`, until interrupted.
 
     With `finish` it adds all existing files, ends the open connections, and returns. `show` gets the totals
-    after each batch, `say` a note of files left out, at the start and the end. Raises as `Run` does.
+    after each batch, `say` a note of files left out, at the start and the end. `format` is that of `Store`.
+    Raises as `Run` does.
     """
-    store = Store(out)
+    store = Store(out, format)
     store.follow(options)
     settings = Settings(store.drafts, options.max_frame_size, options.payload, cluster=options.cluster)
     spark.dataSource.register(Rotated)
@@ -88,7 +90,7 @@ def follow(
             say(note)
 
     with _left_out(directory, say_once):
-        batches = _Batches(store, settings, options.partition_by, SparkWorkers(spark), show)
+        batches = _Batches(store, settings, options, SparkWorkers(spark), show)
         writer = stream.writeStream.foreachBatch(batches.finish)
         writer = writer.option("checkpointLocation", spark_uri(store.checkpoint))
         query = (
@@ -114,7 +116,7 @@ class _Batches:
 
     store: Store
     settings: Settings
-    partition_by: tuple[str, ...]
+    options: Options
     workers: SparkWorkers
     show: Callable[[Totals], object]
     last: Progress | None = None
@@ -125,7 +127,7 @@ class _Batches:
         places = [Place(*row[:-1]) for row in rows if row.name]
         if places:
             self._begin(min(place.name for place in places))
-        calls = [(place, self.settings, store.out, self.partition_by) for place in places]
+        calls = [(place, self.settings, store.out, self.options.partition_by) for place in places]
         for each in self.workers.submit(finish_at, calls, sys.maxsize):
             each.result()
         for row in rows:
@@ -139,10 +141,10 @@ class _Batches:
 
     def _begin(self, first: str) -> None:
         """Prepare for a batch whose first split is `first`. The first batch may be one that is repeated."""
-        if self.last is None:
-            self.store.discard(first)  # if it is repeated, it may have fewer rows, as a file is gone
+        if self.last is None:  # if it is repeated, it may have fewer rows, as a file is gone
+            self.store.discard(first, self.options)
         before = self.last or self.store.saved()
-        if before is not None and Split(before.file, 0, Input("", 0, 0)).name <= first:
+        if before is not None and before.next <= first:
             self.store.save(before, is_before_last=True)
 
 

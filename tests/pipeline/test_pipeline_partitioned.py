@@ -170,6 +170,6 @@ def test_a_follower_keeps_to_the_directories(paths: list[str], tmp_path: Path) -
     with pytest.raises(CaptureError, match=r"the table is partitioned by date: go on with the same --part"):
         Store(str(out)).follow(Options())
     Store(str(out)).follow(options)
-    Store(str(out)).discard("000002-00000")
+    Store(str(out)).discard("000002-00000", options)
     left = {path.name for path in out.rglob("*.parquet")}
     assert left == {"000000-00000.parquet", "000001-00000.parquet"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import CLUSTER, JOBS, MAX_FRAME_SIZE, PAYLOAD, size_of
 from pulsarctl_wire.cli.signature import argument, option
-from pulsarctl_wire.errors import WireError
+from pulsarctl_wire.errors import SettingsError, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
 
 
@@ -61,6 +61,8 @@ def _optimize(options: TableOptions) -> int:
 
     try:
         before, after = optimize(tables[0], size)
+    except SettingsError as error:
+        console.fail(str(error))
     except WireError as error:
         console.fail(str(error), console.EXIT_SOURCE)
     except OSError as error:

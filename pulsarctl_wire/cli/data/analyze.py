@@ -5,15 +5,16 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import CLUSTER, CONF, LOCAL, MAX_FRAME_SIZE, PAYLOAD, settings_of, size_of
 from pulsarctl_wire.cli.signature import argument, flag, option
-from pulsarctl_wire.errors import WireError
+from pulsarctl_wire.errors import SettingsError, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
 from pulsarctl_wire.spark import FOLLOWING, SparkError
 
+Format = Literal["parquet", "delta"]
 _SMALL: Final = 32 * 1024 * 1024  # bytes of inputs that take less time than the start of Spark
 
 
@@ -32,6 +33,9 @@ class AnalyzeOptions:
     split_size: str = option("--split-size SIZE", "Bytes that a task decodes.", default="128Mi")
     follow: bool = flag("--follow", "Add files as they rotate into the directory INPUT, until Ctrl-C.")
     finish: bool = flag("--finish", "With --follow: add all files, also the newest ones, and end.")
+    format: Format | None = option(
+        "--format NAME", "What others read it as: parquet, or delta (Delta Lake).", show_default="parquet"
+    )
     partition_by: str | None = option(
         "--partition-by COLUMNS", "Directories by date, series, cluster, or several of these: date,series."
     )
@@ -60,7 +64,7 @@ def analyze(options: AnalyzeOptions) -> int:
     try:
         work = Options(split, options.max_frame_size, options.payload, options.cluster, partition_by)
         return _code((_follow if options.follow else _run)(options, work, settings))
-    except SparkError as error:
+    except (SparkError, SettingsError) as error:
         console.fail(str(error))
     except WireError as error:
         console.fail(str(error), console.EXIT_SOURCE)
@@ -90,7 +94,7 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
 
     found = find_inputs(options.inputs, console.warn)
     with ExitStack() as stack:
-        run = Run(found, options.out, options=work, mirror=options.mirror)
+        run = Run(found, options.out, options=work, mirror=options.mirror, format=options.format)
         show = _progress(sum(each.size for each in run.inputs), stack)
         left = sum(each.size for each in run.inputs[run.resumed :])
         if options.master is None and not settings and left < _SMALL:
@@ -125,7 +129,13 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
         from pulsarctl_wire.spark.follow import follow
 
         (directory,) = options.inputs
-        return follow(spark, directory, options.out, work, finish=options.finish, show=show, say=console.warn)
+        return follow(
+            *(spark, directory, options.out, work),
+            finish=options.finish,
+            format=options.format,
+            show=show,
+            say=console.warn,
+        )
 
 
 def _report(totals: Any, inputs: int, resumed: int, out: str, seconds: float) -> None:
