@@ -5,15 +5,11 @@ renamed or compressed. Those that are there must be some of the inputs that are 
 then new ones.
 """
 
-import re
 from collections.abc import Sequence
-from typing import Final
 
-from pulsarctl_wire.capture.series import series
+from pulsarctl_wire.capture.series import PACKED, series
 from pulsarctl_wire.pipeline.progress import Progress
 from pulsarctl_wire.pipeline.splits import Input
-
-_PACKED: Final = re.compile(r"\.(gz|zst|zstd)$")
 
 
 def begun(found: Progress) -> list[Input]:
@@ -27,6 +23,8 @@ def continued(found: Progress, inputs: list[Input]) -> list[Input] | None:
     None if `inputs` are no continuation of those.
     """
     before = begun(found)
+    if len(before) < found.file + (found.part > 0):
+        return None  # others made that up
     if inputs[: len(before)] == before:
         return inputs
     known = _Known(before)
@@ -57,7 +55,8 @@ def lost(found: Progress, kept: int, inputs: list[Input]) -> Input | None:
     """The first of what was read after the first `kept` inputs that `inputs` have no longer, or in part."""
     known = _Known(inputs)
     again = begun(found)[kept:]
-    read = [*again, *(found.inputs[side.file] for each in again for side in each.sides)]
+    beside = {side.file for each in again for side in each.sides}
+    read = [*again, *(found.inputs[file] for file in sorted(beside) if file < len(found.inputs))]
     return next((each for each in read if not known.holds(each)), None)
 
 
@@ -104,7 +103,7 @@ def _begin(each: Input) -> tuple[int | None, str]:
 
 
 def _is_packed(each: Input) -> bool:
-    return _PACKED.search(each.path) is not None
+    return PACKED.search(each.path) is not None
 
 
 def _ended(before: list[Input], present: dict[int, Input], numbers: dict[str, int], new: list[Input]) -> bool:

@@ -62,9 +62,11 @@ def merging(
     try:
         yield
         _write(system, table, merge._replace(is_complete=True))
-        replaced()
-    finally:
+    except BaseException:
         settle(system, table)
+        raise
+    replaced()
+    settle(system, table)
 
 
 def settle(system: Any, table: str) -> None:

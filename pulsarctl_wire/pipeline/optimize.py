@@ -7,9 +7,10 @@ and what comes after the last one is left alone. A merged file has the names of 
 """
 
 from bisect import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
+from operator import gt
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -63,15 +64,26 @@ def _bins(store: Store, files: list[Any], places: list[str], size: int) -> Itera
             return folder, side, pq.read_schema(stream)
 
     for _, neighbours in groupby(files, alike):
-        found: list[Any] = []
-        for each in neighbours:
-            if sum(one.size for one in [*found, each]) > size:
-                if len(found) > 1:
-                    yield found
-                found = []
-            found.append(each)
-        if len(found) > 1:
+        for found in _portions(neighbours, lambda each: (each.size,), (size,)):
+            if len(found) > 1:
+                yield found
+
+
+def _portions(
+    items: Iterable[Any], sizes: Callable[[Any], tuple[int, ...]], most: tuple[int, ...]
+) -> Iterator[list[Any]]:
+    """Items in a row that have at most so much together, of each size, or one item that has more alone."""
+    found: list[Any] = []
+    total = (0,) * len(most)
+    for each in items:
+        own = sizes(each)
+        total = tuple(map(sum, zip(total, own, strict=True)))
+        if found and any(map(gt, total, most)):
             yield found
+            found, total = [], own
+        found.append(each)
+    if found:
+        yield found
 
 
 def _merged(paths: list[str]) -> str:
@@ -92,17 +104,9 @@ def _write(system: Any, files: list[Any], path: str) -> None:
 
 def _gathered(system: Any, files: list[Any]) -> Iterator[Any]:
     """The rows of the files in order, in tables that are worth a row group."""
-    found: list[Any] = []
-    for rows in _row_groups(system, files):
-        together = [*found, rows]
-        if found and (
-            sum(each.num_rows for each in together) > ROWS
-            or sum(each.nbytes for each in together) > _GATHERED
-        ):
-            yield pa.concat_tables(found).combine_chunks()
-            found = []
-        found.append(rows)
-    yield pa.concat_tables(found).combine_chunks()
+    groups = _row_groups(system, files)
+    for found in _portions(groups, lambda rows: (rows.num_rows, rows.nbytes), (ROWS, _GATHERED)):
+        yield pa.concat_tables(found).combine_chunks()
 
 
 def _row_groups(system: Any, files: list[Any]) -> Iterator[Any]:

@@ -88,11 +88,10 @@ class Store:
                 found.inputs = fitting[last]
                 _leave_gone(found, inputs)
             settings = Settings(self.drafts, options.max_frame_size, options.payload, cluster=options.cluster)
-            begun = Begun(VERSION, settings)
             before = self._begun()
             if before is not None:
-                begun = begun._replace(settings=begun.settings._replace(stand_in=before.settings.stand_in))
-            fits = before == begun
+                settings = settings._replace(stand_in=before.settings.stand_in)
+            fits = before == Begun(VERSION, settings)
 
             def is_unwanted(name: str) -> bool:
                 if name.endswith(DRAFTS):
@@ -105,8 +104,8 @@ class Store:
             with suppress(FileNotFoundError):
                 self.system.delete_file(f"{self.path}/{_MANIFEST}")
             if not fits:
-                self._write(f"progress/{_BEGUN}", saved.dump(begun))
-            return found, begun.settings
+                self._write(f"progress/{_BEGUN}", saved.dump(Begun(VERSION, settings)))
+            return found, settings
 
     def follow(self, options: Options) -> None:
         """Prepare to follow a directory, or to continue following it."""
@@ -216,10 +215,12 @@ class Store:
     def save(self, progress: Progress, *, is_before_last: bool = False) -> None:
         """Save the progress; with `is_before_last` beside it, as that before the last input or batch."""
         self._write(f"progress/{_STATES[not is_before_last]}", saved.dump(progress))
-        self.commit(progress.options)
+        if not is_before_last:
+            self.commit(progress.options)
 
     def finish(self, progress: Progress) -> None:
-        """Write the manifest of the complete table."""
+        """Write the manifest of the complete table, whose files may have been merged."""
+        progress.totals.size = sum(each.size for each in self.files())
         about = {
             "version": progress.version,
             "options": asdict(progress.options),
@@ -282,10 +283,8 @@ def _next(found: Progress) -> str:
 
 def _together(found: Progress, inputs: list[Input], mirror: bool) -> list[Input] | None:
     """All inputs of a table that goes on from `found`; None if it cannot."""
-    if mirror:
-        before = begun(found)
-        return inputs if inputs[: len(before)] == before else None
-    return continued(found, inputs)
+    together = continued(found, inputs)
+    return together if together == inputs or not mirror else None
 
 
 def _refuse_losses(furthest: Progress, found: Progress | None, inputs: list[Input]) -> None:

@@ -118,17 +118,23 @@ class _Folder(NamedTuple):
         """The Parquet files in a directory, if it is one; as in Spark, none that begin with _ or a dot."""
         if self.kind(path) != fs.FileType.Directory:
             return []
-        tables = path, path.rpartition("/")[0]  # it may be that of all frames
-        hidden: dict[str, Merge | None] | None = None
-        while hidden != (hidden := {table: going_on(self.system, table) for table in tables}):
+        name = path.rpartition("/")[2]  # the directory may be a table, or that of all frames in one
+        tables = [f"{path}/", *([path.removesuffix(name)] if name in SCHEMAS else [])]
+        before, merges = None, self._merges(tables)
+        while merges != before:  # meanwhile one may have begun or ended
             found = self.system.get_file_info(fs.FileSelector(path, recursive=True))
-        others = {f"{table}/{each}" for table, merge in hidden.items() if merge for each in merge.hidden}
+            before, merges = merges, self._merges(tables)
+        others = {f"{table}{each}" for table, merge in merges.items() if merge for each in merge.hidden}
         inside = [each.path for each in found if each.type == fs.FileType.File and each.path not in others]
         return sorted(
             each
             for each in inside
             if each.endswith(".parquet") and not re.search(r"/[_.]", each.removeprefix(path))
         )
+
+    def _merges(self, tables: Sequence[str]) -> dict[str, Merge | None]:
+        """The merge that is going on in each table; their paths end in a slash, or are empty."""
+        return {table: going_on(self.system, table.rstrip("/") or ".") for table in tables}
 
 
 def _find(path: str) -> Found:

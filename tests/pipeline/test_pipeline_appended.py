@@ -19,6 +19,8 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
+from pulsarctl_wire.pipeline.splits import Side
+from pulsarctl_wire.pipeline.store import Store
 
 
 def everything(out: Path) -> tuple[list[Row], list[Row]]:
@@ -34,7 +36,7 @@ def unnamed(rows: list[Row]) -> list[str]:
     return without(rows, "file", "series")
 
 
-@pytest.mark.parametrize("gone", [[0], [0, 1], [1], [2], [0, 1, 2]])
+@pytest.mark.parametrize("gone", [[0], [1], [0, 1, 2]])
 def test_rows_of_inputs_that_are_gone_stay(tmp_path: Path, gone: list[int]) -> None:
     paths, out = put(tmp_path, parts(6)), tmp_path / "out"
     expected = alone(paths, OPTIONS)
@@ -192,3 +194,20 @@ def test_hosts_whose_files_overlap_and_are_gone(seed: int, data: st.DataObject) 
         else:
             for kind, rows in zip((expected.frames, expected.gaps), everything(out), strict=True):
                 assert without(rows, "connection") == without(kind, "connection")
+
+
+@pytest.mark.parametrize(("file", "part", "side"), [(9, 0, 0), (0, 3, 0), (2, 0, 9)])
+def test_progress_that_others_made_up(tmp_path: Path, file: int, part: int, side: int) -> None:
+    """It names inputs that it does not have: all is made anew."""
+    paths, out = put(tmp_path, parts(3)), tmp_path / "out"
+    run(paths[:2], out, OPTIONS)
+    store = Store(str(out))
+    progress = store.saved()
+    assert progress is not None
+    made_up = Side(side, paths[0], paths[0], None, None)
+    progress.inputs = [] if part == 3 else [each._replace(sides=(made_up,)) for each in progress.inputs]
+    progress.file, progress.part = file, part
+    store.save(progress)
+    store.save(progress, is_before_last=True)
+    run(paths, out, OPTIONS)
+    assert same(paths, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -132,7 +133,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return paths, directory / "out"
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 25), st.integers(0, 25), st.sampled_from([10_000, MIB]), st.booleans())
 def test_it_is_killed_at_any_time(
     made: tuple[list[str], Path], first: int, second: int, size: int, goes_on: bool
@@ -182,6 +183,18 @@ def test_a_journal_that_others_wrote(tmp_path: Path, journal: bytes) -> None:
         with pytest.raises(CaptureError, match="progress/merge is damaged, or was not written by pwire"):
             use()
     assert files(out) == before
+
+
+def test_a_merge_counts_wherever_the_table_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths, out = put(tmp_path, parts(2)), tmp_path / "out"
+    run(paths, out, OPTIONS)
+    one, *others = files(out)
+    (out / "progress" / "merge").write_text(json.dumps([one, others, True]))
+    expected = [f"{out}/{one}"]
+    assert find([str(out)])[0].frames.paths == expected
+    assert find([f"file://{out}/frames"])[0].frames.paths == [f"file://{expected[0]}"]
+    monkeypatch.chdir(out)
+    assert find(["frames"])[0].frames.paths == [one]
 
 
 def test_what_is_no_table_of_analyze(tmp_path: Path) -> None:
