@@ -101,15 +101,16 @@ def _values(
     """What the log has of a file besides its name and size."""
     with system.open_input_file(each.path) as stream:
         parquet = pq.ParquetFile(stream)
-        row = parquet.read_row_group(0, columns=[*by]).slice(0, 1).to_pylist()[0] if by else {}
         groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
-    values = {name: None if row[name] is None else str(row[name]) for name in by}
+        rows = parquet.read_row_group(0, columns=[*by]).slice(0, 1).to_pylist() if groups else []
+    found = {name: row.get(name) for row in rows for name in by}
+    values = {name: None if value is None else str(value) for name, value in found.items()}
     columns = [group.column(at) for group in groups for at in range(group.num_columns)]
     lowest, highest = {}, {}
     for name in _SKIPPED_BY:
-        found = [column.statistics for column in columns if column.path_in_schema == name]
-        if found and all(each is not None and each.has_min_max for each in found):
-            lowest[name], highest[name] = min(each.min for each in found), max(each.max for each in found)
+        known = [column.statistics for column in columns if column.path_in_schema == name]
+        if known and all(each is not None and each.has_min_max for each in known):
+            lowest[name], highest[name] = min(each.min for each in known), max(each.max for each in known)
     stats = {"numRecords": parquet.metadata.num_rows, "minValues": lowest, "maxValues": highest}
     return values, _seen(each)[1], is_new, json.dumps(stats)
 

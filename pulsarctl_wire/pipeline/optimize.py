@@ -8,6 +8,7 @@ and what comes after the last one is left alone. A merged file has the names of 
 
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from operator import gt
@@ -15,9 +16,12 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import ArrowException
 
+from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.journal import merging
 from pulsarctl_wire.pipeline.output import written
+from pulsarctl_wire.pipeline.splits import reason
 from pulsarctl_wire.pipeline.store import Store
 from pulsarctl_wire.table import writer
 from pulsarctl_wire.table.schema import ROWS
@@ -60,8 +64,7 @@ def _bins(store: Store, files: list[Any], places: list[str], size: int) -> Itera
         side = bisect(places, each.base_name)
         if side == len(places) or each.size >= size / 2:
             return folder, side, each.path
-        with store.system.open_input_file(each.path) as stream:
-            return folder, side, pq.read_schema(stream)
+        return folder, side, _schema(store.system, each.path)
 
     for _, neighbours in groupby(files, alike):
         for found in _portions(neighbours, lambda each: (each.size,), (size,)):
@@ -94,12 +97,10 @@ def _merged(paths: list[str]) -> str:
 
 
 def _write(system: Any, files: list[Any], path: str) -> None:
-    with written(system, path) as stream:
-        parquet: Any = None
+    schema = _schema(system, files[0].path)
+    with written(system, path) as stream, writer(stream, schema) as parquet:
         for rows in _gathered(system, files):
-            parquet = parquet or writer(stream, rows.schema)
             parquet.write_table(rows, row_group_size=ROWS)
-        parquet.close()
 
 
 def _gathered(system: Any, files: list[Any]) -> Iterator[Any]:
@@ -111,7 +112,23 @@ def _gathered(system: Any, files: list[Any]) -> Iterator[Any]:
 
 def _row_groups(system: Any, files: list[Any]) -> Iterator[Any]:
     for each in files:
-        with system.open_input_file(each.path) as stream:
+        with _errors(each.path), system.open_input_file(each.path) as stream:
             parquet = pq.ParquetFile(stream)
             for number in range(parquet.num_row_groups):
                 yield parquet.read_row_group(number, use_threads=False)
+
+
+def _schema(system: Any, path: str) -> Any:
+    with _errors(path), system.open_input_file(path) as stream:
+        return pq.read_schema(stream)
+
+
+@contextmanager
+def _errors(path: str) -> Iterator[None]:
+    """Raise CaptureError if a file is damaged."""
+    try:
+        yield
+    except (ArrowException, OSError) as error:
+        if getattr(error, "errno", None):  # the system failed
+            raise
+        raise CaptureError(f"{path}: {reason(error)}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -120,7 +121,7 @@ class Dying:
         if name in ("open_output_stream", "move", "delete_file"):
             self._left -= 1
         if self._left < 0:
-            raise InterruptedError("the machine went away")
+            raise InterruptedError(errno.EINTR, "the machine went away")
         return getattr(self._system, name)
 
 
@@ -195,6 +196,22 @@ def test_a_merge_counts_wherever_the_table_is_opened(tmp_path: Path, monkeypatch
     assert find([f"file://{out}/frames"])[0].frames.paths == [f"file://{expected[0]}"]
     monkeypatch.chdir(out)
     assert find(["frames"])[0].frames.paths == [one]
+
+
+@pytest.mark.parametrize("damaged", [b"PAR1", b"", None])
+def test_a_damaged_file_is_said(tmp_path: Path, damaged: bytes | None) -> None:
+    paths, out = put(tmp_path, parts(3)), tmp_path / "out"
+    run(paths, out, OPTIONS)
+    path = out / "frames" / "000000-00001.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(b"x" * 200 + whole[200:] if damaged is None else damaged)
+    before = files(out)
+    with pytest.raises(CaptureError, match=r"/frames/\S+\.parquet: [^\n]*$"):
+        optimize(str(out), MIB)
+    assert files(out) == before
+    path.write_bytes(whole)
+    optimize(str(out), MIB)
+    check(paths, out)
 
 
 def test_what_is_no_table_of_analyze(tmp_path: Path) -> None:
