@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -88,6 +89,20 @@ def test_files_have_the_size_that_is_asked_for(tmp_path: Path) -> None:
     assert all(size_now <= size for size_now in after.values())
     assert len(before) / 5 < len(after) < len(before) / 2
     assert {name: size for name, size in after.items() if ".." not in name}.items() <= before.items()
+    check(paths, out)
+
+
+def test_few_rows_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths, out = put(tmp_path, parts(4)), tmp_path / "out"
+    run(paths, out, OPTIONS)
+    monkeypatch.setattr("pulsarctl_wire.pipeline.optimize.ROWS", 20)
+    optimize(str(out), MIB)
+    (merged,) = (out / "frames").glob("000000*")
+    about = pq.read_metadata(merged)
+    rows = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
+    assert len(rows) > 3
+    assert max(rows) <= 20
+    assert all(one + other > 20 for one, other in pairwise(rows))
     check(paths, out)
 
 
