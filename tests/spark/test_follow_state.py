@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline.comparing import run
+from pipeline.test_pipeline_run import parts, put
 from pipeline.test_pipeline_saved import Trap
 from segments import Tcp, captured, conversation, pcap
 
@@ -15,6 +17,7 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import saved
 from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.inputs import find_inputs
+from pulsarctl_wire.pipeline.optimize import optimize
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.rows import decode_split
 from pulsarctl_wire.pipeline.splits import plan
@@ -136,3 +139,24 @@ def test_a_batch_takes_up_so_many_files(tmp_path: Path) -> None:
     first = reader.latestOffset(reader.initialOffset(), None)  # type: ignore[arg-type]
     second = reader.latestOffset(first, None)  # type: ignore[arg-type]
     assert [len(each["batch"]) for each in (first, second)] == [64, 6]
+
+
+def test_a_batch_may_be_repeated_after_its_files_were_merged(tmp_path: Path) -> None:
+    """What was saved before the last batch stays apart, so that the files of that batch can be replaced."""
+    from pulsarctl_wire.spark.follow import _Batches
+
+    paths, out = put(tmp_path, parts(5)), tmp_path / "out"
+    store = Store(str(out))
+    for count in (2, 4):
+        run(paths[:count], out, Options(900))
+        batches = _Batches(store, Settings(""), Options(900), None, print)  # type: ignore[arg-type]
+        batches._begin(f"{count:06}-00000")  # the next batch begins
+    assert [each.next for each in store.merge()] == ["000004-00000", "000004-00000"]
+    run(paths, out, Options(900))
+    optimize(str(out), 1 << 20)
+    merged = sorted(path.name for path in (out / "frames").glob("*.parquet"))
+    assert [name[:13] for name in merged] == ["000000-00000.", "000004-00000."]
+    again = _Batches(store, Settings(""), Options(900), None, print)  # type: ignore[arg-type]
+    again._begin("000004-00000")
+    assert [path.name for path in (out / "frames").glob("*.parquet")] == merged[:1]
+    assert [each.next for each in store.merge()] == ["000004-00000", "000005-00000"]
