@@ -46,6 +46,7 @@ ONLY_IN = {
     "msgpack": {"pipeline"},
     "rule_engine": {"cli"},
     "pyarrow": {"table", "pipeline", "spark", "data", "cli"},
+    "deltalake": {"pipeline"},
     "duckdb": {"data"},
     "hdrh": {"stats"},
     "pyspark": {"spark", "data"},

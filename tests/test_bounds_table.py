@@ -231,6 +231,12 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "pipeline/test_pipeline_found.py::test_connections_that_a_split_does_not_keep",
         "pipeline/test_pipeline_found.py::test_packets_that_a_split_does_not_keep",
     ),
+    "files of a split that are written at a time, if a table is partitioned": (
+        "pipeline/test_pipeline_partitioned.py::test_many_days_need_few_open_files",
+    ),
+    "rows that are in memory while files are merged": (
+        "pipeline/test_pipeline_optimized.py::test_few_rows_are_in_memory",
+    ),
     "files that a batch of `--follow` takes": (
         "spark/test_follow_state.py::test_a_batch_takes_up_so_many_files",
     ),

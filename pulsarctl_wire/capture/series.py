@@ -38,7 +38,8 @@ _VARYING: Final = re.compile(
     r"[-_.:+ ]*(\d+|(?<![a-z])(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?![a-z]))", re.IGNORECASE
 )
 _DATES: Final = re.compile(r"(?:19|20)[0-9]{2}(?:[-_./]?[0-9]{2})+|(?<=/)[0-9]{1,2}(?=/|$)")
-_PACKED: Final = re.compile(r"\.(gz|zst|zstd)$")
+PACKED: Final = re.compile(r"\.(gz|zst|zstd)$")
+"""How the name of a compressed file ends."""
 
 
 class Span(NamedTuple):
@@ -94,7 +95,7 @@ def series(name: str) -> str:
 
     Directories count, except for dates in them: there may be a directory for each host.
     """
-    directory, slash, file = _PACKED.sub("", name).rpartition("/")
+    directory, slash, file = PACKED.sub("", name).rpartition("/")
     return _DATES.sub("", directory) + slash + _VARYING.sub("", file)
 
 

@@ -68,9 +68,9 @@ class DuckEngine(Engine):
             self._database.register(name, self._datasets[name])
         else:
             paths = ", ".join(map(literal, files.paths))
-            parts = "hive_partitioning = true, hive_types_autocast = false" if files.base else ""
-            options = ", ".join(filter(None, [parts, "" if files.same else "union_by_name = true"]))
-            self._define(name, f"SELECT * FROM read_parquet([{paths}]{options and ', ' + options})")
+            options = "true, hive_types_autocast = false" if files.base else "false"
+            options += "" if files.same else ", union_by_name = true"
+            self._define(name, f"SELECT * FROM read_parquet([{paths}], hive_partitioning = {options})")
         found = self._database.table(name)
         there = dict(zip(found.columns, found.types, strict=True))
         values = {column: _completed(column, there.get(column), ours[column], taken) for column in ours}

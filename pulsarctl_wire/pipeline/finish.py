@@ -5,7 +5,7 @@ only replaces it with the same rows.
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from pyarrow import ArrowException
 
 from pulsarctl_wire.pipeline.inputs import filesystem
 from pulsarctl_wire.pipeline.output import unfinished
+from pulsarctl_wire.pipeline.partitions import File, Partitioned, partitioned
 from pulsarctl_wire.pipeline.rows import Stitched, draft_of
 from pulsarctl_wire.pipeline.stitch import Fixup, Names
 from pulsarctl_wire.table import TABLES, writer
@@ -29,16 +30,18 @@ class Finished(NamedTuple):
     size: int
 
 
-def finish_split(name: str, stitched: Stitched, drafts: str, out: str) -> Finished:
+def finish_split(
+    name: str, stitched: Stitched, drafts: str, out: str, partition_by: Sequence[str] = ()
+) -> Finished:
     """Write the Parquet files of the split `name` under `out`/frames, `out`/gaps, ….
 
-    Its draft stays: Spark may do this again, and whoever gets the result deletes the draft.
+    With `partition_by`, they are in directories by the values of these columns. Its draft stays: Spark may do
+    this again, and whoever gets the result deletes the draft.
     """
     counts = {}
     size = 0
     for table, schema in TABLES.items():
-        system, inside = filesystem(f"{out}/{table}/{name}.parquet")
-        file = _ParquetFile(system, inside, schema)
+        file = _begun(f"{out}/{table}", name, schema, partition_by)
         try:
             for batch in finished_rows(name, stitched, drafts, table):
                 file.write(batch)
@@ -48,6 +51,20 @@ def finish_split(name: str, stitched: Stitched, drafts: str, out: str) -> Finish
         size += file.close()
         counts[table] = file.rows
     return Finished(counts["frames"], counts["gaps"], size)
+
+
+def _begun(folder: str, name: str, schema: Any, partition_by: Sequence[str]) -> File:
+    """The file of a split in a directory, or those in its partitions."""
+    system, inside = filesystem(folder)
+    schema, by = partitioned(schema, partition_by)
+    if not by:
+        return _ParquetFile(system, f"{inside}/{name}.parquet", schema)
+
+    def opened(path: str) -> File:
+        system.create_dir(f"{inside}/{path.rpartition('/')[0]}")
+        return _ParquetFile(system, f"{inside}/{path}", schema)
+
+    return Partitioned(name, by, opened)
 
 
 def finished_rows(name: str, stitched: Stitched, drafts: str, table: str) -> Iterator[Any]:

@@ -75,10 +75,13 @@ def find_inputs(arguments: Iterable[str], say: Say = lambda note: None) -> list[
     `say` is called with notes for the user about the order, and about files that are left out.
     """
     found = list_inputs(arguments, say)
-    if len(found) == 1:
-        return found
     with ThreadPoolExecutor(_PEEKING) as executor:
-        return in_order(found, list(executor.map(span, found)), say)
+        spans = list(executor.map(span, found))
+    found = [
+        each._replace(first_ns=its.first, mark=its.mark) if its else each
+        for each, its in zip(found, spans, strict=True)
+    ]
+    return in_order(found, spans, say) if len(found) > 1 else found
 
 
 def open_uri(uri: str) -> BinaryIO:

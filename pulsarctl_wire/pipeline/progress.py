@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Options:
     """How to make a table.
 
-    Bytes per split, bytes of the largest frame allowed; the others are those of `TableBuilder`.
+    Bytes per split, bytes of the largest frame allowed, and what the directories of the files are by (see
+    partitions.py); the others are those of `TableBuilder`.
     """
 
     split_size: int = SPLIT_SIZE
@@ -26,6 +27,7 @@ class Options:
     payload: bool = False
     cluster: str | None = None
     messages: "MessageOptions | None" = None
+    partition_by: tuple[str, ...] = ()
 
     def settings(self, drafts: str) -> Settings:
         """The settings of splits whose drafts are in the directory `drafts`."""
@@ -80,6 +82,11 @@ class Progress:
     version: str = ""
     stitcher: Any = None
 
+    @property
+    def next(self) -> str:
+        """The name of the split that is next."""
+        return Split(self.file, self.part, Input("", 0, 0)).name
+
     def settle(self, decoded: Decoded, decode: Callable[[Split], Decoded]) -> Decoded | None:
         """The next split, decoded from where the previous one ended; None if its input is unreadable there.
 
@@ -105,11 +112,13 @@ class Progress:
         """Stitch a settled split; return how to finish it."""
         split, totals = decoded.split, self.totals
         stitched = self.stitcher.add(decoded, reread)
-        self.file, self.part, self.end = split.file, split.part + 1, decoded.end
         self.unreadable = bool(decoded.problems)
         known = totals.problems if split.input.sides else []  # a file may be read in several turns
         totals.problems += [each for each in decoded.problems if each not in known]
         is_last = split.stop >= split.input.size
+        self.file, self.part, self.end = split.file, split.part + 1, decoded.end
+        if is_last:
+            self.file, self.part, self.end = split.file + 1, 0, None
         totals.read += (split.input.size if is_last else decoded.end[0]) - split.start
         totals.packets += decoded.packets
         totals.dropped += decoded.dropped

@@ -1,7 +1,7 @@
 """Makes a frames table: plans, decodes, stitches and finishes all splits of all inputs, in order.
 
-If the inputs begin with those of the last run, a run continues where that one ended, even if its last input
-has grown since. Otherwise it starts over. Either way splits that are decoded already are not decoded again.
+A run continues where the last one ended, even if inputs are gone, or the last one has grown since. If that is
+not possible, it starts over. Either way splits that are decoded already are not decoded again.
 """
 
 import time
@@ -32,8 +32,9 @@ _SAVED_EVERY: Final = 10.0  # seconds
 class Run:
     """One run, which writes the table of `inputs` to the directory or URI `out`.
 
-    `show` is called with the totals when they have changed. Raises CaptureError if `out` is not empty and
-    not a frames table, OSError if it cannot be written.
+    The rows of inputs that were there in earlier runs stay, unless it is to `mirror` the inputs. `format` is
+    that of `Store`. Raises CaptureError if `out` is not empty and not a frames table, or would lose rows;
+    OSError if it cannot be written.
     """
 
     def __init__(
@@ -42,22 +43,22 @@ class Run:
         out: str,
         *,
         options: Options | None = None,
-        show: Callable[[Totals], object] = lambda totals: None,
+        mirror: bool = False,
+        format: str | None = None,
     ) -> None:
         options = options or Options()
-        self._inputs = inputs
-        self._show = show
-        self._store = Store(out)
-        found, self._settings = self._store.resume(inputs, options)
-        self._progress = found or new_progress(options, self._settings)
-        self._progress.inputs = inputs
+        self._store = Store(out, format)
+        found, self._settings = self._store.resume(inputs, options, mirror=mirror)
+        self._progress = found or new_progress(options, self._settings, inputs)
+        self.inputs = self._progress.inputs
+        """All inputs of the table, in order: those of earlier runs, which may be gone, and new ones."""
         self.resumed = self._progress.file
         """How many inputs earlier runs have done."""
 
-    def run(self, workers: Workers) -> Totals:
-        """Do the remaining work."""
+    def run(self, workers: Workers, show: Callable[[Totals], object] = lambda totals: None) -> Totals:
+        """Do the remaining work; `show` is called with the totals when they have changed."""
         progress = self._progress
-        finishing = Finishing(self._store, workers, self._settings, progress.totals)
+        finishing = Finishing(self._store, workers, self._settings, progress)
         saved = time.monotonic()
 
         def submit(splits: list[Split]) -> list[Result]:
@@ -71,12 +72,12 @@ class Run:
             if finishing.is_submitted and time.monotonic() - saved > _SAVED_EVERY:
                 finishing.save(progress)
                 saved = time.monotonic()
-            if split.part == 0 and split.file == len(self._inputs) - 1:
+            if split.part == 0 and split.file == len(self.inputs) - 1:
                 progress.file, progress.part = split.file, 0
-                finishing.save(progress, is_last_begun=True)
+                finishing.save(progress, is_before_last=True)
             finishing.add(split.name, progress.take(decoded), split.size)
-            self._show(progress.totals)
-        progress.file, progress.part, progress.end = len(self._inputs), 0, None
+            show(progress.totals)
+        progress.file, progress.part, progress.end = len(self.inputs), 0, None
         finishing.save(progress)
         finishing.add("end", progress.stitcher.close())
         finishing.wait()
@@ -89,13 +90,14 @@ class Run:
 
 
 class Finishing:
-    """Finishes stitched splits in rounds, and adds what they have to `totals`."""
+    """Finishes stitched splits in rounds, and adds what they have to the totals of the `progress`."""
 
-    def __init__(self, store: Store, workers: Workers, settings: Settings, totals: Totals) -> None:
+    def __init__(self, store: Store, workers: Workers, settings: Settings, progress: Progress) -> None:
         self._store = store
         self._workers = workers
         self._settings = settings
-        self._totals = totals
+        self._totals = progress.totals
+        self._partition_by = progress.options.partition_by
         self._round = Round(settings.drafts)
         self._submitted: list[tuple[Round, list[Future[Finished]]]] = []
         self._finished: list[str] = []
@@ -114,7 +116,7 @@ class Finishing:
         done, self._round = self._round, Round(self._settings.drafts)
         if done.places:
             done.close()
-            calls = [(place, self._settings, self._store.out) for place in done.places]
+            calls = [(place, self._settings, self._store.out, self._partition_by) for place in done.places]
             self._submitted.append((done, self._workers.submit(finish_at, calls, done.size)))
             self._wait(1)
 
@@ -123,10 +125,10 @@ class Finishing:
         self.submit()
         self._wait(0)
 
-    def save(self, progress: Progress, *, is_last_begun: bool = False) -> None:
+    def save(self, progress: Progress, *, is_before_last: bool = False) -> None:
         """Finish all splits, save the progress, and delete what is not needed any more."""
         self.wait()
-        self._store.save(progress, is_last_begun=is_last_begun)
+        self._store.save(progress, is_before_last=is_before_last)
         delete_decoded(self._settings.drafts, self._finished)
         self._finished = []
 

@@ -40,6 +40,7 @@ from pulsarctl_wire.capture.handover import (
 from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Settings
+from pulsarctl_wire.pipeline.partitions import PARTITIONS
 from pulsarctl_wire.pipeline.progress import Begun, Options, Progress, Totals
 from pulsarctl_wire.pipeline.rows import Stitched, TableStitcher
 from pulsarctl_wire.pipeline.splits import Input, Side, Split
@@ -118,12 +119,15 @@ _STITCHER: Final = (_WAITING, ReassemblerState, {_COUNT: str})
 
 _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Progress: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, _STITCHER),
-    Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...)),
+    Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...), _TIME, str),
     Side: (_COUNT, str, str, _TIME, _TIME),
     Begun: (str, Settings),
     Settings: (str, Maybe(_WISH), bool, str, Maybe(str), Maybe(MessageOptions)),
     MessageOptions: (frozenset(("", RAW, JSON)), _WISH, bool),
-    Options: (_WISH, Maybe(_WISH), bool, Maybe(str), Maybe(MessageOptions)),
+    Options: (
+        *(_WISH, Maybe(_WISH), bool, Maybe(str), Maybe(MessageOptions)),
+        (frozenset(PARTITIONS), ...),
+    ),
     Totals: (*[_COUNT] * 7, _WISH, _WISH, [_PROBLEM]),
     Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100), _COUNT),
     Layout: (bool, frozenset("<>"), (Interface, ...)),

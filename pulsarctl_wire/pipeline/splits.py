@@ -46,6 +46,7 @@ class Input(NamedTuple):
     """A file: its path or URI as given, its size in bytes, and when it was modified (ns).
 
     `path` does not depend on the working directory. `sides`: if not empty, the files to read side by side.
+    `first_ns` is the time of its first packet, and `mark` a hash of its first bytes, both if it has packets.
     """
 
     name: str
@@ -53,6 +54,8 @@ class Input(NamedTuple):
     modified_ns: int
     path: str = ""
     sides: tuple[Side, ...] = ()
+    first_ns: int | None = None
+    mark: str = ""
 
 
 class Split(NamedTuple):

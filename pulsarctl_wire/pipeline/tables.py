@@ -8,7 +8,7 @@ rewritten by Spark or other tools, under other names, or in directories by the v
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,14 +17,16 @@ from pyarrow import ArrowException, fs
 from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.inputs import filesystem, is_pattern, scheme_of
+from pulsarctl_wire.pipeline.journal import Merge, going_on
 from pulsarctl_wire.pipeline.splits import opened, reason
 from pulsarctl_wire.table import TABLES, VERSION, beside
 
 
 class Files(NamedTuple):
-    """The Parquet files of a table: their paths or URIs, and that of their directory.
+    """The Parquet files of a table: their paths or URIs.
 
-    `same`: all have the same columns. `lacks`: our columns that some of them do not have.
+    `base`: the directory below which directories are named by columns that files lack, or None. `same`: all
+    files have the same columns. `lacks`: our columns that some of them do not have.
     """
 
     paths: list[str]
@@ -110,6 +112,10 @@ class _Folder(NamedTuple):
     system: Any
     scheme: str
 
+    def uri(self, path: str) -> str:
+        """The path or URI of what is at a path."""
+        return self.scheme + quote(path, safe="/=:@") if self.scheme else path
+
     def kind(self, path: str) -> Any:
         return self.system.get_file_info(path).type
 
@@ -117,13 +123,23 @@ class _Folder(NamedTuple):
         """The Parquet files in a directory, if it is one; as in Spark, none that begin with _ or a dot."""
         if self.kind(path) != fs.FileType.Directory:
             return []
-        found = self.system.get_file_info(fs.FileSelector(path, recursive=True))
-        inside = [each.path for each in found if each.type == fs.FileType.File]
+        name = path.rpartition("/")[2]  # the directory may be a table, or that of all frames in one
+        tables = [f"{path}/", *([path.removesuffix(name)] if name in TABLES else [])]
+        before, merges = None, self._merges(tables)
+        while merges != before:  # meanwhile one may have begun or ended
+            found = self.system.get_file_info(fs.FileSelector(path, recursive=True))
+            before, merges = merges, self._merges(tables)
+        others = {f"{table}{each}" for table, merge in merges.items() if merge for each in merge.hidden}
+        inside = [each.path for each in found if each.type == fs.FileType.File and each.path not in others]
         return sorted(
             each
             for each in inside
             if each.endswith(".parquet") and not re.search(r"/[_.]", each.removeprefix(path))
         )
+
+    def _merges(self, tables: Sequence[str]) -> dict[str, Merge | None]:
+        """The merge that is going on in each table; their paths end in a slash, or are empty."""
+        return {table: going_on(self.system, table.rstrip("/") or ".") for table in tables}
 
 
 def _find(path: str) -> Found:
@@ -143,9 +159,13 @@ def _find(path: str) -> Found:
 
 def _files(folder: _Folder, found: tuple[list[str], str | None], looked: list["_Looked"]) -> Files:
     paths, base = found
+    apart = base is not None and any(
+        not {*_partitions(path.removeprefix(base))} <= {*each.names}
+        for path, each in zip(paths, looked, strict=True)
+    )
     return Files(
-        [folder.scheme + path for path in paths],
-        None if base is None else folder.scheme + base,
+        [folder.uri(path) for path in paths],
+        folder.uri(base) if base and apart else None,
         len({each.names for each in looked}) < 2,
         frozenset().union(*(each.lacks for each in looked)),
     )
@@ -205,7 +225,7 @@ class _Looked(NamedTuple):
 def _look(folder: _Folder, path: str, table: str) -> _Looked:
     """Inspect a file. Raises CaptureError if it is not of this table."""
     schema = TABLES[table]
-    shown = folder.scheme + path
+    shown = folder.uri(path)
     try:
         with folder.system.open_input_file(path) as stream:
             footer = pq.read_metadata(stream)
@@ -220,14 +240,18 @@ def _look(folder: _Folder, path: str, table: str) -> _Looked:
     version = (found.metadata or {}).get(b"pwire.table", b"").decode(errors="replace")
     if version and version != VERSION:
         raise CaptureError(f"{shown} is a table of version {version}, not {VERSION}: make it again")
-    partitions = re.findall(r"/([^/=]+)=[^/]*(?=/)", path)
-    names = {*found.names, *map(unquote, partitions)}
+    names = {*found.names, *_partitions(path)}
     if len(names & set(schema.names)) < _ENOUGH * len(schema):
         raise CaptureError(f"{shown} is not a {table} table: pwire table SOURCE... --out makes one")
     if numbered := _CONNECTION.search(path):
         last = int(numbered[1])
     lacks = _columns(schema) - _columns(found) - names - _OPTIONAL
     return _Looked(tuple(found.names), last, footer.num_rows, lacks)
+
+
+def _partitions(path: str) -> list[str]:
+    """The columns whose values the names of the directories in a path are."""
+    return [unquote(name) for name in re.findall(r"/([^/=]+)=[^/]*(?=/)", path)]
 
 
 def _columns(schema: Any) -> set[str]:

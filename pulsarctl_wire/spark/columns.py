@@ -2,6 +2,7 @@
 
 import re
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -10,11 +11,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from pulsarctl_wire.pipeline.inputs import absolute
+from pulsarctl_wire.pipeline.splits import is_uri
 
 
 def spark_uri(path: str) -> str:
-    """A path or URI for Spark, whose Hadoop calls the scheme s3 s3a."""
-    return re.sub(r"^s3n?://", "s3a://", absolute(path))
+    """A path or URI for Spark, whose Hadoop calls the scheme s3 s3a, and has no escapes in URIs."""
+    found = absolute(path)
+    return re.sub(r"^s3n?://", "s3a://", unquote(found)) if is_uri(found) else found
 
 
 def plain(schema: Any) -> Any:

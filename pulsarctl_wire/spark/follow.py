@@ -58,16 +58,18 @@ def follow(
     options: Options,
     *,
     finish: bool = False,
+    format: str | None = None,
     show: Callable[[Totals], object] = lambda totals: None,
     say: Callable[[str], object] = lambda note: None,
 ) -> Totals:
     """Add the frames of the captures in `directory` to the table at `out`, until interrupted.
 
     With `finish` it adds all existing files, ends the open connections, and returns. `show` gets the totals
-    after each batch, `say` a note of files left out, at the start and the end. Raises as `Run` does.
+    after each batch, `say` a note of files left out, at the start and the end. `format` is that of `Store`.
+    Raises as `Run` does.
     """
-    store = Store(out)
-    store.follow()
+    store = Store(out, format)
+    store.follow(options)
     settings = options.settings(store.drafts)
     spark.dataSource.register(Rotated)
     stream = (
@@ -86,7 +88,7 @@ def follow(
             say(note)
 
     with _left_out(directory, say_once):
-        batches = _Batches(store, settings, SparkWorkers(spark), show)
+        batches = _Batches(store, settings, options, SparkWorkers(spark), show)
         writer = stream.writeStream.foreachBatch(batches.finish)
         writer = writer.option("checkpointLocation", spark_uri(store.checkpoint))
         query = (
@@ -100,7 +102,8 @@ def follow(
         if progress is None:
             return Totals()
         if finish:
-            finish_split("end", progress.stitcher.close(), store.drafts, store.out)
+            end = progress.stitcher.close()
+            finish_split("end", end, store.drafts, store.out, options.partition_by)
             store.finish(progress)
         return progress.totals
 
@@ -111,6 +114,7 @@ class _Batches:
 
     store: Store
     settings: Settings
+    options: Options
     workers: SparkWorkers
     show: Callable[[Totals], object]
     last: Progress | None = None
@@ -119,7 +123,9 @@ class _Batches:
         """Finish the splits of a batch, and save the progress."""
         store, rows = self.store, batch.collect()
         places = [Place(*row[:-1]) for row in rows if row.name]
-        calls = [(place, self.settings, store.out) for place in places]
+        if places:
+            self._begin(min(place.name for place in places))
+        calls = [(place, self.settings, store.out, self.options.partition_by) for place in places]
         for each in self.workers.submit(finish_at, calls, sys.maxsize):
             each.result()
         for row in rows:
@@ -130,6 +136,14 @@ class _Batches:
         delete_decoded(store.drafts, [place.name for place in places])
         for path in {place.path for place in places}:
             delete_file(path)
+
+    def _begin(self, first: str) -> None:
+        """Prepare for a batch whose first split is `first`. The first batch may be one that is repeated."""
+        if self.last is None:  # if it is repeated, it may have fewer rows, as a file is gone
+            self.store.discard(first, self.options)
+        before = self.last or self.store.saved()
+        if before is not None and before.next <= first:
+            self.store.save(before, is_before_last=True)
 
 
 @contextmanager
@@ -359,7 +373,7 @@ class StitchProcessor(StatefulProcessor):
             if settled is not None:
                 stitched.add(settled.split.name, progress.take(settled))
         stitched.close()
-        progress.file, progress.part, progress.end = progress.file + 1, 0, None
+        progress.file, progress.part, progress.end = decoded.split.file + 1, 0, None
         state = saved.dump(progress)
         self._state.update((state,))
         results = [*((*place, b"") for place in stitched.places), ("", "", 0, 0, state)]

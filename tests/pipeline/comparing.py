@@ -102,19 +102,20 @@ def ordered(rows: list[Row]) -> list[Row]:
 
 def stored(out: Path, kind: str) -> list[Row]:
     """The rows of a table's directory."""
-    return ordered([row for path in sorted((out / kind).glob("*.parquet")) for row in _rows(path)])
-
-
-def _rows(path: Path) -> list[Row]:
-    rows: list[Row] = pq.read_table(path).to_pylist()
-    return rows
+    paths = sorted((out / kind).rglob("[0-9e]*.parquet"))
+    return ordered([row for path in paths for row in pq.read_table(path, partitioning=None).to_pylist()])
 
 
 def run(
-    inputs: list[Input] | list[str], out: Path, options: Options, executor: Executor | None = None
+    inputs: list[Input] | list[str],
+    out: Path,
+    options: Options,
+    executor: Executor | None = None,
+    *,
+    mirror: bool = False,
 ) -> Totals:
     found = [each if isinstance(each, Input) else find_inputs([each])[0] for each in inputs]
-    return Run(found, str(out), options=options).run(Pool(executor or Now()))
+    return Run(found, str(out), options=options, mirror=mirror).run(Pool(executor or Now()))
 
 
 def together(paths: list[str], out: Path, options: Options) -> Outcome:

@@ -128,7 +128,7 @@ def test_an_earlier_file_that_has_changed_makes_all_anew(tmp_path: Path) -> None
     files, out = parts(), tmp_path / "out"
     paths = put(tmp_path, files)
     run(paths, out, OPTIONS)
-    Path(paths[0]).write_bytes(files[0][:-100])
+    Path(paths[0]).write_bytes(files[0] + files[1][24:200])
     assert Run(find_inputs(paths), str(out), options=OPTIONS).resumed == 0
     run(paths, out, OPTIONS)
     assert same(paths, out)

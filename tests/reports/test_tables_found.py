@@ -23,6 +23,7 @@ from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.cli.data.report import ReportOptions, report
 from pulsarctl_wire.data.duck import DuckEngine
 from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.finish import _begun
 from pulsarctl_wire.pipeline.inputs import arrow_uri
 from pulsarctl_wire.pipeline.tables import find
 from pulsarctl_wire.reports.engine import Engine
@@ -38,7 +39,7 @@ SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A frames table with gaps beside it, as `pwire table` writes it."""
-    builder = TableBuilder(["it"])
+    builder = TableBuilder(["some/it%"])
     builder.add(list(read_events(SAMPLES / "snaplen96.pcap", SAMPLES / "errors.pcap")))
     folder = tmp_path_factory.mktemp("made")
     for name, rows in (("it.parquet", builder.frames()), ("it.gaps.parquet", builder.gaps())):
@@ -53,6 +54,18 @@ def placed(table: Path, out: Path) -> str:
         (out / kind).mkdir(parents=True)
         shutil.copy(table.with_name(name), out / kind / "000000-00000.parquet")
     (out / "progress").mkdir()
+    return str(out)
+
+
+def in_directories(table: Path, out: Path) -> str:
+    """As `pwire analyze --partition-by` places them."""
+    for kind, source in (("frames", table), ("gaps", table.with_name("it.gaps.parquet"))):
+        file = pq.ParquetFile(source)
+        by = ("series", "date", "cluster")
+        written = _begun(str(out / kind), "000000-00000", file.schema_arrow, by)
+        for batch in file.iter_batches():
+            written.write(batch)
+        written.close()
     return str(out)
 
 
@@ -97,6 +110,8 @@ def with_less_metadata(table: Path, out: Path) -> str:
 
 MADE: dict[Callable[[Path, Path], str], dict[str, None]] = {
     placed: {},
+    in_directories: {},
+    (lambda table, out: "file://" + in_directories(table, out)): {},
     (lambda table, out: "file://" + placed(table, out)): {},
     (lambda table, out: f"file://{table}"): {},
     (lambda table, out: f"file:{table}"): {},
@@ -116,6 +131,7 @@ def test_these_are_tables(spark: SparkSession, table: Path, tmp_path: Path, engi
     running: Engine = (
         DuckEngine(found, Choice()) if engine == "duckdb" else SparkEngine(spark, found, Choice())
     )
+    assert running.rows("SELECT count(date) AS n FROM frames") == [{"n": 2 * len(expected)}]
     assert running.rows("SELECT count(DISTINCT host) AS hosts FROM frames") == [{"hosts": 1}]
     columns = ", ".join(f"f.{name}" for name in expected.column_names)
     rows = running.rows(f"SELECT {columns} FROM frames f")

@@ -171,7 +171,7 @@ def test_a_stream_has_each_row_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert end == {"files": len(paths), "complete": True}
     found += chain(*read(reader, reader.partitions(last, end), tmp_path, monkeypatch))
     assert ordered(found) == alone(paths, Options()).frames
-    Store(str(table)).follow()  # as whoever goes on with it does
+    Store(str(table)).follow(Options())  # as whoever goes on with it does
     with pytest.raises(CaptureError, match="begin a new query"):
         reader.latestOffset(end, ReadAllAvailable())
 

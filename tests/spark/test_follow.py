@@ -19,6 +19,8 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from pulsarctl_wire.pipeline.optimize import optimize
+
 PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
 
 
@@ -82,8 +84,19 @@ def streamed(table: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pattern", ["progress/*.arrow", "progress/*.stitched", "frames/*.parquet"])
-def test_following_is_killed_in_later_batches(capture: Path, tmp_path: Path, pattern: str) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "options"),
+    [
+        ("progress/*.arrow", []),
+        ("progress/*.stitched", []),
+        ("frames/*.parquet", []),
+        ("frames/*/*/*.parquet", ["--partition-by", "date,series"]),
+    ],
+)
+def test_following_is_killed_in_later_batches(
+    capture: Path, tmp_path: Path, pattern: str, options: list[str]
+) -> None:
+    """Its files may be merged before it is started again."""
     directory, out, later = tmp_path / "captures", tmp_path / "out", tmp_path / "later"
     directory.mkdir()
     later.mkdir()
@@ -91,18 +104,26 @@ def test_following_is_killed_in_later_batches(capture: Path, tmp_path: Path, pat
     for path in paths[:3]:
         path.rename(directory / path.name)
     for more in (paths[3:6], paths[6:9]):
-        with start(directory, out) as process:
+        with start(directory, out, *options) as process:
             assert process.stderr is not None
             assert b"packets" in process.stderr.readline()  # the first batch, or the one killed
             before = files(out, pattern)
             for path in more:
                 path.rename(directory / path.name)
             kill_at(process, out, pattern, before)
+        if options:
+            optimize(str(out), 1 << 30)
     for path in paths[9:]:
         path.rename(directory / path.name)
-    with start(directory, out, "--finish") as process:
+    with start(directory, out, "--finish", *options) as process:
         said = process.communicate()[1]
     assert process.returncode == 0, said
+    optimize(str(out), 1 << 30)
     found = expected([str(directory)])
-    assert rows(out) == found.tables
-    assert not [*out.glob("*/*.unfinished"), *out.glob("progress/*.*")]
+    undated = {
+        table: [{name: row[name] for name in row if name != "date"} for row in made]
+        for table, made in rows(out).items()
+    }
+    assert undated == found.tables
+    assert len([*out.glob("frames/**/*.parquet")]) < 5
+    assert not [*out.glob("**/*.unfinished"), *out.glob("progress/*.*")]

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline.comparing import run
+from pipeline.test_pipeline_run import parts, put
 from pipeline.test_pipeline_saved import Trap
 from segments import Tcp, captured, conversation, pcap
 
@@ -14,6 +16,7 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import saved
 from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.inputs import find_inputs
+from pulsarctl_wire.pipeline.optimize import optimize
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.rows import decode_split
 from pulsarctl_wire.pipeline.splits import plan
@@ -108,7 +111,7 @@ def test_a_pickle_beside_the_checkpoint_is_not_executed(tmp_path: Path) -> None:
     (tmp_path / "progress" / "checkpoint").mkdir(parents=True)
     (tmp_path / "progress" / "all").write_bytes(pickle.dumps(Trap(made)))
     with pytest.raises(CaptureError, match=f"progress/all was written by another version.*{WAY_OUT}"):
-        Store(str(tmp_path)).follow()
+        Store(str(tmp_path)).follow(Options())
     assert not made.exists()
 
 
@@ -133,3 +136,24 @@ def test_a_batch_takes_up_so_many_files(tmp_path: Path) -> None:
     first = reader.latestOffset(reader.initialOffset(), None)  # type: ignore[arg-type]
     second = reader.latestOffset(first, None)  # type: ignore[arg-type]
     assert [len(each["batch"]) for each in (first, second)] == [64, 6]
+
+
+def test_a_batch_may_be_repeated_after_its_files_were_merged(tmp_path: Path) -> None:
+    """What was saved before the last batch stays apart, so that the files of that batch can be replaced."""
+    from pulsarctl_wire.spark.follow import _Batches
+
+    paths, out = put(tmp_path, parts(5)), tmp_path / "out"
+    store = Store(str(out))
+    for count in (2, 4):
+        run(paths[:count], out, Options(900))
+        batches = _Batches(store, Settings(""), Options(900), None, print)  # type: ignore[arg-type]
+        batches._begin(f"{count:06}-00000")  # the next batch begins
+    assert [each.next for each in store.merge()] == ["000004-00000", "000004-00000"]
+    run(paths, out, Options(900))
+    optimize(str(out), 1 << 20)
+    merged = sorted(path.name for path in (out / "frames").glob("*.parquet"))
+    assert [name[:13] for name in merged] == ["000000-00000.", "000004-00000."]
+    again = _Batches(store, Settings(""), Options(900), None, print)  # type: ignore[arg-type]
+    again._begin("000004-00000")
+    assert [path.name for path in (out / "frames").glob("*.parquet")] == merged[:1]
+    assert [each.next for each in store.merge()] == ["000004-00000", "000005-00000"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -183,3 +184,46 @@ def test_messages_are_beside_the_frames_if_asked_for(tmp_path: Path) -> None:
 def test_what_needs_messages(tmp_path: Path) -> None:
     refused = table(SIMPLE, "--out", tmp_path / "it.parquet", "--values", "json")
     assert (refused.code, refused.err) == (2, "pwire: --values and --hash-keys need --messages\n")
+
+
+# ---- Small files ----
+
+
+def test_small_files_are_merged(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    inputs = [SAMPLES / name for name in ("errors.pcap", "java-simple.pcap", "python-simple.pcap")]
+    assert pwire("analyze", *inputs, "--out", out).code == 0
+    before = pwire("report", "summary", out, "-o", "json").out
+    ran = table("optimize", out, "--size", "1MiB")
+    assert ran.code == 0
+    many, few = re.findall(r"(\d+)(?: files)? \([\d.]+ kB\)", ran.err)
+    assert ran.err.startswith(f"{out}: {many} files (")
+    assert ran.err.endswith(" now\n")
+    assert int(few) == len([*out.rglob("*.parquet")]) < int(many)
+    assert pwire("report", "summary", out, "-o", "json").out == before
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ([], 2, "table optimize: takes one TABLE, and --size; ./optimize is a capture of that name"),
+        (["a", "b"], 2, "table optimize: takes one TABLE, and --size; ./optimize is a capture of that name"),
+        (["a", "--payload"], 2, "table optimize: takes one TABLE, and --size; ./optimize is a capture of"),
+        (["a", "--size", "0"], 2, "--size 0: must be at least 1 byte"),
+        (["a", "--size", "big"], 2, "--size big: not a number"),
+        (["{}"], 3, "{}: holds no table that pwire analyze can go on with"),
+    ],
+)
+def test_what_cannot_be_merged(tmp_path: Path, options: list[str], code: int, said: str) -> None:
+    ran = table("optimize", *(each.format(tmp_path) for each in options))
+    assert ran.code == code
+    assert [line.startswith(f"pwire: {said.format(tmp_path)}") for line in ran.complaints] == [True]
+
+
+def test_a_capture_that_is_called_optimize(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("optimize").write_bytes(SIMPLE.read_bytes())
+    assert table("./optimize", "--out", "it.parquet").code == 0
+    assert table("./optimize").complaints == ["pwire: table: --out FILE.parquet is missing"]
+    said = table("./optimize", "--out", "it.parquet", "--size", "1").complaints
+    assert said == ["pwire: table: --size needs optimize"]

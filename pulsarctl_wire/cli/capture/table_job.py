@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 class TableJob:
     """One run. If it fails, it leaves no files behind."""
 
-    def __init__(self, options: "TableOptions", stack: ExitStack) -> None:
+    def __init__(self, options: "TableOptions", out: str, stack: ExitStack) -> None:
         self._options = options
-        self._out = options.out
+        self._out = out
         self._work: Options = options.rows.work(SPLIT_SIZE)
         self._stack = stack
         self._code = 0

@@ -4,17 +4,18 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import CONF, LOCAL, RowOptions, settings_of, size_of
 from pulsarctl_wire.cli.signature import argument, flag, group, option
-from pulsarctl_wire.errors import WireError
+from pulsarctl_wire.errors import SettingsError, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
 from pulsarctl_wire.spark import FOLLOWING, SparkError
 from pulsarctl_wire.spark.connect import is_connect
 
+Format = Literal["parquet", "delta"]
 _SMALL: Final = 32 * 1024 * 1024  # bytes of inputs that take less time than the start of Spark
 
 
@@ -33,6 +34,13 @@ class AnalyzeOptions:
     split_size: str = option("--split-size SIZE", "Bytes that a task decodes.", default="128Mi")
     follow: bool = flag("--follow", "Add files as they rotate into the directory INPUT, until Ctrl-C.")
     finish: bool = flag("--finish", "With --follow: add all files, also the newest ones, and end.")
+    format: Format | None = option(
+        "--format NAME", "What others read it as: parquet, or delta (Delta Lake).", show_default="parquet"
+    )
+    partition_by: str | None = option(
+        "--partition-by COLUMNS", "Directories by date, series, cluster, or several of these: date,series."
+    )
+    mirror: bool = flag("--mirror", "Delete the rows of inputs that are gone; otherwise they stay.")
     rows: RowOptions = group(RowOptions)
 
 
@@ -45,17 +53,29 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail("analyze: --follow takes one directory")
     if options.finish and not options.follow:
         console.fail("analyze: --finish needs --follow")
+    if options.follow and options.mirror:
+        console.fail("analyze: --mirror cannot be combined with --follow")
     if options.follow and is_connect(options.master or ""):
         console.fail("analyze: --follow does not run by Spark Connect")
-    work = options.rows.work(split)
+    work = replace(options.rows.work(split), partition_by=_partition_by(options.partition_by))
     try:
         return _code((_follow if options.follow else _run)(options, work, settings))
-    except SparkError as error:
+    except (SparkError, SettingsError) as error:
         console.fail(str(error))
     except WireError as error:
         console.fail(str(error), console.EXIT_SOURCE)
     except OSError as error:
         console.fail(f"--out {options.out}: {error.strerror or error}", console.EXIT_OUTPUT)
+
+
+def _partition_by(text: str | None) -> tuple[str, ...]:
+    """Parse --partition-by. Any other text ends the command."""
+    from pulsarctl_wire.pipeline.partitions import PARTITIONS
+
+    names = tuple(text.split(",")) if text is not None else ()
+    if not {*names} <= {*PARTITIONS} or len({*names}) < len(names):
+        console.fail(f"--partition-by {text}: use some of {', '.join(PARTITIONS)}, as in date,series")
+    return names
 
 
 def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
@@ -70,17 +90,17 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
 
     found = find_inputs(options.inputs, console.warn)
     with ExitStack() as stack:
-        size = sum(each.size for each in found)
-        run = Run(found, options.out, options=work, show=_progress(size, stack))
-        left = sum(each.size for each in found[run.resumed :])
+        run = Run(found, options.out, options=work, mirror=options.mirror, format=options.format)
+        show = _progress(sum(each.size for each in run.inputs), stack)
+        left = sum(each.size for each in run.inputs[run.resumed :])
         if options.master is None and not settings and left < _SMALL:
-            totals = run.run(Pool(stack.enter_context(ThreadPoolExecutor(1))))
+            totals = run.run(Pool(stack.enter_context(ThreadPoolExecutor(1))), show)
         else:
             spark = stack.enter_context(session(options.master or LOCAL, settings))
             from pulsarctl_wire.spark.executor import SparkWorkers  # imports pyarrow, as Spark starts
 
-            totals = run.run(SparkWorkers(spark))
-    _report(totals, len(found), run.resumed, options.out, time.monotonic() - started)
+            totals = run.run(SparkWorkers(spark), show)
+    _report(totals, len(run.inputs), run.resumed, options.out, time.monotonic() - started)
     return totals
 
 
@@ -105,7 +125,13 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
         from pulsarctl_wire.spark.follow import follow
 
         (directory,) = options.inputs
-        return follow(spark, directory, options.out, work, finish=options.finish, show=show, say=console.warn)
+        return follow(
+            *(spark, directory, options.out, work),
+            finish=options.finish,
+            format=options.format,
+            show=show,
+            say=console.warn,
+        )
 
 
 def _report(totals: Any, inputs: int, resumed: int, out: str, seconds: float) -> None:

@@ -1,0 +1,121 @@
+"""Places the rows of a split in directories by columns: `date=2026-01-02/series=a/NAME.parquet`.
+
+All columns are in the files as well, so directories need not be read for their values. `date`, the day of
+`time_ns` in UTC, is a column only of tables that are partitioned by it.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+PARTITIONS: Final = ("date", "series", "cluster")
+"""What a table can be partitioned by."""
+_MOST_OPEN: Final = 32
+"""Files of a split that are written at a time; beyond that, a partition gets several files."""
+_LONGEST: Final = 200  # bytes of the name of a directory
+_ESCAPED: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")  # as in Hive
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+
+Values = tuple[str | None, ...]
+"""The values of a partition, as texts."""
+
+
+class File(Protocol):
+    """A file that is being written."""
+
+    rows: int
+
+    def write(self, batch: Any) -> None:
+        """Append a batch."""
+
+    def close(self) -> int:
+        """Complete the file; return its size in bytes."""
+
+    def discard(self) -> None:
+        """Delete the unfinished file."""
+
+
+def partitioned(schema: Any, by: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
+    """The columns of a table that is partitioned `by` columns, and which of those its kind of rows has."""
+    names = [*schema.names, *(["date"] if "time_ns" in schema.names else [])]
+    ours = tuple(name for name in by if name in names)
+    return (schema.append(pa.field("date", pa.date32())) if "date" in ours else schema), ours
+
+
+def directory(by: Sequence[str], values: Sequence[str | None]) -> str:
+    """The path of a partition's directory below that of the table."""
+    return "/".join(_named(name, value) for name, value in zip(by, values, strict=True))
+
+
+def _named(name: str, value: str | None) -> str:
+    text = _NULL if value is None else _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", value)
+    if len(text.encode()) > _LONGEST:
+        digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        text = re.sub("%.?$", "", text.encode()[:_LONGEST].decode(errors="ignore")) + f"~{digest}"
+    return f"{name}={text}"
+
+
+class Partitioned:
+    """The files of a split in the partitions that its rows are in.
+
+    `opened` begins a file at a path below the table's directory. Closed files stay if the rest is discarded:
+    whoever writes the split again replaces them.
+    """
+
+    def __init__(self, name: str, by: Sequence[str], opened: Callable[[str], File]) -> None:
+        self.rows = 0
+        self._name = name
+        self._by = by
+        self._opened = opened
+        self._size = 0
+        self._open: dict[Values, File] = {}  # the one that was used last is the last
+        self._begun: Counter[Values] = Counter()
+
+    def write(self, batch: Any) -> None:
+        """Append a batch."""
+        for values, rows in _parts(batch, self._by):
+            file = self._open.pop(values, None) or self._begin(values)
+            self._open[values] = file
+            file.write(rows)
+        self.rows += batch.num_rows
+
+    def _begin(self, values: Values) -> File:
+        if len(self._open) >= _MOST_OPEN:
+            self._size += self._open.pop(next(iter(self._open))).close()
+        again = f"_{self._begun[values]:05d}" if self._begun[values] else ""
+        self._begun[values] += 1
+        return self._opened(f"{directory(self._by, values)}/{self._name}{again}.parquet")
+
+    def close(self) -> int:
+        """Complete the files; return the size of all in bytes."""
+        return self._size + sum(file.close() for file in self._open.values())
+
+    def discard(self) -> None:
+        """Delete unfinished files."""
+        for file in self._open.values():
+            file.discard()
+
+
+def _parts(batch: Any, by: Sequence[str]) -> Iterator[tuple[Values, Any]]:
+    """The rows of each partition in a batch, with the column `date` if they are partitioned by it."""
+    if not batch.num_rows:
+        return
+    codes, texts = [], []
+    for name in by:
+        if name == "date":
+            date = batch.column("time_ns").cast(pa.timestamp("ns")).cast(pa.date32())
+            batch = batch.append_column("date", date)
+        column = batch.column(name).cast(pa.string()) if name == "date" else batch.column(name)
+        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        codes.append(np.asarray(encoded.indices.fill_null(-1)))
+        texts.append([*encoded.dictionary.to_pylist(), None])
+    found, which = np.unique(np.stack(codes), axis=1, return_inverse=True)
+    for number, columns in enumerate(found.T):
+        values = tuple(text[code] for text, code in zip(texts, columns, strict=True))
+        rows = batch if found.shape[1] == 1 else batch.filter(pa.array(which.reshape(-1) == number))
+        yield values, rows

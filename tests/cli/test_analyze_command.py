@@ -1,0 +1,62 @@
+"""`pwire analyze`: what it says, and which options it refuses."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from pwire_run import SAMPLES, pwire
+
+
+def test_rows_of_captures_that_are_gone(tmp_path: Path) -> None:
+    captures, out = tmp_path / "captures", tmp_path / "out"
+    captures.mkdir()
+    shutil.copy(SAMPLES / "errors.pcap", captures / "1.pcap")
+    assert pwire("analyze", captures, "--out", out).err.startswith("1 file (")
+    (captures / "1.pcap").unlink()
+    shutil.copy(SAMPLES / "python-simple.pcap", captures / "2.pcap")
+    assert pwire("analyze", captures, "--out", out).err.startswith("2 files (")
+    again = pwire("analyze", captures, "--out", out, "--split-size", "1Mi")
+    assert (again.code, again.complaints) == (
+        3,
+        [
+            f"pwire: {out}: {captures}/1.pcap is gone or has changed, and the table cannot go on with these "
+            "inputs and options without it; --mirror deletes its rows"
+        ],
+    )
+    mirrored = pwire("analyze", captures, "--out", out, "--split-size", "1Mi", "--mirror")
+    assert mirrored.code == 0
+    assert mirrored.err.startswith("1 file (")
+
+
+def test_delta_lake_is_not_installed(tmp_path: Path) -> None:
+    with mock.patch.dict(sys.modules, {"deltalake": None}):
+        ran = pwire("analyze", SAMPLES / "errors.pcap", "--out", tmp_path / "out", "--format", "delta")
+    said = "pwire: Delta Lake needs another package: pip install 'pulsarctl-wire[delta]'"
+    assert (ran.code, ran.complaints) == (2, [said])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--follow", "--mirror"], "analyze: --mirror cannot be combined with --follow"),
+        *(
+            (
+                ["--partition-by", text],
+                f"--partition-by {text}: use some of date, series, cluster, as in date,series",
+            )
+            for text in ("", "day", "date,date", "date,")
+        ),
+    ],
+)
+def test_options_that_are_refused(tmp_path: Path, options: list[str], said: str) -> None:
+    ran = pwire("analyze", tmp_path, "--out", tmp_path / "out", *options)
+    assert (ran.code, ran.complaints) == (2, [f"pwire: {said}"])
+    assert not list(tmp_path.iterdir())
