@@ -92,7 +92,7 @@ def test_files_that_are_no_captures_are_a_warning(
 def test_splits_have_the_rows_of_one_process(
     table: str, capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "_SPLIT", 200_000)
+    monkeypatch.setattr(kept, "SPLIT", 200_000)
     paths = [str(capture), *map(str, sorted(SAMPLES.glob("[ms]*.pcap")))]
     options = {"paths": json.dumps(paths), "table": table, "payload": "true"}
     source = Captures(options)
@@ -105,7 +105,7 @@ def test_splits_have_the_rows_of_one_process(
 def test_some_columns_of_the_rows_of_a_time(
     capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "_SPLIT", 200_000)
+    monkeypatch.setattr(kept, "SPLIT", 200_000)
     expected = alone([str(capture)], Options(), by_time=True).frames
     times = sorted(row["time_ns"] for row in expected)
     since, until = times[len(times) // 3], times[len(times) // 2]

@@ -224,6 +224,6 @@ def test_a_capture_that_is_called_optimize(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     Path("optimize").write_bytes(SIMPLE.read_bytes())
     assert table("./optimize", "--out", "it.parquet").code == 0
-    assert table("./optimize").complaints == ["pwire: table: --out FILE.parquet is missing"]
+    assert table("./optimize").complaints == ["pwire: table: missing option --out (pwire table --help)"]
     said = table("./optimize", "--out", "it.parquet", "--size", "1").complaints
     assert said == ["pwire: table: --size needs optimize"]

@@ -35,7 +35,7 @@ def table(options: TableOptions) -> int:
     if options.sources[0] == "optimize":
         return _optimize(options)
     if options.out is None:
-        console.fail("table: --out FILE.parquet is missing")
+        console.fail("table: missing option --out (pwire table --help)")
     if options.size is not None:
         console.fail("table: --size needs optimize")
     from pulsarctl_wire.cli.capture.table_job import TableJob
