@@ -25,9 +25,9 @@ from typing import BinaryIO, Final, NamedTuple
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import Lane, SideBySide
-from pulsarctl_wire.capture.sources import PLACE_BITS, Decoder, Source, first_bytes, named, open_source, peel
+from pulsarctl_wire.capture.sources import Decoder, Source, first_bytes, named, open_source, peel
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.wire.frame import Event
+from pulsarctl_wire.wire.frame import PLACE_BITS, Event
 
 MOST_OPEN: Final = 64
 """The most files that are read side by side; beyond that, those that began first are read to their ends."""

@@ -29,13 +29,11 @@ from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.broken import is_clearly_a_frame
 from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.exchanges import ExchangeState
-from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame, Malformed
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PLACE_BITS, Connection, Event, Frame, Malformed
 from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.stream import FrameStream
 
 SNIFFED: Final = 4096
-PLACE_BITS: Final = 44
-"""A packet's place is `source << PLACE_BITS | offset`: sources are counted from 0, offsets in bytes."""
 
 LATEST: Final = 64
 """Packets after which a packet with an earlier time is still put in its place."""

@@ -14,12 +14,22 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError, EncodeError
 
+from pulsarctl_wire.checks.rule import SECOND
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, WITH_TOKENS
 from pulsarctl_wire.wire.fields import METHODS, as_base64
 from pulsarctl_wire.wire.foreign import bytes_of
-from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import (
+    MAGIC_CHECKSUM,
+    OFFSET_BITS,
+    PLACE_BITS,
+    Connection,
+    Event,
+    Frame,
+    Gap,
+    Malformed,
+)
 from pulsarctl_wire.wire.json_command import encode
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
@@ -32,12 +42,6 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 
 Columns = Mapping[str, Sequence[Any]]
 """Some rows: the values of each column."""
-
-PLACE_BITS: Final = 44
-"""An event's `packet` is `file << PLACE_BITS | packet_offset`, with the files numbered as they appear."""
-
-OFFSET: Final = (1 << PLACE_BITS) - 1
-"""The bits of the offset."""
 
 COLUMNS: Final = (
     *("command", "total_size", "command_size", "partial", "request_id", "producer_id", "consumer_id"),
@@ -56,7 +60,6 @@ METADATA: Final = (
 """The columns of `metadata` that are read; rows have them under these names, and `has_metadata`."""
 
 _WORD: Final = 2**64 - 1
-_SECOND: Final = 1_000_000_000
 _UNKNOWN: Final = re.compile(r"UNKNOWN\((\d{1,10})\)")
 _REDACTED: Final = re.compile(r"\[redacted(: \d+ bytes)?\]")
 _MADE_UP: Final = "AAAA"  # in place of a credential or a text that tables do not have; valid as base64, too
@@ -95,13 +98,13 @@ class Recall:
         self._numbers: dict[str | None, int] = {}
 
     def place(self, rows: Columns, row: int) -> int:
-        """The place of a row's packet."""
+        """The place of a row's packet, with the files numbered as they appear."""
         file = rows["file"][row]
         number = self._numbers.get(file)
         if number is None:
             number = self._numbers[file] = len(self.files)
             self.files.append(file)
-        return number << PLACE_BITS | (rows["packet_offset"][row] or 0) & OFFSET
+        return number << PLACE_BITS | (rows["packet_offset"][row] or 0) & OFFSET_BITS
 
     def event(self, rows: Columns, row: int, connection: Connection) -> Event:
         """The frame, gap or malformed stretch of a row. Raises CaptureError if its values cannot be."""
@@ -310,6 +313,6 @@ def _revealed(fields: dict[str, Any], expiry_ns: int | None) -> dict[str, Any]:
 
 def _token(expiry_ns: int) -> bytes:
     """A JSON Web Token that expires then, and says nothing else."""
-    seconds, rest = divmod(expiry_ns, _SECOND)
-    claims = json.dumps({"exp": seconds + rest / _SECOND if rest else seconds})
+    seconds, rest = divmod(expiry_ns, SECOND)
+    claims = json.dumps({"exp": seconds + rest / SECOND if rest else seconds})
     return b"." + urlsafe_b64encode(claims.encode()) + b"."

@@ -18,12 +18,12 @@ from typing import Any, Final
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.facts import Sent
 from pulsarctl_wire.checks.finding import Evidence, Finding
-from pulsarctl_wire.checks.recall import OFFSET, PLACE_BITS, Columns, Recall, Recalled
+from pulsarctl_wire.checks.recall import Columns, Recall, Recalled
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.state import LARGEST_HEAD, CheckState
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.fields import signed
-from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Frame
 from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 
@@ -135,7 +135,7 @@ class _Cluster:
         seen, why = evidence
         return {
             "file": self.recall.files[seen.packet >> PLACE_BITS],
-            "packet_offset": seen.packet & OFFSET,
+            "packet_offset": seen.packet & OFFSET_BITS,
             "time_ns": seen.time_ns or None,
             "connection": seen.connection.index,
             "to_broker": seen.to_broker,

@@ -22,10 +22,10 @@ from pulsarctl_wire.capture.handover import IDLE, Handover, SyncPoint, halves_of
 from pulsarctl_wire.capture.packets import SYN, Dissector, Segment, Waiting, reverse
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.capture.series import lane
-from pulsarctl_wire.capture.sources import PLACE_BITS, uncompressed
+from pulsarctl_wire.capture.sources import uncompressed
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.pipeline.splits import Side, Split, opened, read_split
-from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Event, Frame, Malformed
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PLACE_BITS, Event, Frame, Malformed
 from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.part import Part, PartState
 

@@ -37,7 +37,6 @@ from pulsarctl_wire.capture.handover import (
     SyncPoint,
     TcpState,
 )
-from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Settings
 from pulsarctl_wire.pipeline.partitions import PARTITIONS
@@ -48,6 +47,7 @@ from pulsarctl_wire.pipeline.stitch import Fixup
 from pulsarctl_wire.table import TABLES
 from pulsarctl_wire.table.messages import JSON, RAW, MessageOptions
 from pulsarctl_wire.wire.commands import BODIES
+from pulsarctl_wire.wire.frame import PLACE_BITS
 from pulsarctl_wire.wire.greeting import Greeting
 from pulsarctl_wire.wire.part import Deferred, Known, Part, Sends
 from pulsarctl_wire.wire.state import Asked

@@ -216,7 +216,7 @@ class Store:
             return (0 if progress is None else progress.file), is_complete
 
     def rows(self, kind: str) -> list[tuple[int | None, str]]:
-        """The Parquet files that the table has of frames or gaps, in order: the input's number, and the path.
+        """The Parquet files that the table has of one kind, in order: the input's number, and the path.
 
         The rows that remain after all inputs have no number. Raises OSError, and CaptureError if files were
         merged.

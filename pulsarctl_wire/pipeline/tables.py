@@ -106,11 +106,13 @@ def has_messages(found: Sequence[Found]) -> bool:
 # -- inspecting files
 
 
-class _Folder(NamedTuple):
-    """A filesystem, and the prefix that makes a path in it a URI."""
+class _Folder:
+    """A filesystem, and the prefix that makes a path in it a URI. A directory is listed once."""
 
-    system: Any
-    scheme: str
+    def __init__(self, system: Any, scheme: str) -> None:
+        self.system = system
+        self.scheme = scheme
+        self._listed: dict[str, list[str]] = {}
 
     def uri(self, path: str) -> str:
         """The path or URI of what is at a path."""
@@ -121,6 +123,11 @@ class _Folder(NamedTuple):
 
     def files(self, path: str) -> list[str]:
         """The Parquet files in a directory, if it is one; as in Spark, none that begin with _ or a dot."""
+        if path not in self._listed:
+            self._listed[path] = self._list(path)
+        return self._listed[path]
+
+    def _list(self, path: str) -> list[str]:
         if self.kind(path) != fs.FileType.Directory:
             return []
         name = path.rpartition("/")[2]  # the directory may be a table, or that of all frames in one

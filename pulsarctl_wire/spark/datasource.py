@@ -32,7 +32,7 @@ _LOG: Final = logging.getLogger("pulsarctl_wire")
 class Captures(DataSource):
     """The data source `pwire`.
 
-    Options: `path`, like INPUT of `pwire analyze`, or of a stream its table; `table`, frames or gaps;
+    Options: `path`, like INPUT of `pwire analyze`, or of a stream its table; `table`, such as gaps;
     `payload` true to keep payloads; `max_frame_size` in bytes; `since` and `until`, to read only rows from a
     time on and before another (ns since 1970). A schema with some of the columns reads only those.
     """

@@ -15,7 +15,6 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from pulsarctl_wire.capture.series import series
-from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.table.columns import Codes, Columns, Records, bytes_array, chosen
 from pulsarctl_wire.table.metadata import unusual_fields
 from pulsarctl_wire.table.odd import Examiner
@@ -25,7 +24,7 @@ from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.counts import latency_of, messages_in, ones, permits_used
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, WITH_TOKENS, is_doubtful, token_expiry
 from pulsarctl_wire.wire.fields import Walker, signed
-from pulsarctl_wire.wire.frame import Connection, Event, Frame, header_at
+from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Event, Frame, header_at
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     CommandAck,
@@ -37,12 +36,8 @@ from pulsarctl_wire.wire.redaction import shown
 from pulsarctl_wire.wire.state import FIELDS
 
 _NO_TIME: Final = -(2**63)
-_MOST_CONNECTIONS: Final = 65_536  # whose addresses are cached
 _KNOWN: Final = 2**31  # types from here on do not fit in an int32
 
-
-_Ends = tuple[str | None, int | None, str | None, int | None]
-"""Address and port of the source, and of the destination."""
 
 _CHECKSUMS: Final = {None: 0, "valid": 1, "invalid": 2, "absent": 3}
 _INVALID: Final = _CHECKSUMS["invalid"]
@@ -99,7 +94,6 @@ class FrameRows:
             **{"left": "i8", "row": "i4", "type": "i4", "count": "i4", "asks": "i1"},
         )
         self._flows = Records(consumer="u8", permits="u4", row="i4")
-        self._addresses: dict[int, tuple[str, str, _Ends]] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -330,7 +324,7 @@ class FrameRows:
         common = chosen(common, captured)
         columns = Columns(len(common), self._sparse, order, Columns(len(common), self._unusual, order))
         self._files(columns, common["place"] >> PLACE_BITS)
-        columns.numbers("packet_offset", common["place"] & (1 << PLACE_BITS) - 1)
+        columns.numbers("packet_offset", common["place"] & OFFSET_BITS)
         columns.numbers("time_ns", common["time"], common["time"] != _NO_TIME)
         columns.numbers("start_time_ns", common["start"], common["start"] != common["time"])
         self._ends(columns, common["half"])
@@ -389,18 +383,12 @@ class FrameRows:
         columns.numbers("connection", halves >> 2)
         columns.numbers("to_broker", (halves & 1) != 0)
 
-    def _ends_of(self, half: int) -> _Ends:
-        index = half >> 2
-        connection = self._connections[index]
-        known = self._addresses.get(index)
-        if known is None or known[:2] != (connection.client, connection.server):
-            if len(self._addresses) >= _MOST_CONNECTIONS:
-                self._addresses.clear()
-            client, server = connection.client, connection.server
-            known = self._addresses[index] = client, server, (*address(client), *address(server))
-        ends = known[2]
+    def _ends_of(self, half: int) -> tuple[str | None, int | None, str | None, int | None]:
+        """Address and port of the source, and of the destination."""
+        connection = self._connections[half >> 2]
+        client, server = address(connection.client), address(connection.server)
         from_client = bool(half & 1) is (bool(half & 2) is connection.flipped)
-        return ends if from_client else (*ends[2:], *ends[:2])
+        return (*client, *server) if from_client else (*server, *client)
 
     def _take_entries(self, columns: Columns, common: Any, entries: Any) -> None:
         """Fill in fields of SEND and MESSAGE: ids, checksum, sizes."""

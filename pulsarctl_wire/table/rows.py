@@ -2,18 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 from pulsarctl_wire.capture.series import series
-from pulsarctl_wire.capture.sources import PLACE_BITS
 from pulsarctl_wire.wire.ending import EndedConnection
-from pulsarctl_wire.wire.frame import Event, Malformed
+from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Event, Malformed
 from pulsarctl_wire.wire.greeting import Greeting
 
 Row = dict[str, Any]
 """Column -> value; a column that is missing is null."""
-
-_OFFSET: Final = (1 << PLACE_BITS) - 1
 
 
 class RowMaker:
@@ -29,7 +26,7 @@ class RowMaker:
             "file": file,
             "series": series(file),
             "cluster": self._cluster,
-            "packet_offset": packet & _OFFSET,
+            "packet_offset": packet & OFFSET_BITS,
             "time_ns": time_ns,
         }
 

@@ -38,6 +38,12 @@ FRAME_PADDING: Final = 10 * 1024
 MAX_FRAME_SIZE: Final = MAX_MESSAGE_SIZE + FRAME_PADDING
 """Bytes of the largest legal frame, length prefix included, unless the broker announces another limit."""
 
+PLACE_BITS: Final = 44
+"""A packet's place is `source << PLACE_BITS | offset`: sources are counted from 0, offsets in bytes."""
+
+OFFSET_BITS: Final = (1 << PLACE_BITS) - 1
+"""The bits of a place that are the offset."""
+
 MAX_PARSED: Final = MAX_FRAME_SIZE
 """Bytes of the largest command or metadata that is parsed. Parsed, it may take 30 times as much memory."""
 
