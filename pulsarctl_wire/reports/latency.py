@@ -35,7 +35,8 @@ def slowest(options: Options) -> str:
         SELECT latency_ns, time_ns, command, answer, error, topic, subscription, producer, connection,
             request_id, producer_id, sequence_id, bytes, messages, ledger_id, entry_id, file, packet_offset
         FROM answered WHERE latency_ns IS NOT NULL
-        ORDER BY latency_ns DESC, time_ns, connection, packet_offset LIMIT {options.top or SLOWEST}"""
+        ORDER BY latency_ns DESC, time_ns, connection, packet_offset, request_id, producer_id, sequence_id
+        LIMIT {options.top or SLOWEST}"""
 
 
 _IDS: Final = ("request_id", "producer_id", "sequence_id", "consumer_id", "ledger_id", "entry_id")

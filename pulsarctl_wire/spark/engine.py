@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pulsarctl_wire.pipeline.tables import Found, Part, has_messages, parts_of
-from pulsarctl_wire.reports.engine import Answer, Engine
+from pulsarctl_wire.reports.engine import Answer, Engine, Row
 from pulsarctl_wire.reports.findings import ORDER
 from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.spark.columns import completed, spark_type, spark_uri
@@ -23,6 +23,7 @@ _FOR_SMALL: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.files.openCostInBytes": "1",
+    "spark.buffer.pageSize": "2m",  # each broadcast takes a page: 64 MB by default, if 2 cores have 2 GB
 }
 _FOR_ALL: Final = {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}
 
@@ -81,6 +82,10 @@ class SparkEngine(Engine):
         return Answer(
             found.columns, (tuple(row.asDict(recursive=True).values()) for row in found.toLocalIterator())
         )
+
+    def rows(self, sql: str, most: int | None = None) -> list[Row]:
+        """The rows of a query. (Spark keeps the plans of local iterators as long as the session lasts.)"""
+        return [row.asDict(recursive=True) for row in self.lazy(sql, most).collect()]
 
     def _lazy(self, sql: str) -> DataFrame:
         return self._spark.sql(sql)

@@ -12,7 +12,7 @@ from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Event
 
 _GATHERED: Final = 64  # events that are added at a time
-_MOST_ROWS: Final = 4_096  # of gaps and connections together
+_MOST_ROWS: Final = 1_024  # of gaps and connections together
 _MOST_BYTES: Final = 64 * 1024 * 1024  # of payloads and distinct texts
 
 

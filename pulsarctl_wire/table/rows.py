@@ -69,7 +69,7 @@ class RowMaker:
         }
 
 
-@lru_cache(65_536)
+@lru_cache(4_096)
 def address(text: str) -> tuple[str | None, int | None]:
     """IP address and port of "address:port"; None, None for an empty text."""
     host, _, port = text.rpartition(":")

@@ -21,6 +21,7 @@ from pulsarctl_wire.pipeline.rows import Stitched, decode_split, delete_draft, n
 from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split
 from pulsarctl_wire.render.text import count_of
 from pulsarctl_wire.table import TABLES, beside, writer
+from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.exchanges import ExchangeState
 
 if TYPE_CHECKING:
@@ -36,21 +37,20 @@ class TableJob:
         self._work: Options = options.rows.work(SPLIT_SIZE)
         self._stack = stack
         self._code = 0
+        self._tables: dict[str, _Part] = {}
 
     def run(self) -> int:
         """Write the tables; returns the exit code."""
         collect_rarely()
         pa.set_memory_pool(pa.system_memory_pool())  # it returns the memory of each batch to the system
-        tables = {
+        self._tables = tables = {
             name: _Part(self._out if name == "frames" else beside(self._out, name), schema, self._stack)
             for name, schema in TABLES.items()
             if name != "messages" or self._work.messages
         }
         inputs = splittable(self._options.sources, self._options.jobs)
         for rows in self._shared_batches(inputs) if inputs else self._batches():
-            for name, part in tables.items():
-                if name in rows:
-                    part.write(rows[name])
+            self._write(rows)
         if self._code == console.EXIT_SOURCE and not any(part.rows for part in tables.values()):
             return self._code  # nothing could be read: an empty table would hide that
         for part in tables.values():
@@ -60,14 +60,25 @@ class TableJob:
                 os.remove(beside(self._out, "messages"))  # of another table that was there
         return self._code
 
+    def _write(self, rows: dict[str, Any]) -> None:
+        for name, part in self._tables.items():
+            if name in rows:
+                part.write(rows[name])
+
     def _batches(self) -> Iterator[dict[str, Any]]:
         """Batches of rows, by table."""
+
+        def end(ending: EndedConnection) -> None:
+            builder.end(ending)
+            if builder.is_full:  # very many may end before the next event
+                self._write(builder.take())
+
         decoder = Decoder(
             max_frame_size=self._work.max_frame_size,
             join_chunks=False,
             places=True,
             new_state=ExchangeState,
-            on_end=lambda ending: builder.end(ending),
+            on_end=end,
         )
         builder = new_builder(self._work, decoder.sources)
         sources = Sources(self._options.sources, self._stack, bar=console.is_terminal(sys.stderr))
