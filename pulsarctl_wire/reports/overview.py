@@ -25,6 +25,9 @@ WIDTHS: Final[list[int]] = [
 ]
 """Round spans of time, in ns."""
 
+_TIMED: Final = "time_ns, command, answer, latency_ns, error, topic, producer"
+"""The columns of `answered` that statistics of latency read."""
+
 
 @dataclass
 class Overview:
@@ -61,13 +64,14 @@ def collect(engine: Engine, options: Options, *, plots: bool = True) -> Overview
     span = engine.rows("SELECT min(time_ns) AS first_ns, max(time_ns) AS last_ns FROM frames")[0]
     width = options.bucket_ns or bucket_width((span["last_ns"] or 0) - (span["first_ns"] or 0))
     engine.keep("cells", cells(bucket(width)))
-    engine.keep("answered", VIEWS["answered"])
+    slowest = engine.rows(latency.slowest(Options(top=top)))  # the only one that reads all columns
+    engine.keep("answered", f"SELECT {_TIMED} FROM ({VIEWS['answered']}) a")
     totals = engine.rows(traffic.summary(nothing))[0]
     overview = Overview(totals, width)
     overview.topics = engine.rows(traffic.topics(nothing), top)
     _add_publishes(overview, engine, top, plots)
     overview.request_latency = engine.rows(latency.request_latency(nothing))
-    overview.slowest = engine.rows(latency.slowest(Options(top=top)))
+    overview.slowest = slowest
     # skip reports that would be empty
     if totals["errors"]:
         overview.errors = engine.rows(traffic.errors(nothing), top)

@@ -226,6 +226,9 @@ class FrameRows:
             usual += 2
         if messages != 1:
             usual += 1 + _VARINT[messages.bit_length()]
+            highest: int = metadata.highest_sequence_id
+            if highest:
+                usual += 2 + _VARINT[highest.bit_length()]
         if usual != size or not (length and sequence and publish) or not name.isascii():
             self._keep_unusual(row, metadata)
 
@@ -261,9 +264,13 @@ class FrameRows:
     def _ack(self, row: int, ack: CommandAck) -> None:
         acked = ack.message_id
         count = len(acked)
-        ledger, entry, left = (
-            (acked[0].ledgerId, acked[0].entryId, ones(acked[0].ack_set)) if count else (0, 0, 0)
-        )
+        ledger = entry = left = 0
+        if count:
+            first = acked[0]
+            ledger, entry, words = first.ledgerId, first.entryId, first.ack_set
+            if words:
+                left = ones(words)
+                self._keep_set(row, words)
         if count > 1:
             parts = [(each.ledgerId, each.entryId, ones(each.ack_set)) for each in acked]
             ids = array("Q", [part for each in parts for part in each])
@@ -271,8 +278,6 @@ class FrameRows:
             self._keep(row, "acked", (ids, sets))
             self._bytes += 8 * (len(ids) + sum(map(len, sets)))
         asks, request = ack.HasField("request_id"), ack.request_id
-        if count and acked[0].ack_set:
-            self._keep_set(row, acked[0].ack_set)
         if ack.HasField("validation_error"):
             error = ack.validation_error
             self._keep(row, "validation_error", _VALIDATION_ERRORS.get(error, str(error)))
