@@ -57,9 +57,9 @@ SECTIONS: Final = ("table", "stats", "scaling", "analyze", "connections", "repor
 FEW: Final = 8
 """Connections of every generated capture except one."""
 BYTES_PER_FRAME: Final = 16
-ANALYZE_GOAL: Final = 8.0
+ANALYZE_GOAL: Final = 5.0
 CONNECTIONS_GOAL: Final = 0.5
-REPORT_SECONDS: Final = 60
+REPORT_SECONDS: Final = 3
 START_FRAMES: Final = 1000
 """Frames of a capture that measures how long Spark's start takes."""
 
