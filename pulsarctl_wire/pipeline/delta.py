@@ -1,6 +1,6 @@
 """Keeps Delta Lake's log of a table's files, so that others read it with deltalake, Spark, Polars or DuckDB.
 
-Each kind of rows is a table of Delta: `frames/_delta_log` names the files in `frames/`. No rows are written
+Each of our tables is one of Delta: `frames/_delta_log` names the files in `frames/`. No rows are written
 for it. Whoever changes the table says which files it has then, and what differs from the log is committed.
 """
 

@@ -41,7 +41,7 @@ class File(Protocol):
 
 
 def partitioned(schema: Any, by: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
-    """The columns of a table that is partitioned `by` columns, and which of those its kind of rows has."""
+    """The columns of a table (of `TABLES`) that is partitioned `by` columns, and which of those it has."""
     names = [*schema.names, *(["date"] if "time_ns" in schema.names else [])]
     ours = tuple(name for name in by if name in names)
     return (schema.append(pa.field("date", pa.date32())) if "date" in ours else schema), ours

@@ -122,8 +122,8 @@ class Store:
         """Delete the files of the split `first`, and of all later ones."""
         self.commit(options, lambda name: name >= first)
         with self._said():
-            for kind in TABLES:
-                self._delete(kind, lambda name: name >= first)
+            for table in TABLES:
+                self._delete(table, lambda name: name >= first)
 
     def merge(self) -> list[Progress]:
         """Prepare to merge files; return all saved progress in order. Raises CaptureError without any."""
@@ -138,7 +138,7 @@ class Store:
     def files(self) -> list[Any]:
         """The information of pyarrow on the Parquet files, directory by directory, in the order of splits."""
         with self._said():
-            found = [each for kind in TABLES for each in self._rows(kind)]
+            found = [each for table in TABLES for each in self._rows(table)]
             return sorted(found, key=lambda each: (each.path.rpartition("/")[0], each.base_name))
 
     def below(self, path: str) -> str:
@@ -156,30 +156,30 @@ class Store:
             self._commit(options, unwanted, is_new)
 
     def _commit(self, options: Options, unwanted: Callable[[str], bool], is_new: bool = True) -> None:
-        folders = {kind: f"{self.out}/{kind}" for kind in TABLES}
+        folders = {table: f"{self.out}/{table}" for table in TABLES}
         if self._format == "parquet" or not (self._format or any(map(delta.has_log, folders.values()))):
             return
         merge = going_on(self.system, self.path)
         hidden = {f"{self.path}/{path}" for path in merge.hidden} if merge else ()
-        for kind, folder in folders.items():
-            rows = self._rows(kind)
+        for table, folder in folders.items():
+            rows = self._rows(table)
             files = [each for each in rows if each.path not in hidden and not unwanted(each.base_name)]
-            schema, by = partitioned(TABLES[kind], options.partition_by)
+            schema, by = partitioned(TABLES[table], options.partition_by)
             delta.commit(folder, schema, by, files, is_new=is_new)
 
-    def _rows(self, kind: str) -> list[Any]:
-        """The files with rows of one kind."""
-        return [each for each in self._list(kind) if _is_rows(each)]
+    def _rows(self, table: str) -> list[Any]:
+        """The files with rows of a table."""
+        return [each for each in self._list(table) if _is_rows(each)]
 
     def _prepare(self, options: Options, unwanted: Callable[[str], bool]) -> None:
         """Create the directories, complete a merge, delete the manifest and files with `unwanted` names."""
         with suppress(FileNotFoundError):
             self.system.delete_file(f"{self.path}/{_MANIFEST}")
-        for kind in ("progress", *TABLES):
-            self.system.create_dir(f"{self.path}/{kind}")
+        for name in ("progress", *TABLES):
+            self.system.create_dir(f"{self.path}/{name}")
         if self._format == "parquet":
-            for kind in TABLES:
-                delta.delete_log(f"{self.out}/{kind}")
+            for table in TABLES:
+                delta.delete_log(f"{self.out}/{table}")
         self._commit(options, unwanted)
         settle(self.system, self.path)
         self._clean(unwanted)
@@ -190,11 +190,11 @@ class Store:
 
     def _clean(self, unwanted: Callable[[str], bool]) -> None:
         """Delete the files whose names are `unwanted`."""
-        for kind in (*TABLES, "progress"):
-            self._delete(kind, unwanted)
+        for directory in (*TABLES, "progress"):
+            self._delete(directory, unwanted)
 
-    def _delete(self, kind: str, unwanted: Callable[[str], bool]) -> None:
-        for each in self._list(kind):
+    def _delete(self, directory: str, unwanted: Callable[[str], bool]) -> None:
+        for each in self._list(directory):
             if each.is_file and unwanted(each.base_name):
                 self.system.delete_file(each.path)
 
@@ -215,14 +215,14 @@ class Store:
             progress = self._load(_STATES[1])
             return (0 if progress is None else progress.file), is_complete
 
-    def rows(self, kind: str) -> list[tuple[int | None, str]]:
-        """The Parquet files that the table has of one kind, in order: the input's number, and the path.
+    def rows(self, table: str) -> list[tuple[int | None, str]]:
+        """The Parquet files with rows of one of `TABLES`, in order: the input's number, and the path.
 
         The rows that remain after all inputs have no number. Raises OSError, and CaptureError if files were
         merged.
         """
         with self._said():
-            found = sorted(self._rows(kind), key=lambda each: each.base_name)
+            found = sorted(self._rows(table), key=lambda each: each.base_name)
             if any(".." in each.base_name for each in found):
                 raise CaptureError("files of the table were merged: a stream cannot tell what is new in it")
         return [
@@ -277,12 +277,12 @@ class Store:
             return None
         return data
 
-    def _list(self, kind: str) -> list[Any]:
-        """What is in a directory, and for a kind of rows below it, but for what is hidden there."""
-        folder = f"{self.path}/{kind}".rstrip("/")
-        selector = fs.FileSelector(folder, allow_not_found=True, recursive=kind in TABLES)
+    def _list(self, directory: str) -> list[Any]:
+        """What is in a directory, and for a table below it, but for what is hidden there."""
+        folder = f"{self.path}/{directory}".rstrip("/")
+        selector = fs.FileSelector(folder, allow_not_found=True, recursive=directory in TABLES)
         found: list[Any] = self.system.get_file_info(selector)
-        if kind not in TABLES:
+        if directory not in TABLES:
             return found
         return [each for each in found if not re.search(r"/[_.]", each.path.removeprefix(folder))]
 
