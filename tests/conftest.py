@@ -44,11 +44,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in others]
 
 
+_WITH_SPARK = ("tests/checks/test_findings.py", "tests/data/", "tests/reports/", "tests/spark/")
+
+
 class _Scheduler(LoadFileScheduling):  # type: ignore[misc]
-    """One worker runs a file. All of Spark's are for the same one: to start a session takes seconds."""
+    """One worker runs a file. All with Spark are for the same one: to start a session takes seconds."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith("tests/spark/") else super()._split_scope(nodeid)
+        return "spark" if nodeid.startswith(_WITH_SPARK) else super()._split_scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:

@@ -78,10 +78,10 @@ def test_a_session_of_ones_own_is_left_as_it_is(spark: SparkSession) -> None:
     with data.tables(one, spark=spark) as simple, data.tables(other, spark=spark) as mail:
         for tables, source in ((simple, one), (mail, other)):
             with data.tables(source) as expected:
-                made, rows = tables.report("journey"), expected.report("journey").rows()
+                made, rows = tables.report("slowest"), expected.report("slowest").rows()
             assert made.rows() == made.arrow().to_pylist() == made.polars().to_dicts() == rows
             assert made.lazy().count() == len(made.pandas()) == len(rows)
-            assert str(made.pandas().acked_ns.dtype) == "Int64"
+            assert str(made.pandas().request_id.dtype) == "Int64"
     assert spark.sql("SELECT * FROM frames").count() == 3
     spark.catalog.dropTempView("frames")
 
