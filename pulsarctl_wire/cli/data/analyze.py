@@ -17,7 +17,7 @@ from pulsarctl_wire.spark.connect import is_connect
 
 Format = Literal["parquet", "delta"]
 _SMALL: Final = 32 * 1024 * 1024  # bytes of inputs that take less time than the start of Spark
-_MIDDLING: Final = 500 * 1024 * 1024  # bytes up to which `pwire table` takes less time, as measured
+_MIDDLING: Final = 500 * 1024 * 1024  # bytes of inputs of which Spark's start is half of the time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
             totals = run.run(SparkWorkers(spark), show)
     _report(totals, len(run.inputs), run.resumed, options.out, time.monotonic() - started)
     if options.master is None and not settings and _SMALL <= left < _MIDDLING:
-        sys.stderr.write("pwire table is quicker for inputs below 500 MiB: it does not start Spark\n")
+        sys.stderr.write("pwire table is quicker for inputs of this size: it does not start Spark\n")
     return totals
 
 
