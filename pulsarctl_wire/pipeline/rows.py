@@ -79,9 +79,8 @@ class _Rows:
 
     def end(self, ending: EndedConnection) -> None:
         """Add the row of a connection that has ended."""
-        self._builder.end(ending)
-        if self._builder.is_full:
-            self._write(self._builder.take())
+        for rows in self._builder.ended(ending):
+            self._write(rows)
 
     def _write(self, rows: dict[str, Any]) -> None:
         for table, batch in rows.items():

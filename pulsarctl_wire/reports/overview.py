@@ -67,11 +67,10 @@ def collect(engine: Engine, options: Options, *, plots: bool = True) -> Overview
     slowest = engine.rows(latency.slowest(Options(top=top)))  # the only one that reads all columns
     engine.keep("answered", f"SELECT {_TIMED} FROM ({VIEWS['answered']}) a")
     totals = engine.rows(traffic.summary(nothing))[0]
-    overview = Overview(totals, width)
+    overview = Overview(totals, width, slowest=slowest)
     overview.topics = engine.rows(traffic.topics(nothing), top)
     _add_publishes(overview, engine, top, plots)
     overview.request_latency = engine.rows(latency.request_latency(nothing))
-    overview.slowest = slowest
     # skip reports that would be empty
     if totals["errors"]:
         overview.errors = engine.rows(traffic.errors(nothing), top)

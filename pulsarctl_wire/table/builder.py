@@ -70,6 +70,12 @@ class TableBuilder:
         if self._messages is not None:
             self._messages.add(events)
 
+    def ended(self, ending: EndedConnection) -> Iterator[dict[str, Any]]:
+        """Add a connection that has ended; yield what `take` returns if it is full."""
+        self.end(ending)
+        if self.is_full:
+            yield self.take()
+
     def end(self, ending: EndedConnection) -> None:
         """Collect a connection that has ended."""
         self._connections.append(self._rows.of_connection(ending))

@@ -69,9 +69,8 @@ class TableJob:
         """Batches of rows, by table."""
 
         def end(ending: EndedConnection) -> None:
-            builder.end(ending)
-            if builder.is_full:  # very many may end before the next event
-                self._write(builder.take())
+            for rows in builder.ended(ending):
+                self._write(rows)
 
         decoder = Decoder(
             max_frame_size=self._work.max_frame_size,

@@ -94,7 +94,8 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
         run = Run(found, options.out, options=work, mirror=options.mirror, format=options.format)
         show = _progress(sum(each.size for each in run.inputs), stack)
         left = sum(each.size for each in run.inputs[run.resumed :])
-        if options.master is None and not settings and left < _SMALL:
+        is_default = options.master is None and not settings
+        if is_default and left < _SMALL:
             totals = run.run(Pool(stack.enter_context(ThreadPoolExecutor(1))), show)
         else:
             spark = stack.enter_context(session(options.master or LOCAL, settings))
@@ -102,7 +103,7 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
 
             totals = run.run(SparkWorkers(spark), show)
     _report(totals, len(run.inputs), run.resumed, options.out, time.monotonic() - started)
-    if options.master is None and not settings and _SMALL <= left < _MIDDLING:
+    if is_default and _SMALL <= left < _MIDDLING:
         sys.stderr.write("pwire table is quicker for inputs of this size: it does not start Spark\n")
     return totals
 
