@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from pulsarctl_wire.capture.compression import Read
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
+from pulsarctl_wire.wire.fixed import little_u32_at, u32_at
 
 RawPacket = tuple[int | None, int, bytes, int]
 """(time in ns since the epoch or None, link type, captured bytes, length on the wire in bytes)."""
@@ -99,15 +100,19 @@ class PacketReader:
         return self._layout._replace(interfaces=tuple(self._interfaces))
 
     def _records(self) -> Iterator[RawPacket]:
-        order = self._layout.order
         link, multiply = self._layout.interfaces[0].link, self._layout.interfaces[0].multiply
-        record_at = struct.Struct(order + "IIII").unpack_from
+        is_little = self._layout.order == "<"
         data, at = self._data, 0
         base, read = self._start, self._read
         while True:
             end, last = len(data), self._stop - base
             while end - at >= 16 and at < last:
-                seconds, fraction, size, length = record_at(data, at)
+                if is_little:
+                    seconds, fraction = little_u32_at(data, at), little_u32_at(data, at + 4)
+                    size, length = little_u32_at(data, at + 8), little_u32_at(data, at + 12)
+                else:
+                    seconds, fraction = u32_at(data, at), u32_at(data, at + 4)
+                    size, length = u32_at(data, at + 8), u32_at(data, at + 12)
                 self.offset = base + at
                 if size > LARGEST_PACKET:
                     raise DamagedCapture(

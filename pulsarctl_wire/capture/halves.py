@@ -130,8 +130,8 @@ class Tcp:
     """A TCP connection: the half that sent its first packet (which knows the other) and its state."""
 
     __slots__ = (
-        *("certain", "ended", "half", "keys", "last_ns", "last_packet", "life", "mark", "reported", "state"),
-        "waiting",
+        *("certain", "ended", "half", "is_synced", "keys", "last_ns", "last_packet", "life", "mark"),
+        *("reported", "state", "waiting"),
     )
 
     def __init__(
@@ -147,7 +147,8 @@ class Tcp:
         self.last_packet, self.last_ns = life.packet, life.time_ns
         self.life = life
         self.reported = 0  # late events of the current packet
-        self.mark: Any = None  # for the caller's use
+        self.mark: Any = None  # for the caller's use, and so is the next
+        self.is_synced = False
 
 
 def tracked(tcp: Tcp, events: list[Event]) -> list[Event]:

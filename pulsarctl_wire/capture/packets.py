@@ -13,6 +13,10 @@ import ipaddress
 import struct
 from typing import Any, Final
 
+from mypy_extensions import i64
+
+from pulsarctl_wire.wire.fixed import u16_at, u32_at
+
 Segment = tuple[bytes, int, int, int, bytes, int]
 """(key, sequence number, acknowledgement number, flags, payload, missing).
 
@@ -20,7 +24,11 @@ Segment = tuple[bytes, int, int, int, bytes, int]
 `missing` counts payload bytes that were sent but not captured (snap length).
 """
 
-FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
+FIN: Final = 0x01
+SYN: Final = 0x02
+RST: Final = 0x04
+ACK: Final = 0x10
+"""Flags of segments."""
 
 
 def reverse(key: bytes) -> bytes:
@@ -50,16 +58,19 @@ _IP_AT: Final = {12: 0, 14: 0, RAW_IP: 0, 228: 0, 229: 0, 0: 4, 108: 4, 109: 12}
 _TAGS: Final = {0x8100, 0x88A8, 0x9100, 0x9200}
 _IP_TYPES: Final = {0x0800, 0x86DD}
 _MPLS: Final = {0x8847, 0x8848}
-_BRIDGED, _PPPOE = 0x6558, 0x8864
+_BRIDGED: Final = 0x6558
+_PPPOE: Final = 0x8864
 _PPP_IP: Final = {0x0021, 0x0057}
-_TCP, _UDP, _FRAGMENT = 6, 17, 44
+_TCP: Final = 6
+_UDP: Final = 17
+_FRAGMENT: Final = 44
 _IP_IN_IP: Final = {4, 41}
-_GRE, _VXLAN = 47, {4789, 8472}
-_GENEVE = 6081
+_GRE: Final = 47
+_VXLAN: Final = {4789, 8472}
+_GENEVE: Final = 6081
 _EXTENSIONS: Final = {0, 43, 60, 135}  # hop by hop, routing, destination options, mobility
 _AUTHENTICATION: Final = 51
 
-_usual_at: Final = struct.Struct(">12xHBxH2xHxB2x12sIIBB").unpack_from
 _USUAL_HEADERS: Final = 54  # bytes of Ethernet, IPv4 and TCP headers without options
 _u16_at: Final = struct.Struct(">H").unpack_from
 _ipv4_at: Final = struct.Struct(">BxHHHxB").unpack_from
@@ -104,12 +115,14 @@ class Dissector:
         """The TCP segment in a packet of link type `link` and `length` bytes on the wire, or None."""
         if link == ETHERNET and len(data) >= _USUAL_HEADERS:
             # fast path for nearly all packets: IPv4 without options or fragments
-            kind, first, size, fragment, protocol, key, sequence, acked, header, flags = _usual_at(data)
-            if kind == 0x0800 and first == 0x45 and protocol == _TCP and size and not fragment & 0x3FFF:
-                start, stop = 34 + (header >> 4) * 4, 14 + size
+            size = u16_at(data, 16)
+            is_usual = u16_at(data, 12) == 0x0800 and data[14] == 0x45 and data[23] == _TCP and size > 0
+            if is_usual and not u16_at(data, 20) & 0x3FFF:
+                start, stop = 34 + (i64(data[46]) >> 4) * 4, 14 + size
                 if 54 <= start <= stop:
                     payload = data[start:stop]
-                    return key, sequence, acked, flags, payload, stop - start - len(payload)
+                    missing = stop - start - len(payload)
+                    return data[26:38], u32_at(data, 38), u32_at(data, 42), data[47], payload, missing
         try:
             found = self._link(link, data, length)
         except (struct.error, IndexError):  # headers cut by the snap length

@@ -199,8 +199,7 @@ class Decoder:
 
     def read_packets(self, packets: Iterable[RawPacket]) -> Iterator[list[Event]]:
         """The events of packets from any source, a few at a time."""
-        segment, tee = self._dissector.segment, self.tee
-        add, more = self.reassembler.add, self.reassembler.more
+        dissector, reassembler, tee = self._dissector, self.reassembler, self.tee
         file = packets if isinstance(packets, files.PacketReader | files.SideBySide) else None
         reader = file if self._places else None
         place = 0 if isinstance(file, files.SideBySide) else self._place
@@ -213,14 +212,15 @@ class Decoder:
                 time_ns, link, data, length = packet
                 if len(data) < length:
                     self.cut_packets += 1
-                found = segment(link, data, length)
+                found = dissector.segment(link, data, length)
                 if found is not None:
                     if time_ns is not None and time_ns > self.last_ns:
                         self.last_ns = time_ns
-                    events = add(found, time_ns, number if reader is None else place | reader.offset)
+                    where = number if reader is None else place | reader.offset
+                    events = reassembler.add(found, time_ns, where)
                     while events:
                         yield events
-                        events = more()
+                        events = reassembler.more()
         finally:
             if file is not None:
                 self.dropped_packets = min(self.dropped_packets + file.dropped, _MAX_DROPPED)

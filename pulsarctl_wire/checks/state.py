@@ -33,6 +33,7 @@ from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.ledgers import ConsumerLedger, LedgerState, entry_of
 from pulsarctl_wire.wire.payload import misstated
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
+from pulsarctl_wire.wire.quick import Head
 from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Asked
 from pulsarctl_wire.wire.stream import FrameStream
 
@@ -250,7 +251,7 @@ class CheckState(LedgerState):
 
     def _send(self, frame: Frame) -> None:
         super()._send(frame)
-        sent, metadata = self.seen, frame.metadata
+        sent, head = self.seen, frame.head
         if not isinstance(sent, Sent) or frame.partial:
             return
         self.compare(frame, sent)
@@ -260,12 +261,12 @@ class CheckState(LedgerState):
         if frame.checksum == "invalid":
             sent.corrupt = True
             self.doctor.moment("corrupt", self, frame, sent)
-        elif metadata is None:
+        elif head is None:
             self.facts.was_sent(self.checksum_of(frame), True)
             self.doctor.moment("undecodable", self, frame, sent)
         else:
-            if metadata.compression:
-                self._decompress(frame, metadata)
+            if head.codec:
+                self._decompress(frame)
             if self.is_chunk:
                 self.doctor.moment("chunk", self, frame, sent)
 
@@ -314,8 +315,10 @@ class CheckState(LedgerState):
             self.doctor.moment("send_failed", self, frame, ledger, sent)
         return pending
 
-    def _decompress(self, frame: Frame, metadata: MessageMetadata) -> None:
+    def _decompress(self, frame: Frame) -> None:
         """Tell the doctor if an entry cannot be decompressed; a MESSAGE only if its SEND was not seen."""
+        metadata = frame.metadata
+        assert metadata is not None
         is_readable = frame.checksum == "valid" and not (self.is_chunk or metadata.encryption_keys)
         if not is_readable or self.facts.was_sent(self.checksum_of(frame), frame.to_broker):
             return
@@ -360,29 +363,29 @@ class CheckState(LedgerState):
 
     def _message(self, frame: Frame) -> None:
         super()._message(frame)
-        seen, doctor, metadata = self.seen, self.doctor, frame.metadata
+        seen, doctor, head = self.seen, self.doctor, frame.head
         if frame.partial:
             return
         if frame.checksum == "invalid":
             doctor.moment("corrupt", self, frame, seen)
-        elif metadata is None:
+        elif head is None:
             if not self.facts.was_sent(self.checksum_of(frame), False):
                 doctor.moment("undecodable", self, frame, seen)
-        elif metadata.compression:
-            self._decompress(frame, metadata)
+        elif head.codec:
+            self._decompress(frame)
         if self.is_chunk:
             doctor.moment("chunk", self, frame, seen)
 
-    def _entry(self, frame: Frame, metadata: MessageMetadata, owner: int) -> None:
-        super()._entry(frame, metadata, owner)
-        self.is_chunk = metadata.num_chunks_from_msg > 1 and not frame.partial
+    def _entry(self, frame: Frame, head: Head, owner: int) -> None:
+        super()._entry(frame, head, owner)
+        self.is_chunk = head.chunks > 1 and not frame.partial
 
     def delivered(self, frame: Frame, consumer: Consumer, entry: Entry) -> None:
         """A consumer gets an entry; it counts already."""
-        metadata = frame.metadata
+        head = frame.head
         if consumer.epoch:
             self.doctor.moment("epoch", self, frame, consumer)
-        if metadata is not None and metadata.deliver_at_time:
+        if head is not None and not head.is_plain and frame.metadata.deliver_at_time:  # type: ignore[union-attr]
             self.doctor.moment("delayed", self, frame, consumer)
         if consumer.returned:
             self._came_again(frame, consumer, entry)
@@ -396,16 +399,17 @@ class CheckState(LedgerState):
             returned.redelivery_count = frame.base.message.redelivery_count  # type: ignore[union-attr]
             self.doctor.moment("came_again", self, frame, consumer, entry, returned)
 
-    def _acks(self, frame: Frame, body: Any, consumer_id: int) -> None:
-        consumer = self.consumer(consumer_id)
+    def _ack(self, frame: Frame) -> None:
+        ids = frame.ids
+        consumer = self.consumer(ids.owner)
         if consumer is not None:
-            if body.HasField("validation_error"):
+            if not ids.is_plain and frame.base.ack.HasField("validation_error"):  # type: ignore[union-attr]
                 self.doctor.moment("discarded", self, frame, consumer)
             last = consumer.last_message
             if last is not None and self.seen.time_ns - last.time_ns >= self.facts.quiet_ns:
                 self.doctor.moment("pause_ends", self, frame, consumer)
             self._highest = NOWHERE
-        super()._acks(frame, body, consumer_id)
+        super()._ack(frame)
         if consumer is not None:
             consumer.shared.raise_to(self._highest, self.seen)
 

@@ -251,25 +251,25 @@ class _SplitDecoder:
 
     def run(self, packets: PacketReader | SideBySide) -> None:
         """Decode these packets."""
-        segment, base = self.dissector.segment, self._base
-        add, more, connection = self.reassembler.add, self.reassembler.more, self.reassembler.connection
-        for number, (time_ns, link, data, length) in enumerate(packets, 1):
-            self.packets = number
-            self.cut += len(data) < length
-            found = segment(link, data, length)
+        dissector, reassembler, base = self.dissector, self.reassembler, self._base
+        for time_ns, link, data, length in packets:
+            self.packets += 1
+            if len(data) < length:
+                self.cut += 1
+            found = dissector.segment(link, data, length)
             if found is None:
                 continue
-            tcp = connection(found[0])
+            tcp = reassembler.connection(found[0])
             place = base | packets.offset
-            if tcp is None or tcp.mark is None or tcp.mark.guess is None or found[3] & SYN:
-                self._unsynced((number if self._is_merged else place, place, time_ns, found))
+            if tcp is None or not tcp.is_synced or found[3] & SYN:
+                self._unsynced((self.packets if self._is_merged else place, place, time_ns, found))
             else:
-                events = add(found, time_ns, place)
+                events = reassembler.add(found, time_ns, place)
                 while events:
                     self._gathered += events
                     if len(self._gathered) >= _GATHERED:
                         self.flush()
-                    events = more()
+                    events = reassembler.more()
 
     def turn(self, packets: PacketReader | SideBySide) -> int:
         """The turn of the current packet."""
@@ -324,6 +324,7 @@ class _SplitDecoder:
         edge.synced = packet[0] + 1
         if edge.guess is not None:
             assert isinstance(tcp.state, PartState)
+            tcp.is_synced = True
             self._synced[edge.index] = tcp
             edge.early = self._unsynced_states.pop(edge.index).sent
             tcp.life.syns = 0

@@ -127,12 +127,9 @@ def walk_command(frame: Frame, plan: Plan, parts: list[str]) -> bool:
 def metadata_at(frame: Frame) -> int:
     """The offset of the metadata in a frame; -1 if it is large, or not covered by a valid checksum."""
     raw = frame.raw
-    if frame.checksum != "valid" or frame.metadata is None or raw[4] or raw[5]:
+    if frame.checksum != "valid" or frame.head is None or raw[4] or raw[5]:
         return -1
-    at = 8 + (raw[6] << 8 | raw[7])
-    if frame.broker_entry:
-        at += 6 + int.from_bytes(raw[at + 2 : at + 6], "big")
-    return at + 10 if frame.payload_at - at <= LARGEST else -1
+    return frame.metadata_at if frame.payload_at - frame.metadata_at <= LARGEST else -1
 
 
 def walk(data: bytes, at: i64, end: i64, plan: Plan, parts: list[str], slots: list[str]) -> bool:

@@ -95,10 +95,10 @@ class Stats:
                 self._add_damage(event)
                 continue
             kind = event.type
-            metadata = None if event.partial else event.metadata
+            head = None if event.partial else event.head
             key: Key
-            if metadata is not None:
-                name = event.producer or metadata.producer_name
+            if head is not None:
+                name = event.producer or head.producer
                 key = kind, event.connection, event.topic, event.subscription, name
             elif event.partial or kind in ERROR_FIELDS:
                 key = self._special_key(event)
@@ -111,7 +111,7 @@ class Stats:
                 cell = self._cell(key, event)
             cell.times.append(event.time_ns)
             cell.bytes += len(event.raw)
-            if metadata is not None:
+            if head is not None:
                 cell.messages += messages_in(event)
                 if event.checksum == "invalid":
                     cell.invalid += 1
@@ -213,7 +213,7 @@ class Stats:
         """The cell key of a frame that is incomplete, or may report an error."""
         kind, connection = frame.type, frame.connection
         if frame.partial:
-            return kind, connection, frame.topic, frame.subscription, None, frame.base is None
+            return kind, connection, frame.topic, frame.subscription, None, not frame.has_command
         error = error_of(frame)
         if error is None and kind in ALWAYS_ERRORS:
             error = 0

@@ -1,48 +1,33 @@
 """Makes the columns of a batch: collects values in packed records, and turns them into Arrow arrays."""
 
-import struct
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from librt.strings import BytesWriter
 
 from pulsarctl_wire.table.schema import FRAMES, METADATA
 from pulsarctl_wire.wire.fields import as_text
 
 _KINDS: Final = {pa.int32(): np.int32, pa.int64(): np.int64}
 _LONG_TEXTS: Final = {"command_json", "reason"}
-_FIRST_ROOM: Final = 1024  # records for which a buffer has room at first
-_LETTERS: Final = {"i1": "b", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
 
 
 class Records:
-    """Binary records of one kind. The field `row` is the number of the row that a record belongs to.
+    """Records of one kind, with these fields, which are int64. `row` is the number of a record's row.
 
-    To add a record, call `pack_into(buffer, room(), ...)` with the values of all fields.
+    To add a record, write the values of all fields to `writer`, in order.
     """
 
-    def __init__(self, **fields: str) -> None:
-        layout = struct.Struct("".join(_LETTERS[kind] for kind in fields.values()) + "0q")
-        self.pack_into = layout.pack_into
-        self.buffer = bytearray()
-        self._dtype = np.dtype(list(fields.items()), align=True)  # numpy is slower with unaligned fields
-        self._size = layout.size
-        self._end = 0
-
-    def room(self) -> int:
-        """Make room for another record; return its offset in `buffer`."""
-        at = self._end
-        self._end = at + self._size
-        if self._end > len(self.buffer):
-            self.buffer += bytes(max(at, _FIRST_ROOM * self._size))
-        return at
+    def __init__(self, *fields: str) -> None:
+        self.writer = BytesWriter()
+        self._dtype = np.dtype([(name, np.int64) for name in fields])
 
     def take(self, order: Any = None) -> Any:
         """Return the records as a numpy array, with row r changed to `order[r]`, and start over."""
-        records = np.frombuffer(self.buffer[: self._end], self._dtype)
-        self._end = 0
+        records = np.frombuffer(bytearray(self.writer.getvalue()), self._dtype)
+        self.writer.truncate(0)
         if order is not None:
             records["row"] = order[records["row"]]
         return records
@@ -243,16 +228,20 @@ def _offsets(values: Sequence[Sized]) -> Any:
 def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
     """An Arrow array of `acked` lists at `rows`, null elsewhere.
 
-    A value has ledger id, entry id, left, … of all ids, and the ack_set of each.
+    A value has ledger id, entry id, left, … of all ids as int64, and the ack_set of each, or none at all.
     """
     lengths = np.zeros(size, np.int32)
-    lengths[rows] = [len(sets) for _, sets in values]
+    lengths[rows] = [len(ids) // 24 for ids, _ in values]
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
     ordered = [values[at] for at in np.argsort(rows)]
-    ids = np.concatenate([np.frombuffer(each, np.uint64) for each, _ in ordered]).reshape(-1, 3)
+    ids = np.frombuffer(b"".join([each for each, _ in ordered]), np.int64).reshape(-1, 3)
     type_ = FRAMES.field("acked").type
-    columns = [number_array(ids[:, position].astype(np.int64), None, pa.int64()) for position in (0, 1, 2)]
-    some = [(place, words) for place, words in enumerate(chain(*(sets for _, sets in ordered))) if words]
+    columns = [number_array(ids[:, position], None, pa.int64()) for position in (0, 1, 2)]
+    some = []
+    begin = 0
+    for each, sets in ordered:
+        some += [(begin + at, words) for at, words in enumerate(sets) if words]
+        begin += len(each) // 24
     places, words = zip(*some, strict=True) if some else ((), ())
     columns.append(_lists(len(ids), np.array(places, np.int64), list(words)))
     structs = pa.Array.from_buffers(type_.value_type, len(ids), [None], children=columns)

@@ -1,8 +1,8 @@
 """Makes rows of the frames table, in Arrow batches.
 
-This runs for every frame, so it must be fast: the fields of a command are packed with one call into a binary
-record of the command's kind. numpy reads the records of a batch as columns and puts their values into the
-right rows. Rare fields are kept as plain values.
+This runs for every frame, so it must be fast: the fields of a command are written into a record of the
+command's kind, which takes compiled code no objects. numpy reads the records of a batch as columns and puts
+their values into the right rows. Rare fields are kept as plain values.
 """
 
 from array import array
@@ -13,40 +13,49 @@ import numpy as np
 import orjson
 import pyarrow as pa
 from crc32c import crc32c
+from librt.strings import write_i64_le
+from mypy_extensions import i64
 
 from pulsarctl_wire.capture.series import series
 from pulsarctl_wire.table.columns import Codes, Columns, Records, bytes_array, chosen
-from pulsarctl_wire.table.metadata import unusual_fields
+from pulsarctl_wire.table.metadata import hash_of, unusual_fields
 from pulsarctl_wire.table.odd import Examiner
 from pulsarctl_wire.table.rows import address
 from pulsarctl_wire.table.schema import FRAMES
-from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
+from pulsarctl_wire.wire.commands import (
+    ACK,
+    ERROR_FIELDS,
+    FLOW,
+    MESSAGE,
+    NUMBERS,
+    SEND,
+    SEND_RECEIPT,
+    command_name,
+)
 from pulsarctl_wire.wire.counts import latency_of, messages_in, ones, permits_used
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, WITH_TOKENS, is_doubtful, token_expiry
 from pulsarctl_wire.wire.fields import Walker, signed
-from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Event, Frame, header_at
+from pulsarctl_wire.wire.fixed import u32_at
+from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Event, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
-    BaseCommand,
     CommandAck,
     CompressionType,
     MessageMetadata,
     ServerError,
 )
+from pulsarctl_wire.wire.quick import Head, Ids
 from pulsarctl_wire.wire.redaction import shown
 from pulsarctl_wire.wire.state import FIELDS
 
 _NO_TIME: Final = -(2**63)
 _KNOWN: Final = 2**31  # types from here on do not fit in an int32
+_LARGEST_SHORT: Final = 2**62 - 1  # compiled code compares numbers up to this without making objects
 
 
 _CHECKSUMS: Final = {None: 0, "valid": 1, "invalid": 2, "absent": 3}
 _INVALID: Final = _CHECKSUMS["invalid"]
 _HEADS: Final = (18, 18, 18, 12)
 """Bytes in front of the metadata, without the command: sizes, magic, checksum. By code of `_CHECKSUMS`."""
-_VARINT: Final = tuple(max(1, -(-bits // 7)) for bits in range(65))
-"""Size of a protobuf varint in bytes, by the bits of its number."""
-_SEND, _RECEIPT, _MESSAGE, _ACK, _FLOW = 6, 7, 9, 10, 11
-_ENTRIES: Final = {_SEND, _MESSAGE}
 _WITHOUT_JSON: Final = {NUMBERS[name] for name in ("PING", "PONG", "ACK_RESPONSE")}
 _IDS: Final = ("request_id", "producer_id", "consumer_id", "sequence_id")
 
@@ -73,27 +82,19 @@ class FrameRows:
         self._hide = Walker(hide_all=True)
         self._examiner = Examiner()
         self._common = Records(
-            **{"half": "i8", "place": "i8", "time": "i8", "start": "i8", "offset": "i8", "total": "i8"},
-            **{"size": "i8", "type": "i4", "topic": "i4", "subscription": "i4", "partial": "i1"},
+            *("half", "place", "time", "start", "offset", "total"),
+            *("size", "type", "topic", "subscription", "partial"),
         )
         self._entries = Records(
-            **{"owner": "u8", "first": "u8", "second": "u8", "count": "i8", "size": "i8"},
-            **{"payload_at": "i8", "crc": "u4", "row": "i4", "permits": "i4", "checksum": "i1"},
+            *("owner", "first", "second", "count", "size", "payload_at", "crc", "row", "permits", "checksum")
         )
-        self._opened = Records(
-            **{"row": "i4", "name": "i4", "publish": "u8", "unpacked": "u4", "codec": "i4"},
-            **{"batch": "i4", "messages": "i4"},
-        )
-        self._answers = Records(latency="i8", size="i8", row="i4", type="i4", name="i4", messages="i4")
+        self._opened = Records("row", "name", "publish", "unpacked", "codec", "batch", "messages", "hash")
+        self._answers = Records("latency", "size", "row", "type", "name", "messages")
         self._receipts = Records(
-            **{"producer": "u8", "sequence": "u8", "highest": "u8", "ledger": "u8", "entry": "u8"},
-            **{"row": "i4", "identified": "i1", "ranges": "i1"},
+            "producer", "sequence", "highest", "ledger", "entry", "row", "identified", "ranges"
         )
-        self._acks = Records(
-            **{"consumer": "u8", "request": "u8", "ledger": "u8", "entry": "u8"},
-            **{"left": "i8", "row": "i4", "type": "i4", "count": "i4", "asks": "i1"},
-        )
-        self._flows = Records(consumer="u8", permits="u4", row="i4")
+        self._acks = Records("consumer", "request", "ledger", "entry", "left", "row", "type", "count", "asks")
+        self._flows = Records("consumer", "permits", "row")
         self._begin()
 
     def _begin(self) -> None:
@@ -116,47 +117,48 @@ class FrameRows:
     def add(self, events: list[Event]) -> list[Event]:
         """Collect the frames of `events`; returns the other events."""
         others: list[Event] = []
-        records = self._common
-        pack_into, room = records.pack_into, records.room
-        topics, subscriptions, entry = self._topics, self._subscriptions, self._entry
+        common, topics, subscriptions = self._common.writer, self._topics, self._subscriptions
         connections, row, last = self._connections, self.rows, None
         for frame in events:
-            if frame.__class__ is not Frame:
+            if not isinstance(frame, Frame):
                 others.append(frame)
                 continue
             connection = frame.connection
             if connection is not last:
                 last = connection
                 connections[connection.index] = connection
-            number, base, raw = frame.type, frame.base, frame.raw
+            number, raw, has_command = frame.type, frame.raw, frame.has_command
+            total, size = u32_at(raw, 0), u32_at(raw, 4) if len(raw) >= 8 else 0
             time_ns, start_ns = frame.time_ns, frame.start_ns
-            total, size = header_at(raw) if len(raw) >= 8 else (frame.total_size, 0)
             if time_ns is None or start_ns is None:
                 time_ns = start_ns = _NO_TIME
-            pack_into(
-                records.buffer,
-                room(),
-                connection.index << 2 | connection.flipped << 1 | frame.to_broker,
-                frame.packet,
-                time_ns,
-                start_ns,
-                frame.offset,
-                total,
-                size,
-                number if base is not None and number < _KNOWN else self._odd_type(frame),
-                topics[frame.topic],
-                subscriptions[frame.subscription],
-                frame.partial,
-            )
+            write_i64_le(common, connection.index << 2 | connection.flipped << 1 | frame.to_broker)
+            write_i64_le(common, frame.packet)
+            write_i64_le(common, time_ns)
+            write_i64_le(common, start_ns)
+            write_i64_le(common, frame.offset)
+            write_i64_le(common, total)
+            write_i64_le(common, size)
+            write_i64_le(common, number if has_command and number < _KNOWN else self._odd_type(frame))
+            write_i64_le(common, topics[frame.topic])
+            write_i64_le(common, subscriptions[frame.subscription])
+            write_i64_le(common, frame.partial)
             if frame.reported is not None:
                 self._keep(row, "reported_ns", frame.reported[0])
                 self._keep(row, "reported_place", frame.reported[1])
-            if base is None or size <= 2:  # cut, or without its sub-message
+            if not has_command or size <= 2:  # cut, or without its sub-message
                 pass
-            elif number in _ENTRIES:
-                entry(row, frame, base, number, size)
+            elif number in (SEND, MESSAGE):
+                self._entry(row, frame, number, size)
             else:
-                self._other(row, frame, base, number)
+                if number == SEND_RECEIPT:
+                    self._receipt(row, frame.ids)
+                elif number == ACK:
+                    self._ack(row, frame)
+                elif number == FLOW:
+                    self._flow(row, frame)
+                else:
+                    self._rare(row, frame)
                 if frame.request_type is not None:
                     self._answer(row, frame, frame.request_type)
             if self._payloads is not None:
@@ -168,123 +170,125 @@ class FrameRows:
 
     def _odd_type(self, frame: Frame) -> int:
         """A number for a type that does not fit in an int32 (below -1), or that is missing (-1)."""
-        return -1 if frame.base is None else -1 - self._types[frame.type]
+        return -1 - self._types[frame.type] if frame.has_command else -1
 
-    def _entry(self, row: int, frame: Frame, base: BaseCommand, number: int, size: int) -> None:
-        if number == _SEND:
-            send = base.send
-            owner, first, second, count = send.producer_id, send.sequence_id, 0, send.num_messages
-            permits, crc = 0, crc32c(frame.payload)
-            if send.HasField("highest_sequence_id"):
-                self._keep(row, "highest_sequence_id", signed(send.highest_sequence_id))
-        else:
-            message = base.message
-            identity = message.message_id
-            owner, first, second = message.consumer_id, identity.ledgerId, identity.entryId
-            count = message.redelivery_count
-            permits, crc = permits_used(frame), 0
-            if message.HasField("consumer_epoch"):
+    def _entry(self, row: int, frame: Frame, number: int, size: int) -> None:
+        ids, head = frame.ids, frame.head
+        payload_at, checksum = frame.payload_at, _CHECKSUMS[frame.checksum]
+        is_send = number == SEND
+        if is_send:
+            if ids.highest is not None:
+                self._keep(row, "highest_sequence_id", signed(ids.highest))
+        elif not ids.is_plain:
+            message: Any = frame.body
+            if message is not None and message.HasField("consumer_epoch"):
                 self._keep(row, "consumer_epoch", signed(message.consumer_epoch))
-            if message.ack_set:
+            if message is not None and message.ack_set:
                 self._keep_set(row, message.ack_set)
-        records, payload_at, checksum = self._entries, frame.payload_at, _CHECKSUMS[frame.checksum]
-        at = records.room()  # a call with *ids would be slower
-        records.pack_into(
-            records.buffer, at, owner, first, second, count, size, payload_at, crc, row, permits, checksum
-        )
-        metadata = frame.metadata
-        if metadata is not None:
-            self._open(row, frame, metadata, payload_at - size - _HEADS[checksum] if checksum else -1)
-        if checksum and (metadata is None or metadata.compression or checksum == _INVALID):
+        records = self._entries.writer
+        write_i64_le(records, fitted(ids.owner))
+        write_i64_le(records, fitted(ids.sequence if is_send else ids.ledger))
+        write_i64_le(records, fitted(ids.entry))
+        write_i64_le(records, ids.count)
+        write_i64_le(records, size)
+        write_i64_le(records, payload_at)
+        write_i64_le(records, crc32c(frame.payload) if is_send else 0)
+        write_i64_le(records, row)
+        write_i64_le(records, 0 if is_send else permits_used(frame))
+        write_i64_le(records, checksum)
+        if head is not None:
+            self._open(row, frame, head)
+        if checksum and (head is None or head.codec or checksum == _INVALID):
             for name, value in self._examiner.look(frame):
                 self._keep(row, name, value)
         if frame.resend_of is not None:
             self._keep(row, "resend", 1)
-        if frame.broker_entry or (frame.partial and frame.payload_at):
-            start, stop = frame.parts.metadata
-            self._keep(row, "metadata_size", stop - start)
+        if frame.broker_entry or (frame.partial and payload_at):
+            self._keep(row, "metadata_size", payload_at - frame.metadata_at)
 
-    def _open(self, row: int, frame: Frame, metadata: MessageMetadata, size: int) -> None:
-        """Collect metadata of `size` bytes; if its usual fields take all of them, it has no others."""
-        name, codec = metadata.producer_name, metadata.compression
-        sequence: int = metadata.sequence_id
-        publish: int = metadata.publish_time
-        unpacked: int = metadata.uncompressed_size
-        messages: int = metadata.num_messages_in_batch
-        records = self._opened
-        at = records.room()
-        counted = messages_in(frame)
-        records.pack_into(
-            records.buffer, at, row, self._names[name], publish, unpacked, codec, messages, counted
-        )
-        length = len(name)
-        usual = 3 + length + _VARINT[length.bit_length()]
-        usual += _VARINT[sequence.bit_length()] + _VARINT[publish.bit_length()]
-        if unpacked:
-            usual += 1 + _VARINT[unpacked.bit_length()]
-        if codec:
-            usual += 2
-        if messages != 1:
-            usual += 1 + _VARINT[messages.bit_length()]
-            highest: int = metadata.highest_sequence_id
-            if highest:
-                usual += 2 + _VARINT[highest.bit_length()]
-        if usual != size or not (length and sequence and publish) or not name.isascii():
+    def _open(self, row: int, frame: Frame, head: Head) -> None:
+        records = self._opened.writer
+        write_i64_le(records, row)
+        write_i64_le(records, self._names[head.producer])
+        write_i64_le(records, fitted(head.publish_time))
+        write_i64_le(records, head.unpacked)
+        write_i64_le(records, head.codec)
+        write_i64_le(records, head.batch)
+        write_i64_le(records, messages_in(frame))
+        write_i64_le(records, -1 if head.key is None else hash_of(head.key))
+        if not head.is_plain:
+            metadata = frame.metadata
+            assert metadata is not None
             self._keep_unusual(row, metadata)
 
     def _answer(self, row: int, frame: Frame, asked: int) -> None:
         """Collect what an answer says about its request."""
         latency = latency_of(frame)
         size, messages = frame.sent or (-1, -1)
-        records, at = self._answers, self._answers.room()
-        name = self._names[frame.producer]
-        taken = _NO_TIME if latency is None else latency
-        records.pack_into(records.buffer, at, taken, size, row, asked, name, messages)
+        records = self._answers.writer
+        write_i64_le(records, _NO_TIME if latency is None else latency)
+        write_i64_le(records, size)
+        write_i64_le(records, row)
+        write_i64_le(records, asked)
+        write_i64_le(records, self._names[frame.producer])
+        write_i64_le(records, messages)
 
-    def _other(self, row: int, frame: Frame, base: BaseCommand, number: int) -> None:
-        if number == _RECEIPT:
-            receipt = base.send_receipt
-            identity = receipt.message_id
-            producer, sequence = receipt.producer_id, receipt.sequence_id
-            ledger, entry, identified = identity.ledgerId, identity.entryId, receipt.HasField("message_id")
-            records = self._receipts
-            at = records.room()
-            highest, ranges = receipt.highest_sequence_id, receipt.HasField("highest_sequence_id")
-            records.pack_into(
-                records.buffer, at, producer, sequence, highest, ledger, entry, row, identified, ranges
-            )
-        elif number == _ACK:
-            self._ack(row, base.ack)
-        elif number == _FLOW:
-            records, flow = self._flows, base.flow
-            records.pack_into(records.buffer, records.room(), flow.consumer_id, flow.messagePermits, row)
-        else:
-            self._rare(row, frame)
+    def _receipt(self, row: int, ids: Ids) -> None:
+        highest = ids.highest
+        records = self._receipts.writer
+        write_i64_le(records, fitted(ids.owner))
+        write_i64_le(records, fitted(ids.sequence))
+        write_i64_le(records, 0 if highest is None else fitted(highest))
+        write_i64_le(records, fitted(ids.ledger))
+        write_i64_le(records, fitted(ids.entry))
+        write_i64_le(records, row)
+        write_i64_le(records, ids.identified)
+        write_i64_le(records, highest is not None)
 
-    def _ack(self, row: int, ack: CommandAck) -> None:
+    def _ack(self, row: int, frame: Frame) -> None:
+        ids = frame.ids
+        left = 0
+        if ids.several is not None:
+            self._keep(row, "acked", (ids.several, ()))
+            self._bytes += len(ids.several)
+        elif not ids.is_plain:
+            left = self._acked(row, frame.base.ack)  # type: ignore[union-attr]
+        request = ids.request
+        records = self._acks.writer
+        write_i64_le(records, fitted(ids.owner))
+        write_i64_le(records, 0 if request is None else fitted(request))
+        write_i64_le(records, fitted(ids.ledger))
+        write_i64_le(records, fitted(ids.entry))
+        write_i64_le(records, left)
+        write_i64_le(records, row)
+        write_i64_le(records, ids.kind)
+        write_i64_le(records, ids.count)
+        write_i64_le(records, request is not None)
+
+    def _acked(self, row: int, ack: CommandAck) -> int:
+        """Collect what few ACKs have; returns how many messages of the first entry stay unacknowledged."""
         acked = ack.message_id
-        count = len(acked)
-        ledger = entry = left = 0
-        if count:
-            first = acked[0]
-            ledger, entry, words = first.ledgerId, first.entryId, first.ack_set
-            if words:
-                left = ones(words)
-                self._keep_set(row, words)
+        count, left = len(acked), 0
+        if count and acked[0].ack_set:
+            left = ones(acked[0].ack_set)
+            self._keep_set(row, acked[0].ack_set)
         if count > 1:
             parts = [(each.ledgerId, each.entryId, ones(each.ack_set)) for each in acked]
-            ids = array("Q", [part for each in parts for part in each])
+            ids = array("Q", [part for each in parts for part in each]).tobytes()
             sets = [array("q", each.ack_set) for each in acked]
             self._keep(row, "acked", (ids, sets))
-            self._bytes += 8 * (len(ids) + sum(map(len, sets)))
-        asks, request = ack.HasField("request_id"), ack.request_id
+            self._bytes += len(ids) + 8 * sum(map(len, sets))
         if ack.HasField("validation_error"):
             error = ack.validation_error
             self._keep(row, "validation_error", _VALIDATION_ERRORS.get(error, str(error)))
-        records, at = self._acks, self._acks.room()
-        records.pack_into(
-            records.buffer, at, ack.consumer_id, request, ledger, entry, left, row, ack.ack_type, count, asks
-        )
+        return left
+
+    def _flow(self, row: int, frame: Frame) -> None:
+        flow: Any = frame.base.flow  # type: ignore[union-attr]
+        records = self._flows.writer
+        write_i64_le(records, fitted(flow.consumer_id))
+        write_i64_le(records, flow.messagePermits)
+        write_i64_le(records, row)
 
     def _rare(self, row: int, frame: Frame) -> None:
         body = frame.body
@@ -346,7 +350,7 @@ class FrameRows:
         opened, answers = self._opened.take(order), self._answers.take(order)
         self._take_metadata(columns, common, opened)
         self._take_answers(columns, answers)
-        sends = chosen(opened, common["type"][opened["row"]] == _SEND)
+        sends = chosen(opened, common["type"][opened["row"]] == SEND)
         named = chosen(answers, answers["name"] != 0)
         rows, names = (np.concatenate([sends[name], named[name]]) for name in ("row", "name"))
         columns.put_texts("producer", rows, names, self._names.texts)
@@ -398,7 +402,7 @@ class FrameRows:
     def _take_entries(self, columns: Columns, common: Any, entries: Any) -> None:
         """Fill in fields of SEND and MESSAGE: ids, checksum, sizes."""
         rows = entries["row"]
-        sends = common["type"][rows] == _SEND
+        sends = common["type"][rows] == SEND
         columns.put_all(
             chosen(entries, sends), producer_id="owner", sequence_id="first", num_messages="count"
         )
@@ -416,7 +420,7 @@ class FrameRows:
 
     def _take_metadata(self, columns: Columns, common: Any, entries: Any) -> None:
         rows = entries["row"]
-        columns.put_all(chosen(entries, common["type"][rows] != _SEND), num_messages="batch")
+        columns.put_all(chosen(entries, common["type"][rows] != SEND), num_messages="batch")
         columns.put_all(entries, messages="messages")
         nested = columns.nested
         assert nested is not None
@@ -424,6 +428,7 @@ class FrameRows:
         nested.put_texts("producer_name", rows, entries["name"], self._names.texts)
         nested.put_all(entries, publish_time="publish", num_messages_in_batch="batch")
         nested.put_all(chosen(entries, entries["unpacked"] != 0), uncompressed_size="unpacked")
+        nested.put_all(chosen(entries, entries["hash"] >= 0), key_hash="hash")
         nested.put_texts("compression", rows, entries["codec"], _COMPRESSIONS)
         nested.sparse_rest()
 
@@ -438,6 +443,11 @@ class FrameRows:
         for name, value in unusual_fields(metadata).items():
             self._unusual.setdefault(name, []).append((row, value))
             self._bytes += len(value) if isinstance(value, str) else 0
+
+
+def fitted(number: int) -> i64:
+    """An uint64 as the int64 with the same bits."""
+    return number if number <= _LARGEST_SHORT else signed(number)
 
 
 def _payload(frame: Frame) -> bytes:

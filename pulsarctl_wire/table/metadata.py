@@ -14,7 +14,7 @@ _NUMBERS_OF_METADATA: Final = (
     *("event_time", "deliver_at_time", "num_chunks_from_msg", "chunk_id", "total_chunk_msg_size"),
     *("txnid_least_bits", "txnid_most_bits", "marker_type", "uncompressed_size"),
 )
-_LONGEST_KEY: Final = 256  # characters or bytes of a key whose hash is cached
+_LONGEST_KEY: Final = 256  # bytes of a key whose hash is cached
 
 
 def unusual_fields(metadata: MessageMetadata) -> dict[str, Any]:
@@ -44,18 +44,22 @@ def has_key(metadata: Any) -> bool:
 
 
 def key_hash(metadata: Any) -> int:
-    """The hash that Key_Shared subscriptions and their ranges use: Murmur3 of the (ordering) key."""
+    """The hash of a message's ordering key, or else of its key."""
     ordering, key = metadata.ordering_key, metadata.partition_key
     is_ordered = metadata.HasField("ordering_key")  # though it may be empty
     chosen_key = ordering if is_ordered else key
-    calculate = _hash if len(chosen_key) <= _LONGEST_KEY else _hash.__wrapped__
-    hashed: int = calculate(chosen_key, not is_ordered and metadata.partition_key_b64_encoded)
+    data = chosen_key if isinstance(chosen_key, bytes) else chosen_key.encode()
+    return hash_of(data, is_base64=not is_ordered and metadata.partition_key_b64_encoded)
+
+
+def hash_of(key: bytes, *, is_base64: bool = False) -> int:
+    """The hash of a key (in Base64 or not) that Key_Shared subscriptions and their ranges use: Murmur3."""
+    hashed: int = (_hash if len(key) <= _LONGEST_KEY else _hash.__wrapped__)(key, is_base64)
     return hashed
 
 
 @lru_cache(65_536)
-def _hash(key: str | bytes, is_base64: bool) -> int:
-    data = key if isinstance(key, bytes) else key.encode()
+def _hash(data: bytes, is_base64: bool) -> int:
     if is_base64:
         with suppress(ValueError):
             data = b64decode(data, validate=True)

@@ -20,6 +20,13 @@ NAMES: Final[dict[int, str]] = {value.number: name for name, value in _TYPES.ite
 NUMBERS: Final[dict[str, int]] = {name: number for number, name in NAMES.items()}
 """The command's name -> type number."""
 
+SEND: Final = 6  # literals, which compiled code has as constants
+SEND_RECEIPT: Final = 7
+MESSAGE: Final = 9
+ACK: Final = 10
+FLOW: Final = 11
+"""Type numbers of the commands that most of the traffic is."""
+
 BODIES: Final[dict[int, str]] = {
     number: BaseCommand.DESCRIPTOR.fields_by_number[number].name for number in NAMES
 }

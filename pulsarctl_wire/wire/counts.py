@@ -21,13 +21,12 @@ def messages_in(frame: Frame) -> int:
     In a batch, messages that the ack_set masks count too. A chunked message counts once, with its last
     chunk, if all its chunks were seen.
     """
-    metadata = frame.metadata
-    if metadata is None or frame.partial:
+    head = frame.head
+    if head is None or frame.partial:
         return 0
-    if metadata.num_chunks_from_msg > 1:
+    if head.chunks > 1:
         return int(frame.joined is not None)
-    count: int = metadata.num_messages_in_batch
-    return count if count > 0 else 0
+    return max(head.batch, 0)
 
 
 def damage_of(event: Event) -> dict[str, int]:
@@ -70,16 +69,15 @@ def permits_used(frame: Frame) -> int:
 
     Markers use none.
     """
-    metadata = frame.metadata
-    if metadata is None:
+    head = frame.head
+    if head is None:
         return 1
-    if metadata.marker_type:
+    if head.marker:
         return 0
-    count: int = metadata.num_messages_in_batch
-    if count <= 1:
-        return 1
+    if head.batch <= 1 or frame.ids.is_plain:
+        return max(head.batch, 1)
     words: Any = frame.base.message.ack_set  # type: ignore[union-attr]
-    return max(ones(words), 1) if words else count
+    return max(ones(words), 1) if words else head.batch
 
 
 def ones(words: Any) -> int:

@@ -14,12 +14,13 @@ from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
 
-from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.commands import NUMBERS, SEND
 from pulsarctl_wire.wire.counts import messages_in
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.knowledge import MAX_PENDING, Identity, Knowledge, Unanswered, bound
-from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata, Schema
+from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
+from pulsarctl_wire.wire.quick import Head
 from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Asked, TopicState
 from pulsarctl_wire.wire.stream import FrameStream
 
@@ -221,20 +222,17 @@ class ExchangeState(TopicState):
     # -- SENDs
 
     def _send(self, frame: Frame) -> None:
-        body = frame.base.send  # type: ignore[union-attr]
-        producer = body.producer_id
+        ids, head = frame.ids, frame.head
+        producer, sequence, highest = ids.owner, ids.sequence, ids.highest or 0
         ledger = self.producers.get(producer) or self._ledger(producer)
         topic = frame.topic = ledger.topic
-        sequence, metadata = body.sequence_id, frame.metadata
         number = first = frame.number
         time_ns = frame.time_ns
-        if metadata is None:
+        if head is None:
             size = frame.size, 0
-            ledger.add(sequence, (number, time_ns, number, topic, body.highest_sequence_id, "", 0, 0, size))
+            ledger.add(sequence, (number, time_ns, number, topic, highest, "", 0, 0, size))
         else:
-            name, publish_time, chunk = metadata.producer_name, metadata.publish_time, metadata.chunk_id
-            if name.__class__ is not str:
-                name = as_text(name)
+            name, publish_time, chunk = head.producer, head.publish_time, head.chunk
             frame.producer = name
             knowledge = self._knowledge
             if knowledge.unanswered:
@@ -242,10 +240,9 @@ class ExchangeState(TopicState):
                 if again is not None:
                     first, time_ns = again.number, again.time_ns
                     frame.resend_of = first
-            highest = body.highest_sequence_id
-            count = metadata.num_chunks_from_msg
+            count = head.chunks
             if count > 1 or knowledge.schemas:
-                self._entry(frame, metadata, producer)
+                self._entry(frame, head, producer)
             size = frame.size, messages_in(frame)
             sent = first, time_ns, number, topic, highest, name, publish_time, chunk, size
             if count > 1:
@@ -273,12 +270,12 @@ class ExchangeState(TopicState):
             self._pending = sum(ledger.waiting for ledger in self.producers.values())
 
     def _receipt(self, frame: Frame) -> None:
-        body = frame.base.send_receipt  # type: ignore[union-attr]
-        ledger = self.producers.get(body.producer_id)
+        ids = frame.ids
+        ledger = self.producers.get(ids.owner)
         if ledger is not None:
-            self._answer_send(frame, ledger, body.sequence_id)
+            self._answer_send(frame, ledger, ids.sequence)
         else:
-            frame.topic = self._topic_of(body.producer_id)
+            frame.topic = self._topic_of(ids.owner)
 
     def _send_error(self, frame: Frame) -> None:
         body = frame.base.send_error  # type: ignore[union-attr]
@@ -295,7 +292,7 @@ class ExchangeState(TopicState):
             return None
         first, time_ns, number, topic, _, producer, _, _, size = sent
         self._pending -= 1
-        frame.request, frame.request_type, frame.sent = number, _SEND, size
+        frame.request, frame.request_type, frame.sent = number, SEND, size
         frame.producer = producer or None
         frame.topic = topic or ledger.topic
         if first != number:
@@ -324,26 +321,24 @@ class ExchangeState(TopicState):
     # -- entries
 
     def _message(self, frame: Frame) -> None:
-        body = frame.base.message  # type: ignore[union-attr]
-        self._delivery(frame, body, body.consumer_id)
-
-    def _delivery(self, frame: Frame, body: Any, consumer: int) -> None:
-        """A MESSAGE to a consumer."""
+        consumer, head = frame.ids.owner, frame.head
         self._name(frame, consumer)
-        metadata = frame.metadata
-        if metadata is not None and (metadata.num_chunks_from_msg > 1 or self._knowledge.schemas):
-            self._entry(frame, metadata, consumer)
+        if head is not None and (head.chunks > 1 or self._knowledge.schemas):
+            self._entry(frame, head, consumer)
 
-    def _entry(self, frame: Frame, metadata: MessageMetadata, owner: int) -> None:
+    def _entry(self, frame: Frame, head: Head, owner: int) -> None:
         """Find the schema of a SEND or MESSAGE, and join its message if that is chunked."""
         if frame.partial:
             return
-        if metadata.num_chunks_from_msg > 1:
-            self._knowledge.chunks.add(frame, metadata, owner)
+        if head.chunks > 1:
+            self._join(frame)
         schemas = self._knowledge.schemas
-        if schemas and metadata.schema_version:
-            frame.schema = schemas.find(frame.topic, metadata.schema_version)
-        elif schemas:
+        if not schemas:
+            return
+        version = b"" if head.is_plain else frame.metadata.schema_version  # type: ignore[union-attr]
+        if version:
+            frame.schema = schemas.find(frame.topic, version)
+        else:
             frame.schema = schemas.get((self.connection.index, frame.to_broker, owner))
 
     # -- opening and closing
@@ -409,7 +404,6 @@ class ExchangeState(TopicState):
 
 
 _CONNECT: Final = NUMBERS["CONNECT"]
-_SEND: Final = NUMBERS["SEND"]
 _SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
 _CLOSE_PRODUCER: Final = NUMBERS["CLOSE_PRODUCER"]
 _GET_SCHEMA_RESPONSE: Final = NUMBERS["GET_SCHEMA_RESPONSE"]

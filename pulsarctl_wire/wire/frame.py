@@ -26,7 +26,9 @@ from mypy_extensions import mypyc_attr
 from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.wire.commands import BODIES, PAYLOAD_TYPES, command_name
 from pulsarctl_wire.wire.fields import unknown_fields
+from pulsarctl_wire.wire.fixed import u32_at
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata, Schema
+from pulsarctl_wire.wire.quick import IS_COMPILED, Head, Ids, head_of, ids_of, read_head
 from pulsarctl_wire.wire.varint import breaks
 
 MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
@@ -59,8 +61,6 @@ header_at: Final = struct.Struct(">II").unpack_from
 """TOTAL_SIZE and COMMAND_SIZE of the frame at an offset: `header_at(data, offset)`."""
 
 _U32: Final = struct.Struct(">I")
-_u32_at: Final = _U32.unpack_from
-_entry_at: Final = struct.Struct(">HII").unpack_from  # magic 0e01, CRC32-C, METADATA_SIZE
 _parse_command: Final = BaseCommand.FromString
 _parse_metadata: Final = MessageMetadata.FromString
 
@@ -103,9 +103,12 @@ class Frame:
     raw           its bytes, length prefix included; fewer than `size` when `partial`
     partial       its end was not captured
     type, base    the command's type number and the parsed BaseCommand (-1 and None: the command is cut)
+    ids           for a SEND, SEND_RECEIPT, MESSAGE or ACK: the numbers in its command
     checksum      "valid", "invalid", "absent"; None for commands without payload, or if cut
     metadata      MessageMetadata of SEND and MESSAGE; None if there is none or it does not parse
+    head          what is usual in it; None as `metadata` is
     payload_at    where in `raw` the payload begins; 0 if there is none
+    metadata_at   where in `raw` the metadata begins, if there is a payload
     broker_entry  whether the broker put its own metadata in front of the entry
     topic, subscription   full topic name and subscription, if ids could be resolved; else None
     producer      name of the producer: for SEND from its metadata, for its answer that of the SEND
@@ -118,23 +121,16 @@ class Frame:
     schema        the topic's schema for the version that this message carries, if one was seen
     notes         texts on anything odd
     findings      ids of the rules of the doctor whose findings this frame proves, if they were applied
+
+    The command and the metadata are parsed when somebody asks for `base` or `metadata`, if `ids` or `head`
+    could be read without that.
     """
 
     __slots__ = (
-        *("answer", "base", "broker_entry", "checksum", "connection", "findings", "joined", "latency_ns"),
-        *("metadata", "notes", "number", "offset", "packet", "packets", "partial", "payload_at"),
-        *(
-            "producer",
-            "raw",
-            "reported",
-            "request",
-            "request_type",
-            "resend_of",
-            "schema",
-            "sent",
-            "start_ns",
-        ),
-        *("subscription", "time_ns", "to_broker", "topic", "type"),
+        *("_base", "_head", "_ids", "_metadata", "answer", "broker_entry", "checksum", "connection"),
+        *("findings", "joined", "latency_ns", "metadata_at", "notes", "number", "offset", "packet"),
+        *("packets", "partial", "payload_at", "producer", "raw", "reported", "request", "request_type"),
+        *("resend_of", "schema", "sent", "start_ns", "subscription", "time_ns", "to_broker", "topic", "type"),
     )
 
     def __init__(
@@ -147,9 +143,11 @@ class Frame:
         offset: int = 0,
         time_ns: int | None = None,
         packet: int = 0,
+        ids: Ids | None = None,
     ) -> None:
         self.raw = raw
-        self.base = base
+        self._base = base
+        self._ids = ids
         self.type = number_of_type
         self.connection = connection
         self.to_broker = to_broker
@@ -161,7 +159,9 @@ class Frame:
         self.number = 0
         self.partial = False
         self.checksum: str | None = None
-        self.metadata: MessageMetadata | None = None
+        self._metadata: MessageMetadata | None = None
+        self._head: Head | None = None
+        self.metadata_at = 0
         self.payload_at = 0
         self.broker_entry = False
         self.topic: str | None = None
@@ -179,23 +179,61 @@ class Frame:
         self.schema: Schema | None = None
 
     @property
+    def has_command(self) -> bool:
+        """Whether the command was captured as a whole."""
+        return self._base is not None or self._ids is not None
+
+    @property
+    def base(self) -> BaseCommand | None:
+        """The parsed command; None if it is cut."""
+        if self._base is None and self._ids is not None:
+            self._base = _parse_command(self.raw[8 : 8 + self.command_size])
+        return self._base
+
+    @property
+    def ids(self) -> Ids:
+        """The numbers of a SEND, SEND_RECEIPT, MESSAGE or ACK, whose command must not be cut."""
+        if self._ids is None:
+            assert self._base is not None
+            self._ids = ids_of(self.type, self._base)
+        return self._ids
+
+    @property
+    def metadata(self) -> MessageMetadata | None:
+        """The parsed metadata."""
+        if self._metadata is None and self._head is not None:
+            self._metadata = _parse_metadata(self.raw[self.metadata_at : self.payload_at])
+        return self._metadata
+
+    @metadata.setter
+    def metadata(self, metadata: MessageMetadata | None) -> None:
+        self._metadata = metadata
+        self._head = None
+
+    @property
+    def head(self) -> Head | None:
+        """The usual part of the metadata."""
+        if self._head is None and self._metadata is not None:
+            self._head = head_of(self._metadata)
+        return self._head
+
+    @property
     def command(self) -> str:
         """The command's name: SEND, LOOKUP_RESPONSE, UNKNOWN(99); "?" if the command is cut."""
-        return command_name(self.type) if self.base is not None else "?"
+        return command_name(self.type) if self.has_command else "?"
 
     @property
     def body(self) -> Any:
         """The command's own sub-message (a protobuf message); None if it is missing."""
-        name = BODIES.get(self.type)
-        if name is None or self.base is None or not self.base.HasField(name):  # type: ignore[arg-type]
+        name, base = BODIES.get(self.type), self.base
+        if name is None or base is None or not base.HasField(name):  # type: ignore[arg-type]
             return None
-        return getattr(self.base, name)
+        return getattr(base, name)
 
     @property
     def total_size(self) -> int:
         """TOTAL_SIZE: bytes of the frame without its length prefix."""
-        size: int = _u32_at(self.raw)[0]
-        return size
+        return u32_at(self.raw, 0)
 
     @property
     def size(self) -> int:
@@ -205,7 +243,7 @@ class Frame:
     @property
     def command_size(self) -> int:
         """COMMAND_SIZE: bytes of the BaseCommand; 0 if the size was not captured."""
-        return _u32_at(self.raw, 4)[0] if len(self.raw) >= 8 else 0
+        return u32_at(self.raw, 4) if len(self.raw) >= 8 else 0
 
     @property
     def payload(self) -> bytes:
@@ -348,7 +386,7 @@ def locate(raw: bytes, at: int) -> Parts:
     parts = Parts()
     end = len(raw)
     if raw[at : at + 2] == MAGIC_BROKER_ENTRY and end - at >= 6:
-        stop = at + 6 + _u32_at(raw, at + 2)[0]
+        stop = at + 6 + u32_at(raw, at + 2)
         if stop > end:
             parts.problem = f"broker entry metadata of {stop - at - 6} bytes runs beyond the frame"
             return parts
@@ -356,14 +394,14 @@ def locate(raw: bytes, at: int) -> Parts:
         at = stop
     if raw[at : at + 2] == MAGIC_CHECKSUM and end - at >= 6:
         parts.checksum = (at + 2, at + 6)
-        parts.stored = _u32_at(raw, at + 2)[0]
+        parts.stored = u32_at(raw, at + 2)
         at += 6
         parts.computed = crc32c(memoryview(raw)[at:])
     if end - at < 4:
         parts.problem = "no metadata after the command"
         return parts
     start = at + 4
-    stop = start + _u32_at(raw, at)[0]
+    stop = start + u32_at(raw, at)
     if stop > end:
         parts.problem = f"metadata of {stop - start} bytes runs beyond the frame"
         return parts
@@ -379,8 +417,8 @@ def read_entry(frame: Frame, at: int) -> None:
     """
     raw = frame.raw
     end = len(raw)
-    magic, stored, size = _entry_at(raw, at) if end - at >= 10 else (0, 0, 0)
-    if magic == 0x0E01:
+    if end - at >= 10 and raw[at] == 0x0E and raw[at + 1] == 0x01:
+        stored, size = u32_at(raw, at + 2), u32_at(raw, at + 6)
         start = at + 10
         payload_at = start + size
         # for small data a copy is faster than a memoryview
@@ -403,7 +441,11 @@ def read_entry(frame: Frame, at: int) -> None:
     if problem:
         frame.note(problem + entry_hint(raw, at))
         return
-    frame.payload_at = payload_at
+    frame.metadata_at, frame.payload_at = start, payload_at
+    if IS_COMPILED:
+        frame._head = read_head(raw, start, payload_at)
+        if frame._head is not None:
+            return
     if payload_at - start > MAX_PARSED:
         frame.note(f"metadata of {payload_at - start} bytes: more than {MAX_PARSED} are not parsed")
         return
@@ -418,7 +460,7 @@ def cut_frame(
     raw: bytes, connection: Connection, to_broker: bool, offset: int, time_ns: int | None, packet: int
 ) -> Frame:
     """The partial frame that begins with `raw`: at least 8 bytes. A complete command in it must parse."""
-    total, size = _u32_at(raw)[0], _u32_at(raw, 4)[0]
+    total, size = u32_at(raw, 0), u32_at(raw, 4)
     base = _parse_command(raw[8 : 8 + size]) if len(raw) >= 8 + size else None
     number = -1 if base is None else type_of(base) or 0
     frame = Frame(raw, base, number, connection, to_broker, offset, time_ns, packet)
@@ -436,7 +478,7 @@ def entry_hint(raw: bytes, at: int) -> str:
     if len(raw) - at < 8:
         return ""
     little = int.from_bytes(raw[at : at + 4], "little")
-    if crc32c(memoryview(raw)[at + 4 :]) == _u32_at(raw, at)[0]:
+    if crc32c(memoryview(raw)[at + 4 :]) == u32_at(raw, at):
         return "; a CRC32-C is there, the magic 0e01 before it is missing"
     start, stop = at + 4, at + 4 + little
     fits = stop <= len(raw) and little <= _MOST_GUESSED

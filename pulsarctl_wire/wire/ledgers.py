@@ -8,8 +8,9 @@ error, a MESSAGE with its acknowledgement. Missed bytes may have contained any o
 all unacknowledged deliveries are dropped, and permits are no longer exact.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
+from struct import iter_unpack
 from typing import Any, ClassVar, Final, NamedTuple
 
 from mypy_extensions import mypyc_attr
@@ -94,7 +95,7 @@ class ConsumerLedger:
         before = self.entries.pop(entry, None)
         self.unacked += cost - (before.left if before is not None else 0)
         held = self.entries[entry] = self.hold(cost, frame)
-        words = frame.base.message.ack_set  # type: ignore[union-attr]
+        words = () if frame.ids.is_plain else frame.base.message.ack_set  # type: ignore[union-attr]
         if words:
             held.mask = bits_of(words)
 
@@ -227,15 +228,15 @@ class LedgerState(ExchangeState):
         if consumer is not None:
             consumer.permits += flow.messagePermits
 
-    def _delivery(self, frame: Frame, body: Any, consumer_id: int) -> None:
-        super()._delivery(frame, body, consumer_id)
-        consumer = self.consumers.get(consumer_id)
+    def _message(self, frame: Frame) -> None:
+        super()._message(frame)
+        ids = frame.ids
+        consumer = self.consumers.get(ids.owner)
         if consumer is None:
             return
-        epoch = body.consumer_epoch
-        if epoch > consumer.epoch:
-            consumer.epoch = epoch
-        consumer.deliver(entry_of(body.message_id), permits_used(frame), frame)
+        if not ids.is_plain:
+            consumer.epoch = max(consumer.epoch, frame.base.message.consumer_epoch)  # type: ignore[union-attr]
+        consumer.deliver((ids.ledger, ids.entry), permits_used(frame), frame)
         self._kept += 1
         if self._kept > MAX_PENDING:
             self._kept = sum(len(each.entries) for each in self.consumers.values())
@@ -243,20 +244,19 @@ class LedgerState(ExchangeState):
                 for each in self.consumers.values():
                     each.forget()
 
-    def _acks(self, frame: Frame, body: Any, consumer_id: int) -> None:
-        super()._acks(frame, body, consumer_id)
-        consumer = self.consumers.get(consumer_id)
+    def _ack(self, frame: Frame) -> None:
+        super()._ack(frame)
+        ids = frame.ids
+        consumer = self.consumers.get(ids.owner)
         if consumer is None:
             return
-        is_cumulative = body.ack_type == CommandAck.Cumulative
-        for each in body.message_id:
-            entry = entry_of(each)
-            if is_cumulative:
+        for entry, words in acknowledged_by(frame):
+            if ids.kind == CommandAck.Cumulative:
                 for earlier in consumer.before(entry):
                     self._acknowledged(frame, consumer, earlier, ())
             held = consumer.entries.get(entry)
             alone = held is not None and held.left == 1 and held.mask == -1  # it needs no ack_set
-            self._acknowledged(frame, consumer, entry, () if alone else each.ack_set)
+            self._acknowledged(frame, consumer, entry, () if alone else words)
 
     def _acknowledged(
         self, frame: Frame, consumer: ConsumerLedger, entry: tuple[int, int], words: Any
@@ -267,7 +267,7 @@ class LedgerState(ExchangeState):
         known = frame.time_ns is not None and delivered.time_ns is not None
         self._on_exchange(
             Acknowledged(
-                *(frame.base.ack.consumer_id, *entry, delivered.number, frame.number, frame.time_ns),  # type: ignore[union-attr]
+                *(frame.ids.owner, *entry, delivered.number, frame.number, frame.time_ns),
                 frame.time_ns - delivered.time_ns if known else None,  # type: ignore[operator]
                 *(consumer.topic, consumer.subscription),
             )
@@ -284,6 +284,16 @@ class LedgerState(ExchangeState):
     def _close(self, frame: Frame) -> None:
         self._request(frame)
         self.consumers.pop(frame.base.close_consumer.consumer_id, None)  # type: ignore[union-attr]
+
+
+def acknowledged_by(frame: Frame) -> list[tuple[tuple[int, int], Sequence[int]]]:
+    """The entries that an ACK acknowledges, by ledger and entry id; with the ack_set of each."""
+    ids = frame.ids
+    if ids.is_plain:
+        return [((ids.ledger, ids.entry), ())] if ids.identified else []
+    if ids.several is not None:
+        return [((ledger, entry), ()) for ledger, entry, _ in iter_unpack("<3q", ids.several)]
+    return [(entry_of(each), each.ack_set) for each in frame.base.ack.message_id]  # type: ignore[union-attr]
 
 
 def bits_of(words: Any) -> int:

@@ -20,7 +20,8 @@ from pulsarctl_wire.wire.exchanges import ExchangeState, ProducerLedger, Sent
 from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.greeting import CONNECT, CONNECTED, Greeting
 from pulsarctl_wire.wire.knowledge import MAX_PENDING, Identity, Knowledge, Unanswered, bound
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+from pulsarctl_wire.wire.quick import Head
 from pulsarctl_wire.wire.state import Asked
 from pulsarctl_wire.wire.stream import FrameStream
 
@@ -385,13 +386,13 @@ class PartState(KnownState):
 
     def _send(self, frame: Frame) -> None:
         super()._send(frame)
-        sequence, name = frame.base.send.sequence_id, frame.producer or ""  # type: ignore[union-attr]
+        sequence, name = frame.ids.sequence, frame.producer or ""
         low, high, _ = self.sent.get(name, (sequence, sequence, 0))
         if len(self.sent) <= MAX_PENDING:
             self.sent[name] = min(low, sequence), max(high, sequence), frame.number
 
     def _receipt(self, frame: Frame) -> None:
-        self._know(frame.base.send_receipt.producer_id)  # type: ignore[union-attr]
+        self._know(frame.ids.owner)
         super()._receipt(frame)
 
     def _send_error(self, frame: Frame) -> None:
@@ -418,12 +419,14 @@ class PartState(KnownState):
                 self._maybe_resent.append((identity[1], identity[2], at))
         self._pending -= ledger.waiting
 
-    def _entry(self, frame: Frame, metadata: MessageMetadata, owner: int) -> None:
-        if metadata.num_chunks_from_msg > 1 and not frame.partial:
+    def _entry(self, frame: Frame, head: Head, owner: int) -> None:
+        if head.chunks > 1 and not frame.partial:
             self._chunked = True
-            if metadata.chunk_id and not self._knowledge.chunks.has_begun(frame, metadata, owner):
+            metadata = frame.metadata
+            assert metadata is not None
+            if head.chunk and not self._knowledge.chunks.has_begun(frame, metadata, owner):
                 self._doubtful = True
-        super()._entry(frame, metadata, owner)
+        super()._entry(frame, head, owner)
 
     # -- requests and answers
 

@@ -21,6 +21,8 @@ from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire import foreign, resync
 from pulsarctl_wire.wire.broken import is_little_endian
+from pulsarctl_wire.wire.commands import MESSAGE, SEND
+from pulsarctl_wire.wire.fixed import u32_at
 from pulsarctl_wire.wire.frame import (
     KEPT_FRAME,
     MAX_FRAME_SIZE,
@@ -30,12 +32,12 @@ from pulsarctl_wire.wire.frame import (
     Frame,
     Gap,
     cut_frame,
-    header_at,
     read_entry,
     type_of,
 )
 from pulsarctl_wire.wire.lost import AFTER_GAP, BEGAN_INSIDE, LostBytes, Source, packets_of, time_of
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+from pulsarctl_wire.wire.quick import IS_COMPILED, read_ids
 
 _PIECE: Final = 65_536  # bytes that are decoded before the number of events is checked
 _UNCHECKED: Final = 65_536  # a frame up to this size is completed before its command is parsed
@@ -301,7 +303,7 @@ class FrameStream:
         time_ns, packet, source = self._time_ns, self._packet, self._source
         last = min(end - 8, at + _PIECE)
         while at <= last:
-            total, size = header_at(data, at)
+            total, size = u32_at(data, at), u32_at(data, at + 4)
             stop = at + 4 + total
             if (total > limit or size + 4 > total or size < 2 or size > MAX_PARSED) and total != approved:
                 return self._doubt(data, at, total, size, events)
@@ -314,19 +316,25 @@ class FrameStream:
                     self._refuse(_UNPARSEABLE, at, stop)
                 return at
             raw = data[at:stop]
-            try:
-                base = _parse_command(raw[8 : 8 + size])
-            except DecodeError:
-                self._refuse(_UNPARSEABLE, at, stop)
-                return at
-            number: int | None = base.type
-            if number == _CONNECT:
-                number = type_of(base)
-            if number is None:
-                self._refuse("the command has no type", at, stop)
-                return at
-            frame = Frame(raw, base, number, connection, to_broker, offset + at, time_ns, packet)
-            if number == 6 or number == 9:  # PAYLOAD_TYPES, spelled out for speed
+            base: BaseCommand | None = None
+            number: int | None = None
+            ids = read_ids(raw, size) if IS_COMPILED else None
+            if ids is not None:
+                number = raw[9]
+            else:
+                try:
+                    base = _parse_command(raw[8 : 8 + size])
+                except DecodeError:
+                    self._refuse(_UNPARSEABLE, at, stop)
+                    return at
+                number = base.type
+                if number == _CONNECT:
+                    number = type_of(base)
+                if number is None:
+                    self._refuse("the command has no type", at, stop)
+                    return at
+            frame = Frame(raw, base, number, connection, to_broker, offset + at, time_ns, packet, ids)
+            if number in (SEND, MESSAGE):
                 read_entry(frame, 8 + size)
             elif size + 4 != total:
                 frame.note(f"{total - 4 - size} bytes after the command")
@@ -471,7 +479,7 @@ class FrameStream:
         """Whether the rest at `data[at:]` begins a frame: its sizes are valid, and its command parses."""
         if len(data) - at < 8:
             return False
-        total, size = header_at(data, at)
+        total, size = u32_at(data, at), u32_at(data, at + 4)
         fits = 2 <= size <= total - 4
         if total + 4 > self.limit and total != self._approved:
             fits = fits and self._begins_command(data, at)

@@ -12,7 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from mypy_extensions import i64
 
-VARINT, FIXED_64, SIZED, GROUP, END_OF_GROUP, FIXED_32 = range(6)
+VARINT: Final = 0
+FIXED_64: Final = 1
+SIZED: Final = 2
+GROUP: Final = 3
+END_OF_GROUP: Final = 4
+FIXED_32: Final = 5
 """Wire types."""
 
 MOST_GROUPS: Final = 100

@@ -1,0 +1,22 @@
+"""Numbers of a fixed size in bytes. Compiled code reads them without making objects, as `struct` would.
+
+All raise IndexError if the bytes are not there.
+"""
+
+from librt.strings import read_i16_be, read_i32_be, read_i32_le
+from mypy_extensions import i64
+
+
+def u16_at(data: bytes, at: i64) -> i64:
+    """The big-endian number in the two bytes from `at` on."""
+    return i64(read_i16_be(data, at)) & 0xFFFF
+
+
+def u32_at(data: bytes, at: i64) -> i64:
+    """The big-endian number in the four bytes from `at` on."""
+    return i64(read_i32_be(data, at)) & 0xFFFFFFFF
+
+
+def little_u32_at(data: bytes, at: i64) -> i64:
+    """The little-endian number in the four bytes from `at` on."""
+    return i64(read_i32_le(data, at)) & 0xFFFFFFFF
