@@ -98,7 +98,7 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
         if is_default and left < _SMALL:
             totals = run.run(Pool(stack.enter_context(ThreadPoolExecutor(1))), show)
         else:
-            spark = stack.enter_context(session(options.master or LOCAL, settings))
+            spark = stack.enter_context(session(options.master or LOCAL, settings, decodes=True))
             from pulsarctl_wire.spark.executor import SparkWorkers  # imports pyarrow, as Spark starts
 
             totals = run.run(SparkWorkers(spark), show)
@@ -125,7 +125,7 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
         )
         sys.stderr.flush()
 
-    with session(options.master or LOCAL, FOLLOWING | settings) as spark:
+    with session(options.master or LOCAL, FOLLOWING | settings, decodes=True) as spark:
         from pulsarctl_wire.spark.follow import follow
 
         (directory,) = options.inputs
