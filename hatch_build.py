@@ -27,6 +27,7 @@ COMPILED = (
         "wire/ledgers",
         "wire/lost",
         "wire/part",
+        "wire/parts",
         "wire/payload",
         "wire/quick",
         "wire/resync",

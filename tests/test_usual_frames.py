@@ -20,7 +20,8 @@ from pulsarctl_wire.render.jsonl import JsonLines, json_line
 from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.plan import metadata_at
 from pulsarctl_wire.render.text import Paint
-from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Connection, Event, Frame, build_frame
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, build_frame
+from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.payload import MAX_MESSAGES, Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,

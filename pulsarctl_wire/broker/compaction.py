@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from pulsarctl_wire.broker.journal import entry_key
 from pulsarctl_wire.broker.log import READ_BYTES, Entry, read_entry
 from pulsarctl_wire.wire.entry import Stamp
-from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM
+from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.payload import PayloadError, decompress
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 

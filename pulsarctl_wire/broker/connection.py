@@ -17,7 +17,8 @@ from pulsarctl_wire.broker.refusal import Refused, Violation
 from pulsarctl_wire.broker.scheduler import Completion, Scheduler, Timer
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import as_text
-from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Frame, build_frame
+from pulsarctl_wire.wire.frame import Frame, build_frame
+from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     CommandAuthResponse,

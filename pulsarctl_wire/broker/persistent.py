@@ -15,7 +15,8 @@ from pulsarctl_wire.broker.subscription import Subscription
 from pulsarctl_wire.broker.topic import Topic
 from pulsarctl_wire.broker.transactions import Buffer, id_of
 from pulsarctl_wire.wire.fields import as_text
-from pulsarctl_wire.wire.frame import MAGIC_BROKER_ENTRY, Frame
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.parts import MAGIC_BROKER_ENTRY
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BrokerEntryMetadata,
     CommandSend,

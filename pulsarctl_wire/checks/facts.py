@@ -12,9 +12,10 @@ from google.protobuf.message import DecodeError
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.checks.finding import Sighting
-from pulsarctl_wire.wire.frame import Connection, locate
+from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.knowledge import bound
 from pulsarctl_wire.wire.ledgers import entry_of
+from pulsarctl_wire.wire.parts import locate
 from pulsarctl_wire.wire.payload import Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 

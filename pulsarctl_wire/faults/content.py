@@ -9,7 +9,8 @@ from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.base import Fault, Item, LaneContext, Unit, option
 from pulsarctl_wire.faults.values import one_of, whole
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, PAYLOAD_TYPES
-from pulsarctl_wire.wire.frame import Frame, Parts, locate, with_command
+from pulsarctl_wire.wire.frame import Frame, with_command
+from pulsarctl_wire.wire.parts import Parts, locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 _EPOCHS: Final = {

@@ -12,7 +12,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from pulsarctl_wire.wire.broken import meant
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
 from pulsarctl_wire.wire.credentials import Span, wire_type
-from pulsarctl_wire.wire.frame import Frame, Malformed, entry_hint, locate
+from pulsarctl_wire.wire.frame import Frame, Malformed, entry_hint
+from pulsarctl_wire.wire.parts import locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata
 from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_64, GROUP, SIZED, VARINT, Field, fields
 

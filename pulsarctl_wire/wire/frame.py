@@ -27,6 +27,7 @@ from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.wire.commands import BODIES, PAYLOAD_TYPES, command_name
 from pulsarctl_wire.wire.fields import unknown_fields
 from pulsarctl_wire.wire.fixed import u32_at
+from pulsarctl_wire.wire.parts import MAGIC_BROKER_ENTRY, MAGIC_CHECKSUM, Parts, locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata, Schema
 from pulsarctl_wire.wire.quick import IS_COMPILED, Head, Ids, head_of, ids_of, read_head
 from pulsarctl_wire.wire.varint import breaks
@@ -51,9 +52,6 @@ MAX_PARSED: Final = MAX_FRAME_SIZE
 
 KEPT_FRAME: Final = 64 * 1024 * 1024
 """Bytes of the largest frame that is kept whole, whatever limit the broker announces."""
-
-MAGIC_CHECKSUM: Final = b"\x0e\x01"
-MAGIC_BROKER_ENTRY: Final = b"\x0e\x02"
 
 _MOST_GUESSED: Final = 65_536  # the largest metadata for which `entry_hint` tries a little-endian size
 
@@ -143,11 +141,10 @@ class Frame:
         offset: int = 0,
         time_ns: int | None = None,
         packet: int = 0,
-        ids: Ids | None = None,
     ) -> None:
         self.raw = raw
         self._base = base
-        self._ids = ids
+        self._ids: Ids | None = None
         self.type = number_of_type
         self.connection = connection
         self.to_broker = to_broker
@@ -190,6 +187,10 @@ class Frame:
             self._base = _parse_command(self.raw[8 : 8 + self.command_size])
         return self._base
 
+    @base.setter
+    def base(self, base: BaseCommand) -> None:
+        self._base = base
+
     @property
     def ids(self) -> Ids:
         """The numbers of a SEND, SEND_RECEIPT, MESSAGE or ACK, whose command must not be cut."""
@@ -197,6 +198,10 @@ class Frame:
             assert self._base is not None
             self._ids = ids_of(self.type, self._base)
         return self._ids
+
+    @ids.setter
+    def ids(self, ids: Ids) -> None:
+        self._ids = ids
 
     @property
     def metadata(self) -> MessageMetadata | None:
@@ -216,6 +221,10 @@ class Frame:
         if self._head is None and self._metadata is not None:
             self._head = head_of(self._metadata)
         return self._head
+
+    @head.setter
+    def head(self, head: Head | None) -> None:
+        self._head = head
 
     @property
     def command(self) -> str:
@@ -364,52 +373,6 @@ Event = Frame | Malformed | Gap
 """What a stream is made of."""
 
 
-class Parts:
-    """Where the parts after the command are in a frame's bytes, as (start, stop) offsets.
-
-    An absent part is (0, 0). `stored` is the checksum in the frame, and `computed` the checksum of its
-    bytes, even if the frame is cut (both None without 0e01). `problem` says why not all parts were found;
-    "" if they were.
-    """
-
-    __slots__ = ("broker_entry", "checksum", "computed", "metadata", "payload", "problem", "stored")
-
-    def __init__(self) -> None:
-        self.broker_entry = self.checksum = self.metadata = self.payload = (0, 0)
-        self.stored: int | None = None
-        self.computed: int | None = None
-        self.problem = ""
-
-
-def locate(raw: bytes, at: int) -> Parts:
-    """The parts of the payload frame `raw`, whose command ends at `at`. Never raises."""
-    parts = Parts()
-    end = len(raw)
-    if raw[at : at + 2] == MAGIC_BROKER_ENTRY and end - at >= 6:
-        stop = at + 6 + u32_at(raw, at + 2)
-        if stop > end:
-            parts.problem = f"broker entry metadata of {stop - at - 6} bytes runs beyond the frame"
-            return parts
-        parts.broker_entry = (at + 6, stop)
-        at = stop
-    if raw[at : at + 2] == MAGIC_CHECKSUM and end - at >= 6:
-        parts.checksum = (at + 2, at + 6)
-        parts.stored = u32_at(raw, at + 2)
-        at += 6
-        parts.computed = crc32c(memoryview(raw)[at:])
-    if end - at < 4:
-        parts.problem = "no metadata after the command"
-        return parts
-    start = at + 4
-    stop = start + u32_at(raw, at)
-    if stop > end:
-        parts.problem = f"metadata of {stop - start} bytes runs beyond the frame"
-        return parts
-    parts.metadata = (start, stop)
-    parts.payload = (stop, end)
-    return parts
-
-
 def read_entry(frame: Frame, at: int) -> None:
     """Fill in checksum, metadata and payload of a SEND or MESSAGE whose command ends at `at`.
 
@@ -443,8 +406,9 @@ def read_entry(frame: Frame, at: int) -> None:
         return
     frame.metadata_at, frame.payload_at = start, payload_at
     if IS_COMPILED:
-        frame._head = read_head(raw, start, payload_at)
-        if frame._head is not None:
+        head = read_head(raw, start, payload_at)
+        if head is not None:
+            frame.head = head
             return
     if payload_at - start > MAX_PARSED:
         frame.note(f"metadata of {payload_at - start} bytes: more than {MAX_PARSED} are not parsed")

@@ -42,7 +42,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
 from pulsarctl_wire.wire.entry import Stamp
 from pulsarctl_wire.wire.fields import REFRESH, SECRETS
-from pulsarctl_wire.wire.frame import MAGIC_BROKER_ENTRY, MAGIC_CHECKSUM
+from pulsarctl_wire.wire.parts import MAGIC_BROKER_ENTRY, MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     BrokerEntryMetadata,

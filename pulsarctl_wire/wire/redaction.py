@@ -18,7 +18,6 @@ from pulsarctl_wire.wire.credentials import WITH_SECRETS, Span, find_secrets, ty
 from pulsarctl_wire.wire.foreign import ENOUGH, QUERY, proxy_header, recognise
 from pulsarctl_wire.wire.frame import (
     KEPT_FRAME,
-    MAGIC_CHECKSUM,
     MAX_FRAME_SIZE,
     Connection,
     Event,
@@ -26,8 +25,8 @@ from pulsarctl_wire.wire.frame import (
     Gap,
     Malformed,
     header_at,
-    locate,
 )
+from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM, locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.resync import COMMAND_HEADS
 from pulsarctl_wire.wire.stream import FrameStream

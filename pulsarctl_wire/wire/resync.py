@@ -20,7 +20,8 @@ from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire.commands import BODIES, PAYLOAD_TYPES, TO_BROKER
 from pulsarctl_wire.wire.fields import has_unknown_fields
-from pulsarctl_wire.wire.frame import Parts, header_at, locate
+from pulsarctl_wire.wire.frame import header_at
+from pulsarctl_wire.wire.parts import Parts, locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
 LARGEST_COMMAND: Final = 64 * 1024

@@ -57,6 +57,26 @@ _CONNECT: Final = BaseCommand.CONNECT
 _UNPARSEABLE: Final = "the command does not parse as BaseCommand"
 
 
+def _read_command(frame: Frame, size: int) -> str:
+    """Fill in the command of a frame, which has `size` bytes. Returns why it is none, or ""."""
+    raw = frame.raw
+    ids = read_ids(raw, size) if IS_COMPILED else None
+    if ids is not None:
+        frame.type, frame.ids = raw[9], ids
+        return ""
+    try:
+        base = _parse_command(raw[8 : 8 + size])
+    except DecodeError:
+        return _UNPARSEABLE
+    number: int | None = base.type
+    if number == _CONNECT:
+        number = type_of(base)
+    if number is None:
+        return "the command has no type"
+    frame.type, frame.base = number, base
+    return ""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FrameStream:
     """Turns one direction of a connection into frames, gaps and malformed stretches.
@@ -316,24 +336,12 @@ class FrameStream:
                     self._refuse(_UNPARSEABLE, at, stop)
                 return at
             raw = data[at:stop]
-            base: BaseCommand | None = None
-            number: int | None = None
-            ids = read_ids(raw, size) if IS_COMPILED else None
-            if ids is not None:
-                number = raw[9]
-            else:
-                try:
-                    base = _parse_command(raw[8 : 8 + size])
-                except DecodeError:
-                    self._refuse(_UNPARSEABLE, at, stop)
-                    return at
-                number = base.type
-                if number == _CONNECT:
-                    number = type_of(base)
-                if number is None:
-                    self._refuse("the command has no type", at, stop)
-                    return at
-            frame = Frame(raw, base, number, connection, to_broker, offset + at, time_ns, packet, ids)
+            frame = Frame(raw, None, -1, connection, to_broker, offset + at, time_ns, packet)
+            problem = _read_command(frame, size)
+            if problem:
+                self._refuse(problem, at, stop)
+                return at
+            number = frame.type
             if number in (SEND, MESSAGE):
                 read_entry(frame, 8 + size)
             elif size + 4 != total:

@@ -20,7 +20,8 @@ from pulsarctl_wire.capture.hexrows import MAX_REPEATED, MAX_ZEROS
 from pulsarctl_wire.capture.packets import RAW_IP, SYN
 from pulsarctl_wire.capture.recording import SessionWriter
 from pulsarctl_wire.wire.commands import BODIES
-from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Connection
+from pulsarctl_wire.wire.frame import Connection
+from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CompressionType, MessageMetadata, Schema
 
 SIZE: Final = 1_000_000

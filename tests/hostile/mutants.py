@@ -34,7 +34,8 @@ from pulsarctl_wire.capture.packets import Dissector
 from pulsarctl_wire.capture.recording import SessionWriter
 from pulsarctl_wire.capture.sources import Decoder, Source, uncompressed
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Connection, Frame
+from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.varint import GROUP, SIZED, VARINT, fields, sized, tag, varint
 
 HERE: Final = Path(__file__).parent

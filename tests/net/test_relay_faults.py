@@ -15,7 +15,7 @@ from pulsarctl_wire.net.lane import MOST_ANSWERS, MOST_DELAYED
 from pulsarctl_wire.net.relay import CHUNK
 from pulsarctl_wire.net.routing import Routing
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.frame import locate
+from pulsarctl_wire.wire.parts import locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse, ServerError
 
 PING, PONG = build("PING"), build("PONG")

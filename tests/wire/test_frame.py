@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from strategies import message_frames, send_frames
 
 from pulsarctl_wire.errors import LocalProtocolError
-from pulsarctl_wire.wire.frame import Connection, Frame, build_frame, locate
+from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
+from pulsarctl_wire.wire.parts import locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata
 from pulsarctl_wire.wire.stream import FrameStream
 

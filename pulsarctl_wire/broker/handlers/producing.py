@@ -10,7 +10,8 @@ from pulsarctl_wire.broker.producer import Producer
 from pulsarctl_wire.broker.refusal import Refused, Violation
 from pulsarctl_wire.broker.schemas import SchemaRefused, check_wire
 from pulsarctl_wire.broker.transactions import id_of
-from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Frame
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandProducer, CommandSend, MessageMetadata
 from pulsarctl_wire.wire.state import NO_REQUEST
 

@@ -7,7 +7,8 @@ from typing import Any
 from broker.entries import publish_batch, tail
 from broker.probe import Target, case
 
-from pulsarctl_wire.wire.frame import MAGIC_CHECKSUM, Frame
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 
 FLAG = {"supports_broker_entry_metadata": True}
 
