@@ -1,6 +1,6 @@
 """Build hook: compiles the modules that every frame passes through, with mypyc, if there is a C compiler.
 
-They are plain Python, and run uncompiled at about half the speed: in an editable
+They are plain Python, and run uncompiled at a quarter to half the speed: in an editable
 install, without a compiler, or with PWIRE_PURE=1 in the environment.
 """
 

@@ -47,7 +47,7 @@ def find_pwire() -> str | None:
 
 
 def version(pwire: str) -> str:
-    """The output of `pwire --version`, which shows whether it is compiled (nearly twice as fast)."""
+    """The output of `pwire --version`, which shows whether it is compiled (two to four times as fast)."""
     return subprocess.run([pwire, "--version"], capture_output=True, text=True, check=True).stdout.strip()
 
 

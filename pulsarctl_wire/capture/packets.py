@@ -13,8 +13,6 @@ import ipaddress
 import struct
 from typing import Any, Final
 
-from mypy_extensions import i64
-
 from pulsarctl_wire.wire.fixed import u16_at, u32_at
 
 Segment = tuple[bytes, int, int, int, bytes, int]
@@ -118,7 +116,7 @@ class Dissector:
             size = u16_at(data, 16)
             is_usual = u16_at(data, 12) == 0x0800 and data[14] == 0x45 and data[23] == _TCP and size > 0
             if is_usual and not u16_at(data, 20) & 0x3FFF:
-                start, stop = 34 + (i64(data[46]) >> 4) * 4, 14 + size
+                start, stop = 34 + (data[46] >> 4) * 4, 14 + size
                 if 54 <= start <= stop:
                     payload = data[start:stop]
                     missing = stop - start - len(payload)

@@ -9,14 +9,17 @@ from mypy_extensions import i64
 
 def u16_at(data: bytes, at: i64) -> i64:
     """The big-endian number in the two bytes from `at` on."""
-    return i64(read_i16_be(data, at)) & 0xFFFF
+    signed: int = read_i16_be(data, at)
+    return signed & 0xFFFF
 
 
 def u32_at(data: bytes, at: i64) -> i64:
     """The big-endian number in the four bytes from `at` on."""
-    return i64(read_i32_be(data, at)) & 0xFFFFFFFF
+    signed: int = read_i32_be(data, at)
+    return signed & 0xFFFFFFFF
 
 
 def little_u32_at(data: bytes, at: i64) -> i64:
     """The little-endian number in the four bytes from `at` on."""
-    return i64(read_i32_le(data, at)) & 0xFFFFFFFF
+    signed: int = read_i32_le(data, at)
+    return signed & 0xFFFFFFFF
