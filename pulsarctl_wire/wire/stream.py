@@ -51,7 +51,6 @@ STATE: Final = (
 )
 """The attributes in a stream's `state`; `state` adds its search and its lost bytes."""
 
-_parse_command: Final = BaseCommand.FromString
 _CONNECT: Final = BaseCommand.CONNECT
 
 _UNPARSEABLE: Final = "the command does not parse as BaseCommand"
@@ -65,12 +64,10 @@ def _read_command(frame: Frame, size: int) -> str:
         frame.type, frame.ids = raw[9], ids
         return ""
     try:
-        base = _parse_command(raw[8 : 8 + size])
+        base = BaseCommand.FromString(raw[8 : 8 + size])
     except DecodeError:
         return _UNPARSEABLE
-    number: int | None = base.type
-    if number == _CONNECT:
-        number = type_of(base)
+    number = type_of(base) if base.type == _CONNECT else base.type
     if number is None:
         return "the command has no type"
     frame.type, frame.base = number, base
