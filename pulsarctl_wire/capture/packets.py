@@ -70,7 +70,6 @@ _EXTENSIONS: Final = {0, 43, 60, 135}  # hop by hop, routing, destination option
 _AUTHENTICATION: Final = 51
 
 _USUAL_HEADERS: Final = 54  # bytes of Ethernet, IPv4 and TCP headers without options
-_u16_at: Final = struct.Struct(">H").unpack_from
 _ipv4_at: Final = struct.Struct(">BxHHHxB").unpack_from
 _tcp_at: Final = struct.Struct(">IIBB").unpack_from
 
@@ -132,14 +131,14 @@ class Dissector:
     def _link(self, link: int, data: bytes, length: int) -> Segment | None:
         if link in _TYPED:
             kind_at, at = _TYPED[link]
-            return self._after_header(_u16_at(data, kind_at)[0], data, at, length)
+            return self._after_header(u16_at(data, kind_at), data, at, length)
         at = _IP_AT[link] if link in _IP_AT else ip_offset(link, data[:_SEARCHED])
         return self._ip(data, at, length) if at >= 0 else None
 
     def _after_header(self, kind: int, data: bytes, at: int, length: int) -> Segment | None:
         """The segment in what follows a header with this EtherType."""
         while kind in _TAGS:
-            kind, at = _u16_at(data, at + 2)[0], at + 4
+            kind, at = u16_at(data, at + 2), at + 4
         if kind in _IP_TYPES:
             return self._ip(data, at, length)
         if kind in _MPLS:
@@ -149,13 +148,13 @@ class Dissector:
             if version in (4, 6):
                 return self._ip(data, at + 4, length)
             return self._ethernet(data, at + 4 if version else at + 8, length)
-        if kind == _PPPOE and _u16_at(data, at + 6)[0] in _PPP_IP:
+        if kind == _PPPOE and u16_at(data, at + 6) in _PPP_IP:
             return self._ip(data, at + 8, length)
         return self._ethernet(data, at, length) if kind == _BRIDGED else None
 
     def _ethernet(self, data: bytes, at: int, length: int) -> Segment | None:
         """The segment in an Ethernet frame inside a packet."""
-        return self._inside(data, at + 14, length, _u16_at(data, at + 12)[0])
+        return self._inside(data, at + 14, length, u16_at(data, at + 12))
 
     def _ip(self, data: bytes, at: int, length: int) -> Segment | None:
         first, size, _, fragment, protocol = _ipv4_at(data, at)
@@ -180,7 +179,7 @@ class Dissector:
         return self._tcp(data[at + 12 : at + 20], data, at + header, stop)
 
     def _ipv6(self, data: bytes, at: int, length: int) -> Segment | None:
-        size = _u16_at(data, at + 4)[0]
+        size = u16_at(data, at + 4)
         stop = at + 40 + size if size else length
         protocol = data[at + 6]
         addresses = data[at + 8 : at + 40]
@@ -193,13 +192,13 @@ class Dissector:
             elif protocol == _AUTHENTICATION:
                 protocol, next_at = data[next_at], next_at + 8 + data[next_at + 1] * 4
             elif protocol == _FRAGMENT:
-                word = _u16_at(data, next_at + 2)[0]
+                word = u16_at(data, next_at + 2)
                 key = addresses + data[next_at + 4 : next_at + 8] + data[next_at : next_at + 1]
                 whole = self._fragment(key, word & 0xFFF8, bool(word & 1), data[next_at + 8 : stop])
                 if whole is None:
                     return None
-                size = len(whole).to_bytes(2, "big")
-                head = data[at : at + 4] + size + data[next_at : next_at + 1] + data[at + 7 : at + 40]
+                whole_size = len(whole).to_bytes(2, "big")
+                head = data[at : at + 4] + whole_size + data[next_at : next_at + 1] + data[at + 7 : at + 40]
                 return self._inside(head + whole)
             else:
                 return self._tunnel(protocol, data, next_at, stop)
@@ -217,20 +216,18 @@ class Dissector:
         if protocol in _IP_IN_IP:
             return self._inside(data, at, stop)
         if protocol == _GRE:
-            flags, kind = _u16_at(data, at)[0], _u16_at(data, at + 2)[0]
+            flags, kind = u16_at(data, at), u16_at(data, at + 2)
             if flags & 7:
                 return None  # another version
             at += 8 if flags & 0xC000 else 4  # checksum
             at += (flags >> 13 & 1) * 4 + (flags >> 12 & 1) * 4  # key, sequence number
             return self._inside(data, at, stop, kind)
         if protocol == _UDP:
-            port = _u16_at(data, at + 2)[0]
+            port = u16_at(data, at + 2)
             if port in _VXLAN:
                 return self._ethernet(data, at + 16, stop)
             if port == _GENEVE:
-                return self._inside(
-                    data, at + 16 + (data[at + 8] & 0x3F) * 4, stop, _u16_at(data, at + 10)[0]
-                )
+                return self._inside(data, at + 16 + (data[at + 8] & 0x3F) * 4, stop, u16_at(data, at + 10))
         return None
 
     def _inside(self, data: bytes, at: int = 0, length: int = -1, kind: int = 0x0800) -> Segment | None:

@@ -14,10 +14,10 @@ from google.protobuf.descriptor import FieldDescriptor
 from mypy_extensions import i64
 
 from pulsarctl_wire.wire.commands import BODIES
-from pulsarctl_wire.wire.credentials import WITH_SECRETS, wire_type
+from pulsarctl_wire.wire.credentials import WITH_SECRETS
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-from pulsarctl_wire.wire.varint import SIZED, VARINT, read_signed, tag, varint
+from pulsarctl_wire.wire.varint import SIZED, VARINT, read_signed, tag, varint, wire_type
 
 LARGEST: Final = 65_535
 """Maximum bytes of a command or metadata; larger ones may have more items than are shown."""

@@ -11,11 +11,11 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from pulsarctl_wire.wire.broken import meant
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
-from pulsarctl_wire.wire.credentials import Span, wire_type
+from pulsarctl_wire.wire.credentials import Span
 from pulsarctl_wire.wire.frame import Frame, Malformed, entry_hint
 from pulsarctl_wire.wire.parts import locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata
-from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_64, GROUP, SIZED, VARINT, Field, fields
+from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_64, GROUP, SIZED, VARINT, Field, fields, wire_type
 
 MOST_PARTS: Final = 20_000
 """The maximum number of parts that are labelled per frame."""

@@ -19,7 +19,7 @@ from pulsarctl_wire.wire.commands import BODIES, NUMBERS
 from pulsarctl_wire.wire.fields import METHODS, REFRESH, SECRETS, messages_in
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-from pulsarctl_wire.wire.varint import FIXED_32, FIXED_64, SIZED, VARINT, Field, fields
+from pulsarctl_wire.wire.varint import VARINT, Field, fields, wire_type
 
 Span = tuple[int, int]
 """A range of bytes: start offset, and the offset after its end."""
@@ -43,15 +43,6 @@ _CONNECT: Final = NUMBERS["CONNECT"]
 _MOST_DEPTH: Final = 100  # nesting of messages: protobuf's own limit
 _WITHOUT_DATA: Final = (b"", b"none", b"tls")
 """Authentication methods that send no credentials in the protocol."""
-
-_WIRES: Final = {
-    FieldDescriptor.TYPE_DOUBLE: FIXED_64,
-    FieldDescriptor.TYPE_FLOAT: FIXED_32,
-    FieldDescriptor.TYPE_STRING: SIZED,
-    FieldDescriptor.TYPE_BYTES: SIZED,
-    FieldDescriptor.TYPE_MESSAGE: SIZED,
-}
-"""Wire types of all field types that are not varints."""
 
 
 class Found(NamedTuple):
@@ -94,11 +85,6 @@ def _is_text(data: bytes) -> bool:
         return min(data.decode(), default=" ") >= " "  # no control characters
     except UnicodeDecodeError:
         return False
-
-
-def wire_type(field: Any) -> int:
-    """The wire type of a field by its descriptor; packed encoding is not considered."""
-    return _WIRES.get(field.type, VARINT)
 
 
 def names_credentials(field: Field) -> bool:

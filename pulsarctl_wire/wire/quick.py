@@ -25,7 +25,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageIdData,
     MessageMetadata,
 )
-from pulsarctl_wire.wire.varint import SIZED, VARINT, read_signed
+from pulsarctl_wire.wire.varint import SIZED, read_signed, wire_type
 
 IS_COMPILED: Final = not __file__.endswith(".py")
 """Whether this module is compiled, and so quicker than the parser."""
@@ -74,7 +74,6 @@ class Head:
     """What is usual in the metadata of an entry, as in the parsed `MessageMetadata`.
 
     producer       name of the producer, as text
-    sequence       sequence id
     publish_time   ms since the epoch
     unpacked       uncompressed_size, bytes
     codec          compression
@@ -87,12 +86,11 @@ class Head:
 
     __slots__ = (
         *("batch", "chunk", "chunks", "codec", "is_plain", "key", "marker"),
-        *("producer", "publish_time", "sequence", "unpacked"),
+        *("producer", "publish_time", "unpacked"),
     )
 
-    def __init__(self, producer: str, sequence: int, publish_time: int) -> None:
+    def __init__(self, producer: str, publish_time: int) -> None:
         self.producer = producer
-        self.sequence = sequence
         self.publish_time = publish_time
         self.unpacked = self.codec = self.chunks = self.chunk = self.marker = 0
         self.batch = 1
@@ -134,7 +132,7 @@ def ids_of(number: int, base: BaseCommand) -> Ids:
 
 def head_of(metadata: MessageMetadata) -> Head:
     """The usual part of parsed metadata."""
-    head = Head(as_text(metadata.producer_name), metadata.sequence_id, metadata.publish_time)
+    head = Head(as_text(metadata.producer_name), metadata.publish_time)
     head.unpacked, head.codec = metadata.uncompressed_size, metadata.compression
     head.batch = metadata.num_messages_in_batch
     head.chunks, head.chunk = metadata.num_chunks_from_msg, metadata.chunk_id
@@ -188,8 +186,7 @@ class _Shape:
         self.nested: list[_Shape | None] = [None] * _TAGS
         for name, slot in slots.items():
             field = message.DESCRIPTOR.fields_by_name[name]
-            sized = field.type in _SIZED_TYPES
-            key = field.number << 3 | (SIZED if sized else VARINT)
+            key = field.number << 3 | wire_type(field)
             table[key] = slot
             repeated[key] = field.is_repeated
             if field.enum_type is not None:
@@ -201,7 +198,6 @@ class _Shape:
         self.slots, self.repeated = bytes(table), bytes(repeated)
 
 
-_SIZED_TYPES: Final = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE}
 _MOST: Final = {
     FieldDescriptor.TYPE_BOOL: 1,
     FieldDescriptor.TYPE_INT32: 2**31 - 1,
@@ -353,7 +349,7 @@ def read_head(raw: bytes, at: i64, end: i64) -> Head | None:
         name = raw[values[_NAME] : values[_NAME_END]].decode()
     except UnicodeDecodeError:
         return None
-    head = Head(name, values[_SEQUENCE], values[_PUBLISHED])
+    head = Head(name, values[_PUBLISHED])
     head.is_plain = not found >> _MORE & 1
     if found >> _UNPACKED & 1:
         head.unpacked = values[_UNPACKED]

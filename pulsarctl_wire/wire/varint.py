@@ -10,6 +10,7 @@ any order and repeated any number of times, groups. Source: https://protobuf.dev
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from google.protobuf.descriptor import FieldDescriptor
 from mypy_extensions import i64
 
 VARINT: Final = 0
@@ -27,6 +28,16 @@ _LONGEST: Final = 10  # bytes of the longest varint
 _MINUS_ONE: Final = b"\xff" * 9 + b"\x01"
 _64_BITS: Final = 2**64 - 1
 _32_BITS: Final = 2**32 - 1
+
+
+_WIRES: Final = {
+    FieldDescriptor.TYPE_DOUBLE: FIXED_64,
+    FieldDescriptor.TYPE_FLOAT: FIXED_32,
+    FieldDescriptor.TYPE_STRING: SIZED,
+    FieldDescriptor.TYPE_BYTES: SIZED,
+    FieldDescriptor.TYPE_MESSAGE: SIZED,
+}
+"""Wire types of all field types that are not varints."""
 
 
 class Field(NamedTuple):
@@ -172,6 +183,11 @@ def _ending(number: int, groups: list[int]) -> str:
         return "the end of a group that has not begun"
     begun = groups.pop()
     return "" if begun == number else f"the end of this group inside of group {begun}"
+
+
+def wire_type(field: Any) -> int:
+    """The wire type of a field by its descriptor; packed encoding is not considered."""
+    return _WIRES.get(field.type, VARINT)
 
 
 def varint(value: int) -> bytes:

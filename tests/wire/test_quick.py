@@ -16,12 +16,12 @@ from pulsarctl_wire.wire.commands import ACK, BODIES, MESSAGE, NUMBERS, SEND, SE
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from pulsarctl_wire.wire.quick import IS_COMPILED, Head, Ids, head_of, ids_of, read_head, read_ids
-from pulsarctl_wire.wire.varint import fields
+from pulsarctl_wire.wire.varint import VARINT, fields, sized, tag, varint
 
 SAMPLES = sorted(Path(__file__, "../../../samples/pcaps").resolve().glob("*.pcap*"))
 KINDS = (SEND, SEND_RECEIPT, MESSAGE, ACK)
 IDS = ("owner", "sequence", "highest", "count", "ledger", "entry", "identified", "kind", "request")
-HEAD = ("producer", "sequence", "publish_time", "unpacked", "codec", "batch", "chunks", "chunk", "marker")
+HEAD = ("producer", "publish_time", "unpacked", "codec", "batch", "chunks", "chunk", "marker")
 HASHED = {"key_hash", "uncompressed_size"}
 
 
@@ -123,17 +123,8 @@ def encoded(draw: st.DrawFn, field: Any, depth: int) -> bytes:
     elif field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
         data = draw(st.sampled_from([b"", b"a", b"key-1", "ä".encode(), b"\xff"]))
     else:
-        return varint(field.number << 3) + varint(draw(VALUES))
-    return varint(field.number << 3 | 2) + varint(len(data)) + data
-
-
-def varint(number: int) -> bytes:
-    """A number in protobuf's encoding."""
-    data = bytearray()
-    while number > 127:
-        data.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*data, number])
+        return tag(field.number, VARINT) + varint(draw(VALUES))
+    return sized(field.number, data)
 
 
 @st.composite
@@ -149,7 +140,7 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
 @given(st.data(), st.sampled_from(KINDS))
 def test_any_command(data: st.DataObject, number: int) -> None:
     body = data.draw(messages(BaseCommand.DESCRIPTOR.fields_by_number[number].message_type))
-    command = varint(1 << 3) + varint(number) + varint(number << 3 | 2) + varint(len(body)) + body
+    command = tag(1, VARINT) + varint(number) + sized(number, body)
     command = data.draw(damaged(command))
     ids = read_ids(bytes(8) + command + bytes(data.draw(st.integers(0, 3))), len(command))
     if ids is not None:
