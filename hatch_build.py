@@ -38,6 +38,7 @@ COMPILED = (
     "wire/walk",
     *("capture/packets", "capture/halves", "capture/reassembly", "capture/files", "capture/sources"),
     *("checks/facts", "checks/finding", "checks/ledgers", "checks/state"),
+    *("checks/recall", "checks/tables", "checks/usual"),
     *("pipeline/decode", "stats/counting", "table/frames", "table/columns"),
     *("broker/connection", "broker/journal", "broker/log", "broker/persistent", "broker/policies"),
     *("broker/producer", "broker/scheduler", "broker/topic", "broker/volatile", "broker/handlers/producing"),

@@ -88,7 +88,7 @@ class PartialAcksIgnored(Rule):
         ack = consumer.partly[entry][0] if entry in consumer.partly else None
         if ack is None or ack.number > returned.asked_again.number or not self.can_count(state):
             return
-        if not frame.base.message.ack_set:  # type: ignore[union-attr]
+        if frame.ids.is_plain or not frame.base.message.ack_set:  # type: ignore[union-attr]
             rows = [(ack, "a part of the batch is acknowledged"), (state.seen, "all of it again, no ack_set")]
             self.found(state, consumer.subject(entry), rows)
 

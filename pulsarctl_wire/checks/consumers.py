@@ -110,7 +110,7 @@ class StaleEpoch(Rule):
 
     def epoch(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """A MESSAGE to a consumer with an epoch."""
-        epoch = frame.base.message.consumer_epoch  # type: ignore[union-attr]
+        epoch = 0 if frame.ids.is_plain else frame.base.message.consumer_epoch  # type: ignore[union-attr]
         epochs, seen = self._epochs(consumer), state.seen
         asked = epochs.asked
         if epoch < epochs.newest:

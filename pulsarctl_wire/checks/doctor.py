@@ -11,7 +11,7 @@ order; so "now and then" is some frames later, with the time of before.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from pulsarctl_wire.checks import RULES
 from pulsarctl_wire.checks.facts import MOST_HELD, Facts
@@ -57,11 +57,9 @@ class Doctor(Sink):
     withdrawn     number of findings that a hole has made doubtful
     looked_at     number of connections by what they turned out to be: Pulsar, TLS, joined midway, with holes
 
-    `live`: the caller calls `tick`; otherwise the time is that of the events.
+    `live`: the caller calls `tick`; otherwise the time is that of the events. `state_type` is the class of
+    the states that it makes.
     """
-
-    state_type: ClassVar[type[CheckState]] = CheckState
-    """The class of the states that it makes."""
 
     def __init__(
         self,
@@ -70,6 +68,7 @@ class Doctor(Sink):
         *,
         live: bool = False,
         on_finding: OnFinding = lambda finding, is_new: None,
+        state_type: type[CheckState] = CheckState,
     ) -> None:
         self.thresholds = thresholds
         self.facts = Facts(keep_ns=thresholds.unacked, quiet_ns=thresholds.quiet)
@@ -78,6 +77,7 @@ class Doctor(Sink):
         self.left_out = self.withdrawn = 0
         self.looked_at = dict.fromkeys(("connections", "Pulsar", "encrypted", "joined", "holes"), 0)
         self._live = live
+        self._state_type = state_type
         quarter = min(thresholds) // 4
         self._every = min(SECOND, quarter) if live else quarter
         self._on_finding = on_finding
@@ -109,7 +109,7 @@ class Doctor(Sink):
         self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
     ) -> CheckState:
         """The state of a new connection: for `Decoder` and `Follower`."""
-        state = self.state_type(connection, knowledge, streams, doctor=self, types=self._types)
+        state = self._state_type(connection, knowledge, streams, doctor=self, types=self._types)
         self.states[connection.index] = state
         for opened in self._hooks["opened"]:
             opened(state)

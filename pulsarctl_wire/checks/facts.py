@@ -14,10 +14,9 @@ from mypy_extensions import mypyc_attr
 from pulsarctl_wire.checks.finding import Sighting
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.knowledge import bound
-from pulsarctl_wire.wire.ledgers import entry_of
 from pulsarctl_wire.wire.parts import locate
 from pulsarctl_wire.wire.payload import Budget
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 
 MOST_NAMES: Final = 16_384
 """The most topics, subscriptions and producer names that are remembered."""
@@ -73,7 +72,9 @@ class Sent(Sighting):
     sequence, highest, publish_time, chunk     as in the command and its metadata
     head        its bytes from COMMAND_SIZE up to the payload, which has `size` bytes; b"" if they are many
     digest      CRC32-C of the payload; -1 if a valid checksum covers it
-    answer      SEND_RECEIPT or SEND_ERROR; `receipt` are the former's bytes
+    is_usual    whether its metadata has only usual fields, see `Head.is_plain`
+    answer      SEND_RECEIPT or SEND_ERROR
+    stored      the id in its SEND_RECEIPT, `NOWHERE` if the broker dropped it as a duplicate; or None
     before      the SEND before it with the same sequence id and chunk; `repeats`: with the same payload
     above       the highest sequence id that this producer name had sent before
 
@@ -82,7 +83,7 @@ class Sent(Sighting):
 
     __slots__ = (
         *("above", "answer", "before", "chunk", "corrupt", "digest", "failed", "head", "highest", "place"),
-        *("_is_plain", "_stored", "producer", "publish_time", "receipt", "repeats", "sequence", "size"),
+        *("_is_plain", "is_usual", "producer", "publish_time", "repeats", "sequence", "size", "stored"),
     )
 
     def __init__(
@@ -94,24 +95,11 @@ class Sent(Sighting):
         ) = 0
         self.above = self.digest = -1
         self.head = b""
-        self.corrupt = self.failed = self.repeats = False
+        self.corrupt = self.failed = self.repeats = self.is_usual = False
         self.before: Sent | None = None
         self.answer: Sighting | None = None
-        self.receipt = b""
-        self._stored: Entry | None = None  # once asked for
-        self._is_plain: bool | None = None
-
-    @property
-    def stored(self) -> Entry | None:
-        """The id in its receipt, `NOWHERE` if the broker dropped it as a duplicate; None: no receipt."""
-        if self._stored is None and self.receipt:
-            self._stored = self._stored_as()
-        return self._stored
-
-    def _stored_as(self) -> Entry:
-        base = BaseCommand.FromString(self.receipt[8 : 8 + int.from_bytes(self.receipt[4:8], "big")])
-        ledger, entry = entry_of(base.send_receipt.message_id)
-        return NOWHERE if ledger >> 63 else (ledger, entry)
+        self.stored: Entry | None = None
+        self._is_plain: bool | None = None  # once asked for
 
     @property
     def metadata(self) -> MessageMetadata | None:
@@ -126,6 +114,8 @@ class Sent(Sighting):
     @property
     def is_plain(self) -> bool:
         """Whether any consumer should get it at once: no marker, not delayed, in no transaction."""
+        if self.is_usual:
+            return True
         if self._is_plain is None:
             metadata = self.metadata
             self._is_plain = metadata is not None and not (
@@ -138,7 +128,7 @@ class Sent(Sighting):
     @property
     def is_encrypted(self) -> bool:
         """Whether the payload is encrypted, which gives other bytes each time."""
-        metadata = self.metadata
+        metadata = None if self.is_usual else self.metadata
         return metadata is not None and len(metadata.encryption_keys) > 0
 
     @property

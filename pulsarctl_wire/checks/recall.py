@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, EncodeError
+from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.checks.rule import SECOND
 from pulsarctl_wire.errors import CaptureError
@@ -67,10 +68,13 @@ _header: Final = struct.Struct(">II").pack
 _u32: Final = struct.Struct(">I").pack
 _ERRORS: Final = dict(ServerError.items())
 _VALIDATION_ERRORS: Final = dict(CommandAck.ValidationError.items())
-_ACK_TYPES: Final = dict(CommandAck.AckType.items())
-_CODECS: Final = dict(CompressionType.items())
+ACK_TYPES: Final = dict(CommandAck.AckType.items())
+"""Name of an ack_type -> number."""
+CODECS: Final = dict(CompressionType.items())
+"""Name of a compression -> number."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Recalled(Frame):
     """A frame of a table: without its payload, but with what its row tells of that."""
 
@@ -89,20 +93,20 @@ class Recall:
         self.files: list[str | None] = []
         self._numbers: dict[str | None, int] = {}
 
-    def place(self, rows: Columns, row: int) -> int:
-        """The place of a row's packet, with the files numbered as they appear."""
-        file = rows["file"][row]
+    def place_of(self, file: str | None, offset: int) -> int:
+        """The place of a packet, with the files numbered as they appear."""
         number = self._numbers.get(file)
         if number is None:
             number = self._numbers[file] = len(self.files)
             self.files.append(file)
-        return number << PLACE_BITS | (rows["packet_offset"][row] or 0) & OFFSET_BITS
+        return number << PLACE_BITS | offset & OFFSET_BITS
 
     def event(self, rows: Columns, row: int, connection: Connection) -> Event:
         """The frame, gap or malformed stretch of a row. Raises CaptureError if its values cannot be."""
         to_broker = bool(rows["to_broker"][row])
         where = connection, to_broker, rows["stream_offset"][row] or 0, rows["time_ns"][row]
-        packet, kind = self.place(rows, row), rows["event"][row]
+        packet = self.place_of(rows["file"][row], rows["packet_offset"][row] or 0)
+        kind = rows["event"][row]
         if kind == "gap":
             return Gap(rows["size"][row] or 0, *where, packet)
         if kind == "malformed":
@@ -123,11 +127,11 @@ def _frame(rows: Columns, row: int, where: tuple[Connection, bool, int, int | No
     number = NUMBERS.get(command, -1)
     base: BaseCommand | None = None
     if number >= 0:
-        base = _command(number, rows, row) if size > 2 else BaseCommand(type=number)  # type: ignore[arg-type]
+        base = command_of(number, rows, row) if size > 2 else BaseCommand(type=number)  # type: ignore[arg-type]
     elif unknown := _UNKNOWN.fullmatch(command or ""):
         number, base = int(unknown[1]), BaseCommand()
     data = base.SerializePartialToString() if base is not None else b""
-    metadata = _metadata(rows, row) if rows["has_metadata"][row] else None
+    metadata = metadata_of(rows, row) if rows["has_metadata"][row] else None
     checksum, crc = rows["checksum"][row], rows["head_crc"][row]
     entry = b""
     if number in _ENTRIES:
@@ -147,7 +151,7 @@ def _frame(rows: Columns, row: int, where: tuple[Connection, bool, int, int | No
     return frame
 
 
-def _command(number: int, rows: Columns, row: int) -> BaseCommand:
+def command_of(number: int, rows: Columns, row: int) -> BaseCommand:
     """The command of a row, which has ids."""
     base = BaseCommand(type=number)  # type: ignore[arg-type]
     fill = _FILLED.get(number)
@@ -204,7 +208,7 @@ def _message(body: Any, rows: Columns, row: int) -> None:
 
 def _ack(body: Any, rows: Columns, row: int) -> None:
     _set(body, rows, row, "consumer_id", "request_id")
-    body.ack_type = _ACK_TYPES.get(rows["ack_type"][row], 0)
+    body.ack_type = ACK_TYPES.get(rows["ack_type"][row], 0)
     error = rows["validation_error"][row]
     if error in _VALIDATION_ERRORS:
         body.validation_error = _VALIDATION_ERRORS[error]
@@ -250,14 +254,15 @@ _FILLED: Final[dict[int, Callable[[Any, Columns, int], None]]] = {
 _ENTRIES: Final = {NUMBERS["SEND"], NUMBERS["MESSAGE"]}
 
 
-def _metadata(rows: Columns, row: int) -> MessageMetadata:
+def metadata_of(rows: Columns, row: int) -> MessageMetadata:
+    """The metadata of a row, which has some."""
     metadata = MessageMetadata(producer_name=rows["producer_name"][row] or "", sequence_id=0)
     _set(metadata, rows, row, "publish_time", "txnid_most_bits")
     for name in _NUMBERS:
         value = rows[name][row]
         if value is not None:
             setattr(metadata, name, value)
-    codec: Any = _CODECS.get(rows["compression"][row])
+    codec: Any = CODECS.get(rows["compression"][row])
     if codec:
         metadata.compression = codec
     if rows["uuid"][row] is not None:

@@ -32,7 +32,6 @@ from pulsarctl_wire.wire.frame import (
 from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.ledgers import ConsumerLedger, LedgerState, entry_of
 from pulsarctl_wire.wire.payload import misstated
-from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from pulsarctl_wire.wire.quick import Head
 from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Asked
 from pulsarctl_wire.wire.stream import FrameStream
@@ -265,8 +264,9 @@ class CheckState(LedgerState):
             self.facts.was_sent(self.checksum_of(frame), True)
             self.doctor.moment("undecodable", self, frame, sent)
         else:
+            sent.is_usual = head.is_plain
             if head.codec:
-                self._decompress(frame)
+                self._decompress(frame, head)
             if self.is_chunk:
                 self.doctor.moment("chunk", self, frame, sent)
 
@@ -286,9 +286,10 @@ class CheckState(LedgerState):
         """What the SEND and the MESSAGE of an entry have in common."""
         return frame.stored_checksum
 
-    def misstated(self, frame: Frame, metadata: MessageMetadata) -> int | None:
+    def misstated(self, frame: Frame) -> int | None:
         """The size of a compressed payload, if another one is stated; -1: its codec cannot read it."""
-        return misstated(metadata, frame.payload, self.facts.budget)
+        assert frame.metadata is not None
+        return misstated(frame.metadata, frame.payload, self.facts.budget)
 
     def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Pending | None:
         if not isinstance(ledger, Producer):
@@ -305,24 +306,24 @@ class CheckState(LedgerState):
             return pending
         sent.answer = self.seen
         if is_receipt:
-            sent.receipt = frame.raw
+            stored = frame.ids.ledger, frame.ids.entry
+            sent.stored = NOWHERE if stored[0] > _LARGEST_ID else stored
             if ledger.facts is not None:
                 self.facts.store(ledger.facts, sent)
-            if sent.before is not None or frame.raw.count(_MINUS_ONE) > 1:
+            if sent.before is not None or sent.stored == NOWHERE:
                 self.doctor.moment("stored_again", self, frame, ledger, sent)
         else:
             sent.failed = True
             self.doctor.moment("send_failed", self, frame, ledger, sent)
         return pending
 
-    def _decompress(self, frame: Frame) -> None:
+    def _decompress(self, frame: Frame, head: Head) -> None:
         """Tell the doctor if an entry cannot be decompressed; a MESSAGE only if its SEND was not seen."""
-        metadata = frame.metadata
-        assert metadata is not None
-        is_readable = frame.checksum == "valid" and not (self.is_chunk or metadata.encryption_keys)
+        encrypted = not head.is_plain and frame.metadata.encryption_keys  # type: ignore[union-attr]
+        is_readable = frame.checksum == "valid" and not (self.is_chunk or encrypted)
         if not is_readable or self.facts.was_sent(self.checksum_of(frame), frame.to_broker):
             return
-        right = self.misstated(frame, metadata)
+        right = self.misstated(frame)
         if right is not None:
             self.doctor.moment("unreadable", self, frame, self.seen, None if right < 0 else right)
 
@@ -372,7 +373,7 @@ class CheckState(LedgerState):
             if not self.facts.was_sent(self.checksum_of(frame), False):
                 doctor.moment("undecodable", self, frame, seen)
         elif head.codec:
-            self._decompress(frame)
+            self._decompress(frame, head)
         if self.is_chunk:
             doctor.moment("chunk", self, frame, seen)
 
@@ -396,14 +397,15 @@ class CheckState(LedgerState):
         if returned is not None:
             returned.count += 1
             returned.last = self.seen
-            returned.redelivery_count = frame.base.message.redelivery_count  # type: ignore[union-attr]
+            returned.redelivery_count = frame.ids.count
             self.doctor.moment("came_again", self, frame, consumer, entry, returned)
 
     def _ack(self, frame: Frame) -> None:
         ids = frame.ids
         consumer = self.consumer(ids.owner)
         if consumer is not None:
-            if not ids.is_plain and frame.base.ack.HasField("validation_error"):  # type: ignore[union-attr]
+            is_unusual = not ids.is_plain and ids.several is None
+            if is_unusual and frame.base.ack.HasField("validation_error"):  # type: ignore[union-attr]
                 self.doctor.moment("discarded", self, frame, consumer)
             last = consumer.last_message
             if last is not None and self.seen.time_ns - last.time_ns >= self.facts.quiet_ns:
@@ -486,8 +488,7 @@ class CheckState(LedgerState):
             producer.publisher.drop(producer)
 
 
-_MINUS_ONE: Final = b"\xff" * 9 + b"\x01"
-"""-1 as a varint."""
+_LARGEST_ID: Final = 2**63 - 1
 LARGEST_HEAD: Final = 8_192
 """Bytes of a SEND before its payload that are remembered, if they are no more."""
 _SEND: Final = NUMBERS["SEND"]

@@ -1,6 +1,6 @@
 """Runs the doctor on rows of tables: `diagnose` takes rows in order, and gives a row for each finding.
 
-    rows, by cluster and time -> recall.py: events -> a Doctor for each cluster -> rows of findings
+    rows, by cluster and time -> usual.py, recall.py: events -> a Doctor for each cluster -> rows of findings
 
 Besides frames, gaps and malformed stretches there are rows for what TCP did, made from the connections table:
 
@@ -21,11 +21,11 @@ from pulsarctl_wire.checks.finding import Evidence, Finding
 from pulsarctl_wire.checks.recall import Columns, Recall, Recalled
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.state import LARGEST_HEAD, CheckState
+from pulsarctl_wire.checks.usual import TableRows
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.fields import signed
 from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Frame
 from pulsarctl_wire.wire.knowledge import Knowledge
-from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 
 OTHERS: Final = "(others)"
 """The rule of a row that counts the findings beyond those that a doctor keeps."""
@@ -55,31 +55,35 @@ class TableState(CheckState):
             return b"%d:%d:%d" % (frame.connection.index, frame.to_broker, frame.offset)  # of no other one
         return crc.to_bytes(8, "big", signed=True)
 
-    def misstated(self, frame: Frame, metadata: MessageMetadata) -> int | None:
+    def misstated(self, frame: Frame) -> int | None:
         """As its row says. Overrides the parent's method."""
         assert isinstance(frame, Recalled)
         return frame.unpacked_size
 
 
-class TableDoctor(Doctor):
-    """A doctor for tables."""
-
-    state_type = TableState
-
-
 class _Cluster:
     """The rows of one cluster."""
 
-    def __init__(self, name: str, thresholds: Thresholds) -> None:
+    def __init__(self, name: str, thresholds: Thresholds, recall: Recall) -> None:
         self.name = name
-        self.doctor = TableDoctor(thresholds=thresholds)
-        self.recall = Recall()
+        self.doctor = Doctor(thresholds=thresholds, state_type=TableState)
+        self._recall = recall
         self._knowledge = Knowledge(join_chunks=False, schemas=False)
         self._last_ns = 0
         self._looked = False
 
+    def add_usual(self, rows: TableRows, row: int) -> None:
+        """Take the next row, which is a usual one."""
+        time_ns = rows.time_ns(row)
+        if time_ns > self._last_ns:
+            self._last_ns = time_ns
+        state = self.doctor.states.get(rows.connection(row))
+        if state is None:
+            state = self._open(rows.values(row), 0)
+        state.track([rows.frame(row, state.connection)])
+
     def add(self, rows: Columns, row: int) -> None:
-        """Take the next row."""
+        """Take the next row, one of those that are not usual."""
         event, number = rows["event"][row], rows["connection"][row]
         self._last_ns = max(self._last_ns, rows["time_ns"][row] or 0, rows["last_ns"][row] or 0)
         known = self.doctor.states.get(number)
@@ -92,7 +96,7 @@ class _Cluster:
             state.end()
             self.doctor.ended(_ending(rows, row, state))
         elif event != "opened":
-            state.track([self.recall.event(rows, row, state.connection)])
+            state.track([self._recall.event(rows, row, state.connection)])
 
     def _open(self, rows: Columns, row: int) -> CheckState:
         client, server = rows["client"][row] or "", rows["server"][row] or ""
@@ -134,7 +138,7 @@ class _Cluster:
     def _evidence(self, evidence: Evidence) -> dict[str, Any]:
         seen, why = evidence
         return {
-            "file": self.recall.files[seen.packet >> PLACE_BITS],
+            "file": self._recall.files[seen.packet >> PLACE_BITS],
             "packet_offset": seen.packet & OFFSET_BITS,
             "time_ns": seen.time_ns or None,
             "connection": seen.connection.index,
@@ -162,19 +166,26 @@ def _ending(rows: Columns, row: int, state: CheckState) -> EndedConnection:
     )
 
 
-def diagnose(batches: Iterable[Columns], thresholds: Thresholds = DEFAULTS) -> Iterator[dict[str, Any]]:
+def diagnose(batches: Iterable[Any], thresholds: Thresholds = DEFAULTS) -> Iterator[dict[str, Any]]:
     """The findings in rows, which are in order: by cluster, and for each as they were captured.
 
-    `batches` have them some at a time, as columns: those of `recall.COLUMNS` and `recall.METADATA`, and those
-    of the places and connections that are named above. Raises CaptureError if a row's values cannot be.
+    `batches` are Arrow's, with the columns `recall.COLUMNS` and `recall.METADATA`, and those of the places
+    and connections that are named above. Raises CaptureError if a row's values cannot be.
     """
     cluster: _Cluster | None = None
-    for rows in batches:
-        for row, name in enumerate(rows["cluster"]):
+    recall = Recall()
+    for batch in batches:
+        rows = TableRows(batch, recall)
+        other = 0
+        for row, name in enumerate(rows.clusters):
             if cluster is None or cluster.name != name:
                 if cluster is not None:
                     yield from cluster.findings()
-                cluster = _Cluster(name, thresholds)
-            cluster.add(rows, row)
+                cluster = _Cluster(name, thresholds, recall)
+            if rows.is_usual[row]:
+                cluster.add_usual(rows, row)
+            else:
+                cluster.add(rows.others, other)
+                other += 1
     if cluster is not None:
         yield from cluster.findings()

@@ -31,7 +31,7 @@ _SETTINGS: Final = (
     "autoload_known_extensions = false",
     "TimeZone = 'UTC'",
 )
-_ROWS: Final = 4_096  # fetched at a time
+_ROWS: Final = 16_384  # fetched at a time
 
 
 class DuckEngine(Engine):
@@ -98,7 +98,7 @@ class DuckEngine(Engine):
         with _errors():
             rows = self._database.sql(f"SELECT * FROM ({sql}) ORDER BY {ORDER}")
             reader = getattr(rows, "to_arrow_reader", None) or rows.fetch_arrow_reader  # of DuckDB 1
-            found = list(diagnose(batch.to_pydict() for batch in reader(_ROWS)))
+            found = list(diagnose(reader(_ROWS)))
             self._datasets[name] = pa.Table.from_pylist(found, schema=FINDINGS)
             self._database.register(name, self._datasets[name])
 

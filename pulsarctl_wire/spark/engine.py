@@ -100,5 +100,5 @@ def _diagnosed(batches: Iterable[Any]) -> Iterator[Any]:
 
     from pulsarctl_wire.checks.tables import diagnose
 
-    rows = list(diagnose(batch.to_pydict() for batch in batches))
+    rows = list(diagnose(batches))
     yield pa.RecordBatch.from_pylist(rows, schema=FINDINGS)

@@ -1,0 +1,313 @@
+"""Makes frames of the usual rows of tables from numbers, which compiled code reads without making objects.
+
+Nearly all rows are plain SEND, SEND_RECEIPT, MESSAGE and ACK, of which the doctor asks a few numbers. All
+other rows are left to `recall.py`. Both give the same (`tests/checks/test_findings.py`).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from librt.strings import BytesWriter, read_i64_le, write_i32_be
+from mypy_extensions import i32, i64, mypyc_attr
+
+from pulsarctl_wire.checks.recall import ACK_TYPES, CODECS, Columns, Recall, Recalled, command_of, metadata_of
+from pulsarctl_wire.wire.commands import ACK, MESSAGE, SEND, SEND_RECEIPT
+from pulsarctl_wire.wire.frame import OFFSET_BITS, Connection
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from pulsarctl_wire.wire.quick import Head, Ids
+
+_TYPES: Final = {"SEND": SEND, "SEND_RECEIPT": SEND_RECEIPT, "MESSAGE": MESSAGE, "ACK": ACK}
+_RARE: Final = (
+    *("at_end", "partial", "error", "consumer_epoch", "ack_set", "validation_error"),
+    *("unpacked_size", "head_crc", "deliver_at_time", "uuid", "num_chunks_from_msg", "chunk_id", "encrypted"),
+    *("marker_type", "txnid_most_bits"),
+)
+"""Columns that are null or false in usual rows."""
+_OF_ALL: Final = ("connection", "time_ns", "stream_offset", "total_size", "command_size")
+_OF_ENTRY: Final = ("has_metadata", "publish_time", "payload_size")
+_ID: Final = ("ledger_id", "entry_id")
+_NEEDED: Final = {
+    SEND: (*_OF_ALL, *_OF_ENTRY, "producer_id", "sequence_id"),
+    SEND_RECEIPT: (*_OF_ALL, "producer_id", "sequence_id", *_ID),
+    MESSAGE: (*_OF_ALL, *_OF_ENTRY, "consumer_id", *_ID),
+    ACK: (*_OF_ALL, "consumer_id", "ack_count", *_ID),
+}
+"""Type number of a command -> the columns that its usual rows have."""
+_LARGEST: Final = {
+    **dict.fromkeys(("connection", "time_ns", "stream_offset", "publish_time"), 2**62),
+    **dict.fromkeys(("producer_id", "consumer_id", "sequence_id", *_ID), 2**62),
+    **dict.fromkeys(("total_size", "command_size", "payload_size"), 2**31 - 1),
+    **dict.fromkeys(("redelivery_count", "uncompressed_size"), 2**32 - 1),
+}
+"""The largest usual number of a column; the smallest is 0."""
+_CHECKSUMS: Final = {"valid": 1}
+_ABSENT: Final = -(2**63)
+"""In place of a number that is absent."""
+_ALL_ONES: Final = 2**64 - 1
+
+# Where the numbers of a row are, in bytes. Literals, as compiled code has only these as constants.
+_CONNECTION: Final = 0
+_TIME: Final = 8
+_TYPE: Final = 16
+_TO_BROKER: Final = 24
+_OFFSET: Final = 32
+_PLACE: Final = 40
+_TOTAL: Final = 48
+_SIZE: Final = 56
+_PAYLOAD: Final = 64
+_CRC: Final = 72
+_LEDGER: Final = 80
+_ENTRY: Final = 88
+_COUNT: Final = 96
+_KIND: Final = 104
+_NAME: Final = 112
+_OWNER: Final = 120  # from here on: what makes a SEND differ from others, besides the producer's name
+_SEQUENCE: Final = 128
+_HIGHEST: Final = 136
+_PUBLISHED: Final = 144
+_UNPACKED: Final = 152
+_CODEC: Final = 160
+_BATCH: Final = 168
+_FIRST: Final = 176
+_LAST: Final = 184
+_WIDTH: Final = 192
+_ID_SIZE: Final = 24  # bytes of an id in `Ids.several`
+
+_raw: Final = BytesWriter()
+
+_COLUMNS: Final = {
+    **{_CONNECTION: "connection", _TIME: "time_ns", _TO_BROKER: "to_broker", _OFFSET: "stream_offset"},
+    **{_TOTAL: "total_size", _SIZE: "command_size", _PAYLOAD: "payload_size", _CRC: "payload_crc"},
+    **{_LEDGER: "ledger_id", _ENTRY: "entry_id", _SEQUENCE: "sequence_id"},
+    **{_PUBLISHED: "publish_time", _UNPACKED: "uncompressed_size"},
+}
+"""The numbers that are just those of a column, or 0."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class UsualFrame(Recalled):
+    """The frame of a usual row. Its `raw` has the sizes, and of a SEND numbers in place of its head.
+
+    Its command and its metadata are made when somebody asks for them.
+    """
+
+    __slots__ = ("_row", "_rows")
+
+    _rows: "TableRows"
+    _row: int
+
+    @property
+    def base(self) -> BaseCommand | None:
+        """The command. Overrides the parent's property."""
+        if self._base is None:
+            self._base = command_of(self.type, self._rows.values(self._row), 0)
+        return self._base
+
+    @base.setter
+    def base(self, base: BaseCommand) -> None:
+        self._base = base
+
+    @property
+    def metadata(self) -> MessageMetadata | None:
+        """The metadata. Overrides the parent's property."""
+        if self._metadata is None and self._head is not None:
+            self._metadata = metadata_of(self._rows.values(self._row), 0)
+        return self._metadata
+
+    @metadata.setter
+    def metadata(self, metadata: MessageMetadata | None) -> None:
+        self._metadata = metadata
+
+
+class TableRows:
+    """Some rows in order: an Arrow batch with the columns that `tables.diagnose` needs.
+
+    clusters     the cluster of each row
+    is_usual     a byte for each row: 1 if it is usual
+    others       the rows that are not usual, as values
+    """
+
+    def __init__(self, batch: Any, recall: Recall) -> None:
+        columns = _Columns(batch)
+        usual = columns.are_usual()
+        self.clusters: list[str] = batch.column("cluster").to_pylist()
+        self.is_usual: bytes = usual.tobytes()
+        self.others: Columns = batch.filter(pa.array(~usual)).to_pydict()
+        self._batch = batch
+        self._several: bytes = columns.ids.tobytes()
+        self._names = columns.texts("producer_name")[1]
+        self._data: bytes = columns.records(recall).tobytes()
+
+    def values(self, row: int) -> Columns:
+        """A row, as the values of a row 0."""
+        values: Columns = self._batch.slice(row, 1).to_pydict()
+        return values
+
+    def connection(self, row: i64) -> int:
+        """The connection of a usual row."""
+        return read_i64_le(self._data, row * _WIDTH + _CONNECTION)
+
+    def time_ns(self, row: i64) -> int:
+        """The time of a usual row."""
+        return read_i64_le(self._data, row * _WIDTH + _TIME)
+
+    def frame(self, row: i64, connection: Connection) -> UsualFrame:
+        """The frame of a usual row."""
+        data, at = self._data, row * _WIDTH
+        kind, total = read_i64_le(data, at + _TYPE), read_i64_le(data, at + _TOTAL)
+        _raw.truncate(0)
+        write_i32_be(_raw, i32(total))
+        write_i32_be(_raw, i32(read_i64_le(data, at + _SIZE)))
+        head: Head | None = None
+        if kind in (SEND, MESSAGE):
+            head = self._head(at)
+        if kind == SEND and head is not None:
+            _raw.write(data[at + _OWNER : at + _FIRST])
+            _raw.write(head.producer.encode())
+        frame = UsualFrame(
+            _raw.getvalue(),
+            None,
+            kind,
+            connection,
+            read_i64_le(data, at + _TO_BROKER) != 0,
+            read_i64_le(data, at + _OFFSET),
+            read_i64_le(data, at + _TIME),
+            read_i64_le(data, at + _PLACE),
+        )
+        frame._rows, frame._row = self, row
+        frame.ids = self._ids(kind, at)
+        frame.head_crc = frame.unpacked_size = frame.payload_size = frame.payload_crc = None
+        if head is not None:
+            frame.checksum, frame.head = "valid", head
+            size = read_i64_le(data, at + _PAYLOAD)
+            frame.payload_size, frame.payload_at = size, total + 4 - size
+            frame.payload_crc = read_i64_le(data, at + _CRC)
+        return frame
+
+    def _ids(self, kind: i64, at: i64) -> Ids:
+        data = self._data
+        ids = Ids(read_i64_le(data, at + _OWNER))
+        ids.is_plain = True
+        ids.sequence, ids.count = read_i64_le(data, at + _SEQUENCE), read_i64_le(data, at + _COUNT)
+        highest = read_i64_le(data, at + _HIGHEST)
+        if highest != _ABSENT:
+            ids.highest = highest if highest >= 0 else int(highest) & _ALL_ONES
+        ids.identified = kind != SEND
+        ids.ledger, ids.entry = read_i64_le(data, at + _LEDGER), read_i64_le(data, at + _ENTRY)
+        ids.kind = read_i64_le(data, at + _KIND)
+        first, last = read_i64_le(data, at + _FIRST), read_i64_le(data, at + _LAST)
+        if first < last:
+            ids.several = self._several[first * _ID_SIZE : last * _ID_SIZE]
+            ids.is_plain = False
+        return ids
+
+    def _head(self, at: i64) -> Head:
+        data = self._data
+        head = Head(self._names[read_i64_le(data, at + _NAME)] or "", read_i64_le(data, at + _PUBLISHED))
+        head.is_plain = True
+        head.unpacked, head.codec = read_i64_le(data, at + _UNPACKED), read_i64_le(data, at + _CODEC)
+        head.batch = read_i64_le(data, at + _BATCH)
+        return head
+
+
+class _Columns:
+    """The columns of a batch, as numpy's. `ids` and the places in them are as in `_acked`."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+        self._numbers: dict[str, Any] = {}
+        self._types = self._coded("command", _TYPES, -1)
+        self._first, self._last, self.ids = _acked(batch.column("acked"))
+
+    def are_usual(self) -> Any:
+        """Which rows are usual."""
+        types, numbers = self._types, self._number
+        usual = types >= 0
+        for name in _RARE:
+            usual &= ~self._there(name)
+        for name, largest in _LARGEST.items():
+            usual &= (numbers(name) >= 0) & (numbers(name) <= largest)
+        for kind, names in _NEEDED.items():
+            for name in names:
+                usual &= self._there(name) | (types != kind)
+        odd = np.concatenate([[0], np.cumsum(self.ids.min(axis=1, initial=0) < 0)])  # how many before an id
+        usual &= odd[self._first] == odd[self._last]
+        asks, counts = self._there("request_id"), np.maximum(self._last - self._first, 1)
+        usual &= (types != ACK) | ((numbers("ack_count") == counts) & ~asks)
+        is_valid = self._coded("checksum", {"valid": 1}) == 1
+        usual &= ((types != SEND) & (types != MESSAGE)) | is_valid
+        return usual & (numbers("command_size") > 2) & (numbers("payload_size") <= numbers("total_size"))
+
+    def records(self, recall: Recall) -> Any:
+        """The numbers of all rows."""
+        types, numbers = self._types, self._number
+        files, names = self.texts("file")
+        places = np.array([recall.place_of(name, 0) for name in names], np.int64)[files]
+        of_producer = (types == SEND) | (types == SEND_RECEIPT)
+        columns = {place: numbers(name) for place, name in _COLUMNS.items()} | {
+            _TYPE: types,
+            _PLACE: places | numbers("packet_offset") & OFFSET_BITS,
+            _OWNER: np.where(of_producer, numbers("producer_id"), numbers("consumer_id")),
+            _COUNT: np.select(
+                [types == SEND, types == MESSAGE], [1, numbers("redelivery_count")], numbers("ack_count")
+            ),
+            _KIND: self._coded("ack_type", ACK_TYPES),
+            _NAME: self.texts("producer_name")[0],
+            _HIGHEST: numbers("highest_sequence_id", _ABSENT),
+            _CODEC: self._coded("compression", CODECS),
+            _BATCH: numbers("num_messages_in_batch", 1),
+            _FIRST: self._first,
+            _LAST: self._last,
+        }
+        records = np.empty((len(types), _WIDTH // 8), "<i8")
+        for place, column in columns.items():
+            records[:, place // 8] = column
+        return records
+
+    def texts(self, name: str) -> tuple[Any, list[str | None]]:
+        """The texts of a column: a code for each row, and what the codes stand for."""
+        encoded = self._batch.column(name).dictionary_encode()
+        texts = [*encoded.dictionary.to_pylist(), None]
+        return encoded.indices.fill_null(len(texts) - 1).to_numpy(zero_copy_only=False), texts
+
+    def _coded(self, name: str, known: Mapping[str, int], other: int = 0) -> Any:
+        """The numbers that the texts of a column stand for."""
+        codes, texts = self.texts(name)
+        return np.array([known.get(text or "", other) for text in texts], np.int64)[codes]
+
+    def _number(self, name: str, absent: int = 0) -> Any:
+        """The numbers of a column, with another one in place of null."""
+        found = self._numbers.get(name)
+        if found is None:
+            column = self._batch.column(name).cast(pa.int64())
+            if column.null_count:
+                column = column.fill_null(absent)
+            found = self._numbers[name] = column.to_numpy(zero_copy_only=False)
+        return found
+
+    def _there(self, name: str) -> Any:
+        """Where a column is neither null nor false."""
+        column = self._batch.column(name)
+        if column.null_count == len(column):
+            return np.False_
+        if pa.types.is_boolean(column.type):
+            return column.fill_null(False).to_numpy(zero_copy_only=False)
+        return column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else np.True_
+
+
+def _acked(lists: Any) -> tuple[Any, Any, Any]:
+    """The ids of ACKs that have several, of all rows: of each row the first, and the one after its last.
+
+    The ids are as in `Ids.several`, but negative if they have an ack_set.
+    """
+    ids = lists.values
+    numbers = np.empty((len(ids), 3), "<i8")
+    for at, name in enumerate(_ID):
+        numbers[:, at] = ids.field(name).fill_null(-1).to_numpy(zero_copy_only=False)
+    sizes = pc.list_value_length(ids.field("ack_set")).fill_null(0)
+    numbers[:, 2] = -sizes.to_numpy(zero_copy_only=False)
+    places = lists.offsets.to_numpy()
+    return places[:-1], places[1:], numbers
