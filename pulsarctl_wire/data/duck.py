@@ -3,12 +3,14 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
 from pulsarctl_wire.errors import QueryError
+from pulsarctl_wire.pipeline.cache import findings_in
 from pulsarctl_wire.pipeline.inputs import filesystem
 from pulsarctl_wire.pipeline.splits import is_uri
 from pulsarctl_wire.pipeline.tables import Files, Found, has_messages, parts_of
@@ -32,6 +34,8 @@ _SETTINGS: Final = (
     "TimeZone = 'UTC'",
 )
 _ROWS: Final = 16_384  # fetched at a time
+LARGE: Final = 100_000
+"""Rows of tables from which findings in them are kept."""
 
 
 class DuckEngine(Engine):
@@ -39,6 +43,7 @@ class DuckEngine(Engine):
 
     def __init__(self, found: Sequence[Found], choice: Choice) -> None:
         super().__init__(TABLES, choice, has_messages=has_messages(found))
+        self._found = found
         self._database = duckdb.connect()
         self._datasets: dict[str, Any] = {}
         self._of_relations: list[Any] = []  # the connections that relations need, but do not keep
@@ -93,14 +98,20 @@ class DuckEngine(Engine):
         self._define(name, f"SELECT * FROM kept_{name}")
 
     def _diagnose(self, name: str, sql: str) -> None:
+        paths = [path for each in self._found for files in each.files.values() for path in files.paths]
+        if sum(each.rows for each in self._found) < LARGE or any(map(is_uri, paths)):
+            self._datasets[name] = self._findings(sql)
+        else:
+            self._datasets[name] = findings_in(paths, sql, partial(self._findings, sql))
+        self._database.register(name, self._datasets[name])
+
+    def _findings(self, sql: str) -> pa.Table:
         from pulsarctl_wire.checks.tables import diagnose
 
         with _errors():
             rows = self._database.sql(f"SELECT * FROM ({sql}) ORDER BY {ORDER}")
             reader = getattr(rows, "to_arrow_reader", None) or rows.fetch_arrow_reader  # of DuckDB 1
-            found = list(diagnose(reader(_ROWS)))
-            self._datasets[name] = pa.Table.from_pylist(found, schema=FINDINGS)
-            self._database.register(name, self._datasets[name])
+            return pa.Table.from_pylist(list(diagnose(reader(_ROWS))), schema=FINDINGS)
 
     def _beside(self) -> Any:
         """A connection for one result: while it is read, others may be."""

@@ -1,7 +1,7 @@
-"""Keeps tables of captures that were asked about, in a private directory, limited in size.
+"""Keeps tables of captures, and findings in large tables, in a private directory that is limited in size.
 
-A table is found by how it was made, and by what its captures are: their paths, sizes and times. So it is made
-anew when one changes.
+Each is found by how it was made, and by what its files are: their paths, sizes and times. So it is made anew
+when one changes.
 """
 
 import hashlib
@@ -9,13 +9,17 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pulsarctl_wire import __version__, checks
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.counting import SPLIT, cores, pool
 from pulsarctl_wire.pipeline.inputs import find_inputs
@@ -27,8 +31,9 @@ from pulsarctl_wire.pipeline.tasks import Pool
 from pulsarctl_wire.table import VERSION
 
 MOST_KEPT: Final = 4 * 1024**3
-"""Bytes of all tables kept; beyond that, those that were not used for the longest time are deleted."""
+"""Bytes of all that is kept; beyond that, what was not used for the longest time is deleted."""
 _MANIFEST: Final = "manifest.json"
+_FINDINGS: Final = "findings.parquet"
 
 
 def directory() -> Path:
@@ -74,26 +79,57 @@ def table_of(
     return str(found)
 
 
+def findings_in(files: Sequence[str], query: str, make: Callable[[], pa.Table]) -> pa.Table:
+    """What the doctor finds in the rows that a query reads from local files, kept or made by `make`.
+
+    They depend on the rules as well; a new version of pwire makes them anew.
+    """
+    status = [(os.path.abspath(path), os.stat(path)) for path in files]
+    rules = Path(checks.__file__).parent.stat().st_mtime_ns
+    about = [__version__, rules, query, *([path, each.st_size, each.st_mtime_ns] for path, each in status)]
+    found = directory() / _name(about)
+    with suppress(OSError, pa.ArrowException):  # not kept, or damaged
+        kept = pq.read_table(found / _FINDINGS)
+        os.utime(found)
+        return kept
+    shutil.rmtree(found, ignore_errors=True)
+    made = make()
+    with suppress(OSError), _put(found) as out:
+        out.mkdir()
+        pq.write_table(made, out / _FINDINGS)
+    return made
+
+
 def _key(inputs: Sequence[Input], options: Options) -> str:
     """A name for the table that is made so of these captures."""
     files = [[each.name, each.path, each.size, each.modified_ns, each.sides] for each in inputs]
-    about = [VERSION, astuple(options), *files]
+    return _name([VERSION, astuple(options), *files])
+
+
+def _name(about: list[Any]) -> str:
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
+
+
+@contextmanager
+def _put(found: Path) -> Iterator[Path]:
+    """Gives the path of a directory to be made, which then becomes `found`."""
+    _make_room(directory())
+    with tempfile.TemporaryDirectory(prefix=".", dir=found.parent) as beside:
+        out = Path(beside, "table")
+        yield out
+        with suppress(OSError):  # another process was faster
+            out.rename(found)
 
 
 def _make(inputs: list[Input], options: Options, found: Path) -> None:
     jobs = cores()
-    _make_room(directory())
-    with tempfile.TemporaryDirectory(prefix=".", dir=found.parent) as beside:
-        out = Path(beside, "table")
+    with _put(found) as out:
         is_small = sum(each.size for each in inputs) <= SPLIT
         with ThreadPoolExecutor(1) if is_small else pool(jobs) as executor:
             totals = Run(inputs, str(out), options=options).run(Pool(executor, jobs))
         if not totals.frames and not totals.gaps and totals.problems:
             name, problem, _ = totals.problems[0]
             raise CaptureError(f"{name}: {problem}")
-        with suppress(OSError):  # another process was faster
-            out.rename(found)
 
 
 def _make_room(tables: Path) -> None:

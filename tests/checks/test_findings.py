@@ -24,6 +24,7 @@ from pulsarctl_wire.checks.recall import Recall
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.tables import diagnose
 from pulsarctl_wire.checks.usual import TableRows
+from pulsarctl_wire.data import duck
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.reports.engine import Engine, clusters
 from pulsarctl_wire.reports.findings import ORDER, events, servers
@@ -213,6 +214,35 @@ def test_packets_may_be_captured_out_of_order(tmp_path: Path) -> None:
     pq.write_table(without, tmp_path / "it.parquet")
     with data.tables(tmp_path / "it.parquet") as tables:
         assert tables.report("findings").rows() != []  # else this capture would show nothing
+
+
+def test_findings_in_large_tables_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(duck, "LARGE", 1)
+    path = tmp_path / "it.parquet"
+    pwire("table", str(FAILURES / "05-corrupt-before-send.pcap.gz"), "--out", str(path), "--cluster", "one")
+
+    def found(**choice: Any) -> Rows:
+        with data.tables(path, choice=data.Choice(**choice)) as tables:
+            return tables.report("findings").rows()
+
+    def kept() -> set[tuple[str, int]]:
+        return {(str(each), each.stat().st_mtime_ns) for each in (tmp_path / "cache").rglob("*.parquet")}
+
+    first = found()
+    assert first != []
+    (before,) = kept()
+    assert (found(), found(topic="another")) == (first, [])
+    assert kept() == {before}
+    Path(before[0]).write_bytes(b"damaged")
+    assert (found(), found()) == (first, first)
+    (after,) = kept()
+    assert (after[0], after[1] > before[1]) == (before[0], True)
+    assert found(cluster="two") == []
+    pq.write_table(pq.read_table(path).slice(0, 10), path)
+    assert found() == []
+    assert len(kept()) == 3
+    assert pwire("report", "--clear-cache").err.startswith("3 tables deleted, ")
 
 
 FEW: Final = ("errors.pcap", "java-batchindexack.pcap", "java-encrypted.pcap", "auth-token.pcap")

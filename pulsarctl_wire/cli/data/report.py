@@ -63,7 +63,7 @@ class ReportOptions(SourceOptions):
     bucket: str | None = option("--bucket TIME", "Width of time buckets: 500ms, 1s, 5m, 1h.")
     key: str | None = option("--key KEY", "journey: only messages with this key, or this id (LEDGER:ENTRY).")
     html: str | None = option("--html FILE", "Write the report as an HTML page.")
-    clear_cache: bool = flag("--clear-cache", "Delete the tables that were kept of captures.")
+    clear_cache: bool = flag("--clear-cache", "Delete the tables and findings that were kept.")
 
 
 def report(options: ReportOptions) -> None:
@@ -105,7 +105,9 @@ def opened(sources: Sequence[str], options: SourceOptions, *, apart: bool = Fals
     settings = settings_of(options.conf)
     with console.errors_reported():
         from pulsarctl_wire import data
+        from pulsarctl_wire.capture.sources import collect_rarely
 
+        collect_rarely()
         with data.tables(
             *sources,
             choice=data.Choice(options.topic, since, until, options.cluster),
