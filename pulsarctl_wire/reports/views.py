@@ -257,5 +257,5 @@ VIEWS: Final = {
 }
 """Name -> SQL. `clustered` is made by the function of that name."""
 
-KEPT: Final = {"touched", "first_acks"}
+KEPT: Final = {"touched", "first_acks", "consumed", "subscriptions"}
 """Views whose rows are computed once, as others read them several times."""
