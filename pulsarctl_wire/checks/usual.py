@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from librt.strings import BytesWriter, read_i64_le, write_i32_be
 from mypy_extensions import i32, i64, mypyc_attr
 
@@ -135,7 +133,7 @@ class TableRows:
         usual = columns.are_usual()
         self.clusters: list[str] = batch.column("cluster").to_pylist()
         self.is_usual: bytes = usual.tobytes()
-        self.others: Columns = batch.filter(pa.array(~usual)).to_pydict()
+        self.others: Columns = batch.take(np.flatnonzero(~usual)).to_pydict()
         self._batch = batch
         self._several: bytes = columns.ids.tobytes()
         self._names = columns.texts("producer_name")[1]
@@ -282,7 +280,7 @@ class _Columns:
         """The numbers of a column, with another one in place of null."""
         found = self._numbers.get(name)
         if found is None:
-            column = self._batch.column(name).cast(pa.int64())
+            column = self._batch.column(name).cast("int64")
             if column.null_count:
                 column = column.fill_null(absent)
             found = self._numbers[name] = column.to_numpy(zero_copy_only=False)
@@ -293,7 +291,7 @@ class _Columns:
         column = self._batch.column(name)
         if column.null_count == len(column):
             return np.False_
-        if pa.types.is_boolean(column.type):
+        if str(column.type) == "bool":
             return column.fill_null(False).to_numpy(zero_copy_only=False)
         return column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else np.True_
 
@@ -307,7 +305,7 @@ def _acked(lists: Any) -> tuple[Any, Any, Any]:
     numbers = np.empty((len(ids), 3), "<i8")
     for at, name in enumerate(_ID):
         numbers[:, at] = ids.field(name).fill_null(-1).to_numpy(zero_copy_only=False)
-    sizes = pc.list_value_length(ids.field("ack_set")).fill_null(0)
-    numbers[:, 2] = -sizes.to_numpy(zero_copy_only=False)
+    sizes = ids.field("ack_set").value_lengths()
+    numbers[:, 2] = -sizes.fill_null(0).to_numpy(zero_copy_only=False)
     places = lists.offsets.to_numpy()
     return places[:-1], places[1:], numbers

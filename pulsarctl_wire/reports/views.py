@@ -60,6 +60,7 @@ _ENTRY: Final = ("cluster", "topic", "subscription", "ledger_id", "entry_id")
 _IS_READER: Final = f"command = 'SUBSCRIBE' AND {text_of('durable')} = 'false'"
 IS_ID: Final = "ledger_id >= 0 AND entry_id >= 0 AND coalesce(topic NOT LIKE 'non-persistent://%', true)"
 """Whether a frame names a stored entry: brokers give all non-persistent messages the same id."""
+_RESET: Final = (*SUBSCRIPTION.split(", "), "time_ns")
 _RESETS: Final = "command IN ('SUBSCRIBE', 'CLOSE_CONSUMER', 'UNSUBSCRIBE')"
 _SERVER: Final = f"CASE WHEN to_broker THEN {address('dst')} ELSE {address('src')} END"
 
@@ -236,24 +237,26 @@ VIEWS: Final = {
         FROM clustered WHERE topic IS NOT NULL AND subscription IS NOT NULL GROUP BY 1, 2, 3""",
     # FLOW adds, MESSAGE subtracts; a consumer loses the rest when it is closed or subscribes again.
     "permit_changes": f"""
-        WITH lives AS (
+        WITH changes AS (
             SELECT *, {_RESETS} AS resets,
-                CASE WHEN command = 'MESSAGE' THEN -1 ELSE 1 END * coalesce(permits, 0) AS change,
-                {count_if(_RESETS)} OVER (
-                    PARTITION BY connection, consumer_id ORDER BY {CAPTURED} ROWS UNBOUNDED PRECEDING
-                ) AS life
+                CASE WHEN command = 'MESSAGE' THEN -1 ELSE 1 END * coalesce(permits, 0) AS change
             FROM clustered WHERE {_RESETS} OR command IN ('FLOW', 'MESSAGE')
         ),
-        held AS (
-            SELECT *, sum(change) OVER (
-                PARTITION BY connection, consumer_id, life ORDER BY {CAPTURED} ROWS UNBOUNDED PRECEDING
-            ) AS held
-            FROM lives
+        lives AS (
+            SELECT connection, consumer_id, life, sum(change) AS held,
+                {", ".join(f"max(CASE WHEN resets THEN {name} END) AS {name}" for name in _RESET)}
+            FROM (
+                SELECT *, {count_if("resets")} OVER (
+                    PARTITION BY connection, consumer_id ORDER BY {CAPTURED} ROWS UNBOUNDED PRECEDING
+                ) AS life
+                FROM changes
+            ) counted GROUP BY 1, 2, 3
         )
-        SELECT {SUBSCRIPTION}, time_ns, CASE WHEN resets THEN -coalesce(lag(held) OVER (
-                PARTITION BY connection, consumer_id ORDER BY {CAPTURED}
-            ), 0) ELSE change END AS change
-        FROM held""",
+        SELECT {SUBSCRIPTION}, time_ns, change FROM changes WHERE NOT resets
+        UNION ALL SELECT {SUBSCRIPTION}, time_ns, -coalesce(before, 0)
+        FROM (
+            SELECT *, lag(held) OVER (PARTITION BY connection, consumer_id ORDER BY life) AS before FROM lives
+        ) ended WHERE life > 0""",
 }
 """Name -> SQL. `clustered` is made by the function of that name."""
 
