@@ -41,7 +41,6 @@ _LARGEST: Final = {
     **dict.fromkeys(("redelivery_count", "uncompressed_size"), 2**32 - 1),
 }
 """The largest usual number of a column; the smallest is 0."""
-_CHECKSUMS: Final = {"valid": 1}
 _ABSENT: Final = -(2**63)
 """In place of a number that is absent."""
 _ALL_ONES: Final = 2**64 - 1

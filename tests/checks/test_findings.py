@@ -23,7 +23,7 @@ from pulsarctl_wire.checks.finding import Finding
 from pulsarctl_wire.checks.recall import Recall
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.tables import diagnose
-from pulsarctl_wire.checks.usual import TableRows
+from pulsarctl_wire.checks.usual import TableRows, UsualFrame
 from pulsarctl_wire.data import duck
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.reports.engine import Engine, clusters
@@ -32,6 +32,7 @@ from pulsarctl_wire.table import FINDINGS
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import signed
 from pulsarctl_wire.wire.frame import Connection, Event, Frame
+from pulsarctl_wire.wire.ledgers import acknowledged_by
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 if TYPE_CHECKING:
@@ -209,6 +210,9 @@ def test_packets_may_be_captured_out_of_order(tmp_path: Path) -> None:
         waited = tables.sql("SELECT count(*) AS n FROM frames WHERE reported_ns IS NOT NULL").rows()
         assert waited[0]["n"] > 100
         assert tables.report("findings").rows() == of_doctor(path, DEFAULTS) == []
+        batches = tables.engine.arrow(events(data.Choice(), {})).to_batches()
+    usual = sum(sum(TableRows(batch, Recall()).is_usual) for batch in batches)
+    assert usual > 0.9 * 20_000  # for all others making a frame takes twenty times as long
     pwire("table", str(path), "--out", str(tmp_path / "it.parquet"))
     without = pq.read_table(tmp_path / "it.parquet").drop_columns(["reported_ns", "reported_place"])
     pq.write_table(without, tmp_path / "it.parquet")
@@ -279,8 +283,25 @@ def test_frames_are_those_of_the_capture(path: Path) -> None:
         assert (frame.metadata is None) is (event.metadata is None)
         if frame.type in WITH_SECRETS and frame.base is not None:
             assert is_doubtful(frame) is is_doubtful(event)
+        if isinstance(frame, UsualFrame):
+            assert numbers_of(frame) == numbers_of(event)
         assert without_what_tables_lack(frame) == without_what_tables_lack(event)
     assert not made
+
+
+def numbers_of(frame: Frame) -> list[object]:
+    """What rules read of a usual frame. How many messages a SEND says it has is not in tables."""
+    ids, head = frame.ids, frame.head
+    found: list[object] = [ids.owner, ids.sequence, ids.highest, ids.ledger, ids.entry, ids.kind]
+    found += [ids.identified, ids.request, ids.count if ids.identified else None, acknowledged(frame)]
+    if head is not None:
+        found += [head.producer, head.publish_time, head.unpacked, head.codec, head.batch]
+        found += [head.chunks, head.chunk, head.marker]
+    return found
+
+
+def acknowledged(frame: Frame) -> list[tuple[int, int]]:
+    return [entry for entry, _ in acknowledged_by(frame)] if frame.command == "ACK" else []
 
 
 def without_what_tables_lack(frame: Frame) -> BaseCommand:
