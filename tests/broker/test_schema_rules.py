@@ -553,7 +553,12 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
+SLOW = {"chain", "unions", "symbols", "no end of a string", "no end of a comment"}
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(each, marks=[pytest.mark.slow] if each in SLOW else []) for each in HOSTILE]
+)
 def test_hostile(what: str) -> None:
     """It ends, soon."""
     new, old = (each if isinstance(each, bytes) else json.dumps(each).encode() for each in HOSTILE[what])

@@ -118,7 +118,8 @@ def test_the_captures_have_findings() -> None:
     assert len(found) >= len(QUICK) - 1
 
 
-@pytest.mark.parametrize("path", [marked(path, QUICK[:1]) for path in CAPTURES])
+@pytest.mark.slow
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
 def test_spark_finds_the_same(spark: SparkSession, path: Path) -> None:
     with data.tables(path) as one, data.tables(path, spark=spark) as other:
         assert one.report("findings").rows() == other.report("findings").rows()

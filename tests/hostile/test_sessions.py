@@ -186,6 +186,7 @@ def check_proxy(sources: list[Path], tmp_path: Path) -> None:
     assert max(peaks.mib.values()) < MEMORY, peaks.mib
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LINUX, reason="looks into /proc")
 def test_a_proxy_between_files_that_broke_promises(tmp_path: Path) -> None:
     check_proxy(PLAYED, tmp_path)

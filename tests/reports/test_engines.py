@@ -58,7 +58,7 @@ def compare(one: Engine, other: Engine, names: Iterable[str] = REPORTS) -> None:
 
 def test_one_capture(spark: SparkSession, tmp_path: Path) -> None:
     with engines(spark, [str(SAMPLES / "java-batchindexack.pcap")], tmp_path, Choice()) as (one, other):
-        compare(one, other, ("summary", "connections", "slow"))
+        compare(one, other, ("summary", "connections", "slow", "findings"))
 
 
 @pytest.mark.slow
