@@ -84,7 +84,7 @@ class _Cluster:
 
     def add(self, rows: Columns, row: int) -> None:
         """Take the next row, one of those that are not usual."""
-        event, number = rows["event"][row], rows["connection"][row]
+        event, number = rows["event"][row], _connection(rows, row)
         self._last_ns = max(self._last_ns, rows["time_ns"][row] or 0, rows["last_ns"][row] or 0)
         known = self.doctor.states.get(number)
         state = known if known is not None else self._open(rows, row)
@@ -100,7 +100,7 @@ class _Cluster:
 
     def _open(self, rows: Columns, row: int) -> CheckState:
         client, server = rows["client"][row] or "", rows["server"][row] or ""
-        return self.doctor.new_state(Connection(rows["connection"][row], client, server), self._knowledge)
+        return self.doctor.new_state(Connection(_connection(rows, row), client, server), self._knowledge)
 
     def _look(self) -> None:
         """The last packet was captured; connections may still be open."""
@@ -146,6 +146,12 @@ class _Cluster:
             "command": seen.command,
             "why": why,
         }
+
+
+def _connection(rows: Columns, row: int) -> int:
+    """The number of a row's connection; -1 if it has none, which no capture has."""
+    number = rows["connection"][row]
+    return -1 if number is None else number
 
 
 def _ending(rows: Columns, row: int, state: CheckState) -> EndedConnection:

@@ -249,7 +249,8 @@ class _Columns:
             _PLACE: places | numbers("packet_offset") & OFFSET_BITS,
             _OWNER: np.where(of_producer, numbers("producer_id"), numbers("consumer_id")),
             _COUNT: np.select(
-                [types == SEND, types == MESSAGE], [1, numbers("redelivery_count")], numbers("ack_count")
+                [types == SEND, types == MESSAGE, types == ACK],
+                [1, numbers("redelivery_count"), numbers("ack_count")],
             ),
             _KIND: self._coded("ack_type", ACK_TYPES),
             _NAME: self.texts("producer_name")[0],

@@ -290,19 +290,23 @@ def test_frames_are_those_of_the_capture(path: Path) -> None:
     assert not made
 
 
+IDS: Final = {
+    "SEND": ("owner", "sequence", "highest"),
+    "SEND_RECEIPT": ("owner", "sequence", "highest", "identified", "ledger", "entry"),
+    "MESSAGE": ("owner", "ledger", "entry", "count"),
+    "ACK": ("owner", "ledger", "entry", "count", "kind", "request"),
+}
+HEAD: Final = ("producer", "publish_time", "unpacked", "codec", "batch", "chunks", "chunk", "marker")
+
+
 def numbers_of(frame: Frame) -> list[object]:
-    """What rules read of a usual frame. How many messages a SEND says it has is not in tables."""
-    ids, head = frame.ids, frame.head
-    found: list[object] = [ids.owner, ids.sequence, ids.highest, ids.ledger, ids.entry, ids.kind]
-    found += [ids.identified, ids.request, ids.count if ids.identified else None, acknowledged(frame)]
-    if head is not None:
-        found += [head.producer, head.publish_time, head.unpacked, head.codec, head.batch]
-        found += [head.chunks, head.chunk, head.marker]
+    """What rules read of a usual frame."""
+    found = [getattr(frame.ids, name) for name in IDS[frame.command]]
+    if frame.command in ("SEND", "MESSAGE"):
+        found += [getattr(frame.head, name) for name in HEAD]
+    if frame.command == "ACK":
+        found += [entry for entry, _ in acknowledged_by(frame)]
     return found
-
-
-def acknowledged(frame: Frame) -> list[tuple[int, int]]:
-    return [entry for entry, _ in acknowledged_by(frame)] if frame.command == "ACK" else []
 
 
 def without_what_tables_lack(frame: Frame) -> BaseCommand:
