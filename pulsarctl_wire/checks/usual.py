@@ -198,6 +198,7 @@ class TableRows:
         first, last = read_i64_le(data, at + _FIRST), read_i64_le(data, at + _LAST)
         if first < last:
             ids.several = self._several[first * _ID_SIZE : last * _ID_SIZE]
+            ids.ledger, ids.entry = read_i64_le(ids.several, 0), read_i64_le(ids.several, 8)
             ids.is_plain = False
         return ids
 
@@ -230,10 +231,14 @@ class _Columns:
         for kind, names in _NEEDED.items():
             for name in names:
                 usual &= self._there(name) | (types != kind)
+        is_absent = numbers("highest_sequence_id", _ABSENT) == _ABSENT
+        usual &= ~(is_absent & self._there("highest_sequence_id"))
         odd = np.concatenate([[0], np.cumsum(self.ids.min(axis=1, initial=0) < 0)])  # how many before an id
         usual &= odd[self._first] == odd[self._last]
-        asks, counts = self._there("request_id"), np.maximum(self._last - self._first, 1)
-        usual &= (types != ACK) | ((numbers("ack_count") == counts) & ~asks)
+        asks, several = self._there("request_id"), self._last - self._first
+        usual &= (several > 0) == self._there("acked")
+        alike = (numbers("ack_count") == np.maximum(several, 1)) & ~asks
+        usual &= np.where(types == ACK, alike, several == 0)
         is_valid = self._coded("checksum", {"valid": 1}) == 1
         usual &= ((types != SEND) & (types != MESSAGE)) | is_valid
         return usual & (numbers("command_size") > 2) & (numbers("payload_size") <= numbers("total_size"))
@@ -301,11 +306,12 @@ def _acked(lists: Any) -> tuple[Any, Any, Any]:
 
     The ids are as in `Ids.several`, but negative if they have an ack_set.
     """
-    ids = lists.values
-    numbers = np.empty((len(ids), 3), "<i8")
+    names = [field.name for field in lists.type.value_type]
+    fields = dict(zip(names, lists.values.flatten(), strict=True))
+    numbers = np.empty((len(lists.values), 3), "<i8")
     for at, name in enumerate(_ID):
-        numbers[:, at] = ids.field(name).fill_null(-1).to_numpy(zero_copy_only=False)
-    sizes = ids.field("ack_set").value_lengths()
+        numbers[:, at] = fields[name].fill_null(-1).to_numpy(zero_copy_only=False)
+    sizes = fields["ack_set"].value_lengths()
     numbers[:, 2] = -sizes.fill_null(0).to_numpy(zero_copy_only=False)
     places = lists.offsets.to_numpy()
     return places[:-1], places[1:], numbers
