@@ -223,7 +223,7 @@ class _Columns:
     def are_usual(self) -> Any:
         """Which rows are usual."""
         types, numbers = self._types, self._number
-        usual = types >= 0
+        usual = (types >= 0) & (self._coded("event", {"frame": 1}) == 1)
         for name in _RARE:
             usual &= ~self._there(name)
         for name, largest in _LARGEST.items():
