@@ -102,7 +102,8 @@ class DuckEngine(Engine):
         if sum(each.rows for each in self._found) < LARGE or any(map(is_uri, paths)):
             self._datasets[name] = self._findings(sql)
         else:
-            self._datasets[name] = findings_in(paths, sql, partial(self._findings, sql))
+            how = [sql, *(each.connections for each in self._found)]  # which number them in all tables
+            self._datasets[name] = findings_in(paths, how, partial(self._findings, sql))
         self._database.register(name, self._datasets[name])
 
     def _findings(self, sql: str) -> pa.Table:

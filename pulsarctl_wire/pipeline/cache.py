@@ -79,14 +79,14 @@ def table_of(
     return str(found)
 
 
-def findings_in(files: Sequence[str], query: str, make: Callable[[], pa.Table]) -> pa.Table:
-    """What the doctor finds in the rows that a query reads from local files, kept or made by `make`.
+def findings_in(files: Sequence[str], how: Sequence[Any], make: Callable[[], pa.Table]) -> pa.Table:
+    """What the doctor finds in tables of local files, kept or made by `make`; `how` says how they are read.
 
     They depend on the rules as well; a new version of pwire makes them anew.
     """
     status = [(os.path.abspath(path), os.stat(path)) for path in files]
     rules = (Path(__file__).parents[1] / "checks").stat().st_mtime_ns
-    about = [__version__, rules, query, *([path, each.st_size, each.st_mtime_ns] for path, each in status)]
+    about = [__version__, rules, *how, *([path, each.st_size, each.st_mtime_ns] for path, each in status)]
     found = directory() / _name(about)
     with suppress(OSError, pa.ArrowException):  # not kept, or damaged
         kept = pq.read_table(found / _FINDINGS)
