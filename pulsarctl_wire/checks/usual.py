@@ -1,7 +1,7 @@
 """Makes frames of the usual rows of tables from numbers, which compiled code reads without making objects.
 
 Nearly all rows are plain SEND, SEND_RECEIPT, MESSAGE and ACK, of which the doctor asks a few numbers. All
-other rows are left to `recall.py`. Both give the same (`tests/checks/test_findings.py`).
+other rows are left to `recall.py`. Both give the same (`tests/checks/test_usual_rows.py`).
 """
 
 from collections.abc import Mapping
@@ -43,6 +43,8 @@ _LARGEST: Final = {
 """The largest usual number of a column; the smallest is 0."""
 _ABSENT: Final = -(2**63)
 """In place of a number that is absent."""
+_IF_ABSENT: Final = {"highest_sequence_id": _ABSENT, "num_messages_in_batch": 1}
+"""What stands for null in a column of numbers; in others 0."""
 _ALL_ONES: Final = 2**64 - 1
 
 # Where the numbers of a row are, in bytes. Literals, as compiled code has only these as constants.
@@ -51,7 +53,7 @@ _TIME: Final = 8
 _TYPE: Final = 16
 _TO_BROKER: Final = 24
 _OFFSET: Final = 32
-_PLACE: Final = 40
+_PACKET: Final = 40
 _TOTAL: Final = 48
 _SIZE: Final = 56
 _PAYLOAD: Final = 64
@@ -61,7 +63,7 @@ _ENTRY: Final = 88
 _COUNT: Final = 96
 _KIND: Final = 104
 _NAME: Final = 112
-_OWNER: Final = 120  # from here on: what makes a SEND differ from others, besides the producer's name
+_OWNER: Final = 120  # from here to _FIRST: what makes a SEND differ from others, besides the producer's name
 _SEQUENCE: Final = 128
 _HIGHEST: Final = 136
 _PUBLISHED: Final = 144
@@ -70,10 +72,9 @@ _CODEC: Final = 160
 _BATCH: Final = 168
 _FIRST: Final = 176
 _LAST: Final = 184
-_WIDTH: Final = 192
+_FILE: Final = 192
+_WIDTH: Final = 200
 _ID_SIZE: Final = 24  # bytes of an id in `Ids.several`
-
-_raw: Final = BytesWriter()
 
 _COLUMNS: Final = {
     **{_CONNECTION: "connection", _TIME: "time_ns", _TO_BROKER: "to_broker", _OFFSET: "stream_offset"},
@@ -136,7 +137,9 @@ class TableRows:
         self._batch = batch
         self._several: bytes = columns.ids.tobytes()
         self._names = columns.texts("producer_name")[1]
-        self._data: bytes = columns.records(recall).tobytes()
+        self._places = [recall.place_of(name, 0) for name in columns.texts("file")[1]]
+        self._data: bytes = columns.records().tobytes()
+        self._raw = BytesWriter()
 
     def values(self, row: int) -> Columns:
         """A row, as the values of a row 0."""
@@ -153,26 +156,26 @@ class TableRows:
 
     def frame(self, row: i64, connection: Connection) -> UsualFrame:
         """The frame of a usual row."""
-        data, at = self._data, row * _WIDTH
+        data, at, raw = self._data, row * _WIDTH, self._raw
         kind, total = read_i64_le(data, at + _TYPE), read_i64_le(data, at + _TOTAL)
-        _raw.truncate(0)
-        write_i32_be(_raw, i32(total))
-        write_i32_be(_raw, i32(read_i64_le(data, at + _SIZE)))
+        raw.truncate(0)
+        write_i32_be(raw, i32(total))
+        write_i32_be(raw, i32(read_i64_le(data, at + _SIZE)))
         head: Head | None = None
         if kind in (SEND, MESSAGE):
             head = self._head(at)
         if kind == SEND and head is not None:
-            _raw.write(data[at + _OWNER : at + _FIRST])
-            _raw.write(head.producer.encode())
+            raw.write(data[at + _OWNER : at + _FIRST])
+            raw.write(head.producer.encode())
         frame = UsualFrame(
-            _raw.getvalue(),
+            raw.getvalue(),
             None,
             kind,
             connection,
             read_i64_le(data, at + _TO_BROKER) != 0,
             read_i64_le(data, at + _OFFSET),
             read_i64_le(data, at + _TIME),
-            read_i64_le(data, at + _PLACE),
+            self._places[read_i64_le(data, at + _FILE)] | read_i64_le(data, at + _PACKET),
         )
         frame._rows, frame._row = self, row
         frame.ids = self._ids(kind, at)
@@ -231,7 +234,7 @@ class _Columns:
         for kind, names in _NEEDED.items():
             for name in names:
                 usual &= self._there(name) | (types != kind)
-        is_absent = numbers("highest_sequence_id", _ABSENT) == _ABSENT
+        is_absent = numbers("highest_sequence_id") == _ABSENT
         usual &= ~(is_absent & self._there("highest_sequence_id"))
         odd = np.concatenate([[0], np.cumsum(self.ids.min(axis=1, initial=0) < 0)])  # how many before an id
         usual &= odd[self._first] == odd[self._last]
@@ -243,15 +246,14 @@ class _Columns:
         usual &= ((types != SEND) & (types != MESSAGE)) | is_valid
         return usual & (numbers("command_size") > 2) & (numbers("payload_size") <= numbers("total_size"))
 
-    def records(self, recall: Recall) -> Any:
+    def records(self) -> Any:
         """The numbers of all rows."""
         types, numbers = self._types, self._number
-        files, names = self.texts("file")
-        places = np.array([recall.place_of(name, 0) for name in names], np.int64)[files]
         of_producer = (types == SEND) | (types == SEND_RECEIPT)
         columns = {place: numbers(name) for place, name in _COLUMNS.items()} | {
             _TYPE: types,
-            _PLACE: places | numbers("packet_offset") & OFFSET_BITS,
+            _FILE: self.texts("file")[0],
+            _PACKET: numbers("packet_offset") & OFFSET_BITS,
             _OWNER: np.where(of_producer, numbers("producer_id"), numbers("consumer_id")),
             _COUNT: np.select(
                 [types == SEND, types == MESSAGE, types == ACK],
@@ -259,9 +261,9 @@ class _Columns:
             ),
             _KIND: self._coded("ack_type", ACK_TYPES),
             _NAME: self.texts("producer_name")[0],
-            _HIGHEST: numbers("highest_sequence_id", _ABSENT),
+            _HIGHEST: numbers("highest_sequence_id"),
             _CODEC: self._coded("compression", CODECS),
-            _BATCH: numbers("num_messages_in_batch", 1),
+            _BATCH: numbers("num_messages_in_batch"),
             _FIRST: self._first,
             _LAST: self._last,
         }
@@ -281,13 +283,13 @@ class _Columns:
         codes, texts = self.texts(name)
         return np.array([known.get(text or "", other) for text in texts], np.int64)[codes]
 
-    def _number(self, name: str, absent: int = 0) -> Any:
-        """The numbers of a column, with another one in place of null."""
+    def _number(self, name: str) -> Any:
+        """The numbers of a column, with `_IF_ABSENT` in place of null."""
         found = self._numbers.get(name)
         if found is None:
             column = self._batch.column(name).cast("int64")
             if column.null_count:
-                column = column.fill_null(absent)
+                column = column.fill_null(_IF_ABSENT.get(name, 0))
             found = self._numbers[name] = column.to_numpy(zero_copy_only=False)
         return found
 
