@@ -76,7 +76,7 @@ def consumers(options: Options) -> str:
     """Consumers: what they got, what they have not acknowledged, what came again, how long they took."""
     names = (*SUBSCRIPTION.split(", "), "connection", "consumer_id")
     by = ", ".join(names)
-    latency = percentiles("consumed WHERE latency_ns IS NOT NULL", names)
+    entries = {"entries": "count(*)", "unacked": count_if("acked_ns IS NULL")}
     return f"""
         WITH opened AS (
             SELECT {by}, max({text_of("consumer_name")}) AS consumer, max({text_of("subType")}) AS type,
@@ -94,18 +94,13 @@ def consumers(options: Options) -> str:
                 {count_if("command = 'ACK'")} AS acks, min(time_ns) AS first_ns, max(time_ns) AS last_ns
             FROM clustered LEFT JOIN opened USING ({by})
             WHERE NOT partial AND consumer_id IS NOT NULL AND subscription IS NOT NULL GROUP BY 1, 2, 3, 4, 5
-        ),
-        entries AS (
-            SELECT {by}, count(*) AS entries, {count_if("acked_ns IS NULL")} AS unacked
-            FROM consumed GROUP BY 1, 2, 3, 4, 5
         )
         SELECT t.cluster, t.topic, t.subscription, type, t.connection, client, t.consumer_id, consumer,
             delivered, coalesce(entries, 0) AS entries, coalesce(unacked, 0) AS unacked, redelivered, acks,
             granted, permits, {_TIMES}, first_ns, last_ns
         FROM traffic t
             LEFT JOIN opened o ON {same("t", "o", names)}
-            LEFT JOIN entries e ON {same("t", "e", names)}
-            LEFT JOIN ({latency}) p ON {same("t", "p", names)}
+            LEFT JOIN ({percentiles("consumed", names, also=entries)}) p ON {same("t", "p", names)}
         ORDER BY delivered DESC, t.cluster, t.topic, t.subscription, t.connection, t.consumer_id"""
 
 

@@ -260,5 +260,5 @@ VIEWS: Final = {
 }
 """Name -> SQL. `clustered` is made by the function of that name."""
 
-KEPT: Final = {"touched", "first_acks", "consumed", "subscriptions"}
+KEPT: Final = {"touched", "first_acks", "subscriptions"}
 """Views whose rows are computed once, as others read them several times."""
