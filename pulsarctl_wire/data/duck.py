@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise, starmap
 from typing import Any, Final
 
 import duckdb
@@ -15,7 +17,7 @@ from pulsarctl_wire.pipeline.inputs import filesystem
 from pulsarctl_wire.pipeline.splits import is_uri
 from pulsarctl_wire.pipeline.tables import Files, Found, has_messages, parts_of
 from pulsarctl_wire.reports.engine import Answer, Engine
-from pulsarctl_wire.reports.findings import ORDER
+from pulsarctl_wire.reports.findings import ORDER, between
 from pulsarctl_wire.reports.sql import Choice, literal
 from pulsarctl_wire.table import FINDINGS, TABLES
 
@@ -34,6 +36,8 @@ _SETTINGS: Final = (
     "TimeZone = 'UTC'",
 )
 _ROWS: Final = 16_384  # fetched at a time
+_SORTED: Final = 125_000  # rows for the doctor that are sorted at a time, about
+_DRAWN: Final = 100  # of them, to find out where the next begin
 LARGE: Final = 100_000
 """Rows of tables from which findings in them are kept."""
 
@@ -102,7 +106,9 @@ class DuckEngine(Engine):
         if sum(each.rows for each in self._found) < LARGE or any(map(is_uri, paths)):
             self._datasets[name] = self._findings(sql)
         else:
-            how = [sql, *(each.connections for each in self._found)]  # which number them in all tables
+            how: list[object] = [sql]
+            for each in self._found:
+                how += each.connections, *((files.base, files.same) for files in each.files.values())
             self._datasets[name] = findings_in(paths, how, partial(self._findings, sql))
         self._database.register(name, self._datasets[name])
 
@@ -110,9 +116,31 @@ class DuckEngine(Engine):
         from pulsarctl_wire.checks.tables import diagnose
 
         with _errors():
-            rows = self._database.sql(f"SELECT * FROM ({sql}) ORDER BY {ORDER}")
-            reader = getattr(rows, "to_arrow_reader", None) or rows.fetch_arrow_reader  # of DuckDB 1
-            return pa.Table.from_pylist(list(diagnose(reader(_ROWS))), schema=FINDINGS)
+            return pa.Table.from_pylist(list(diagnose(self._in_order(sql))), schema=FINDINGS)
+
+    def _in_order(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """The rows of `findings.events`, sorted a stretch at a time: the next one while this one is read."""
+        following: Future[pa.Table] | None = None
+        with ThreadPoolExecutor(1) as executor:
+            for condition in self._stretches(sql):
+                rows = f"SELECT * FROM ({sql}) WHERE {condition} ORDER BY {ORDER}"
+                sorted_, following = following, executor.submit(self._beside().sql(rows).to_arrow_table)
+                if sorted_ is not None:
+                    yield from sorted_.result().to_batches(_ROWS)
+            if following is not None:
+                yield from following.result().to_batches(_ROWS)
+
+    def _stretches(self, sql: str) -> list[str]:
+        """Conditions, each for about `_SORTED` rows of `findings.events`, in their order."""
+        ends = self._database.sql(f"SELECT count(*), min(cluster), max(cluster) FROM ({sql})").fetchall()
+        ((count, first, last),) = ends
+        number = count // _SORTED
+        if not number:
+            return ["true"]
+        drawn = f"SELECT cluster, at_ns FROM ({sql}) USING SAMPLE reservoir({number * _DRAWN} ROWS)"
+        places = self._database.sql(f"SELECT * FROM ({drawn}) ORDER BY ALL").fetchall()
+        bounds = [(first, -(2**63)), *places[_DRAWN::_DRAWN], (last, 2**63)]
+        return list(starmap(between, pairwise(bounds)))
 
     def _beside(self) -> Any:
         """A connection for one result: while it is read, others may be."""

@@ -37,14 +37,14 @@ _FINDINGS: Final = "findings.parquet"
 
 
 def directory() -> Path:
-    """The directory of the tables; only its owner can read it."""
+    """The directory of what is kept; only its owner can read it."""
     path = cache_directory() / "tables"
     path.mkdir(mode=0o700, exist_ok=True)
     return path
 
 
 def clear() -> tuple[int, int]:
-    """Delete all tables; returns how many they were, and their bytes."""
+    """Delete all that is kept; returns how many tables and findings they were, and their bytes."""
     kept = list(directory().iterdir())
     size = sum(map(_size, kept))
     for each in kept:
@@ -82,22 +82,31 @@ def table_of(
 def findings_in(files: Sequence[str], how: Sequence[Any], make: Callable[[], pa.Table]) -> pa.Table:
     """What the doctor finds in tables of local files, kept or made by `make`; `how` says how they are read.
 
-    They depend on the rules as well; a new version of pwire makes them anew.
+    They are made anew if a file or the rules have changed, or if they cannot be kept.
     """
-    status = [(os.path.abspath(path), os.stat(path)) for path in files]
-    rules = (Path(__file__).parents[1] / "checks").stat().st_mtime_ns
-    about = [__version__, rules, *how, *([path, each.st_size, each.st_mtime_ns] for path, each in status)]
-    found = directory() / _name(about)
+    try:
+        status = [(os.path.abspath(path), os.stat(path)) for path in files]
+        about = [*how, *([path, each.st_size, each.st_ctime_ns] for path, each in status)]
+        found = directory() / _name([__version__, _rules_changed_ns(), *about])
+    except (OSError, RuntimeError):  # no home
+        return make()
     with suppress(OSError, pa.ArrowException):  # not kept, or damaged
-        kept = pq.read_table(found / _FINDINGS)
+        kept = pq.read_table(found / _FINDINGS, page_checksum_verification=True)
         os.utime(found)
         return kept
     shutil.rmtree(found, ignore_errors=True)
     made = make()
-    with suppress(OSError), _put(found) as out:
+    with suppress(OSError), _put(found, files) as out:
         out.mkdir()
-        pq.write_table(made, out / _FINDINGS)
+        pq.write_table(made, out / _FINDINGS, write_page_checksum=True)
     return made
+
+
+def _rules_changed_ns() -> int:
+    """When a file of the rules, or of what they rely on, was last changed."""
+    package = Path(__file__).parents[1]
+    files = [file for name in ("checks", "wire") for file in (package / name).iterdir() if file.is_file()]
+    return max(file.stat().st_mtime_ns for file in files)
 
 
 def _key(inputs: Sequence[Input], options: Options) -> str:
@@ -111,9 +120,9 @@ def _name(about: list[Any]) -> str:
 
 
 @contextmanager
-def _put(found: Path) -> Iterator[Path]:
-    """Gives the path of a directory to be made, which then becomes `found`."""
-    _make_room(directory())
+def _put(found: Path, used: Sequence[str] = ()) -> Iterator[Path]:
+    """Gives the path of a directory to be made, which then becomes `found`. Files that are `used` stay."""
+    _make_room(directory(), {parent for path in used for parent in Path(path).absolute().parents})
     with tempfile.TemporaryDirectory(prefix=".", dir=found.parent) as beside:
         out = Path(beside, "table")
         yield out
@@ -132,15 +141,23 @@ def _make(inputs: list[Input], options: Options, found: Path) -> None:
             raise CaptureError(f"{name}: {problem}")
 
 
-def _make_room(tables: Path) -> None:
-    kept = sorted((each.stat().st_mtime, each) for each in tables.iterdir() if not each.name.startswith("."))
-    sizes = {each: _size(each) for _, each in kept}
-    for _, oldest in kept:
-        if sum(sizes.values()) <= MOST_KEPT:
+def _make_room(directory: Path, used: set[Path]) -> None:
+    """Delete what was not used for the longest time if all takes too much, but nothing that is `used` now."""
+    kept = {each: _size(each) for each in directory.iterdir() if not each.name.startswith(".")}
+    for oldest in sorted(kept.keys() - used, key=_used_ns):
+        if sum(kept.values()) <= MOST_KEPT:
             break
-        del sizes[oldest]
+        del kept[oldest]
         shutil.rmtree(oldest, ignore_errors=True)
 
 
-def _size(table: Path) -> int:
-    return sum(each.stat().st_size for each in table.rglob("*") if each.is_file())
+def _used_ns(kept: Path) -> int:
+    with suppress(OSError):  # another process deleted it
+        return kept.stat().st_mtime_ns
+    return 0
+
+
+def _size(kept: Path) -> int:
+    with suppress(OSError):  # another process deletes it
+        return sum(each.stat().st_size for each in kept.rglob("*") if each.is_file())
+    return 0

@@ -8,7 +8,7 @@ time comes last, by its place.
 from collections.abc import Mapping
 from typing import Final
 
-from pulsarctl_wire.reports.sql import Choice, Options, address
+from pulsarctl_wire.reports.sql import Choice, Options, address, literal
 from pulsarctl_wire.reports.views import in_clusters, named_servers
 
 ORDER: Final = "cluster, at_ns, turn, reported_place, file, packet_offset, stream_offset, connection"
@@ -58,11 +58,13 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
     of_frame["has_metadata"] = "f.metadata IS NOT NULL"
     names = [*_OF_GAP, *_OF_CONNECTION, *of_frame]
     frames, gaps = _labelled("frames", choice), _labelled("gaps", choice)
-    reported = f"coalesce(reported_ns, time_ns, {_LAST})"
+    own = f"coalesce(time_ns, {_LAST})"
     left = f"known c WHERE NOT {_ENDED}"
     rows: list[tuple[str, str, int, str, Mapping[str, str], str]] = [
-        (_OF_EVENT, "'frame'", 2, reported, of_frame, f"{frames} f"),
-        (_OF_EVENT, "kind", 2, reported, _OF_GAP, f"{gaps} g"),
+        # frames by two times apart: so engines can skip files by `at_ns`
+        (_OF_EVENT, "'frame'", 2, own, of_frame, f"{frames} f WHERE reported_ns IS NULL"),
+        (_OF_EVENT, "'frame'", 2, "reported_ns", of_frame, f"{frames} f WHERE reported_ns IS NOT NULL"),
+        (_OF_EVENT, "kind", 2, f"coalesce(reported_ns, {own})", _OF_GAP, f"{gaps} g"),
         (_OF_TCP, "'opened'", 0, "coalesce(c.time_ns, 0)", {"last_ns": "c.last_ns"}, "known c"),
         (_OF_TCP, "'closed'", 1, "c.end_ns", _OF_CONNECTION, "known c WHERE c.end_ns IS NOT NULL"),
         (_OF_TCP, "'ended'", 3, f"coalesce(c.last_ns, {_LAST})", _OF_CONNECTION, f"known c WHERE {_ENDED}"),
@@ -78,6 +80,15 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
     placed = f"WITH {_known(choice)} {' UNION ALL '.join(selected)}"
     joined, cluster = in_clusters(f"({placed})", "label", clusters)
     return f"SELECT {cluster} AS cluster, at_ns = {_LAST} AS at_end, f.* FROM {joined}"
+
+
+def between(since: tuple[str, int], until: tuple[str, int]) -> str:
+    """The condition for the rows of `events` from one cluster and `at_ns` on, up to another without that."""
+    (first, from_ns), (last, to_ns) = (literal(since[0]), since[1]), (literal(until[0]), until[1])
+    if first == last:
+        return f"cluster = {first} AND at_ns >= {from_ns} AND at_ns < {to_ns}"
+    later = f"(cluster > {first} OR cluster = {first} AND at_ns >= {from_ns})"
+    return f"{later} AND (cluster < {last} OR cluster = {last} AND at_ns < {to_ns})"
 
 
 def _known(choice: Choice) -> str:

@@ -26,12 +26,13 @@ from pulsarctl_wire.checks.tables import diagnose
 from pulsarctl_wire.checks.usual import TableRows, UsualFrame
 from pulsarctl_wire.data import duck
 from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline import cache as kept
 from pulsarctl_wire.reports.engine import Engine, clusters
 from pulsarctl_wire.reports.findings import ORDER, events, servers
 from pulsarctl_wire.table import FINDINGS
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import signed
-from pulsarctl_wire.wire.frame import Connection, Event, Frame
+from pulsarctl_wire.wire.frame import PLACE_BITS, Connection, Event, Frame
 from pulsarctl_wire.wire.ledgers import acknowledged_by
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
@@ -231,23 +232,89 @@ def test_findings_in_large_tables_are_kept(tmp_path: Path, monkeypatch: pytest.M
         with data.tables(path, choice=data.Choice(**choice)) as tables:
             return tables.report("findings").rows()
 
-    def kept() -> set[tuple[str, int]]:
+    def kept_files() -> set[tuple[str, int]]:
         return {(str(each), each.stat().st_mtime_ns) for each in (tmp_path / "cache").rglob("*.parquet")}
 
     first = found()
     assert first != []
-    (before,) = kept()
+    (before,) = kept_files()
     assert (found(), found(topic="another")) == (first, [])
-    assert kept() == {before}
+    assert kept_files() == {before}
     Path(before[0]).write_bytes(b"damaged")
     assert (found(), found()) == (first, first)
-    (after,) = kept()
+    (after,) = kept_files()
     assert (after[0], after[1] > before[1]) == (before[0], True)
     assert found(cluster="two") == []
     pq.write_table(pq.read_table(path).slice(0, 10), path)
     assert found() == []
-    assert len(kept()) == 3
-    assert pwire("report", "--clear-cache").err.startswith("3 tables deleted, ")
+    assert len(kept_files()) == 3
+    assert pwire("report", "--clear-cache").err.startswith("3 kept results deleted, ")
+
+
+def test_names_of_directories_are_values_only_below_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(duck, "LARGE", 1)
+    pwire("table", str(FAILURES / "05-corrupt-before-send.pcap.gz"), "--out", str(tmp_path / "made"))
+    for path in tmp_path.glob("made*"):
+        name = path.name.removeprefix("made.") if "." in path.name else "frames"
+        (tmp_path / "all" / name / "cluster=alpha").mkdir(parents=True)
+        table = pq.read_table(path).drop_columns(["cluster"])
+        pq.write_table(table, tmp_path / "all" / name / "cluster=alpha" / f"it.{name}.parquet")
+    for _ in range(2):
+        with data.tables(tmp_path / "all") as tables:
+            assert {row["cluster"] for row in tables.report("findings").rows()} == {"alpha"}
+    with data.tables(tmp_path / "made") as tables:
+        assert {row["cluster"] for row in tables.report("findings").rows()} == {"0"}
+
+
+def test_findings_are_made_where_they_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(duck, "LARGE", 1)
+    path = FAILURES / "05-corrupt-before-send.pcap.gz"
+    pwire("table", str(path), "--out", str(tmp_path / "it.parquet"))
+    (tmp_path / "pwire").mkdir(mode=0o700)
+    (tmp_path / "pwire" / "tables").touch()
+    with data.tables(tmp_path / "it.parquet") as tables:
+        assert [row["rule"] for row in tables.report("findings").rows()] == ["send_corrupt_at_source"]
+
+
+def test_the_table_that_is_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(duck, "LARGE", 1)
+    monkeypatch.setattr(kept, "MOST_KEPT", 1)
+    with data.tables(FAILURES / "05-corrupt-before-send.pcap.gz") as tables:
+        assert tables.report("findings").rows() != []
+        assert tables.report("summary").rows() != []
+
+
+def test_rows_are_sorted_a_stretch_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duck, "_SORTED", 10)
+    monkeypatch.setattr(duck, "_DRAWN", 3)
+    captures = ("errors", "java-batchindexack", "java-simple")
+    paths = [tmp_path / f"{name}.parquet" for name in captures]
+    for name, path in zip(captures, paths, strict=True):
+        pwire("table", str(SAMPLES / f"{name}.pcap"), "--out", str(path), "--cluster", name[:5])
+    with data.tables(*paths) as tables:
+        engine = tables.engine
+        assert isinstance(engine, duck.DuckEngine)
+        sql = events(data.Choice(), {})
+        expected = engine.arrow(f"SELECT * FROM ({sql}) ORDER BY {ORDER}")
+        assert len(engine._stretches(sql)) == len(expected) // 10 > 20
+        assert pa.Table.from_batches(engine._in_order(sql)).equals(expected)
+
+
+@pytest.mark.slow
+def test_a_table_may_name_more_files_than_places_have_bits_for() -> None:
+    with data.tables(SAMPLES / "java-simple.pcap") as tables:
+        rows = tables.engine.arrow(f"SELECT * FROM ({events(data.Choice(), {})}) WHERE command = 'SEND'")
+    several = 2**19 + 2
+    many = pa.concat_tables([rows.slice(0, 1)] * several)
+    files = pa.array([str(number) for number in range(several)])
+    many = many.set_column(many.schema.get_field_index("file"), "file", files)
+    found = TableRows(many.combine_chunks().to_batches()[0], Recall())
+    assert found.frame(several - 1, Connection(0)).packet >> PLACE_BITS == several - 1
 
 
 FEW: Final = ("errors.pcap", "java-batchindexack.pcap", "java-encrypted.pcap", "auth-token.pcap")

@@ -86,7 +86,7 @@ def test_captures_are_read_as_they_are(tmp_path: Path, monkeypatch: pytest.Monke
     made = (kept[0] / "manifest.json").stat().st_mtime_ns
     assert pwire(*command).lines == first.lines
     assert (kept[0] / "manifest.json").stat().st_mtime_ns == made
-    assert pwire("report", "--clear-cache").err.startswith("1 table deleted, ")
+    assert pwire("report", "--clear-cache").err.startswith("1 kept result deleted, ")
     assert not kept[0].exists()
 
 

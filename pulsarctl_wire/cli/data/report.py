@@ -75,7 +75,7 @@ def report(options: ReportOptions) -> None:
         from pulsarctl_wire.pipeline.cache import clear
 
         many, size = clear()
-        sys.stderr.write(f"{count_of(many, 'table')} deleted, {human_bytes(size)}\n")
+        sys.stderr.write(f"{count_of(many, 'kept result')} deleted, {human_bytes(size)}\n")
         return
     if name is None:
         sys.stdout.writelines(f"{each.name:16} {each.about}\n" for each in REPORTS.values())
