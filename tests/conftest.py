@@ -7,12 +7,10 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Any
 
 import pytest
 from hypothesis import settings
 from spark_session import capture, spark
-from xdist.scheduler import LoadFileScheduling
 
 import pulsarctl_wire
 from pulsarctl_wire.capture import files
@@ -21,7 +19,7 @@ __all__ = ["capture", "spark"]  # one home: a process can have only one session
 
 # How long an example takes is the machine's business, not a test's. Which examples are tried follows from the
 # code alone: a commit passes always or never. `--hypothesis-profile explore` tries others each time.
-settings.register_profile("pwire", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("pwire", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=100)
 settings.load_profile("pwire")
 
@@ -36,26 +34,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--real-brokers", action="store_true", help=about)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Compiled modules (hatch_build.py) have their constants built in: leave out tests that change some."""
+    """Spark takes ten seconds to start. Compiled modules (hatch_build.py) have their constants built in.
+
+    So tests with Spark are slow ones, and of compiled modules those are left out that change constants.
+    """
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
     if COMPILED:
         others = [item for item in items if "monkeypatch" in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
-
-
-_WITH_SPARK = ("tests/checks/test_findings.py", "tests/data/", "tests/reports/", "tests/spark/")
-
-
-class _Scheduler(LoadFileScheduling):  # type: ignore[misc]
-    """One worker runs a file. All with Spark are for the same one: to start a session takes seconds."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith(_WITH_SPARK) else super()._split_scope(nodeid)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    return _Scheduler(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 # -- in CI, what is skipped without being expected has failed

@@ -650,7 +650,7 @@ SIZED = st.tuples(DATA, DATA).map(lambda it: b"".join(struct.pack(">i", len(part
 SCHEMAS = st.builds(Schema, st.integers(-1, 23), DATA | SIZED, PROPERTIES) | st.builds(avro, AVROS)
 
 
-@settings(max_examples=300, deadline=2000)
+@settings(max_examples=100, deadline=2000)
 @given(st.lists(SCHEMAS, max_size=3), SCHEMAS, st.sampled_from([*STRATEGIES, "nonsense"]), st.booleans())
 def test_any_schema(versions: list[Schema], new: Schema, strategy: str, consumer: bool) -> None:
     for kind in (new.type, *(each.type for each in versions)):  # else they hardly ever have one type
@@ -661,7 +661,7 @@ def test_any_schema(versions: list[Schema], new: Schema, strategy: str, consumer
         assert found is None or 0 <= found < len(versions)
 
 
-@settings(max_examples=300, deadline=2000)
+@settings(max_examples=100, deadline=2000)
 @given(AVROS)
 def test_a_schema_reads_itself(value: Any) -> None:
     """Unless it is invalid, or nothing can be read at all."""

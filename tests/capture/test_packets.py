@@ -618,7 +618,7 @@ heads = st.sampled_from(
 
 
 @given(link=links, head=heads, rest=st.binary(max_size=120), more=st.integers(0, 2000))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 def test_random_bytes_raise_nothing(link: int, head: bytes, rest: bytes, more: int) -> None:
     data = head + rest
     dissector = Dissector()

@@ -129,7 +129,7 @@ def joined(parts: list[list[Segment]]) -> list[Segment]:
 
 
 @given(isn=st.tuples(ISNS, ISNS), seed=SEEDS, goodbye=st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60)
 def test_any_cutting(isn: tuple[int, int], seed: int, goodbye: bool) -> None:
     rng = random.Random(seed)
     tcp = Tcp(isn=isn)
@@ -140,7 +140,7 @@ def test_any_cutting(isn: tuple[int, int], seed: int, goodbye: bool) -> None:
 
 
 @given(isn=st.tuples(ISNS, ISNS), seed=SEEDS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60)
 def test_duplicates_and_overlaps(isn: tuple[int, int], seed: int) -> None:
     rng = random.Random(seed)
     tcp = Tcp(isn=isn)
@@ -150,7 +150,7 @@ def test_duplicates_and_overlaps(isn: tuple[int, int], seed: int) -> None:
 
 
 @given(isn=st.tuples(ISNS, ISNS), seed=SEEDS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60)
 def test_any_order_inside_bursts(isn: tuple[int, int], seed: int) -> None:
     rng = random.Random(seed)
     tcp = Tcp(isn=isn)
@@ -165,7 +165,7 @@ def test_any_order_inside_bursts(isn: tuple[int, int], seed: int) -> None:
 
 @given(isn=st.tuples(ISNS, ISNS), seed=SEEDS, window=st.integers(2, 30))
 @example(isn=(0, 0), seed=534182182, window=4)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60)
 def test_any_order_inside_a_window(isn: tuple[int, int], seed: int, window: int) -> None:
     rng = random.Random(seed)
     tcp = Tcp(isn=isn)
@@ -320,7 +320,7 @@ def test_losses_are_reported_exactly_and_nothing_is_invented(
 
 
 @given(isn=st.tuples(ISNS, ISNS), seed=SEEDS, keep=st.integers(0, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60)
 def test_a_lost_handshake_invents_nothing(isn: tuple[int, int], seed: int, keep: int) -> None:
     rng = random.Random(seed)
     tcp = Tcp(isn=isn)
@@ -556,7 +556,7 @@ def test_capture_begun_at_every_offset(to_broker: bool) -> None:
 
 
 @given(seed=SEEDS, skipped=st.integers(1, 60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60)
 def test_capture_begun_at_any_packet(seed: int, skipped: int) -> None:
     rng = random.Random(seed)
     tcp = Tcp()

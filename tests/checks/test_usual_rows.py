@@ -3,16 +3,20 @@
 from functools import cache
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pwire_run import SAMPLES
 from test_findings import numbers_of
 
 from pulsarctl_wire import data
+from pulsarctl_wire.checks import usual
 from pulsarctl_wire.checks.recall import COLUMNS, METADATA, Recall, Recalled
+from pulsarctl_wire.checks.tables import diagnose
 from pulsarctl_wire.checks.usual import TableRows
-from pulsarctl_wire.reports.findings import events
+from pulsarctl_wire.reports.findings import ORDER, events
 from pulsarctl_wire.wire.frame import Connection
 
 NAMES: Final = ("java-batch-zlib", "java-batchindexack", "java-simple")
@@ -66,7 +70,7 @@ def valid(kind: Any) -> st.SearchStrategy[Any]:
     return st.none() | values
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.data())
 def test_frames_from_numbers_are_those_from_values(drawn: st.DataObject) -> None:
     whole = table()
@@ -81,6 +85,31 @@ def test_frames_from_numbers_are_those_from_values(drawn: st.DataObject) -> None
         expected = Recall().event(batch.to_pydict(), 0, connection)
         assert isinstance(expected, Recalled)
         assert told(rows.frame(0, connection)) == told(expected)
+
+
+@cache
+def in_order(name: str) -> pa.Table:
+    """All rows of a capture for the doctor."""
+    with data.tables(SAMPLES / f"{name}.pcap") as tables:
+        return tables.engine.arrow(f"SELECT * FROM ({events(data.Choice(), {})}) ORDER BY {ORDER}")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_frames_of_either_kind_lead_to_the_same_findings(
+    monkeypatch: pytest.MonkeyPatch, drawn: st.DataObject
+) -> None:
+    """Frames are also compared with each other: here some are missing, others come again or elsewhere."""
+    rows = in_order(drawn.draw(st.sampled_from(NAMES), "capture"))
+    places = st.integers(0, len(rows) - 1)
+    order = [*range(len(rows))]
+    for at, other in drawn.draw(st.lists(st.tuples(places, places), max_size=20), "rows in place of others"):
+        order[at] = other
+    batches = rows.take(order).to_batches(drawn.draw(st.sampled_from((7, 100, len(rows))), "size of batches"))
+    found = list(diagnose(batches))
+    with monkeypatch.context() as none_usual:
+        none_usual.setattr(usual._Columns, "are_usual", lambda columns: np.zeros(len(columns._types), bool))
+        assert list(diagnose(batches)) == found
 
 
 def told(frame: Recalled) -> list[object]:

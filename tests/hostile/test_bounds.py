@@ -79,7 +79,12 @@ def check(pwire: Runs, source: Path, forms: Iterable[str], tmp_path: Path, secon
     assert len(results) == len(runs)
 
 
-@pytest.mark.parametrize("source", FILES, ids=lambda path: path.name)
+_MARKED: Final = [
+    pytest.param(path, marks=pytest.mark.slow) if path.name == "gzip-twice.gz" else path for path in FILES
+]
+
+
+@pytest.mark.parametrize("source", _MARKED, ids=lambda path: path.name)
 def test_files_that_broke_promises(source: Path, pwire: Runs, tmp_path: Path) -> None:
     check(pwire, source, QUICK_FORMS, tmp_path)
 

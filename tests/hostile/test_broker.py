@@ -309,6 +309,7 @@ def test_a_consumer_that_never_reads(broker: Started) -> None:
             client.produce(OTHER, b"x")
 
 
+@pytest.mark.slow
 def test_answers_that_nobody_reads(broker: Started) -> None:
     with opened(broker) as client:
         client.sendall(CONNECT)

@@ -1,7 +1,8 @@
 """Brokers for the tests of this directory, each started when the first test asks for it.
 
 They are embedded ones, or with `--real-brokers` real ones. Marked `interop` is what needs Java or Go: real
-brokers, clusters, and the clients of these languages.
+brokers, clusters, and the clients of these languages. Most others are marked `slow`, as together they take
+minutes.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
 BrokerKind = type[Embedded] | type[Standalone]
 _P = TypeVar("_P", bound=Pulsar)
 _INTEROP = {"obtainable", "cluster", "go"}  # fixtures
+_QUICK = {"test_brokers", "test_lookup", "test_ping", "test_produce", "test_read"}  # files
 _GO = Path(__file__).with_name("go")
 
 
@@ -51,6 +53,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=f"needs a real broker: {real.args[0]}"))
             if real or config.getoption("real_brokers") or not _INTEROP.isdisjoint(fixtures):
                 item.add_marker(pytest.mark.interop)
+            elif item.path.stem not in _QUICK:
+                item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.timeout(LIMIT))
             uses = [name for name in ("cluster", "secure") if name in fixtures]
             item.add_marker(pytest.mark.xdist_group((*uses, item.path.stem)[0]))

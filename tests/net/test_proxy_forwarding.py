@@ -610,6 +610,7 @@ async def test_who_never_reads_what_both_sides_have_ended_does_not_hold_the_end_
         assert await client.was_reset()
 
 
+@pytest.mark.slow
 @awaited
 async def test_a_client_that_was_killed_does_not_end_what_others_have_coming() -> None:
     """It was reset while nothing was read from it: that is found out when it is to be ended."""

@@ -164,7 +164,7 @@ def test_one_that_is_gone_when_half_of_it_is_read(tmp_path: Path, most: int) -> 
     assert {row["file"] for row in frames} >= {paths[0], paths[2]}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(0, 2**32), st.data())
 def test_hosts_whose_files_overlap_and_are_gone(seed: int, data: st.DataObject) -> None:
     """Either the table has every row once, or it is left as it was.

@@ -23,6 +23,8 @@ from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.tasks import Pool
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = Options(split_size=900)
 IN_DIRECTORIES = Options(split_size=900, partition_by=("series", "date", "cluster"))
 

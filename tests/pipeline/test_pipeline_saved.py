@@ -188,7 +188,7 @@ def _refused(data: bytes) -> bool:
     return False
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_damaged_bytes_are_refused(half_done: Work, data: st.DataObject) -> None:
     good = half_done.good
@@ -273,7 +273,7 @@ def test_a_file_that_cannot_be_read_from_a_start_is_closed(tmp_path: Path) -> No
         pass
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_what_others_made_up_is_refused_or_gone_on_with(half_done: Work, data: st.DataObject) -> None:
     """Whoever forges the checksum too gets wrong rows at most."""

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.comparing import (
     Now,
@@ -101,6 +101,7 @@ def stored_in(written: dict[str, list[dict[str, object]]], kind: str) -> list[di
     return ordered([row for path, rows in written.items() if f"/{kind}/" in path for row in rows])
 
 
+@settings(max_examples=15)
 @given(st.integers(0, 2**32), st.integers(1, 9), st.sampled_from((0.0, 0.0, 0.5)))
 def test_hosts_side_by_side(seed: int, flows: int, shared: float) -> None:
     import tempfile

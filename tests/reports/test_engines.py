@@ -56,12 +56,6 @@ def compare(one: Engine, other: Engine, names: Iterable[str] = REPORTS) -> None:
             assert rounded(one.rows(query)) == rounded(other.rows(query)), name
 
 
-def test_one_capture(spark: SparkSession, tmp_path: Path) -> None:
-    with engines(spark, [str(SAMPLES / "java-batchindexack.pcap")], tmp_path, Choice()) as (one, other):
-        compare(one, other, ("summary", "connections", "slow", "findings"))
-
-
-@pytest.mark.slow
 def test_all_reports(spark: SparkSession, tmp_path: Path) -> None:
     paths = [str(SAMPLES / f"{name}.pcap") for name in TOGETHER]
     with engines(spark, paths, tmp_path, Choice()) as (one, other):
@@ -99,7 +93,6 @@ def test_what_is_chosen(spark: SparkSession, tmp_path: Path) -> None:
         assert all(since <= row["time_ns"] < since + 10**9 for row in rows)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.pcap*")), ids=lambda path: str(path.stem))
 def test_each_capture(spark: SparkSession, path: Path, tmp_path: Path) -> None:
     with engines(spark, [str(path)], tmp_path, Choice()) as (one, other):

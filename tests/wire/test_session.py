@@ -630,6 +630,7 @@ def test_chunks_out_of_order_are_paired_where_nothing_is_missing() -> None:
     assert [talk.receipt(1, 7).request for _ in range(4)] == [frame.number for frame in sends]
 
 
+@pytest.mark.slow
 def test_chunks_that_nobody_answers_are_forgotten() -> None:
     talk = Talk()
     for sequence in range(MAX_PENDING // 50):
