@@ -207,14 +207,14 @@ def test_packets_may_be_captured_out_of_order(tmp_path: Path) -> None:
     """A receipt before its SEND, and a frame before the one that was sent before it, are no findings."""
     path = tmp_path / "it.pcap"
     with open(path, "wb") as file:
-        generate(file, 12_000, connections=2)
+        generate(file, 20_000, connections=2)
     with data.tables(path) as tables:
         waited = tables.sql("SELECT count(*) AS n FROM frames WHERE reported_ns IS NOT NULL").rows()
-        assert waited[0]["n"] > 50
+        assert waited[0]["n"] > 100
         assert tables.report("findings").rows() == of_doctor(path, DEFAULTS) == []
         batches = tables.engine.arrow(events(data.Choice(), {})).to_batches()
     usual = sum(sum(TableRows(batch, Recall()).is_usual) for batch in batches)
-    assert usual > 0.8 * 12_000  # for all others making a frame takes twenty times as long
+    assert usual > 0.9 * 20_000  # for all others making a frame takes twenty times as long
     pwire("table", str(path), "--out", str(tmp_path / "it.parquet"))
     without = pq.read_table(tmp_path / "it.parquet").drop_columns(["reported_ns", "reported_place"])
     pq.write_table(without, tmp_path / "it.parquet")
