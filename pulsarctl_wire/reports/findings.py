@@ -61,7 +61,7 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
     own = f"coalesce(time_ns, {_LAST})"
     left = f"known c WHERE NOT {_ENDED}"
     rows: list[tuple[str, str, int, str, Mapping[str, str], str]] = [
-        # frames by two times apart: so engines can skip files by `at_ns`
+        # Two times, two selects: so a condition for `at_ns` is one for a column, and readers skip by it.
         (_OF_EVENT, "'frame'", 2, own, of_frame, f"{frames} f WHERE reported_ns IS NULL"),
         (_OF_EVENT, "'frame'", 2, "reported_ns", of_frame, f"{frames} f WHERE reported_ns IS NOT NULL"),
         (_OF_EVENT, "kind", 2, f"coalesce(reported_ns, {own})", _OF_GAP, f"{gaps} g"),
@@ -83,7 +83,7 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
 
 
 def between(since: tuple[str, int], until: tuple[str, int]) -> str:
-    """The condition for the rows of `events` from one cluster and `at_ns` on, up to another without that."""
+    """The condition for the rows of `events` from one (cluster, `at_ns`) on that come before another."""
     (first, from_ns), (last, to_ns) = (literal(since[0]), since[1]), (literal(until[0]), until[1])
     if first == last:
         return f"cluster = {first} AND at_ns >= {from_ns} AND at_ns < {to_ns}"
