@@ -124,11 +124,15 @@ class DuckEngine(Engine):
         with ThreadPoolExecutor(1) as executor:
             for condition in self._stretches(sql):
                 rows = f"SELECT * FROM ({sql}) WHERE {condition} ORDER BY {ORDER}"
-                sorted_, following = following, executor.submit(self._beside().sql(rows).to_arrow_table)
+                sorted_, following = following, executor.submit(self._table, rows)
                 if sorted_ is not None:
                     yield from sorted_.result().to_batches(_ROWS)
             if following is not None:
                 yield from following.result().to_batches(_ROWS)
+
+    def _table(self, sql: str) -> pa.Table:
+        connection = self._beside()  # a result does not keep it
+        return connection.sql(sql).to_arrow_table()
 
     def _stretches(self, sql: str) -> list[str]:
         """Conditions, each for about `_SORTED` rows of `findings.events`, in their order."""
