@@ -82,6 +82,11 @@ class Split(NamedTuple):
         return f"{self.file:06d}-{self.part:05d}"
 
     @property
+    def sources(self) -> dict[int, str]:
+        """The names of the files that its packets come from, by number."""
+        return {side.file: side.name for side in self.input.sides} or {self.file: self.input.name}
+
+    @property
     def size(self) -> int:
         """Its size in bytes, as if its input were not compressed."""
         return min(self.stop, self.input.size) - self.start

@@ -97,7 +97,7 @@ class Stitcher:
 
     def stitch(self, decoded: Decoded, reread: Reread, add: Add) -> StitchResult:
         """Stitch the next split; call `add` with the events of its edges. Invalidates `decoded.edges`."""
-        self.names[decoded.split.file] = decoded.split.input.name
+        self.names |= decoded.split.sources
         fixups: _Fixups = {}
         again = _Again(decoded, reread, self.waiting)
         self._resent = self._maybe_resent(decoded.edges)
