@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -43,6 +44,22 @@ class Now(Executor):
             future.set_result(_copy(task(*_copy(args), **kwargs)))
         except Exception as error:
             future.set_exception(error)
+        return future
+
+
+class Deleting(Now):
+    """Deletes a file after so many tasks."""
+
+    def __init__(self, path: str, tasks: int) -> None:
+        super().__init__()
+        self._path = path
+        self._tasks = tasks
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(task, *args, **kwargs)
+        self._tasks -= 1
+        if not self._tasks:
+            os.remove(self._path)
         return future
 
 

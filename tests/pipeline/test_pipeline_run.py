@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 import zstandard
-from pipeline.comparing import Now, alone, first_difference, ordered, run, stored
+from pipeline.comparing import Deleting, Now, alone, first_difference, ordered, run, stored
 from segments import START_NS, Tcp, captured, conversation, pcap, section
 
 from pulsarctl_wire.capture.series import natural
@@ -26,7 +26,7 @@ from pulsarctl_wire.pipeline.inputs import find_inputs, list_inputs
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.rows import decode_split
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import Split
+from pulsarctl_wire.pipeline.splits import Split, plan
 from pulsarctl_wire.pipeline.tasks import Pool
 from pulsarctl_wire.table import TABLES
 
@@ -276,6 +276,18 @@ def test_a_file_that_went_away(tmp_path: Path) -> None:
     totals = run(list(inputs), out, OPTIONS)
     assert [(name, damaged) for name, _, damaged in totals.problems] == [(paths[1], False)]
     assert {row["file"] for row in stored(out, "frames")} == {paths[0], paths[2]}
+
+
+def test_a_file_that_is_deleted_before_it_is_read_again(tmp_path: Path) -> None:
+    (path,) = put(tmp_path, parts(1))
+    expected = alone([path], OPTIONS)
+    inputs = find_inputs([path])
+    splits = len(plan(0, inputs[0], OPTIONS.split_size))
+    job = Run(inputs, str(tmp_path / "out"), options=OPTIONS)
+    totals = job.run(Pool(Deleting(path, splits), splits))
+    problem = "cannot be read again, so rows may be missing: No such file or directory"
+    assert totals.problems == [(path, problem, True)]
+    assert 0 < totals.frames < len(expected.frames)
 
 
 # ---- Inputs ----

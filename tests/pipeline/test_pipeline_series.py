@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.comparing import (
+    Deleting,
     Now,
     Outcome,
+    Row,
     alone,
     first_difference,
     in_memory,
@@ -97,6 +99,11 @@ def _pcapng(packets: list[RawPacket], rng: random.Random) -> bytes:
     return b"".join([*blocks, statistics(dropped + 1)])
 
 
+def places(rows: list[Row]) -> set[tuple[str, int]]:
+    """Where rows come from."""
+    return {(row["file"], row["packet_offset"]) for row in rows}
+
+
 def stored_in(written: dict[str, list[dict[str, object]]], kind: str) -> list[dict[str, object]]:
     return ordered([row for path, rows in written.items() if f"/{kind}/" in path for row in rows])
 
@@ -149,6 +156,28 @@ def test_damage_is_said_once(tmp_path: Path, cut: int) -> None:
     assert [(name, damaged) for name, _, damaged in totals.problems] == [(harmed, True)]
     expected = alone(paths, OPTIONS, by_time=True)
     assert stored(tmp_path / "out", "frames") == expected.frames
+
+
+@pytest.mark.parametrize("gone", range(3))
+@pytest.mark.parametrize("is_decoded", [False, True])
+def test_a_file_that_is_deleted_meanwhile(tmp_path: Path, gone: int, is_decoded: bool) -> None:
+    """Those beside it are read on; what is missing is said."""
+    paths = put(tmp_path, traffic(random.Random(3), 6, 0.0), random.Random(1))
+    expected = alone(paths, OPTIONS, by_time=True)
+    inputs = find_inputs(paths)
+    path = inputs[gone].path
+    executor = Deleting(path, len(inputs) if is_decoded else 1)
+    totals = Run(inputs, str(tmp_path / "out"), options=OPTIONS).run(Pool(executor, len(inputs)))
+    assert not Path(path).exists()
+    found, every = places(stored(tmp_path / "out", "frames")), places(expected.frames)
+    assert found <= every
+    if is_decoded:
+        reasons = [] if found == every else ["cannot be read again, so rows may be missing: "]
+    else:
+        assert found >= {place for place in every if place[0] != path}
+        reasons = [""]
+    why = "No such file or directory"
+    assert totals.problems == [(path, f"{reason}{why}", is_decoded) for reason in reasons]
 
 
 def test_relative_names_are_read_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
