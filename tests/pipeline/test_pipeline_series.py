@@ -16,6 +16,7 @@ from pipeline.comparing import (
     Outcome,
     Row,
     alone,
+    decoding,
     first_difference,
     in_memory,
     ordered,
@@ -142,6 +143,24 @@ def test_new_files_of_both_hosts_are_taken_up(tmp_path: Path) -> None:
     again.run(Pool(Now()))
     expected = alone(paths, OPTIONS, by_time=True)
     assert (stored(out, "frames"), stored(out, "gaps")) == (expected.frames, expected.gaps)
+
+
+def test_turns_that_were_decoded_are_decoded_again_only_if_a_file_has_changed(tmp_path: Path) -> None:
+    paths = put(tmp_path, traffic(random.Random(3), 6, 0.0), random.Random(1))
+    out = tmp_path / "out"
+    with pytest.raises(InterruptedError):
+        run(find_inputs(paths), out, OPTIONS, Now(3))
+    changed = find_inputs(paths)[2].path
+    os.utime(changed)
+    inputs = find_inputs(paths)
+    kept = [
+        number for number, each in enumerate(inputs[:3]) if changed not in {side.path for side in each.sides}
+    ]
+    with decoding() as decoded:
+        run(inputs, out, OPTIONS)
+    assert decoded == [f"{number:06d}-00000" for number in range(len(inputs)) if number not in kept]
+    expected = alone(paths, OPTIONS, by_time=True)
+    assert stored(out, "frames") == expected.frames
 
 
 @pytest.mark.parametrize("cut", [30, 300])
