@@ -62,10 +62,9 @@ def decode_to_file(split: Split, settings: Settings) -> None:
 
     Raises OSError if they cannot be written.
     """
-    if not split.input.sides:  # nobody knows whether those have changed since
-        with suppress(CaptureError, FileNotFoundError):
-            load_edges(split, settings)
-            return
+    with suppress(CaptureError, FileNotFoundError):
+        load_edges(split, settings)
+        return
     delete_decoded(settings.drafts, [split.name])  # an attempt that began elsewhere
     decoded = decode_split(split, settings)
     system, path = filesystem(_edges_path(settings.drafts, split.name))

@@ -209,7 +209,7 @@ def test_progress_that_others_made_up(tmp_path: Path, file: int, part: int, side
     store = Store(str(out))
     progress = store.saved()
     assert progress is not None
-    made_up = Side(side, paths[0], paths[0], None, None)
+    made_up = Side(side, paths[0], paths[0], 0, 0, None, None)
     progress.inputs = [] if part == 3 else [each._replace(sides=(made_up,)) for each in progress.inputs]
     progress.file, progress.part = file, part
     store.save(progress)
