@@ -9,7 +9,6 @@ and what comes after the last one is left alone. A merged file has the names of 
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import groupby
 from operator import gt
 from typing import Any, Final, NamedTuple
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.journal import merging
+from pulsarctl_wire.pipeline.journal import Change
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.splits import reason
 from pulsarctl_wire.pipeline.store import Store
@@ -44,10 +43,9 @@ def optimize(table: str, size: int) -> tuple[Size, Size]:
     """
     store = Store(table)
     states, before = store.merge(), store.files()
-    commit = partial(store.commit, states[-1].options, is_new=False)
     for files in _bins(store, before, [each.next for each in states], size):
         paths = [store.below(each.path) for each in files]
-        with merging(store.system, store.path, _merged(paths), tuple(paths), commit):
+        with store.replacing(Change((_merged(paths),), tuple(paths)), states[-1].options):
             _write(store.system, files, f"{store.path}/{_merged(paths)}")
     return _size(before), _size(store.files())
 

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from pyarrow import ArrowException, fs
@@ -22,7 +22,7 @@ from pulsarctl_wire.pipeline import delta, saved
 from pulsarctl_wire.pipeline.continuing import begun, continued, lost
 from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.inputs import absolute, filesystem
-from pulsarctl_wire.pipeline.journal import going_on, settle
+from pulsarctl_wire.pipeline.journal import Change, going_on, replacing, settle
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.partitions import partitioned
 from pulsarctl_wire.pipeline.progress import Begun, Options, Progress
@@ -132,8 +132,28 @@ class Store:
             if not states:
                 raise CaptureError("holds no table that pwire analyze can go on with")
             self._commit(states[-1].options, lambda name: False)
-            settle(self.system, self.path)
+            self._settle()
             return states
+
+    @contextmanager
+    def replacing(self, change: Change, options: Options, *, is_new: bool = False) -> Iterator[None]:
+        """The block writes the new files of a change. Then they replace the old ones, at once.
+
+        `options` are those of the table then. With `is_new` the rows are others. Raises as `merge` does.
+        """
+
+        def replaced() -> None:
+            self._keep_partitions()
+            self.commit(options, is_new=is_new)
+
+        with replacing(self.system, self.path, change, replaced):
+            yield
+
+    def options(self) -> Options | None:
+        """The options of the table that is there, or None. Raises CaptureError as `merge` does."""
+        with self._said():
+            states = self._states()
+            return max(states.values(), key=_next).options if states else None
 
     def files(self) -> list[Any]:
         """The information of pyarrow on the Parquet files, directory by directory, in the order of splits."""
@@ -159,8 +179,8 @@ class Store:
         folders = {table: f"{self.out}/{table}" for table in TABLES}
         if self._format == "parquet" or not (self._format or any(map(delta.has_log, folders.values()))):
             return
-        merge = going_on(self.system, self.path)
-        hidden = {f"{self.path}/{path}" for path in merge.hidden} if merge else ()
+        change = going_on(self.system, self.path)
+        hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
         for table, folder in folders.items():
             rows = self._rows(table)
             files = [each for each in rows if each.path not in hidden and not unwanted(each.base_name)]
@@ -172,7 +192,7 @@ class Store:
         return [each for each in self._list(table) if _is_rows(each)]
 
     def _prepare(self, options: Options, unwanted: Callable[[str], bool]) -> None:
-        """Create the directories, complete a merge, delete the manifest and files with `unwanted` names."""
+        """Create the directories, complete a change, delete the manifest and files with `unwanted` names."""
         with suppress(FileNotFoundError):
             self.system.delete_file(f"{self.path}/{_MANIFEST}")
         for name in ("progress", *TABLES):
@@ -181,8 +201,24 @@ class Store:
             for table in TABLES:
                 delta.delete_log(f"{self.out}/{table}")
         self._commit(options, unwanted)
-        settle(self.system, self.path)
+        self._settle()
         self._clean(unwanted)
+
+    def _settle(self) -> None:
+        """Complete or undo a change that was broken off."""
+        self._keep_partitions()
+        settle(self.system, self.path)
+
+    def _keep_partitions(self) -> None:
+        """Save what the directories are by after a change that is complete, before its journal is gone."""
+        if self._partition_by() is not None:
+            for name, each in self._states().items():
+                self._write(f"progress/{name}", saved.dump(each))
+
+    def _partition_by(self) -> tuple[str, ...] | None:
+        """What the directories are by, if that is being changed and is not saved yet."""
+        change = going_on(self.system, self.path)
+        return change.partition_by if change and change.is_complete else None
 
     def _states(self) -> dict[str, Progress]:
         """What is saved, by its name."""
@@ -262,7 +298,13 @@ class Store:
 
     def _load(self, name: str) -> Progress | None:
         data = self._read(name)
-        return None if data is None else saved.load_progress(data, f"progress/{name}")
+        if data is None:
+            return None
+        progress = saved.load_progress(data, f"progress/{name}")
+        by = self._partition_by()
+        if by is not None:
+            progress.options = replace(progress.options, partition_by=by)
+        return progress
 
     def _begun(self) -> Begun | None:
         data = self._read(_BEGUN)

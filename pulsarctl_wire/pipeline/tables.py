@@ -17,7 +17,7 @@ from pyarrow import ArrowException, fs
 from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.inputs import filesystem, is_pattern, scheme_of
-from pulsarctl_wire.pipeline.journal import Merge, going_on
+from pulsarctl_wire.pipeline.journal import Change, going_on
 from pulsarctl_wire.pipeline.splits import opened, reason
 from pulsarctl_wire.table import TABLES, VERSION, beside
 
@@ -132,11 +132,11 @@ class _Folder:
             return []
         name = path.rpartition("/")[2]  # the directory may be a table, or that of all frames in one
         tables = [f"{path}/", *([path.removesuffix(name)] if name in TABLES else [])]
-        before, merges = None, self._merges(tables)
-        while merges != before:  # meanwhile one may have begun or ended
+        before, changes = None, self._changes(tables)
+        while changes != before:  # meanwhile one may have begun or ended
             found = self.system.get_file_info(fs.FileSelector(path, recursive=True))
-            before, merges = merges, self._merges(tables)
-        others = {f"{table}{each}" for table, merge in merges.items() if merge for each in merge.hidden}
+            before, changes = changes, self._changes(tables)
+        others = {f"{table}{each}" for table, change in changes.items() if change for each in change.hidden}
         inside = [each.path for each in found if each.type == fs.FileType.File and each.path not in others]
         return sorted(
             each
@@ -144,8 +144,8 @@ class _Folder:
             if each.endswith(".parquet") and not re.search(r"/[_.]", each.removeprefix(path))
         )
 
-    def _merges(self, tables: Sequence[str]) -> dict[str, Merge | None]:
-        """The merge that is going on in each table; their paths end in a slash, or are empty."""
+    def _changes(self, tables: Sequence[str]) -> dict[str, Change | None]:
+        """The change that is going on in each table; their paths end in a slash, or are empty."""
         return {table: going_on(self.system, table.rstrip("/") or ".") for table in tables}
 
 
