@@ -25,7 +25,7 @@ FILE: Final = "generation"
 """The file of the current generation, in the directory `progress`."""
 REBUILD: Final = "progress/rebuild"
 """The directory of the next generation below that of the table."""
-_NUMBER: Final = re.compile(r"\.g(\d{1,9})(?=[._])")
+_NUMBER: Final = re.compile(r"\.g(\d{1,9})(?=[._~])")
 _MAX_SIZE: Final = 4_096
 _AT_CWD: Final = -100
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS

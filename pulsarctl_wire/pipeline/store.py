@@ -13,20 +13,29 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, replace
 from typing import Any, Final, NamedTuple
 
 from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import delta, generations, saved
-from pulsarctl_wire.pipeline.continuing import begun, continued, lost
+from pulsarctl_wire.pipeline.continuing import begun
 from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.inputs import absolute, filesystem
-from pulsarctl_wire.pipeline.journal import going_on, settle
+from pulsarctl_wire.pipeline.journal import Change, going_on, replacing, settle
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.partitions import partitioned
 from pulsarctl_wire.pipeline.progress import Begun, Options, Progress
+from pulsarctl_wire.pipeline.resuming import (
+    Rebuild,
+    difference,
+    furthest,
+    last,
+    leave_gone,
+    place,
+    refuse_losses,
+)
 from pulsarctl_wire.pipeline.splits import Input, reason
 from pulsarctl_wire.pipeline.tasks import DRAFTS
 from pulsarctl_wire.table import TABLES, VERSION
@@ -36,14 +45,6 @@ _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
 _TEMPORARY: Final = (".unfinished", ".stitched")
-
-
-class Rebuild(NamedTuple):
-    """Why a table is made again beside itself, and what that takes: so many files and bytes are decoded."""
-
-    reason: str
-    files: int
-    size: int
 
 
 class Resumed(NamedTuple):
@@ -102,12 +103,12 @@ class Store:
                 raise CaptureError("the table follows a directory; go on with --follow, end with --finish")
             self._place_rebuild()
             states, damage = self._readable_states()
-            progress = None if rebuild else _furthest(states, inputs, options, mirror)
+            progress = None if rebuild else furthest(states, inputs, options, mirror)
             if progress is None and (states or damage):
                 return self._resume_rebuild(states, damage, inputs, options, mirror, mirror or rebuild)
             if progress is not None and not mirror:
                 kept = len(begun(progress))
-                _refuse_losses(_last(states), kept, inputs, "the table cannot go on without it")
+                refuse_losses(last(states), kept, inputs, "the table cannot go on without it")
             notes = [f"{text}: the run goes on from the progress that was saved before" for text in damage]
             if self._delete_rebuild():
                 notes.append("a rebuild of the table that was broken off is deleted")
@@ -126,14 +127,14 @@ class Store:
         """Prepare to make the table again beside itself, or to go on with that."""
         beside = Store(f"{self.out}/{generations.REBUILD}", number=self.number + 1)
         begun_before, _ = beside._readable_states()
-        progress = _furthest(begun_before, inputs, options, mirror)
-        before = _last(states) if states else self._recorded(options)
-        reason = damage[0] if damage and not states else _difference(before, options)
+        progress = furthest(begun_before, inputs, options, mirror)
+        before = last(states) if states else self._recorded(options)
+        reason = damage[0] if damage and not states else difference(before, options)
         if not may_lose:
             if before is None:
                 raise CaptureError(f"{reason}; --rebuild makes the table again, of the inputs that are there")
             done = progress.inputs[: progress.file] if progress else []
-            _refuse_losses(before, 0, [*done, *inputs], reason)
+            refuse_losses(before, 0, [*done, *inputs], reason)
         settings = beside._go_on(progress, begun_before, inputs, options)
         left = progress.inputs[progress.file :] if progress else inputs
         cost = Rebuild(reason, len(left), sum(each.size for each in left))
@@ -147,7 +148,7 @@ class Store:
         first = progress.next if progress else ""
         kept = {_BEGUN, generations.FILE, *(name for name, each in states.items() if each.next <= first)}
         if progress is not None:
-            _leave_gone(progress, inputs)
+            leave_gone(progress, inputs)
         settings = options.settings(self.drafts)
         before = self._begun()
         if before is not None:
@@ -167,7 +168,7 @@ class Store:
     def replace(self, rebuilt: "Store") -> None:
         """Have a complete rebuild take the place of the table's files. Raises OSError."""
         with self._said():
-            settle(self.system, self.path)
+            self._settle()
             generations.set_current(
                 self.system, self.path, generations.Generation(rebuilt.number, is_placed=False)
             )
@@ -229,7 +230,7 @@ class Store:
             states, _ = self._readable_states()
             if not self._follows() and states:
                 raise CaptureError("the table there follows no directory; name another one")
-            before = _last(states).options.partition_by if states else options.partition_by
+            before = last(states).options.partition_by if states else options.partition_by
             if before != options.partition_by:
                 by = f"partitioned by {','.join(before)}" if before else "not partitioned"
                 raise CaptureError(f"the table is {by}: go on with the same --partition-by")
@@ -248,12 +249,32 @@ class Store:
     def merge(self) -> list[Progress]:
         """Prepare to merge files; return all saved progress in order. Raises CaptureError without any."""
         with self._said():
-            states = sorted((each for name in _STATES if (each := self._load(name))), key=_next)
+            states = sorted((each for name in _STATES if (each := self._load(name))), key=place)
             if not states:
                 raise CaptureError("holds no table that pwire analyze can go on with")
             self._commit(states[-1].options, lambda name: False)
-            settle(self.system, self.path)
+            self._settle()
             return states
+
+    @contextmanager
+    def replacing(self, change: Change, options: Options, *, is_new: bool = False) -> Iterator[None]:
+        """The block writes the new files of a change. Then they replace the old ones, at once.
+
+        `options` are those of the table then. With `is_new` the rows are others. Raises as `merge` does.
+        """
+
+        def replaced() -> None:
+            self._keep_partitions()
+            self.commit(options, is_new=is_new)
+
+        with replacing(self.system, self.path, change, replaced):
+            yield
+
+    def options(self) -> Options | None:
+        """The options of the table that is there, or None. Raises CaptureError as `merge` does."""
+        with self._said():
+            states, _ = self._readable_states()
+            return last(states).options if states else None
 
     def files(self) -> list[Any]:
         """The information of pyarrow on the Parquet files, directory by directory, in the order of splits."""
@@ -278,8 +299,8 @@ class Store:
     def _commit(self, options: Options, unwanted: Callable[[str], bool], is_new: bool = True) -> None:
         if not self._has_log():
             return
-        merge = going_on(self.system, self.path)
-        hidden = {f"{self.path}/{path}" for path in merge.hidden} if merge else ()
+        change = going_on(self.system, self.path)
+        hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
         for table in TABLES:
             rows = self._rows(table)
             files = [each for each in rows if each.path not in hidden and not unwanted(each.base_name)]
@@ -304,14 +325,14 @@ class Store:
         return [each for each in self._list(table) if _is_rows(each)]
 
     def _prepare(self, options: Options, unwanted: Callable[[str], bool]) -> None:
-        """Create the directories, complete a merge, delete the manifest and files with `unwanted` names."""
+        """Create the directories, complete a change, delete the manifest and files with `unwanted` names."""
         with suppress(FileNotFoundError):
             self.system.delete_file(f"{self.path}/{_MANIFEST}")
         for name in ("progress", *TABLES):
             self.system.create_dir(f"{self.path}/{name}")
         self._drop_logs()
         self._commit(options, unwanted)
-        settle(self.system, self.path)
+        self._settle()
         self._clean(unwanted)
 
     def _readable_states(self) -> tuple[dict[str, Progress], list[str]]:
@@ -331,6 +352,22 @@ class Store:
 
     def _is_complete(self) -> bool:
         return any(each.base_name == _MANIFEST for each in self._list(""))
+
+    def _settle(self) -> None:
+        """Complete or undo a change that was broken off."""
+        self._keep_partitions()
+        settle(self.system, self.path)
+
+    def _keep_partitions(self) -> None:
+        """Save what the directories are by after a change that is complete, before its journal is gone."""
+        if self._partition_by() is not None:
+            for name, each in self._readable_states()[0].items():
+                self._write(f"progress/{name}", saved.dump(each))
+
+    def _partition_by(self) -> tuple[str, ...] | None:
+        """What the directories are by, if that is being changed and is not saved yet."""
+        change = going_on(self.system, self.path)
+        return change.partition_by if change and change.is_complete else None
 
     def _clean(self, unwanted: Callable[[str], bool]) -> None:
         """Delete the files whose names are `unwanted`."""
@@ -406,7 +443,13 @@ class Store:
 
     def _load(self, name: str) -> Progress | None:
         data = self._read(name)
-        return None if data is None else saved.load_progress(data, f"progress/{name}")
+        if data is None:
+            return None
+        progress = saved.load_progress(data, f"progress/{name}")
+        by = self._partition_by()
+        if by is not None:
+            progress.options = replace(progress.options, partition_by=by)
+        return progress
 
     def _begun(self) -> Begun | None:
         data = self._read(_BEGUN)
@@ -455,68 +498,3 @@ class Store:
 def _is_rows(each: Any) -> bool:
     """Whether a file has rows of splits."""
     return each.is_file and re.fullmatch(r"(\d+-\d+|end).*\.parquet", each.base_name) is not None
-
-
-def _next(found: Progress) -> str:
-    return found.next
-
-
-def _last(states: dict[str, Progress]) -> Progress:
-    """The furthest of what is saved."""
-    return max(states.values(), key=_next)
-
-
-def _furthest(
-    states: dict[str, Progress], inputs: list[Input], options: Options, mirror: bool
-) -> Progress | None:
-    """The furthest progress that goes on with `inputs` and `options`, with all its inputs."""
-    for each in sorted(states.values(), key=_next, reverse=True):
-        if each.version == VERSION and each.options == options:
-            together = continued(each, inputs)
-            if together is not None and (together == inputs or not mirror):
-                each.inputs = together
-                return each
-    return None
-
-
-def _difference(before: Progress | None, options: Options) -> str:
-    """Why a table cannot go on from what it was before."""
-    if before is None:
-        return "it cannot be told what the table was made of"
-    if before.version != VERSION:
-        return "the table was made by another version of pwire"
-    changed = [
-        f"--{each.name.replace('_', '-')} {_was(getattr(before.options, each.name))}"
-        for each in fields(options)
-        if getattr(before.options, each.name) != getattr(options, each.name)
-    ]
-    return ", ".join(changed) or "the inputs are no continuation of those before"
-
-
-def _was(value: Any) -> str:
-    """Tell the value of an option of earlier runs."""
-    if value is None or value is False or value == ():
-        return "was not given before"
-    if value is True:
-        return "was given before"
-    if isinstance(value, str | int):
-        return f"was {value} before"
-    return "was another one before"
-
-
-def _refuse_losses(before: Progress, kept: int, inputs: list[Input], reason: str) -> None:
-    """Raise CaptureError if rows of what came after the first `kept` inputs cannot be made of `inputs`."""
-    gone = lost(before, kept, inputs)
-    if gone is not None:
-        raise CaptureError(
-            f"{gone.name} is gone or has changed, and {reason}; --rebuild makes the table without its rows"
-        )
-
-
-def _leave_gone(found: Progress, inputs: list[Input]) -> None:
-    """Go on with the next input if the one that is done in part is gone."""
-    if found.part and (left := begun(found)[-1]).path not in {each.path for each in inputs}:
-        if not found.unreadable:
-            at = found.end[0] if found.end else 0
-            found.totals.problems.append((left.name, f"is gone, and was not read from byte {at} on", True))
-        found.file, found.part, found.end, found.unreadable = found.file + 1, 0, None, False

@@ -18,7 +18,7 @@ from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.generations import REBUILD, Generation, current, number_of
 from pulsarctl_wire.pipeline.inputs import filesystem, is_pattern, scheme_of
-from pulsarctl_wire.pipeline.journal import Merge, going_on
+from pulsarctl_wire.pipeline.journal import Change, going_on
 from pulsarctl_wire.pipeline.splits import opened, reason
 from pulsarctl_wire.table import TABLES, VERSION, beside
 
@@ -157,7 +157,7 @@ class _Folder:
             and not re.search(r"/[_.]", each.path.removeprefix(folder))
         ]
 
-    def _states(self, tables: Sequence[str]) -> dict[str, tuple[Merge | None, Generation]]:
+    def _states(self, tables: Sequence[str]) -> dict[str, tuple[Change | None, Generation]]:
         """What says which files count in each table; their paths end in a slash, or are empty."""
         paths = {table: table.rstrip("/") or "." for table in tables}
         return {
@@ -165,14 +165,14 @@ class _Folder:
         }
 
 
-def _counts(path: str, table: str, state: tuple[Merge | None, Generation]) -> bool:
+def _counts(path: str, table: str, state: tuple[Change | None, Generation]) -> bool:
     """Whether a file is one of those that count in a table, or of another one."""
     if not path.startswith(table):
         return True
-    merge, generation = state
+    change, generation = state
     if path.startswith(f"{table}{REBUILD}/") and generation.is_placed:
         return False
-    is_hidden = merge is not None and path.removeprefix(table) in merge.hidden
+    is_hidden = change is not None and path.removeprefix(table) in change.hidden
     return not is_hidden and generation.number in (1, number_of(path))  # of the first one there is no sign
 
 

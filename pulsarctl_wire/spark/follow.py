@@ -132,6 +132,7 @@ class _Batches:
         for row in rows:
             if not row.name:
                 self.last = saved.load_progress(bytes(row.progress), _ROW)
+                self.last.options = self.options  # directories may have been changed since the query began
                 store.save(self.last)
                 self.show(self.last.totals)
         delete_decoded(store.drafts, [place.name for place in places])
