@@ -156,9 +156,7 @@ def tables(
             ours = stack.enter_context(ExitStack())
             beside = spark.newSession() if spark else ours.enter_context(session(master or "local[*]", given))
             running = SparkEngine(beside, found, choice)
-            weakref.finalize(
-                running, ours.close
-            )  # nobody may call `close`, and Python cannot end with it open
+            weakref.finalize(running, ours.close)  # if nobody calls `close`: Python cannot end before
         stack.callback(running.close)
         first = found[0].connections if len(found) > 1 else None
         return Tables(running, lacks, first, stack.pop_all())
