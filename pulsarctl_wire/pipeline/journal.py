@@ -41,7 +41,7 @@ def going_on(system: Any, table: str) -> Merge | None:
             data = file.read(_LARGEST)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    with suppress(ValueError, TypeError):
+    with suppress(ValueError, TypeError, RecursionError):
         new, old, is_complete = json.loads(data)
         found = Merge(new, tuple(old), is_complete is True)
         if all(_PATH.fullmatch(path) for path in (new, *old)) and new not in old:

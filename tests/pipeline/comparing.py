@@ -131,9 +131,10 @@ def run(
     executor: Executor | None = None,
     *,
     mirror: bool = False,
+    rebuild: bool = False,
 ) -> Totals:
     found = [each if isinstance(each, Input) else find_inputs([each])[0] for each in inputs]
-    return Run(found, str(out), options=options, mirror=mirror).run(Pool(executor or Now()))
+    return Run(found, str(out), options=options, mirror=mirror, rebuild=rebuild).run(Pool(executor or Now()))
 
 
 def together(paths: list[str], out: Path, options: Options) -> Outcome:

@@ -128,7 +128,9 @@ def test_what_would_lose_rows_is_refused(tmp_path: Path, change: str) -> None:
             chosen, options = paths[2:], Options(split_size=900)
         case _:
             chosen = [paths[3], paths[2]]
-    with pytest.raises(CaptureError, match=r"0\.pcap is gone or has changed, .*; --mirror deletes its rows$"):
+    with pytest.raises(
+        CaptureError, match=r"0\.pcap is gone or has changed, .*; --rebuild makes the table without its rows$"
+    ):
         run(chosen, out, options)
     assert tables(out) == before
     run(chosen, out, options, mirror=True)
@@ -191,7 +193,7 @@ def test_hosts_whose_files_overlap_and_are_gone(seed: int, data: st.DataObject) 
         else:
             said = ""
         if said:
-            assert said.endswith("; --mirror deletes its rows")
+            assert said.endswith("; --rebuild makes the table without its rows")
             assert gone
             assert everything(out) == before
         else:
