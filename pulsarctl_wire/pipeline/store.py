@@ -2,7 +2,7 @@
 
 frames/ gaps/ …  a Parquet file for each split that has rows, or one in each partition that it has rows of;
                  `end` has the rows that remain after all inputs
-                 (optimize.py merges them); `_delta_log`, if others are to read them as tables of Delta Lake
+                 (optimize.py merges them); `_delta_log`, `_iceberg`, if others are to read such tables
 progress/       everything needed to continue; what splits were decoded to, until they are finished
 manifest.json   of a complete table: its version, options, number of files, inputs (none of a directory that
                 was followed), and totals with the problems
@@ -18,11 +18,12 @@ from typing import Any, Final
 from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline import delta, saved
+from pulsarctl_wire.pipeline import delta, iceberg, saved
 from pulsarctl_wire.pipeline.continuing import begun, continued, lost
 from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.inputs import absolute, filesystem
 from pulsarctl_wire.pipeline.journal import Change, going_on, replacing, settle
+from pulsarctl_wire.pipeline.logs import delete_log, has_log
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.partitions import partitioned
 from pulsarctl_wire.pipeline.progress import Begun, Options, Progress
@@ -34,18 +35,20 @@ _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
+_FORMATS: Final = {"delta": delta, "iceberg": iceberg}
+"""What keeps logs of the files for other readers, by `format`."""
 
 
 class Store:
     """The directory or URI `out`. Raises CaptureError if it has something else, OSError if I/O fails.
 
-    A `format` of "delta" gives it logs of Delta Lake, "parquet" deletes them; without one they stay if there
-    are some. Raises SettingsError if they need a package that is not installed.
+    A `format` of "delta" or "iceberg" gives it logs of Delta Lake or Iceberg, "parquet" deletes all; without
+    one they stay if there are some. Raises SettingsError if they need a package that is not installed.
     """
 
     def __init__(self, out: str, format: str | None = None) -> None:
-        if format == "delta":
-            delta.library()
+        if format in _FORMATS:
+            _FORMATS[format].library()
         self._format = format
         self.out = absolute(out.rstrip("/"))
         self.drafts = f"{self.out}/progress"
@@ -168,7 +171,7 @@ class Store:
     def commit(
         self, options: Options, unwanted: Callable[[str], bool] = lambda name: False, *, is_new: bool = True
     ) -> None:
-        """Have the logs of Delta Lake, if there are some, name the files whose names are not `unwanted`.
+        """Have the logs of other formats, if there are some, name the files whose names are not `unwanted`.
 
         This is done before these are deleted. Without `is_new` the rows of new files were in others before.
         """
@@ -176,16 +179,23 @@ class Store:
             self._commit(options, unwanted, is_new)
 
     def _commit(self, options: Options, unwanted: Callable[[str], bool], is_new: bool = True) -> None:
-        folders = {table: f"{self.out}/{table}" for table in TABLES}
-        if self._format == "parquet" or not (self._format or any(map(delta.has_log, folders.values()))):
+        logs = [log for name, log in _FORMATS.items() if self._has_logs(name)]
+        if not logs:
             return
         change = going_on(self.system, self.path)
         hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
-        for table, folder in folders.items():
+        for table in TABLES:
             rows = self._rows(table)
             files = [each for each in rows if each.path not in hidden and not unwanted(each.base_name)]
             schema, by = partitioned(TABLES[table], options.partition_by)
-            delta.commit(folder, schema, by, files, is_new=is_new)
+            for log in logs:
+                log.commit(f"{self.out}/{table}", schema, by, files, is_new=is_new)
+
+    def _has_logs(self, format: str) -> bool:
+        """Whether the tables have logs of a format, or get them."""
+        if self._format in ("parquet", format):
+            return self._format == format
+        return any(has_log(f"{self.out}/{table}", _FORMATS[format].LOG) for table in TABLES)
 
     def _rows(self, table: str) -> list[Any]:
         """The files with rows of a table."""
@@ -199,7 +209,8 @@ class Store:
             self.system.create_dir(f"{self.path}/{name}")
         if self._format == "parquet":
             for table in TABLES:
-                delta.delete_log(f"{self.out}/{table}")
+                for log in _FORMATS.values():
+                    delete_log(f"{self.out}/{table}", log.LOG)
         self._commit(options, unwanted)
         self._settle()
         self._clean(unwanted)
