@@ -151,11 +151,13 @@ class _Directory(NoopCatalog):
         current = metadata.current_snapshot_id
         earlier = [each.snapshot_id for each in metadata.snapshots if each.snapshot_id != current]
         if earlier:
-            metadata = update_table_metadata(metadata, (RemoveSnapshotsUpdate(**{"snapshot-ids": earlier}),))
+            metadata = update_table_metadata(
+                metadata, (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": earlier}),)
+            )
         version = (_version(self._location) or 0) + 1
         for name, text in ((f"v{version}.metadata.json", metadata.model_dump_json()), (_HINT, str(version))):
             system, path = filesystem(f"{self._location}/metadata/{name}")
             with written(system, path) as stream:
                 stream.write(text.encode())
         where = {"metadata-location": _metadata(self._location, version)}
-        return CommitTableResponse(metadata=metadata, **where)
+        return CommitTableResponse.model_validate({"metadata": metadata, **where})
