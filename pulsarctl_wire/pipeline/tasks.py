@@ -62,7 +62,7 @@ def decode_to_file(split: Split, settings: Settings) -> None:
 
     Raises OSError if they cannot be written.
     """
-    if not split.input.sides:  # nobody knows whether those have changed since
+    if not any(each.sides for each in split.inputs):  # nobody knows whether those have changed since
         with suppress(CaptureError, FileNotFoundError):
             load_edges(split, settings)
             return

@@ -102,8 +102,11 @@ def stored_in(written: dict[str, list[dict[str, object]]], kind: str) -> list[di
 
 
 @settings(max_examples=15)
-@given(st.integers(0, 2**32), st.integers(1, 9), st.sampled_from((0.0, 0.0, 0.5)))
-def test_hosts_side_by_side(seed: int, flows: int, shared: float) -> None:
+@given(
+    *(st.integers(0, 2**32), st.integers(1, 9), st.sampled_from((0.0, 0.0, 0.5))),
+    st.sampled_from((1_500, 6_000, 10**6)),
+)
+def test_hosts_side_by_side(seed: int, flows: int, shared: float, size: int) -> None:
     import tempfile
 
     rng = random.Random(seed)
@@ -111,7 +114,7 @@ def test_hosts_side_by_side(seed: int, flows: int, shared: float) -> None:
         paths = put(Path(directory), traffic(rng, flows, shared), rng)
         expected = alone(paths, OPTIONS, by_time=True)
         with in_memory() as written:
-            totals = run(find_inputs(paths), Path(directory, "out"), OPTIONS)
+            totals = run(find_inputs(paths), Path(directory, "out"), Options(size))
         found = Outcome(
             {name: stored_in(written, name) for name in TABLES},
             totals.packets,
