@@ -7,14 +7,12 @@ and what comes after the last one is left alone. A merged file has the names of 
 """
 
 from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
-from operator import gt
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
@@ -23,10 +21,7 @@ from pulsarctl_wire.pipeline.journal import merging
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.splits import reason
 from pulsarctl_wire.pipeline.store import Store
-from pulsarctl_wire.table import writer
-from pulsarctl_wire.table.schema import ROWS
-
-_GATHERED: Final = 64 * 1024 * 1024  # bytes of rows that are in memory
+from pulsarctl_wire.table import RowGroups
 
 
 class Size(NamedTuple):
@@ -67,26 +62,15 @@ def _bins(store: Store, files: list[Any], places: list[str], size: int) -> Itera
         return folder, side, _schema(store.system, each.path)
 
     for _, neighbours in groupby(files, alike):
-        for found in _portions(neighbours, lambda each: (each.size,), (size,)):
-            if len(found) > 1:
-                yield found
-
-
-def _portions(
-    items: Iterable[Any], sizes: Callable[[Any], tuple[int, ...]], most: tuple[int, ...]
-) -> Iterator[list[Any]]:
-    """Items in a row that have at most so much together, of each size, or one item that has more alone."""
-    found: list[Any] = []
-    total = (0,) * len(most)
-    for each in items:
-        own = sizes(each)
-        total = tuple(map(sum, zip(total, own, strict=True)))
-        if found and any(map(gt, total, most)):
-            yield found
-            found, total = [], own
-        found.append(each)
-    if found:
-        yield found
+        found: list[list[Any]] = []
+        total = 0
+        for each in neighbours:
+            total += each.size
+            if not found or total > size:
+                found.append([])
+                total = each.size
+            found[-1].append(each)
+        yield from (files for files in found if len(files) > 1)
 
 
 def _merged(paths: list[str]) -> str:
@@ -97,17 +81,9 @@ def _merged(paths: list[str]) -> str:
 
 
 def _write(system: Any, files: list[Any], path: str) -> None:
-    schema = _schema(system, files[0].path)
-    with written(system, path) as stream, writer(stream, schema) as parquet:
-        for rows in _gathered(system, files):
-            parquet.write_table(rows, row_group_size=ROWS)
-
-
-def _gathered(system: Any, files: list[Any]) -> Iterator[Any]:
-    """The rows of the files in order, in tables that are worth a row group."""
-    groups = _row_groups(system, files)
-    for found in _portions(groups, lambda rows: (rows.num_rows, rows.nbytes), (ROWS, _GATHERED)):
-        yield pa.concat_tables(found).combine_chunks()
+    with written(system, path) as stream, RowGroups(stream, _schema(system, files[0].path)) as parquet:
+        for rows in _row_groups(system, files):
+            parquet.write(rows)
 
 
 def _row_groups(system: Any, files: list[Any]) -> Iterator[Any]:

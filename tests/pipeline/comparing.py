@@ -136,7 +136,7 @@ class _InMemory:
 
     written: dict[str, list[Row]]
 
-    def __init__(self, system: Any, path: str, schema: Any) -> None:
+    def __init__(self, system: Any, path: str, schema: Any, most: int = 0) -> None:
         self.rows = 0
         self._path = path
         self._found: list[Row] = []
