@@ -32,6 +32,10 @@ class RowGroups:
         if self._rows >= ROWS or self._size >= self._most:
             self._flush()
 
+    def note(self, name: bytes, text: str) -> None:
+        """Add a text to the metadata of the file."""
+        self._parquet.add_key_value_metadata({name: text.encode()})
+
     def close(self) -> None:
         """Write the remaining rows, and complete the file."""
         if self._gathered:

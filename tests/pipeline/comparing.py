@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
-from pulsarctl_wire.pipeline import finish
+from pulsarctl_wire.pipeline import finish, optimize
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options, Totals
 from pulsarctl_wire.pipeline.rows import new_builder
@@ -113,9 +113,12 @@ def run(
     executor: Executor | None = None,
     *,
     mirror: bool = False,
+    min_merged: int = 10**9,
 ) -> Totals:
+    """A run that merges small files only if there are so many."""
     found = [each if isinstance(each, Input) else find_inputs([each])[0] for each in inputs]
-    return Run(found, str(out), options=options, mirror=mirror).run(Pool(executor or Now()))
+    with mock.patch.object(optimize, "MIN_MERGED", min_merged):
+        return Run(found, str(out), options=options, mirror=mirror).run(Pool(executor or Now()))
 
 
 def together(paths: list[str], out: Path, options: Options) -> Outcome:
