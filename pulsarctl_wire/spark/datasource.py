@@ -138,8 +138,6 @@ class _Rows:
         try:
             for batch in self._batches(file, ours):
                 yield batch.cast(wanted)
-        except FileNotFoundError:
-            raise
         except (pa.ArrowException, OSError) as error:
             raise CaptureError(f"{file.path}: {reason(error)}") from error
 
@@ -153,10 +151,8 @@ class _Rows:
         wanted, at = self._range(file), 0
         for batch in self._fragment(file.path).to_batches(ours, columns=list({*self.columns, "time_ns"})):
             start, at = at, at + batch.num_rows
-            ours = range(max(wanted.start, start), min(wanted.stop, at))
-            rows = pa.Table.from_batches(
-                [batch.slice(ours.start - start, len(ours))] if ours else [], batch.schema
-            )
+            part = range(max(wanted.start, start), min(wanted.stop, at))
+            rows = pa.Table.from_batches([batch]).slice(part.start - start if part else 0, len(part))
             if (condition := self._condition()) is not None:
                 rows = rows.filter(condition)
             yield from rows.select(self.columns).to_batches()
@@ -205,12 +201,13 @@ class _Reader(DataSourceReader):
     made: dict[str, Any]
 
     def partitions(self) -> list[_File]:
-        """The files of the table."""
+        """The row groups of the table."""
         from pulsarctl_wire.pipeline.cache import table_of
         from pulsarctl_wire.pipeline.store import Store
 
         table = Store(table_of(self.captures, _LOG.warning, **self.made))
-        return [part for *_, path in table.rows(self.rows.kind) for part in self.rows.file(path)]
+        files = [each for _, path in table.rows(self.rows.kind) for each in self.rows.file(path)]
+        return [replace(each, groups=[group]) for each in files for group in each.groups]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows, as Arrow batches."""
@@ -259,11 +256,17 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The files with rows of some inputs, or parts of them."""
         from pulsarctl_wire.pipeline.store import Store
 
-        found = []
-        for has, path in Store(self._table).rows(self._rows.kind):
-            both = range(max(has.start, inputs.start), min(has.stop, inputs.stop))
-            for each in self._rows.file(path) if both else ():
-                found.append(replace(each, inputs=both, is_cut=both != has))
+        for tries in range(3):
+            found: list[_File] = []
+            try:
+                for has, path in Store(self._table).rows(self._rows.kind):
+                    if both := range(max(has.start, inputs.start), min(has.stop, inputs.stop)):
+                        files = self._rows.file(path)
+                        found += (replace(each, inputs=both, is_cut=both != has) for each in files)
+                break
+            except FileNotFoundError:  # it was merged with others meanwhile
+                if tries == 2:
+                    raise
         return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -275,8 +278,8 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for batch in self._rows.read(partition):
                 is_begun = True
                 yield batch
-        except FileNotFoundError:
-            if is_begun:
+        except CaptureError as error:
+            if is_begun or not isinstance(error.__cause__, FileNotFoundError):
                 raise
             for each in self._files(partition.inputs):  # it was merged with others meanwhile
                 yield from self._rows.read(each)
