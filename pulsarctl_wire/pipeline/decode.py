@@ -7,7 +7,7 @@ in the split, and producers and consumers that were opened earlier are unknown.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
@@ -232,24 +232,27 @@ def _begun(side: Side, stack: ExitStack, problems: list[tuple[str, str, bool]]) 
 def reread(decoded: Decoded, waiting: Waiting) -> Iterator[Kept]:
     """Read an exact split again; `waiting` are the IP datagrams that were incomplete before it.
 
-    Raises CaptureError if a file cannot be read that could be read before.
+    If one of its files cannot be read any more, that is added to its problems.
     """
     split = decoded.split
     segment = Dissector(waiting).segment
     number = 0
     problems: list[tuple[str, str, bool]] = []
-    for _, base, packets in _turns(split, problems):
+    for file, base, packets in _turns(split, problems):
         assert packets is not None  # the split is exact
-        for problem in problems:
-            if problem not in decoded.problems:
-                raise CaptureError("{}: {}".format(*problem))
-        with suppress(DamagedCapture):
+        if not {*problems} <= {*decoded.problems}:
+            break  # the turns of the other files would be wrong
+        try:
             for time_ns, link, data, length in packets:
                 number += 1
                 found = segment(link, data, length)
                 if found is not None:
                     place = base | packets.offset
                     yield number if split.is_merged else place, place, time_ns, found
+        except CaptureError as error:
+            problems.append(_problem(file, error))
+    for name, text, _ in [each for each in problems if each not in decoded.problems]:
+        decoded.problems.append((name, f"cannot be read again, so rows may be missing: {text}", True))
 
 
 class _SplitDecoder:

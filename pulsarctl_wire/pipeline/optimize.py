@@ -8,9 +8,8 @@ and what comes after the last one is left alone. A merged file has the names of 
 
 import json
 from bisect import bisect
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -19,8 +18,8 @@ from pyarrow import ArrowException
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.inputs import filesystem
-from pulsarctl_wire.pipeline.journal import merging
-from pulsarctl_wire.pipeline.output import unfinished, written
+from pulsarctl_wire.pipeline.journal import Change
+from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.splits import reason
 from pulsarctl_wire.pipeline.store import Store
 from pulsarctl_wire.pipeline.tasks import Workers
@@ -51,15 +50,11 @@ def optimize(table: str, size: int) -> tuple[Size, Size]:
     """
     store = Store(table)
     states, before = store.merge(), store.files()
-    commit = partial(store.commit, states[-1].options, is_new=False)
     for files in _bins(store, before, [each.next for each in states], size, size / 2):
         paths = [store.below(each.path) for each in files]
-        with (
-            merging(store.system, store.path, _merged(paths), tuple(paths), commit),
-            written(store.system, f"{store.path}/{_merged(paths)}") as stream,
-        ):
-            _write(store.system, [each.path for each in files], stream)
-    return _size(before), _size(store.files())
+        with store.replacing(Change((_merged(paths),), tuple(paths)), states[-1].options):
+            write_merged(store.out, paths, _merged(paths))
+    return count(before), count(store.files())
 
 
 def merge_small(store: Store, workers: Workers) -> None:
@@ -67,30 +62,41 @@ def merge_small(store: Store, workers: Workers) -> None:
 
     The `workers` write the new files. Raises as `optimize` does.
     """
-    small = [each for each in store.files() if each.size < SMALL]
-    if len(small) < MIN_MERGED:
+    if sum(each.size < SMALL for each in store.files()) < MIN_MERGED:
         return
     states = store.merge()
-    commit = partial(store.commit, states[-1].options, is_new=False)
-    bins = [*_bins(store, store.files(), [each.next for each in states], MERGED, SMALL, MIN_MERGED)]
-    ways = [[store.below(each.path) for each in files] for files in bins]
-    temporary = [unfinished(f"{store.out}/{_merged(paths)}") for paths in ways]
-    calls = [(store.out, paths, path) for paths, path in zip(ways, temporary, strict=True)]
-    futures = workers.submit(write_merged, calls, sum(each.size for files in bins for each in files))
-    for paths, path, future in zip(ways, temporary, futures, strict=True):
-        future.result()
-        with merging(store.system, store.path, _merged(paths), tuple(paths), commit):
-            store.system.move(filesystem(path)[1], f"{store.path}/{_merged(paths)}")
+    files = store.files()
+    bins = [*_bins(store, files, [each.next for each in states], MERGED, SMALL, MIN_MERGED)]
+    if not bins:
+        return
+    old = [[store.below(each.path) for each in some] for some in bins]
+    calls = [(store.out, paths, _merged(paths)) for paths in old]
+    change = Change(tuple(map(_merged, old)), tuple(path for paths in old for path in paths))
+    with store.replacing(change, states[-1].options):
+        for future in workers.submit(write_merged, calls, sum(each.size for some in bins for each in some)):
+            future.result()
 
 
-def write_merged(table: str, paths: list[str], to: str) -> None:
-    """Write the rows of files, named by their `paths` in a table's directory, to one at a path or URI."""
+def write_merged(table: str, paths: Sequence[str], path: str) -> None:
+    """Write the rows of several files of a table to one, and how many of them each split has.
+
+    The paths are those below the table's directory. Raises as `optimize` does.
+    """
     system, inside = filesystem(table)
-    with system.open_output_stream(filesystem(to)[1]) as stream:
-        _write(system, [f"{inside}/{path}" for path in paths], stream)
+    files = system.get_file_info([f"{inside}/{each}" for each in paths])
+    splits: list[tuple[str, int]] = []
+    for each in files:
+        with damage(each.path), system.open_input_file(each.path) as stream:
+            splits += splits_of(pq.ParquetFile(stream), each.path)
+    schema = _schema(system, files[0].path)
+    with written(system, f"{inside}/{path}") as stream, RowGroups(stream, schema) as parquet:
+        for rows in row_groups(system, files):
+            parquet.write(rows)
+        parquet.note(SPLITS, json.dumps(splits))
 
 
-def _size(files: list[Any]) -> Size:
+def count(files: list[Any]) -> Size:
+    """How many these files are, and their bytes."""
     return Size(len(files), sum(each.size for each in files))
 
 
@@ -137,42 +143,37 @@ def _merged(paths: list[str]) -> str:
     return f"{folder}/{first.partition('..')[0]}..{last.rpartition('..')[2]}.parquet"
 
 
-def _write(system: Any, paths: list[str], stream: Any) -> None:
-    """Write the rows of files to a stream, and how many of them each split has."""
-    splits: list[tuple[str, int]] = []
-    with RowGroups(stream, _schema(system, paths[0])) as parquet:
-        for path in paths:
-            with _errors(path), system.open_input_file(path) as source:
-                file = pq.ParquetFile(source)
-                splits += splits_of(file, path)
-                for number in range(file.num_row_groups):
-                    parquet.write(file.read_row_group(number, use_threads=False))
-        parquet.note(SPLITS, json.dumps(splits))
+def row_groups(system: Any, files: Sequence[Any], columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Yield the row groups of files, with all or some columns. Raises CaptureError if one is damaged."""
+    for each in files:
+        with damage(each.path), system.open_input_file(each.path) as stream:
+            parquet = pq.ParquetFile(stream)
+            for number in range(parquet.num_row_groups):
+                yield parquet.read_row_group(number, columns=columns, use_threads=False)
 
 
 def splits_of(file: Any, path: str) -> list[tuple[str, int]]:
     """The splits whose rows a `pyarrow.parquet.ParquetFile` has, in order: their names, and how many rows.
 
-    For a file that was merged by an earlier version of pwire, these are not known: it is taken for one split.
-    Raises CaptureError if it is damaged.
+    If a merged file does not say so, as rows of it were deleted, it is taken for that of one split.
     """
-    noted = file.metadata.metadata.get(SPLITS)
-    if noted is None:
-        return [(path.rpartition("/")[2].removesuffix(".parquet"), file.metadata.num_rows)]
-    try:
-        return [(str(name), int(rows)) for name, rows in json.loads(noted)]
-    except (TypeError, ValueError) as error:
-        raise CaptureError(f"{path}: what it says of its splits is damaged") from error
+    rows = file.metadata.num_rows
+    with suppress(TypeError, ValueError, RecursionError):
+        noted = json.loads(file.metadata.metadata.get(SPLITS, b"null"))
+        splits = [(str(name), int(size)) for name, size in noted]
+        if sum(size for _, size in splits) == rows:
+            return splits
+    return [(path.rpartition("/")[2].removesuffix(".parquet"), rows)]
 
 
 def _schema(system: Any, path: str) -> Any:
-    with _errors(path), system.open_input_file(path) as stream:
+    with damage(path), system.open_input_file(path) as stream:
         schema = pq.read_schema(stream)
     return schema.with_metadata({name: text for name, text in schema.metadata.items() if name != SPLITS})
 
 
 @contextmanager
-def _errors(path: str) -> Iterator[None]:
+def damage(path: str) -> Iterator[None]:
     """Raise CaptureError if a file is damaged."""
     try:
         yield
