@@ -45,6 +45,8 @@ _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
+END: Final = 10**9
+"""Stands for the number of an input where there is none: after all of them."""
 _TEMPORARY: Final = (".unfinished", ".stitched")
 
 
@@ -387,23 +389,23 @@ class Store:
             progress = self._load(_STATES[1])
             return (0 if progress is None else progress.file), is_complete
 
-    def rows(self, table: str) -> list[tuple[int | None, str]]:
-        """The Parquet files with rows of one of `TABLES`, in order: the input's number, and the path.
-
-        The rows that remain after all inputs have no number. Raises OSError, and CaptureError if files were
-        merged.
+    def rows(self, table: str) -> list[tuple[range, str]]:
+        """The Parquet files with rows of one of `TABLES`, in order: the inputs that the rows may be of, by
+        number (`END` for those that remain after all inputs), and the path. Raises OSError.
         """
         with self._said():
-            found = sorted(self._rows(table), key=lambda each: each.base_name)
-            if any(".." in each.base_name for each in found):
-                raise CaptureError("files of the table were merged: a stream cannot tell what is new in it")
-        return [
-            (
-                None if each.base_name.startswith("end") else int(each.base_name.partition("-")[0]),
-                f"{self.out}/{self.below(each.path)}",
-            )
-            for each in found
-        ]
+            while True:
+                merge, found = going_on(self.system, self.path), self._rows(table)
+                if going_on(self.system, self.path) == merge:  # or files were merged meanwhile
+                    break
+        hidden = {f"{self.path}/{path}" for path in merge.hidden} if merge else ()
+        rows = []
+        for each in sorted(found, key=lambda each: each.base_name):
+            if each.path not in hidden:
+                first, _, last = each.base_name.partition("..")
+                inputs = range(input_of(first), input_of(last or first) + 1)
+                rows.append((inputs, f"{self.out}/{self.below(each.path)}"))
+        return rows
 
     def _follows(self) -> bool:
         """Whether the table follows a directory. Raises CaptureError if `out` has files but no table."""
@@ -484,6 +486,11 @@ class Store:
             raise CaptureError(f"{self.out}: {error}") from error
         except (ArrowException, OSError) as error:
             raise OSError(f"{self.out}: {reason(error)}") from error
+
+
+def input_of(name: str) -> int:
+    """The number of the input that a split of this name begins with."""
+    return END if name.startswith("end") else int(name.partition("-")[0])
 
 
 def _is_rows(each: Any) -> bool:
