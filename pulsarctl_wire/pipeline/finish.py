@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyarrow import ArrowException
 
 from pulsarctl_wire.pipeline.inputs import filesystem
-from pulsarctl_wire.pipeline.output import unfinished
-from pulsarctl_wire.pipeline.partitions import File, Partitioned, partitioned
+from pulsarctl_wire.pipeline.output import unfinished, written
+from pulsarctl_wire.pipeline.partitions import File, Partitioned, directory, partitioned
 from pulsarctl_wire.pipeline.rows import Stitched, draft_of
 from pulsarctl_wire.pipeline.stitch import Fixup, Names
 from pulsarctl_wire.table import TABLES, writer
@@ -59,6 +59,15 @@ def finish_split(
         size += file.close()
         counts[table] = file.rows
     return Finished(counts["frames"], counts["gaps"], size)
+
+
+def write_empty(folder: str, schema: Any, partition_by: Sequence[str]) -> None:
+    """Write a file without rows to a directory, so that the table can be read. Raises OSError."""
+    schema, by = partitioned(schema, partition_by)
+    system, inside = filesystem("/".join([folder, directory(by, [None] * len(by))]).rstrip("/"))
+    system.create_dir(inside)
+    with written(system, f"{inside}/end.parquet") as stream:
+        writer(stream, schema).close()
 
 
 def _begun(folder: str, name: str, schema: Any, partition_by: Sequence[str]) -> File:

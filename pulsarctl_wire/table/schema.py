@@ -59,13 +59,14 @@ _PANDAS: Final = {
 def for_pandas(schema: Any) -> Any:
     """`schema` with metadata by which pandas keeps integers and booleans beside nulls what they are."""
     columns = [
-        {"name": each.name, "field_name": each.name, "pandas_type": plain, "numpy_type": nullable}
+        {"name": each.name, "pandas_type": plain, "numpy_type": nullable}
         for each in schema
         if each.type in _PANDAS
         for plain, nullable in [_PANDAS[each.type]]
     ]
     about = {"columns": columns, "index_columns": [], "column_indexes": []}
-    return schema.with_metadata((schema.metadata or {}) | {b"pandas": json.dumps(about).encode()})
+    text = json.dumps(about, separators=(",", ":"))
+    return schema.with_metadata((schema.metadata or {}) | {b"pandas": text.encode()})
 
 
 def _table(fields: list[Any]) -> Any:
