@@ -6,21 +6,21 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsarctl_wire.table.schema import COMMENT
+from pulsarctl_wire.table.schema import COMMENT, TIMES
 
 ROWS: Final = 65_536
 """Rows of a batch, and of a Parquet row group."""
 
 _DIFFERENCES: Final = (
-    *("packet_offset", "time_ns", "time", "start_time_ns", "stream_offset", "request_id", "sequence_id"),
+    *("packet_offset", "time_ns", "start_time_ns", "stream_offset", "request_id", "sequence_id"),
     *("entry_id", "highest_sequence_id", "permits", "request", "latency_ns", "acked.list.element.entry_id"),
     *("metadata.publish_time", "metadata.event_time", "metadata.deliver_at_time"),
     *("publish_time", "event_time", "deliver_at_time"),
 )
 """Columns of many different numbers, stored as differences. Most others use a dictionary."""
 
-_VARIOUS: Final = ("command_json", "payload", "payload_crc", "value")
-"""Columns of many different texts, and of digests."""
+_VARIOUS: Final = ("command_json", "payload", "payload_crc", "value", *TIMES)
+"""Columns of many different texts or digests; and times, which take no more space than their differences."""
 
 _SPARK: Final = "org.apache.spark.sql.parquet.row.metadata"
 """Where Spark looks for the columns of a file, with comments."""
