@@ -2,7 +2,7 @@
 
 frames/ gaps/ …  a Parquet file for each split that has rows, or one in each partition that it has rows of;
                  `end` has the rows that remain after all inputs
-                 (optimize.py merges them); `_delta_log`, if others are to read them as tables of Delta Lake
+                 (optimize.py merges them); `_delta_log`, `_iceberg`, if others are to read such tables
 progress/       everything needed to continue; what splits were decoded to, until they are finished;
                 which files count, and the table's next generation while it is made (generations.py)
 manifest.json   of a complete table: its version, options, number of files, inputs (none of a directory that
@@ -19,11 +19,12 @@ from typing import Any, Final, NamedTuple
 from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline import delta, generations, saved
+from pulsarctl_wire.pipeline import generations, saved
 from pulsarctl_wire.pipeline.continuing import begun
 from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.inputs import absolute, filesystem
 from pulsarctl_wire.pipeline.journal import Change, going_on, replacing, settle
+from pulsarctl_wire.pipeline.logs import Logs
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.partitions import partitioned
 from pulsarctl_wire.pipeline.progress import Begun, Options, Progress
@@ -65,17 +66,14 @@ class Resumed(NamedTuple):
 class Store:
     """The directory or URI `out`. Raises CaptureError if it has something else, OSError if I/O fails.
 
-    A `format` of "delta" gives it logs of Delta Lake, "parquet" deletes them; without one they stay if there
-    are some. Raises SettingsError if they need a package that is not installed. `number` is the generation
-    of its files, by default the current one.
+    `format` is that of `Logs`, which raise SettingsError. `number` is the generation of its files, by default
+    the current one.
     """
 
     def __init__(self, out: str, format: str | None = None, number: int | None = None) -> None:
-        if format == "delta":
-            delta.library()
-        self._format = format
         self._number = number
         self.out = absolute(out.rstrip("/"))
+        self._logs = Logs(self.out, format)
         self.drafts = f"{self.out}/progress"
         """The directory of the drafts."""
         self.checkpoint = f"{self.drafts}/{_CHECKPOINT}"
@@ -184,7 +182,7 @@ class Store:
         number, is_placed = generations.current(self.system, self.path)
         if is_placed:
             return
-        has_log = self._has_log()
+        has_log = bool(self._logs.kinds())
         for table in TABLES:
             source, target = f"{self.path}/{generations.REBUILD}/{table}", f"{self.path}/{table}"
             generations.place_files(self.system, source, target, number, may_exchange=not has_log)
@@ -291,7 +289,7 @@ class Store:
     def commit(
         self, options: Options, unwanted: Callable[[str], bool] = lambda name: False, *, is_new: bool = True
     ) -> None:
-        """Have the logs of Delta Lake, if there are some, name the files whose names are not `unwanted`.
+        """Have the logs of other formats, if there are some, name the files whose names are not `unwanted`.
 
         This is done before these are deleted. Without `is_new` the rows of new files were in others before.
         """
@@ -299,7 +297,7 @@ class Store:
             self._commit(options, unwanted, is_new)
 
     def _commit(self, options: Options, unwanted: Callable[[str], bool], is_new: bool = True) -> None:
-        if not self._has_log():
+        if not self._logs.kinds():
             return
         change = going_on(self.system, self.path)
         hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
@@ -307,19 +305,12 @@ class Store:
             rows = self._rows(table)
             files = [each for each in rows if each.path not in hidden and not unwanted(each.base_name)]
             schema, by = partitioned(TABLES[table], options.partition_by)
-            delta.commit(f"{self.out}/{table}", schema, by, files, is_new=is_new)
-
-    def _has_log(self) -> bool:
-        """Whether others are to read the table by logs."""
-        return self._format != "parquet" and (
-            self._format is not None or any(delta.has_log(f"{self.out}/{table}") for table in TABLES)
-        )
+            self._logs.commit(table, schema, by, files, is_new=is_new)
 
     def _drop_logs(self) -> None:
-        """Delete the logs, and the files that only they name, if others are to read the files themselves."""
-        if self._format == "parquet":
-            for table in TABLES:
-                delta.delete_log(f"{self.out}/{table}")
+        """Delete unwanted logs, and the files that only they name."""
+        if self._logs.is_unwanted:
+            self._logs.delete()
             self._delete_generations(self.number)
 
     def _rows(self, table: str) -> list[Any]:
