@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ArrowException
 
+from pulsarctl_wire.pipeline.generations import tagged
 from pulsarctl_wire.pipeline.inputs import filesystem
 from pulsarctl_wire.pipeline.output import unfinished
 from pulsarctl_wire.pipeline.partitions import File, Partitioned, partitioned
@@ -31,7 +32,12 @@ class Finished(NamedTuple):
 
 
 def finish_split(
-    name: str, stitched: Stitched, drafts: str, out: str, partition_by: Sequence[str] = ()
+    name: str,
+    stitched: Stitched,
+    drafts: str,
+    out: str,
+    partition_by: Sequence[str] = (),
+    generation: int = 1,
 ) -> Finished:
     """Write the Parquet files of the split `name` under `out`/frames, `out`/gaps, ….
 
@@ -41,7 +47,7 @@ def finish_split(
     counts = {}
     size = 0
     for table, schema in TABLES.items():
-        file = begin_file(f"{out}/{table}", name, schema, partition_by)
+        file = begin_file(f"{out}/{table}", tagged(name, generation), schema, partition_by)
         try:
             for batch in finished_rows(name, stitched, drafts, table):
                 file.write(batch)

@@ -46,7 +46,7 @@ def going_on(system: Any, table: str) -> Change | None:
             data = file.read(_LARGEST)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    with suppress(ValueError, TypeError):
+    with suppress(ValueError, TypeError, RecursionError):
         new, old, by, is_complete = json.loads(data)
         change = Change(tuple(new), tuple(old), None if by is None else tuple(by), is_complete is True)
         paths = {*change.new, *change.old}

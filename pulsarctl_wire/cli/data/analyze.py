@@ -45,6 +45,7 @@ class AnalyzeOptions:
         "Directories by date, hour, series, cluster, tenant, or several: date,series.",
     )
     mirror: bool = flag("--mirror", "Delete the rows of inputs that are gone; otherwise they stay.")
+    rebuild: bool = flag("--rebuild", "Make the table again, even without the rows of inputs that are gone.")
     rows: RowOptions = group(RowOptions)
 
 
@@ -57,8 +58,9 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail("analyze: --follow takes one directory")
     if options.finish and not options.follow:
         console.fail("analyze: --finish needs --follow")
-    if options.follow and options.mirror:
-        console.fail("analyze: --mirror cannot be combined with --follow")
+    if options.follow and (options.mirror or options.rebuild):
+        name = "--mirror" if options.mirror else "--rebuild"
+        console.fail(f"analyze: {name} cannot be combined with --follow")
     if options.follow and is_connect(options.master or ""):
         console.fail("analyze: --follow does not run by Spark Connect")
     try:
@@ -94,7 +96,14 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
 
     found = find_inputs(options.inputs, console.warn)
     with ExitStack() as stack:
-        run = Run(found, options.out, options=work, mirror=options.mirror, format=options.format)
+        run = Run(
+            *(found, options.out),
+            options=work,
+            mirror=options.mirror,
+            rebuild=options.rebuild,
+            format=options.format,
+        )
+        _announce(run, options.out)
         show = _progress(sum(each.size for each in run.inputs), stack)
         left = sum(each.size for each in run.inputs[run.resumed :])
         is_default = options.master is None and not settings
@@ -109,6 +118,18 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
     if is_default and _SMALL <= left < _MIDDLING:
         sys.stderr.write("pwire table is quicker for inputs of this size: it does not start Spark\n")
     return totals
+
+
+def _announce(run: Any, out: str) -> None:
+    """Say how the run goes on, if that is not as usual."""
+    if run.rebuild is not None:
+        reason, files, size = run.rebuild
+        console.warn(
+            f"{out} is made again: {reason}. That decodes {count_of(files, 'file')} ({human_bytes(size)}); "
+            "until then the table stays as it is"
+        )
+    for note in run.notes:
+        console.warn(f"{out}: {note}")
 
 
 def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
