@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulsarctl_wire.errors import CaptureError, SettingsError
-from pulsarctl_wire.pipeline.inputs import arrow_uri, filesystem
-from pulsarctl_wire.pipeline.logs import delete_log, has_log
+from pulsarctl_wire.pipeline.inputs import arrow_uri, delete_directory, filesystem, has_directory
 from pulsarctl_wire.pipeline.splits import reason
 
 LOG: Final = "_delta_log"
@@ -69,11 +68,11 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
 def _opened(delta: Any, folder: str, columns: Any, by: list[str]) -> Any:
     """Open the table of Delta in a directory; it is begun anew if its partitions are others."""
     uri = arrow_uri(folder)
-    if has_log(folder, LOG):
+    if has_directory(f"{folder}/{LOG}"):
         table = delta.DeltaTable(uri)
         if table.metadata().partition_columns == by:
             return table
-        delete_log(folder, LOG)
+        delete_directory(f"{folder}/{LOG}")
     return delta.DeltaTable.create(uri, columns, partition_by=by)
 
 

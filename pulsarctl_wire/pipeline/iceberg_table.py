@@ -29,7 +29,6 @@ from pulsarctl_wire.pipeline.output import written
 _HINT: Final = "version-hint.text"
 _SKIPPED_BY: Final = ("time_ns", "connection")
 """Columns whose lowest and highest values in each file are kept, besides those of partitions."""
-_MAX_SNAPSHOTS: Final = 10
 _KEPT: Final = 3_600.0  # seconds that earlier metadata stay for those who are reading them
 
 logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # it warns of each dictionary
@@ -147,9 +146,10 @@ class _Directory(NoopCatalog):
         self._location = location
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
-        """Write the next version of the metadata, with the newest snapshots."""
+        """Write the next version of the metadata, with the newest snapshot alone."""
         metadata = update_table_metadata(table.metadata, updates)
-        earlier = [each.snapshot_id for each in metadata.snapshots[:-_MAX_SNAPSHOTS]]
+        current = metadata.current_snapshot_id
+        earlier = [each.snapshot_id for each in metadata.snapshots if each.snapshot_id != current]
         if earlier:
             metadata = update_table_metadata(
                 metadata, (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": earlier}),)

@@ -22,9 +22,9 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import generations, saved
 from pulsarctl_wire.pipeline.continuing import begun
 from pulsarctl_wire.pipeline.decode import Settings
-from pulsarctl_wire.pipeline.formats import FORMATS, delete_logs, logs_of
 from pulsarctl_wire.pipeline.inputs import absolute, filesystem
 from pulsarctl_wire.pipeline.journal import Change, going_on, replacing, settle
+from pulsarctl_wire.pipeline.logs import Logs
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.partitions import partitioned
 from pulsarctl_wire.pipeline.progress import Begun, Options, Progress
@@ -45,6 +45,8 @@ _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
+END: Final = 10**9
+"""Stands for the number of an input where there is none: after all of them."""
 _TEMPORARY: Final = (".unfinished", ".stitched")
 
 
@@ -64,17 +66,14 @@ class Resumed(NamedTuple):
 class Store:
     """The directory or URI `out`. Raises CaptureError if it has something else, OSError if I/O fails.
 
-    A `format` of "delta" or "iceberg" gives it logs of Delta Lake or Iceberg, "parquet" deletes all; without
-    one they stay if there are some. Raises SettingsError if they need a package that is not installed.
-    `number` is the generation of its files, by default the current one.
+    `format` is that of `Logs`, which raise SettingsError. `number` is the generation of its files, by default
+    the current one.
     """
 
     def __init__(self, out: str, format: str | None = None, number: int | None = None) -> None:
-        if format in FORMATS:
-            FORMATS[format].library()
-        self._format = format
         self._number = number
         self.out = absolute(out.rstrip("/"))
+        self._logs = Logs(self.out, format)
         self.drafts = f"{self.out}/progress"
         """The directory of the drafts."""
         self.checkpoint = f"{self.drafts}/{_CHECKPOINT}"
@@ -183,7 +182,7 @@ class Store:
         number, is_placed = generations.current(self.system, self.path)
         if is_placed:
             return
-        has_log = bool(logs_of(self.out, self._format))
+        has_log = bool(self._logs.kinds())
         for table in TABLES:
             source, target = f"{self.path}/{generations.REBUILD}/{table}", f"{self.path}/{table}"
             generations.place_files(self.system, source, target, number, may_exchange=not has_log)
@@ -298,8 +297,7 @@ class Store:
             self._commit(options, unwanted, is_new)
 
     def _commit(self, options: Options, unwanted: Callable[[str], bool], is_new: bool = True) -> None:
-        logs = logs_of(self.out, self._format)
-        if not logs:
+        if not self._logs.kinds():
             return
         change = going_on(self.system, self.path)
         hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
@@ -307,13 +305,12 @@ class Store:
             rows = self._rows(table)
             files = [each for each in rows if each.path not in hidden and not unwanted(each.base_name)]
             schema, by = partitioned(TABLES[table], options.partition_by)
-            for log in logs:
-                log.commit(f"{self.out}/{table}", schema, by, files, is_new=is_new)
+            self._logs.commit(table, schema, by, files, is_new=is_new)
 
     def _drop_logs(self) -> None:
-        """Delete the logs, and the files that only they name, if others are to read the files themselves."""
-        if self._format == "parquet":
-            delete_logs(self.out)
+        """Delete unwanted logs, and the files that only they name."""
+        if self._logs.is_unwanted:
+            self._logs.delete()
             self._delete_generations(self.number)
 
     def _rows(self, table: str) -> list[Any]:
@@ -392,23 +389,23 @@ class Store:
             progress = self._load(_STATES[1])
             return (0 if progress is None else progress.file), is_complete
 
-    def rows(self, table: str) -> list[tuple[int | None, str]]:
-        """The Parquet files with rows of one of `TABLES`, in order: the input's number, and the path.
-
-        The rows that remain after all inputs have no number. Raises OSError, and CaptureError if files were
-        merged.
+    def rows(self, table: str) -> list[tuple[range, str]]:
+        """The Parquet files with rows of one of `TABLES`, in order: the inputs that the rows may be of, by
+        number (`END` for those that remain after all inputs), and the path. Raises OSError.
         """
         with self._said():
-            found = sorted(self._rows(table), key=lambda each: each.base_name)
-            if any(".." in each.base_name for each in found):
-                raise CaptureError("files of the table were merged: a stream cannot tell what is new in it")
-        return [
-            (
-                None if each.base_name.startswith("end") else int(each.base_name.partition("-")[0]),
-                f"{self.out}/{self.below(each.path)}",
-            )
-            for each in found
-        ]
+            while True:
+                merge, found = going_on(self.system, self.path), self._rows(table)
+                if going_on(self.system, self.path) == merge:  # or files were merged meanwhile
+                    break
+        hidden = {f"{self.path}/{path}" for path in merge.hidden} if merge else ()
+        rows = []
+        for each in sorted(found, key=lambda each: each.base_name):
+            if each.path not in hidden:
+                first, _, last = each.base_name.partition("..")
+                inputs = range(input_of(first), input_of(last or first) + 1)
+                rows.append((inputs, f"{self.out}/{self.below(each.path)}"))
+        return rows
 
     def _follows(self) -> bool:
         """Whether the table follows a directory. Raises CaptureError if `out` has files but no table."""
@@ -489,6 +486,11 @@ class Store:
             raise CaptureError(f"{self.out}: {error}") from error
         except (ArrowException, OSError) as error:
             raise OSError(f"{self.out}: {reason(error)}") from error
+
+
+def input_of(name: str) -> int:
+    """The number of the input that a split of this name begins with."""
+    return END if name.startswith("end") else int(name.partition("-")[0])
 
 
 def _is_rows(each: Any) -> bool:
