@@ -5,7 +5,7 @@ only replaces it with the same rows.
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -16,10 +16,11 @@ from pyarrow import ArrowException
 from pulsarctl_wire.pipeline.generations import tagged
 from pulsarctl_wire.pipeline.inputs import filesystem
 from pulsarctl_wire.pipeline.output import unfinished, written
-from pulsarctl_wire.pipeline.partitions import File, Partitioned, directory, partitioned
+from pulsarctl_wire.pipeline.partitions import MAX_OPEN, File, Partitioned, directory, partitioned
+from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.rows import Stitched, draft_of
 from pulsarctl_wire.pipeline.stitch import Fixup, Names
-from pulsarctl_wire.table import TABLES, writer
+from pulsarctl_wire.table import TABLES, RowGroups, writer
 from pulsarctl_wire.table.columns import (
     number_array,
     number_values,
@@ -29,6 +30,7 @@ from pulsarctl_wire.table.columns import (
     text_array,
     texts_at,
 )
+from pulsarctl_wire.table.groups import GATHERED
 
 
 class Finished(NamedTuple):
@@ -67,13 +69,19 @@ def finish_split(
     return Finished(counts["frames"], counts["gaps"], size)
 
 
-def write_empty(folder: str, name: str, schema: Any, partition_by: Sequence[str]) -> None:
-    """Write a file without rows to a directory, so that the table can be read. Raises OSError."""
-    schema, by = partitioned(schema, partition_by)
-    system, inside = filesystem("/".join([folder, directory(by, [None] * len(by))]).rstrip("/"))
-    system.create_dir(inside)
-    with written(system, f"{inside}/{name}.parquet") as stream:
-        writer(stream, schema).close()
+def write_missing(
+    out: str, options: Options, files: Callable[[str], Sequence[Any]], generation: int = 1
+) -> None:
+    """Give each table that has no `files` one without rows, so that it can be read. Raises OSError."""
+    for table, schema in TABLES.items():
+        if files(table) or (table == "messages" and options.messages is None):
+            continue
+        columns, by = partitioned(schema, options.partition_by)
+        folder = f"{out}/{table}/{directory(by, [None] * len(by))}".rstrip("/")
+        system, inside = filesystem(folder)
+        system.create_dir(inside)
+        with written(system, f"{inside}/{tagged('end', generation)}.parquet") as stream:
+            writer(stream, columns).close()
 
 
 def begin_file(folder: str, name: str, schema: Any, partition_by: Sequence[str]) -> File:
@@ -85,7 +93,7 @@ def begin_file(folder: str, name: str, schema: Any, partition_by: Sequence[str])
 
     def opened(path: str) -> File:
         system.create_dir(f"{inside}/{path.rpartition('/')[0]}")
-        return _ParquetFile(system, f"{inside}/{path}", schema)
+        return _ParquetFile(system, f"{inside}/{path}", schema, GATHERED // MAX_OPEN)
 
     return Partitioned(name, by, opened)
 
@@ -107,8 +115,9 @@ def finished_rows(name: str, stitched: Stitched, drafts: str, table: str) -> Ite
 class _ParquetFile:
     """A Parquet file that gets its name when it is complete. Without rows, no file is written."""
 
-    def __init__(self, system: Any, path: str, schema: Any) -> None:
+    def __init__(self, system: Any, path: str, schema: Any, most: int = GATHERED) -> None:
         self.rows = 0
+        self._most = most
         self._system = system
         self._path = path
         self._unfinished = unfinished(path)
@@ -121,8 +130,8 @@ class _ParquetFile:
             return
         if self._open is None:
             stream = self._system.open_output_stream(self._unfinished)
-            self._open = stream, writer(stream, self._schema)
-        self._open[1].write_batch(batch)
+            self._open = stream, RowGroups(stream, self._schema, self._most)
+        self._open[1].write(batch)
         self.rows += batch.num_rows
 
     def close(self) -> int:

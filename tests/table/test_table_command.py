@@ -192,7 +192,7 @@ def test_what_needs_messages(tmp_path: Path) -> None:
 def test_small_files_are_merged(tmp_path: Path) -> None:
     out = tmp_path / "out"
     inputs = [SAMPLES / name for name in ("errors.pcap", "java-simple.pcap", "python-simple.pcap")]
-    assert pwire("analyze", *inputs, "--out", out).code == 0
+    assert pwire("analyze", *inputs, "--split-size", "20Ki", "--out", out).code == 0
     before = pwire("report", "summary", out, "-o", "json").out
     ran = table("optimize", out, "--size", "1MiB")
     assert ran.code == 0
