@@ -5,7 +5,7 @@ only replaces it with the same rows.
 """
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from pulsarctl_wire.pipeline.generations import tagged
 from pulsarctl_wire.pipeline.inputs import filesystem
 from pulsarctl_wire.pipeline.output import unfinished, written
 from pulsarctl_wire.pipeline.partitions import MAX_OPEN, File, Partitioned, directory, partitioned
-from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.rows import Stitched, draft_of
 from pulsarctl_wire.pipeline.stitch import Fixup, Names
 from pulsarctl_wire.table import TABLES, RowGroups, writer
@@ -69,19 +68,13 @@ def finish_split(
     return Finished(counts["frames"], counts["gaps"], size)
 
 
-def write_missing(
-    out: str, options: Options, files: Callable[[str], Sequence[Any]], generation: int = 1
-) -> None:
-    """Give each table that has no `files` one without rows, so that it can be read. Raises OSError."""
-    for table, schema in TABLES.items():
-        if files(table) or (table == "messages" and options.messages is None):
-            continue
-        columns, by = partitioned(schema, options.partition_by)
-        folder = f"{out}/{table}/{directory(by, [None] * len(by))}".rstrip("/")
-        system, inside = filesystem(folder)
-        system.create_dir(inside)
-        with written(system, f"{inside}/{tagged('end', generation)}.parquet") as stream:
-            writer(stream, columns).close()
+def write_empty(folder: str, schema: Any, partition_by: Sequence[str], generation: int) -> None:
+    """Write a file without rows to a directory, so that the table can be read. Raises OSError."""
+    schema, by = partitioned(schema, partition_by)
+    system, inside = filesystem("/".join([folder, directory(by, [None] * len(by))]).rstrip("/"))
+    system.create_dir(inside)
+    with written(system, f"{inside}/{tagged('end', generation)}.parquet") as stream:
+        writer(stream, schema).close()
 
 
 def begin_file(folder: str, name: str, schema: Any, partition_by: Sequence[str]) -> File:

@@ -22,8 +22,8 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import generations, saved
 from pulsarctl_wire.pipeline.continuing import begun
 from pulsarctl_wire.pipeline.decode import Settings
-from pulsarctl_wire.pipeline.finish import write_missing
-from pulsarctl_wire.pipeline.inputs import absolute, filesystem
+from pulsarctl_wire.pipeline.finish import write_empty
+from pulsarctl_wire.pipeline.inputs import absolute, delete_directory, filesystem, has_directory
 from pulsarctl_wire.pipeline.journal import Change, going_on, replacing, settle
 from pulsarctl_wire.pipeline.logs import Logs
 from pulsarctl_wire.pipeline.output import written
@@ -201,19 +201,16 @@ class Store:
         generations.set_current(self.system, self.path, generations.Generation(number))
 
     def _delete_generations(self, first: int) -> None:
-        """Delete the files with rows of all generations before `first`."""
+        """Delete the files of all generations before `first`."""
         for table in TABLES:
-            for each in self._list(table, every_generation=True):
-                if each.is_file and generations.number_of(each.path) < first:
-                    self.system.delete_file(each.path)
+            generations.delete_before(self.system, f"{self.path}/{table}", first)
 
     def _delete_rebuild(self) -> bool:
         """Delete what there is of a rebuild; return whether there was one."""
-        path = f"{self.path}/{generations.REBUILD}"
-        if self.system.get_file_info(path).type != fs.FileType.Directory:
-            return False
-        self.system.delete_dir(path)
-        return True
+        path = f"{self.out}/{generations.REBUILD}"
+        is_there = has_directory(path)
+        delete_directory(path)
+        return is_there
 
     def _recorded(self, options: Options) -> Progress | None:
         """A progress with the inputs that the manifest of a complete table has; None if it has none."""
@@ -235,8 +232,10 @@ class Store:
             if before != options.partition_by:
                 by = f"partitioned by {','.join(before)}" if before else "not partitioned"
                 raise CaptureError(f"the table is {by}: go on with the same --partition-by")
-            kinds = (*_TEMPORARY, *DRAFTS)
-            self._prepare(options, lambda name: name.endswith(kinds) or name.startswith("end"))
+            self._prepare(
+                options,
+                lambda name: name.endswith((*_TEMPORARY, *DRAFTS)) or name.startswith("end"),
+            )
 
     def discard(self, first: str, options: Options) -> None:
         """Delete the files of the split `first`, and of all later ones."""
@@ -268,7 +267,9 @@ class Store:
 
         with replacing(self.system, self.path, change, replaced):
             yield
-        write_missing(self.out, options, self._rows, self.number)
+        if {path.partition("/")[0] for path in change.old} - {path.partition("/")[0] for path in change.new}:
+            self._fill(options)
+            self.commit(options, is_new=is_new)
 
     def options(self) -> Options | None:
         """The options of the table that is there, or None. Raises CaptureError as `merge` does."""
@@ -420,20 +421,30 @@ class Store:
         if not is_before_last:
             self.commit(progress.options)
 
+    def _fill(self, options: Options) -> None:
+        """Give tables that have no file one without rows, so that others can read them."""
+        for table, schema in TABLES.items():
+            if not self._rows(table) and (table != "messages" or options.messages is not None):
+                write_empty(f"{self.out}/{table}", schema, options.partition_by, self.number)
+
     def finish(self, progress: Progress) -> None:
-        """Write the manifest of the complete table, whose files may have been merged."""
-        write_missing(self.out, progress.options, self._rows, self.number)
+        """Write the manifest of the complete table, whose files may have been merged.
+
+        A table without rows gets a file without rows.
+        """
+        options = progress.options
+        self._fill(options)
         progress.totals.size = sum(each.size for each in self.files())
         about = {
             "version": progress.version,
-            "options": asdict(progress.options),
+            "options": asdict(options),
             "files": progress.file,
             "inputs": [each._asdict() for each in progress.inputs],
             "totals": asdict(progress.totals),
         }
         self._clean(lambda name: name.endswith(DRAFTS))  # of an earlier run, on other files
         self._write(_MANIFEST, json.dumps(about, indent=1).encode())
-        self.commit(progress.options)
+        self.commit(options)
 
     def _load(self, name: str) -> Progress | None:
         data = self._read(name)
@@ -458,11 +469,8 @@ class Store:
             return None
         return data
 
-    def _list(self, directory: str, *, every_generation: bool = False) -> list[Any]:
-        """What is in a directory, and for a table below it, but for what is hidden there.
-
-        Of a table only the files of the current generation, or those of `every_generation`.
-        """
+    def _list(self, directory: str) -> list[Any]:
+        """What is in a directory; of a table what is below it in its generation, but for what is hidden."""
         folder = f"{self.path}/{directory}".rstrip("/")
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=directory in TABLES)
         found: list[Any] = self.system.get_file_info(selector)
@@ -472,7 +480,7 @@ class Store:
             each
             for each in found
             if not re.search(r"/[_.]", each.path.removeprefix(folder))
-            and (every_generation or generations.number_of(each.path) == self.number)
+            and generations.number_of(each.path) == self.number
         ]
 
     def _write(self, name: str, data: bytes) -> None:
