@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from pulsarctl_wire.errors import CaptureError, QueryError, how_to_install
 from pulsarctl_wire.pipeline.cache import table_of
 from pulsarctl_wire.pipeline.tables import find, is_table
-from pulsarctl_wire.reports import REPORTS
+from pulsarctl_wire.reports import GROUPING, REPORTS
 from pulsarctl_wire.reports.engine import Answer, Engine, EngineName, Row
 from pulsarctl_wire.reports.sql import Choice, Options, nanoseconds
 
@@ -96,15 +96,23 @@ class Tables:
         self._open.close()
 
     def report(
-        self, name: str, *, bucket: str | int | None = None, top: int | None = None, key: str | None = None
+        self,
+        name: str,
+        *,
+        bucket: str | int | None = None,
+        top: int | None = None,
+        key: str | None = None,
+        by: Sequence[str] = (),
     ) -> Result:
         """A report of docs/reports.md; `bucket` is a text such as "1s", or ns. Raises QueryError."""
         if name not in REPORTS:
             raise QueryError(f"report {name}: no such report; use one of {', '.join(REPORTS)}")
         if name == "compare" and self.first is None:
             raise QueryError("report compare: open two sources with apart=True, the earlier one first")
+        if by and name not in GROUPING:
+            raise QueryError(f"report {name}: does not group; by is for {', '.join(sorted(GROUPING))}")
         width = nanoseconds(bucket) if isinstance(bucket, str) else bucket
-        return Result(self.engine, REPORTS[name].sql(Options(width, top, key, self.first or 0)), top)
+        return Result(self.engine, REPORTS[name].sql(Options(width, top, key, by, self.first or 0)), top)
 
     def sql(self, query: str) -> Result:
         """A query in the SQL of the engine; it may read the tables, and the views of `reports/views.py`."""

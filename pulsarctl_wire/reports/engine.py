@@ -39,14 +39,12 @@ class Engine(ABC):
     """
 
     def __init__(self, parts: Iterable[str], choice: Choice, *, has_messages: bool) -> None:
-        conditions = {
-            "frames": choice.frames(),
-            "gaps": choice.gaps(),
-            "connections": choice.connections(),
-            "messages": choice.frames(),
+        conditions = choice.conditions()
+        made = VIEWS | {name: f"SELECT * FROM all_{name}" for name in (*parts, "findings")}
+        self._views = {
+            name: f"SELECT * FROM ({sql}) v WHERE {conditions[name]}" if name in conditions else sql
+            for name, sql in made.items()
         }
-        self._views = VIEWS | {name: f"SELECT * FROM all_{name} WHERE {conditions[name]}" for name in parts}
-        self._views["findings"] = f"SELECT * FROM all_findings WHERE {choice.findings()}"
         self._unmade = {"clustered", "all_findings", *self._views}
         self._choice = choice
         self._has_messages = has_messages

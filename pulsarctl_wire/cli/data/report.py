@@ -24,6 +24,8 @@ ROWS: Final = 20
 """Rows of a table on the terminal, without `--top`."""
 TOP: Final = partial(option, "--top N", "Maximum number of rows.", min=1, show_default=f"{ROWS} in tables")
 _NAMED: Final = 5  # columns
+_NAMED_BY: Final = ("topic", "cluster", "tenant", "namespace", "producer", "subscription", "client")
+"""The options that choose rows by a name."""
 _LEAST: Final = 20
 """Columns of text on a terminal are not narrowed below this many cells."""
 Output = Literal["table", "json", "csv", "parquet", "html"]
@@ -38,6 +40,13 @@ class SourceOptions:
     since: str | None = option("--since TIME", "Only rows from then on: ISO 8601, seconds since 1970, -10m.")
     until: str | None = option("--until TIME", "Only rows before that time.")
     cluster: str | None = option("--cluster NAME", "Only rows with this label, as given to table or analyze.")
+    tenant: str | None = option("--tenant NAME", "Only rows about topics of this tenant.")
+    namespace: str | None = option("--namespace NAME", "Only rows about topics of this TENANT/NAMESPACE.")
+    producer: str | None = option("--producer NAME", "Only rows of this producer, and the messages it sent.")
+    subscription: str | None = option("--subscription NAME", "Only rows of this subscription.")
+    client: str | None = option(
+        "--client ADDRESS", "Only rows of this client: 10.0.0.7, 10.0.0.7:43118, 10.*"
+    )
     engine: EngineName | None = ENGINE()
     master: str | None = MASTER()
     conf: list[str] = CONF()
@@ -61,6 +70,7 @@ class ReportOptions(SourceOptions):
     output: Output = OUTPUT(default="table")
     top: int | None = TOP()
     bucket: str | None = option("--bucket TIME", "Width of time buckets: 500ms, 1s, 5m, 1h.")
+    by: str | None = option("--by NAMES", "Group by these instead: tenant, client, hour, …, or tenant,hour.")
     key: str | None = option("--key KEY", "journey: only messages with this key, or this id (LEDGER:ENTRY).")
     html: str | None = option("--html FILE", "Write the report as an HTML page.")
     clear_cache: bool = flag("--clear-cache", "Delete the tables and findings that were kept.")
@@ -110,7 +120,9 @@ def opened(sources: Sequence[str], options: SourceOptions, *, apart: bool = Fals
         collect_rarely()
         with data.tables(
             *sources,
-            choice=data.Choice(options.topic, since, until, options.cluster),
+            choice=data.Choice(
+                since=since, until=until, **{name: getattr(options, name) for name in _NAMED_BY}
+            ),
             engine=options.engine,
             master=options.master,
             conf=settings,
@@ -151,7 +163,13 @@ def _show(tables: "Tables", name: str, options: ReportOptions, title: str) -> No
         else:
             print_overview(overview)
         return
-    made = tables.report(name, bucket=_width(options), top=options.top, key=options.key)
+    made = tables.report(
+        name,
+        bucket=_width(options),
+        top=options.top,
+        key=options.key,
+        by=options.by.split(",") if options.by else (),
+    )
     if wants_page:
         from pulsarctl_wire.cli.data.page import table_page
 
