@@ -20,7 +20,7 @@ from pulsarctl_wire.pipeline.cache import table_of
 from pulsarctl_wire.pipeline.tables import find, is_table
 from pulsarctl_wire.reports import GROUPING, REPORTS
 from pulsarctl_wire.reports.engine import Answer, Engine, EngineName, Row
-from pulsarctl_wire.reports.sql import Choice, Options, nanoseconds
+from pulsarctl_wire.reports.sql import Choice, Options, Window, nanoseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,16 +103,24 @@ class Tables:
         top: int | None = None,
         key: str | None = None,
         by: Sequence[str] = (),
+        window: tuple[int, int] | None = None,
+        against: tuple[int, int] | None = None,
     ) -> Result:
-        """A report of docs/reports.md; `bucket` is a text such as "1s", or ns. Raises QueryError."""
+        """A report of docs/reports.md; `bucket` is a text such as "1s", or ns, windows are times in ns.
+
+        Raises QueryError.
+        """
         if name not in REPORTS:
             raise QueryError(f"report {name}: no such report; use one of {', '.join(REPORTS)}")
-        if name == "compare" and self.first is None:
-            raise QueryError("report compare: open two sources with apart=True, the earlier one first")
+        if name == "compare" and self.first is None and window is None:
+            text = "open two sources with apart=True, the earlier one first, or name a window"
+            raise QueryError(f"report compare: {text}")
         if by and name not in GROUPING:
             raise QueryError(f"report {name}: does not group; by is for {', '.join(sorted(GROUPING))}")
         width = nanoseconds(bucket) if isinstance(bucket, str) else bucket
-        return Result(self.engine, REPORTS[name].sql(Options(width, top, key, by, self.first or 0)), top)
+        windows = {"window": _window(window), "against": _window(against)}
+        options = Options(width, top, key, by, self.first or 0, **windows)
+        return Result(self.engine, REPORTS[name].sql(options), top)
 
     def sql(self, query: str) -> Result:
         """A query in the SQL of the engine; it may read the tables, and the views of `reports/views.py`."""
@@ -167,6 +175,12 @@ def tables(
         stack.callback(running.close)
         first = found[0].connections if len(found) > 1 else None
         return Tables(running, lacks, first, stack.pop_all())
+
+
+def _window(window: tuple[int, int] | None) -> Window | None:
+    if window and window[0] >= window[1]:
+        raise QueryError(f"window {window[0]}..{window[1]}: ends before it begins")
+    return Window(*window) if window else None
 
 
 @contextmanager

@@ -4,7 +4,7 @@
     views.py    the views that reports read                          traffic.py   frames, topics, connections
     engine.py   what runs them; `data/duck.py`, `spark/engine.py`    journeys.py  from producer to consumer
     overview.py the contents of the summary                          sessions.py  clients, producers, …
-    findings.py what the doctor is given, and finds                  comparing.py two sources
+    findings.py what the doctor is given, and finds                  comparing.py two sources, two windows
 
 A report is a function from options to a query. docs/reports.md describes the columns.
 """
@@ -49,7 +49,8 @@ REPORTS: Final = {
         ("checksums", "frames whose checksum is wrong", traffic.checksums),
         ("findings", "what is wrong, by the rules of pwire doctor", findings.findings),
         ("gaps", "bytes that were not captured or are not a frame", traffic.gaps),
-        ("compare", "two sources: what is slower, new errors, topics come and gone", comparing.compare),
+        ("compare", "two sources or windows: what is slower, new errors, topics", comparing.compare),
+        ("unusual", "what of a --window is unusual, by topic and hour", comparing.unusual),
     )
 }
 """Name -> report, in the order in which they are listed."""

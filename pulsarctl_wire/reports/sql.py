@@ -6,7 +6,7 @@ The SQL is what Spark and DuckDB have in common. DuckDB has macros for the other
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pulsarctl_wire.errors import QueryError
 from pulsarctl_wire.wire.names import full_topic
@@ -16,6 +16,9 @@ SECOND: Final = 1_000_000_000
 
 HOUR: Final = 3600 * SECOND
 """Nanoseconds in an hour."""
+
+DAY: Final = 24 * HOUR
+"""Nanoseconds in a day."""
 
 _UNITS: Final = {"us": 10**3, "ms": 10**6, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND}
 
@@ -35,6 +38,17 @@ CLIENT: Final = "CASE WHEN to_broker THEN src_ip ELSE dst_ip END"
 """The address of a frame's client, without its port."""
 
 
+class Window(NamedTuple):
+    """A span of time, in ns: from `since` up to but without `until`."""
+
+    since: int
+    until: int
+
+    def has(self) -> str:
+        """The condition for rows in it."""
+        return f"time_ns >= {self.since} AND time_ns < {self.until}"
+
+
 @dataclass(frozen=True)
 class Options:
     """Options of a report. None: the report's default.
@@ -42,7 +56,7 @@ class Options:
     `bucket_ns` is the width of a time bucket; buckets are counted from the epoch. `top` is the maximum number
     of rows, for reports that are sorted by size. `key` is what `journey` follows: a message's key, or its id
     as LEDGER:ENTRY. `by` names what rows are grouped by, of `BY`. `first` is how many
-    connection numbers the first table has, for `compare`.
+    connection numbers the first table has, for `compare`. It and `unusual` compare `window` with `against`.
     """
 
     bucket_ns: int | None = None
@@ -50,6 +64,8 @@ class Options:
     key: str | None = None
     by: Sequence[str] = ()
     first: int = 0
+    window: Window | None = None
+    against: Window | None = None
 
 
 @dataclass(frozen=True)
