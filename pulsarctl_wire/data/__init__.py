@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from pulsarctl_wire.errors import CaptureError, QueryError, how_to_install
 from pulsarctl_wire.pipeline.cache import table_of
+from pulsarctl_wire.pipeline.inputs import absolute
 from pulsarctl_wire.pipeline.tables import find, is_table
 from pulsarctl_wire.reports import GROUPING, REPORTS
-from pulsarctl_wire.reports.engine import Answer, Engine, EngineName, Row
+from pulsarctl_wire.reports.ddl import Dialect, statements
+from pulsarctl_wire.reports.engine import Answer, Engine, EngineName, Row, clusters
 from pulsarctl_wire.reports.sql import Choice, Options, Window, nanoseconds
 
 if TYPE_CHECKING:
@@ -83,6 +85,8 @@ class Tables:
 
     first: int | None = None
     """How many connection numbers the first table has; those of the others follow. None: there is one."""
+    frames: tuple[str, ...] = ()
+    """The paths or URIs of the files of frames, if there is one table."""
     _open: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def __enter__(self) -> "Tables":
@@ -125,6 +129,16 @@ class Tables:
     def sql(self, query: str) -> Result:
         """A query in the SQL of the engine; it may read the tables, and the views of `reports/views.py`."""
         return Result(self.engine, query)
+
+    def ddl(self, dialect: Dialect) -> str:
+        """Statements that make the views of `reports.ddl` on the one table, in the SQL of another tool.
+
+        Raises QueryError.
+        """
+        if not self.frames:
+            raise QueryError("views are made on one table: name one that has frames")
+        named = self.engine.query("SELECT * FROM named_servers ORDER BY 1, 2, 3").values
+        return "\n".join(statements(dialect, self.frames, clusters(named)))
 
 
 def tables(
@@ -174,7 +188,8 @@ def tables(
             running = SparkEngine(beside, found, choice)
         stack.callback(running.close)
         first = found[0].connections if len(found) > 1 else None
-        return Tables(running, lacks, first, stack.pop_all())
+        frames = tuple(map(absolute, found[0].files["frames"].paths)) if len(found) == 1 else ()
+        return Tables(running, lacks, first, frames, stack.pop_all())
 
 
 def _window(window: tuple[int, int] | None) -> Window | None:

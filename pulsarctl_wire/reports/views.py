@@ -170,7 +170,11 @@ VIEWS: Final = {
         UNION ALL
         SELECT {SUBSCRIPTION}, time_ns, command, client_address, ack_type, redelivery_count, messages,
             id.ledger_id, CASE WHEN id.left > 0 THEN id.entry_id - 1 ELSE id.entry_id END
-        FROM (SELECT *, explode(acked) AS id FROM seen WHERE command = 'ACK' AND acked IS NOT NULL) ids
+        FROM (
+            SELECT {SUBSCRIPTION}, time_ns, command, client_address, ack_type, redelivery_count, messages,
+                explode(acked) AS id
+            FROM seen WHERE command = 'ACK' AND acked IS NOT NULL
+        ) ids
         WHERE coalesce(id.left, 0) = 0 OR ack_type = 'Cumulative'""",
     # One row per entry and subscription, with its first ACK, even if that is before the first MESSAGE.
     # With the highest ids first, the cumulative ACKs that cover an entry are those before it.
@@ -197,7 +201,8 @@ VIEWS: Final = {
             ) together
         )
         SELECT {SUBSCRIPTION}, ledger_id, entry_id, delivered_ns, deliveries, redelivery_count,
-            delivered_messages, client, least(single_ns, covered_ns) AS ack_ns
+            delivered_messages, client,
+            coalesce(least(single_ns, covered_ns), single_ns, covered_ns) AS ack_ns
         FROM covered WHERE up_to_ns IS NULL""",
     # One row per entry and subscription: when it was first delivered, how often, when first acknowledged
     # after that. `again`: entries that were acknowledged before, too.
