@@ -75,11 +75,11 @@ def settings_of(conf: list[str]) -> dict[str, str]:
 
 
 def parse_time(text: str, other: str = "") -> int:
-    """Parse ISO 8601, seconds since 1970, or -10m (ago), in ns since the epoch.
+    """Parse ISO 8601, seconds since 1970, or -10m or 10m (ago), in ns since the epoch.
 
     Raises SettingsError, with `other` as what else the text may be.
     """
-    ago = re.fullmatch(r"-(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
+    ago = re.fullmatch(r"-?(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
     if ago:
         return time.time_ns() - int(float(ago[1]) * _AGO[ago[2]] * 1e9)
     if re.fullmatch(r"\d{1,11}(\.\d{1,9})?", text):
@@ -149,6 +149,16 @@ def host_port(flag: str, text: str) -> tuple[str, int]:
 def size_of(flag: str, text: str) -> int:
     """Parse a size such as 64MB or 128Mi, in bytes. Any other text ends the command."""
     return int(_amount(flag, text.lower().removesuffix("b"), _SIZES))
+
+
+def partition_by(text: str) -> tuple[str, ...]:
+    """Parse --partition-by: columns, or none. Any other text ends the command."""
+    from pulsarctl_wire.pipeline.partitions import PARTITIONS
+
+    names = tuple(text.split(",")) if text != "none" else ()
+    if not {*names} <= {*PARTITIONS} or len({*names}) < len(names):
+        console.fail(f"--partition-by {text}: use {', '.join(PARTITIONS)} (as date,hour), or none")
+    return names
 
 
 def only_interface(names: list[str]) -> str | None:

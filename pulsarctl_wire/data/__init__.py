@@ -10,6 +10,7 @@ docs/data.md describes it; docs/tables.md the tables, docs/reports.md the report
 """
 
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -182,10 +183,10 @@ def tables(
             from pulsarctl_wire.spark.session import session
 
             given = settings(found) | dict(conf or {})
-            beside = (
-                spark.newSession() if spark else stack.enter_context(session(master or "local[*]", given))
-            )
+            ours = stack.enter_context(ExitStack())
+            beside = spark.newSession() if spark else ours.enter_context(session(master or "local[*]", given))
             running = SparkEngine(beside, found, choice)
+            weakref.finalize(running, ours.close)  # if nobody calls `close`: Python cannot end before
         stack.callback(running.close)
         first = found[0].connections if len(found) > 1 else None
         frames = tuple(map(absolute, found[0].files["frames"].paths)) if len(found) == 1 else ()

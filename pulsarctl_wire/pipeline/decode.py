@@ -7,7 +7,7 @@ in the split, and producers and consumers that were opened earlier are unknown.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
@@ -210,17 +210,29 @@ def _packets(
         problems += [_problem(side.name, each.error) for side, each in lanes if each.error is not None]
 
 
-def reread(split: Split, waiting: Waiting) -> Iterator[Kept]:
-    """Read an exact split again; `waiting` are the IP datagrams that were incomplete before it."""
+def reread(decoded: Decoded, waiting: Waiting) -> Iterator[Kept]:
+    """Read an exact split again; `waiting` are the IP datagrams that were incomplete before it.
+
+    If one of its files cannot be read any more, that is added to its problems.
+    """
+    split = decoded.split
     segment = Dissector(waiting).segment
     base = _base(split)
-    with suppress(DamagedCapture), _packets(split, []) as packets:
-        assert packets is not None  # the split is exact
-        for number, (time_ns, link, data, length) in enumerate(packets, 1):
-            found = segment(link, data, length)
-            if found is not None:
-                place = base | packets.offset
-                yield number if split.input.sides else place, place, time_ns, found
+    problems: list[tuple[str, str, bool]] = []
+    try:
+        with _packets(split, problems) as packets:
+            assert packets is not None  # the split is exact
+            if not {*problems} <= {*decoded.problems}:
+                packets = SideBySide([])  # the turns of the other files would be wrong
+            for number, (time_ns, link, data, length) in enumerate(packets, 1):
+                found = segment(link, data, length)
+                if found is not None:
+                    place = base | packets.offset
+                    yield number if split.input.sides else place, place, time_ns, found
+    except CaptureError as error:
+        problems.append(_problem(split.input.name, error))
+    for name, text, _ in [each for each in problems if each not in decoded.problems]:
+        decoded.problems.append((name, f"cannot be read again, so rows may be missing: {text}", True))
 
 
 def _base(split: Split) -> int:

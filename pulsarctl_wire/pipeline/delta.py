@@ -1,7 +1,8 @@
 """Keeps Delta Lake's log of a table's files, so that others read it with deltalake, Spark, Polars or DuckDB.
 
 Each of our tables is one of Delta: `frames/_delta_log` names the files in `frames/`. No rows are written
-for it. Whoever changes the table says which files it has then, and what differs from the log is committed.
+for it. Whoever changes the table says which files it has then, and what differs from the log is committed in
+one transaction.
 """
 
 import json
@@ -57,8 +58,10 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
     delta, (system, path) = library(), filesystem(folder)
     wanted = {each.path.removeprefix(f"{path}/"): each for each in files}
     with _errors(delta, folder):
-        table = _opened(delta, folder, delta.Schema.from_arrow(schema), [*by])
-        known = _known(table)
+        columns = delta.Schema.from_arrow(schema)
+        table = _opened(delta, folder, columns, [*by])
+        is_other = table.schema() != columns
+        known = {} if is_other else _known(table)
         added = [
             delta.transaction.AddAction(name, each.size, *_values(system, each, by, is_new))
             for name, each in wanted.items()
@@ -70,16 +73,17 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
             for name, (size, _) in known.items()
             if name not in wanted
         ]
-        if added or removed:
-            table.create_write_transaction([*added, *removed], "append", schema, [*by])
+        if added or removed or is_other:
+            mode = "overwrite" if is_other else "append"
+            table.create_write_transaction([*added, *removed], mode, schema, [*by])
 
 
 def _opened(delta: Any, folder: str, columns: Any, by: list[str]) -> Any:
-    """The table of Delta in a directory; it is begun anew if its columns are others."""
+    """Open the table of Delta in a directory; it is begun anew if its partitions are others."""
     uri = arrow_uri(folder)
     if has_log(folder):
         table = delta.DeltaTable(uri)
-        if table.schema() == columns and table.metadata().partition_columns == by:
+        if table.metadata().partition_columns == by:
             return table
         delete_log(folder)
     return delta.DeltaTable.create(uri, columns, partition_by=by)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ArrowException
 
+from pulsarctl_wire.pipeline.generations import tagged
 from pulsarctl_wire.pipeline.inputs import filesystem
 from pulsarctl_wire.pipeline.output import unfinished
 from pulsarctl_wire.pipeline.partitions import File, Partitioned, partitioned
@@ -31,7 +32,12 @@ class Finished(NamedTuple):
 
 
 def finish_split(
-    name: str, stitched: Stitched, drafts: str, out: str, partition_by: Sequence[str] = ()
+    name: str,
+    stitched: Stitched,
+    drafts: str,
+    out: str,
+    partition_by: Sequence[str] = (),
+    generation: int = 1,
 ) -> Finished:
     """Write the Parquet files of the split `name` under `out`/frames, `out`/gaps, ….
 
@@ -41,7 +47,7 @@ def finish_split(
     counts = {}
     size = 0
     for table, schema in TABLES.items():
-        file = _begun(f"{out}/{table}", name, schema, partition_by)
+        file = begin_file(f"{out}/{table}", tagged(name, generation), schema, partition_by)
         try:
             for batch in finished_rows(name, stitched, drafts, table):
                 file.write(batch)
@@ -53,8 +59,8 @@ def finish_split(
     return Finished(counts["frames"], counts["gaps"], size)
 
 
-def _begun(folder: str, name: str, schema: Any, partition_by: Sequence[str]) -> File:
-    """The file of a split in a directory, or those in its partitions."""
+def begin_file(folder: str, name: str, schema: Any, partition_by: Sequence[str]) -> File:
+    """Begin the file of a split in a directory, or those in its partitions."""
     system, inside = filesystem(folder)
     schema, by = partitioned(schema, partition_by)
     if not by:

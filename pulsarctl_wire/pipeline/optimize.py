@@ -7,9 +7,8 @@ and what comes after the last one is left alone. A merged file has the names of 
 """
 
 from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import groupby
 from operator import gt
 from typing import Any, Final, NamedTuple
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.journal import merging
+from pulsarctl_wire.pipeline.journal import Change
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.splits import reason
 from pulsarctl_wire.pipeline.store import Store
@@ -44,15 +43,15 @@ def optimize(table: str, size: int) -> tuple[Size, Size]:
     """
     store = Store(table)
     states, before = store.merge(), store.files()
-    commit = partial(store.commit, states[-1].options, is_new=False)
     for files in _bins(store, before, [each.next for each in states], size):
         paths = [store.below(each.path) for each in files]
-        with merging(store.system, store.path, _merged(paths), tuple(paths), commit):
+        with store.replacing(Change((_merged(paths),), tuple(paths)), states[-1].options):
             _write(store.system, files, f"{store.path}/{_merged(paths)}")
-    return _size(before), _size(store.files())
+    return count(before), count(store.files())
 
 
-def _size(files: list[Any]) -> Size:
+def count(files: list[Any]) -> Size:
+    """How many these files are, and their bytes."""
     return Size(len(files), sum(each.size for each in files))
 
 
@@ -105,26 +104,27 @@ def _write(system: Any, files: list[Any], path: str) -> None:
 
 def _gathered(system: Any, files: list[Any]) -> Iterator[Any]:
     """The rows of the files in order, in tables that are worth a row group."""
-    groups = _row_groups(system, files)
+    groups = row_groups(system, files)
     for found in _portions(groups, lambda rows: (rows.num_rows, rows.nbytes), (ROWS, _GATHERED)):
         yield pa.concat_tables(found).combine_chunks()
 
 
-def _row_groups(system: Any, files: list[Any]) -> Iterator[Any]:
+def row_groups(system: Any, files: Sequence[Any], columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Yield the row groups of files, with all or some columns. Raises CaptureError if one is damaged."""
     for each in files:
-        with _errors(each.path), system.open_input_file(each.path) as stream:
+        with damage(each.path), system.open_input_file(each.path) as stream:
             parquet = pq.ParquetFile(stream)
             for number in range(parquet.num_row_groups):
-                yield parquet.read_row_group(number, use_threads=False)
+                yield parquet.read_row_group(number, columns=columns, use_threads=False)
 
 
 def _schema(system: Any, path: str) -> Any:
-    with _errors(path), system.open_input_file(path) as stream:
+    with damage(path), system.open_input_file(path) as stream:
         return pq.read_schema(stream)
 
 
 @contextmanager
-def _errors(path: str) -> Iterator[None]:
+def damage(path: str) -> Iterator[None]:
     """Raise CaptureError if a file is damaged."""
     try:
         yield

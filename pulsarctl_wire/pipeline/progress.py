@@ -63,6 +63,10 @@ class Totals:
     cut: int = 0
     problems: list[tuple[str, str, bool]] = field(default_factory=list)
 
+    def add_problems(self, problems: list[tuple[str, str, bool]]) -> None:
+        """Add those that are new: a file may be read several times."""
+        self.problems += [each for each in problems if each not in self.problems]
+
 
 @dataclass
 class Progress:
@@ -111,10 +115,9 @@ class Progress:
     def take(self, decoded: Decoded) -> Any:
         """Stitch a settled split; return how to finish it."""
         split, totals = decoded.split, self.totals
-        stitched = self.stitcher.add(decoded, reread)
         self.unreadable = bool(decoded.problems)
-        known = totals.problems if split.input.sides else []  # a file may be read in several turns
-        totals.problems += [each for each in decoded.problems if each not in known]
+        stitched = self.stitcher.add(decoded, reread)
+        totals.add_problems(decoded.problems)
         is_last = split.stop >= split.input.size
         self.file, self.part, self.end = split.file, split.part + 1, decoded.end
         if is_last:

@@ -55,7 +55,7 @@ from pulsarctl_wire.wire.stream import STATE
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 8\n"
+HEAD: Final = b"pwire progress 9\n"
 """What saved data begins with. Increase the number when a shape changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
@@ -120,7 +120,7 @@ _STITCHER: Final = (_WAITING, ReassemblerState, {_COUNT: str})
 _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Progress: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, _STITCHER),
     Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...), _TIME, str),
-    Side: (_COUNT, str, str, _TIME, _TIME),
+    Side: (_COUNT, str, str, _COUNT, range(-(2**63), 2**64), _TIME, _TIME),
     Begun: (str, Settings),
     Settings: (str, Maybe(_WISH), bool, str, Maybe(str), Maybe(MessageOptions)),
     MessageOptions: (frozenset(("", RAW, JSON)), _WISH, bool),

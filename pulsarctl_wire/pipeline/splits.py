@@ -14,7 +14,7 @@ from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import Read, reader
 from pulsarctl_wire.capture.files import Layout, PacketReader
 from pulsarctl_wire.capture.packets import Waiting
-from pulsarctl_wire.capture.series import Span, arrange
+from pulsarctl_wire.capture.series import Part, Span, arrange
 from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.errors import CaptureError
 
@@ -31,13 +31,15 @@ Say = Callable[[str], object]
 class Side(NamedTuple):
     """A file that is read side by side with others.
 
-    Its number, name and path, and which of its packets are read: from the first one at `since` up to the
-    first one at `until` (ns; None: no bound).
+    Its number, and its name, path, size and time as in `Input`. Its packets are read from the first one at
+    `since` up to the first one at `until` (ns; None: no bound).
     """
 
     file: int
     name: str
     path: str
+    size: int
+    modified_ns: int
     since: int | None
     until: int | None
 
@@ -82,6 +84,11 @@ class Split(NamedTuple):
         return f"{self.file:06d}-{self.part:05d}"
 
     @property
+    def sources(self) -> dict[int, str]:
+        """The names of the files that its packets come from, by number."""
+        return {side.file: side.name for side in self.input.sides} or {self.file: self.input.name}
+
+    @property
     def size(self) -> int:
         """Its size in bytes, as if its input were not compressed."""
         return min(self.stop, self.input.size) - self.start
@@ -110,13 +117,13 @@ def in_order(found: list[Input], spans: list[Span | None], say: Say) -> list[Inp
     for note in order.notes:
         say(note)
     ordered = [found[turn.given] for turn in order.turns]
+
+    def side(part: Part) -> Side:
+        its = ordered[part.file]
+        return Side(part.file, its.name, its.path, its.size, its.modified_ns, part.since, part.until)
+
     return [
-        each._replace(
-            sides=tuple(
-                Side(part.file, ordered[part.file].name, ordered[part.file].path, part.since, part.until)
-                for part in turn.parts
-            )
-        )
+        each._replace(sides=tuple(map(side, turn.parts)))
         for each, turn in zip(ordered, order.turns, strict=True)
     ]
 

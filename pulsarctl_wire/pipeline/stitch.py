@@ -20,7 +20,6 @@ from pulsarctl_wire.capture.handover import ReassemblerState, agrees, halves_of,
 from pulsarctl_wire.capture.packets import Waiting
 from pulsarctl_wire.capture.reassembly import OTHER_TRAFFIC, OnEnd
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Kept, Settings, pair_of
-from pulsarctl_wire.pipeline.splits import Split
 from pulsarctl_wire.wire.frame import Connection, Event
 from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.part import KnownState, MaybeResent
@@ -30,7 +29,7 @@ Names = dict[str, str | None]
 
 _Fixups = dict[int, tuple[Connection, tuple[int, int], Names]]
 
-Reread = Callable[[Split, Waiting], Iterator[Kept]]
+Reread = Callable[[Decoded, Waiting], Iterator[Kept]]
 """Reads a split again, as `decode.reread` does."""
 
 
@@ -97,7 +96,7 @@ class Stitcher:
 
     def stitch(self, decoded: Decoded, reread: Reread, add: Add) -> StitchResult:
         """Stitch the next split; call `add` with the events of its edges. Invalidates `decoded.edges`."""
-        self.names[decoded.split.file] = decoded.split.input.name
+        self.names |= decoded.split.sources
         fixups: _Fixups = {}
         again = _Again(decoded, reread, self.waiting)
         self._resent = self._maybe_resent(decoded.edges)
@@ -291,7 +290,7 @@ class _Again:
         self.since: dict[bytes, int] = {}
         self._rest = decoded.rest
         self._others = dict.fromkeys((edge.pair for edge in decoded.edges), sys.maxsize)
-        self._packets = reread(decoded.split, waiting)
+        self._packets = reread(decoded, waiting)
         self._next: Kept | None = None
 
     def until(self, turn: int) -> Iterator[Kept]:

@@ -103,7 +103,7 @@ def follow(
             return Totals()
         if finish:
             end = progress.stitcher.close()
-            finish_split("end", end, store.drafts, store.out, options.partition_by)
+            finish_split("end", end, store.drafts, store.out, options.partition_by, store.number)
             store.finish(progress)
         return progress.totals
 
@@ -125,12 +125,14 @@ class _Batches:
         places = [Place(*row[:-1]) for row in rows if row.name]
         if places:
             self._begin(min(place.name for place in places))
-        calls = [(place, self.settings, store.out, self.options.partition_by) for place in places]
+        target = store.out, self.options.partition_by, store.number
+        calls = [(place, self.settings, *target) for place in places]
         for each in self.workers.submit(finish_at, calls, sys.maxsize):
             each.result()
         for row in rows:
             if not row.name:
                 self.last = saved.load_progress(bytes(row.progress), _ROW)
+                self.last.options = self.options  # directories may have been changed since the query began
                 store.save(self.last)
                 self.show(self.last.totals)
         delete_decoded(store.drafts, [place.name for place in places])
@@ -141,7 +143,9 @@ class _Batches:
         """Prepare for a batch whose first split is `first`. The first batch may be one that is repeated."""
         if self.last is None:  # if it is repeated, it may have fewer rows, as a file is gone
             self.store.discard(first, self.options)
-        before = self.last or self.store.saved()
+        before = self.last
+        with suppress(CaptureError):  # it is damaged; the checkpoint has all that is needed
+            before = before or self.store.saved()
         if before is not None and before.next <= first:
             self.store.save(before, is_before_last=True)
 

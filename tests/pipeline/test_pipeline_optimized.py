@@ -183,11 +183,13 @@ def test_it_is_killed_at_any_time(
     [
         b"",
         b"[]",
-        b'["frames/a.parquet", ["frames/../../b.parquet"], true]',
-        b'["/etc/a.parquet", [], false]',
-        b'["frames/a.parquet", ["frames/a.parquet"], true]',
-        b'["progress/all", [], false]',
-        b"[1, [2], true]",
+        b'[["frames/a.parquet"], ["frames/../../b.parquet"], null, true]',
+        b'[["/etc/a.parquet"], [], null, false]',
+        b'[["frames/a.parquet"], ["frames/a.parquet"], null, true]',
+        b'[["progress/all"], [], null, false]',
+        b'["frames/a.parquet", [], null, false]',
+        b'[["frames/a.parquet"], [], ["rm"], true]',
+        b"[[1], [2], null, true]",
     ],
 )
 def test_a_journal_that_others_wrote(tmp_path: Path, journal: bytes) -> None:
@@ -205,7 +207,7 @@ def test_a_merge_counts_wherever_the_table_is_opened(tmp_path: Path, monkeypatch
     paths, out = put(tmp_path, parts(2)), tmp_path / "out"
     run(paths, out, OPTIONS)
     one, *others = files(out)
-    (out / "progress" / "merge").write_text(json.dumps([one, others, True]))
+    (out / "progress" / "merge").write_text(json.dumps([[one], others, None, True]))
     expected = [f"{out}/{one}"]
     assert find([str(out)])[0].files["frames"].paths == expected
     assert find([f"file://{out}/frames"])[0].files["frames"].paths == [f"file://{expected[0]}"]
