@@ -23,7 +23,7 @@ from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.splits import reason
 from pulsarctl_wire.pipeline.store import Store
 from pulsarctl_wire.table import writer
-from pulsarctl_wire.table.schema import ROWS
+from pulsarctl_wire.table.parquet import ROWS
 
 _GATHERED: Final = 64 * 1024 * 1024  # bytes of rows that are in memory
 
