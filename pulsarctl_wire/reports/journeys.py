@@ -55,7 +55,7 @@ def delivery(options: Options) -> str:
 
 def end_to_end(options: Options) -> str:
     """From SEND to each MESSAGE, by topic and subscription; redeliveries, and times of producers, apart."""
-    by = groups(options, *SUBSCRIPTION.split(", ")) | {"sent_by": "sent_by", "again": "again"}
+    by = groups(options, *SUBSCRIPTION.split(", "), host="host") | {"sent_by": "sent_by", "again": "again"}
     messages = {"messages": "coalesce(sum(messages), 0)"}
     return percentiles("arrivals WHERE sent_by IS NOT NULL", by, also=messages, order=", ".join(by))
 

@@ -19,13 +19,13 @@ REQUESTS: Final = "answered WHERE latency_ns IS NOT NULL AND answer <> 'SEND_REC
 
 def publish_latency(options: Options, source: str = PUBLISHES) -> str:
     """From SEND to its SEND_RECEIPT, by topic and producer, and by the bucket of the SEND if given."""
-    return percentiles(source, groups(options, "topic", "producer"))
+    return percentiles(source, groups(options, "topic", "producer", host="host"))
 
 
 def request_latency(options: Options) -> str:
     """From a request to its answer, by the request's command. For SEND only those answered by SEND_ERROR."""
     failed = count_if("error IS NOT NULL OR answer IN ('ERROR', 'SEND_ERROR')")
-    by = groups(options) | {"command": "command"}
+    by = groups(options, host="host") | {"command": "command"}
     return percentiles(REQUESTS, by, also={"errors": failed})
 
 

@@ -86,6 +86,7 @@ class Choice:
     producer: str | None = None
     subscription: str | None = None
     client: str | None = None
+    host: str | None = None
 
     def conditions(self) -> dict[str, str]:
         """View -> the condition for its rows, for those that are chosen from."""
@@ -107,11 +108,12 @@ class Choice:
         return {name: " AND ".join(each) or "true" for name, each in conditions.items()}
 
     def labelled(self) -> str:
-        """The condition for all rows with the label, of whatever topic and time."""
+        """The condition for all rows with the label and of the host, of whatever topic and time."""
         return " AND ".join(self._with_label()) or "true"
 
     def _with_label(self) -> list[str]:
-        return [f"cluster = {literal(self.cluster)}"] if self.cluster is not None else []
+        label = [f"cluster = {literal(self.cluster)}"] if self.cluster is not None else []
+        return [*label, *_matching("host", self.host)]
 
     def _about_topic(self) -> list[str]:
         return [
@@ -259,8 +261,8 @@ BY: Final = {
     "hour": bucket(HOUR),
 }
 """What rows can be grouped by: name -> SQL."""
-OF_FRAME: Final = {"producer": PRODUCER, "client": CLIENT, "command": "command"}
-"""The entries of `BY` that are others for frames, and one more."""
+OF_FRAME: Final = {"producer": PRODUCER, "client": CLIENT, "host": "host", "command": "command"}
+"""The entries of `BY` that are others for frames, and more."""
 
 
 def groups(options: Options, *default: str, **own: str) -> dict[str, str]:

@@ -101,8 +101,8 @@ def clustered(clusters: Mapping[str, int]) -> str:
             f.metadata.publish_time AS publish_time, f.consumer_id, f.ledger_id, f.entry_id, f.error,
             f.permits, f.messages, f.redelivery_count, f.ack_type, f.ack_count, f.acked,
             f.left AS remaining, f.answers, f.latency_ns, f.sent_size, f.command_json, f.series,
-            f.cluster AS label, f.total_size, {CLIENT} AS client, {client_address()} AS client_address,
-            {number} AS cluster
+            f.cluster AS label, f.host, f.total_size, {CLIENT} AS client,
+            {client_address()} AS client_address, {number} AS cluster
         FROM {joined}"""
 
 
@@ -135,14 +135,14 @@ VIEWS: Final = {
         SELECT 'request' AS kind, time_ns - latency_ns AS time_ns, answers AS command, time_ns AS answered_ns,
             command AS answer, latency_ns, error, series, cluster, connection, topic, subscription, producer,
             request_id, producer_id, consumer_id, sequence_id, sent_size AS bytes, messages, ledger_id,
-            entry_id, file, packet_offset, {CLIENT} AS client
+            entry_id, file, packet_offset, {CLIENT} AS client, host
         FROM frames WHERE answers IS NOT NULL""",
     "publishes": "SELECT * FROM answered WHERE answer = 'SEND_RECEIPT'",
     "exchanges": """
         SELECT * FROM answered UNION ALL
         SELECT 'delivery', time_ns, 'MESSAGE', acked_ns, 'ACK', latency_ns, NULL, series, label, connection,
             topic, subscription, NULL, NULL, NULL, consumer_id, NULL, bytes, messages, ledger_id, entry_id,
-            NULL, NULL, client
+            NULL, NULL, client, host
         FROM consumed WHERE latency_ns IS NOT NULL""",
     "cells": cells(),
     "followed": "SELECT * FROM all_frames",
@@ -151,6 +151,7 @@ VIEWS: Final = {
     "sent": f"""
         SELECT cluster, topic, ledger_id, entry_id, min(sent_ns) AS sent_ns,
             min_by(producer, sent_ns) AS producer, min_by(client_address, sent_ns) AS client,
+            min_by(host, sent_ns) AS host,
             min_by(messages, sent_ns) AS messages,
             min_by(sent_size, sent_ns) AS bytes, min_by(time_ns, sent_ns) AS receipt_ns,
             min_by(latency_ns, sent_ns) AS publish_latency_ns
@@ -233,14 +234,15 @@ VIEWS: Final = {
             d.client AS consumer_client
         FROM sent s FULL OUTER JOIN (SELECT * FROM deliveries WHERE delivered_ns IS NOT NULL) d
             ON {_SAME_ENTRY.format("d")}""",
-    # One row per MESSAGE of a stored entry, and when the entry was sent: exact if its SEND was captured,
-    # otherwise in ms, by the clock of the producer.
+    # One row per MESSAGE of a stored entry, and when that was sent: exact if its SEND was captured on the
+    # same host, as others have other clocks; if it was not, in ms, by the clock of the producer.
     "arrivals": f"""
         SELECT m.cluster, coalesce(s.topic, m.topic) AS topic, m.subscription,
             coalesce(s.producer, m.producer) AS producer, m.client_address AS consumer_client, m.client,
-            m.ledger_id, m.entry_id, m.messages, m.time_ns,
+            m.host, m.ledger_id, m.entry_id, m.messages, m.time_ns,
             coalesce(s.sent_ns, m.publish_time * 1000000) AS sent_ns,
-            CASE WHEN s.sent_ns IS NOT NULL THEN 'SEND'
+            CASE WHEN s.sent_ns IS NOT NULL AND s.host IS DISTINCT FROM m.host THEN 'SEND elsewhere'
+                WHEN s.sent_ns IS NOT NULL THEN 'SEND'
                 WHEN m.publish_time IS NOT NULL THEN 'publish_time' END AS sent_by,
             m.time_ns - coalesce(s.sent_ns, m.publish_time * 1000000) AS latency_ns,
             coalesce(m.redelivery_count > 0, false) OR m.turn > 1 AS again
@@ -254,12 +256,12 @@ VIEWS: Final = {
     # One row per entry and consumer that got it, and when its subscription acknowledged it.
     "consumed": f"""
         SELECT m.cluster, m.topic, m.subscription, m.connection, m.consumer_id, m.ledger_id, m.entry_id,
-            m.series, m.label, m.producer, m.client, m.time_ns, m.messages, m.bytes, d.acked_ns,
+            m.series, m.label, m.host, m.producer, m.client, m.time_ns, m.messages, m.bytes, d.acked_ns,
             CASE WHEN d.acked_ns >= m.time_ns THEN d.acked_ns - m.time_ns END AS latency_ns
         FROM (
             SELECT {SUBSCRIPTION}, connection, consumer_id, ledger_id, entry_id, min(time_ns) AS time_ns,
-                min(series) AS series, min(label) AS label, min(producer) AS producer, min(client) AS client,
-                max(messages) AS messages, max(total_size + 4) AS bytes
+                min(series) AS series, min(label) AS label, min(host) AS host, min(producer) AS producer,
+                min(client) AS client, max(messages) AS messages, max(total_size + 4) AS bytes
             FROM consuming WHERE command = 'MESSAGE' AND NOT partial AND {IS_ID}
             GROUP BY 1, 2, 3, 4, 5, 6, 7
         ) m LEFT JOIN deliveries d ON m.cluster = d.cluster AND m.topic IS NOT DISTINCT FROM d.topic

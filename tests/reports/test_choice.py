@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from pwire_run import SAMPLES, pwire
 from reports import independent
@@ -178,6 +181,29 @@ def test_what_cannot_be_grouped_is_said() -> None:
     assert (run.code, len(run.lines)) == (0, 1)
     run = pwire("report", "topics", SAMPLES / "java-simple.pcap", "--by", "age")
     assert (run.code, run.err.count("\n")) == (2, 1)
+
+
+def test_a_host_is_chosen_as_if_only_it_had_captured(tmp_path: Path) -> None:
+    """And what it sent is not timed by its clock when another host captured the delivery."""
+    name = "java-nack-dlq.pcap"
+    pwire("table", SAMPLES / name, "--out", tmp_path / "east.parquet", "--host", "east-1")
+    pwire("table", SAMPLES / "errors.pcap", "--out", tmp_path / "west.parquet", "--host", "west-1")
+    both = (tmp_path / "east.parquet", tmp_path / "west.parquet")
+    for report in ("summary", "topics", "connections", "journey", "findings", "gaps", "end-to-end"):
+        with data.tables(*both, choice=data.Choice(host="east-?")) as tables, data.tables(both[0]) as east:
+            assert tables.report(report).rows() == east.report(report).rows(), report
+    with data.tables(*both) as tables:
+        hosts = [row["host"] for row in tables.report("topics", by=["host"]).rows()]
+        assert sorted(hosts) == ["east-1", "west-1"]
+        assert {row["host"] for row in tables.report("request-latency", by=["host"]).rows()} == {*hosts}
+        assert {row["host"] for row in tables.report("end-to-end", by=["host"]).rows()} == {*hosts}
+    frames = pq.read_table(both[0])
+    delivered = pc.equal(frames.column("command"), "MESSAGE")
+    at = frames.schema.get_field_index("host")
+    hosts = pc.if_else(delivered, "east-2", "east-1").dictionary_encode()
+    pq.write_table(frames.set_column(at, "host", hosts), tmp_path / "moved.parquet")
+    with data.tables(tmp_path / "moved.parquet") as tables:
+        assert {row["sent_by"] for row in tables.report("end-to-end").rows()} == {"SEND elsewhere"}
 
 
 def test_the_command_chooses() -> None:

@@ -26,7 +26,7 @@ ROWS: Final = 20
 TOP: Final = partial(option, "--top N", "Maximum number of rows.", min=1, show_default=f"{ROWS} in tables")
 _DAY_NS: Final = 86_400 * 10**9
 _NAMED: Final = 5  # columns
-_NAMED_BY: Final = ("topic", "cluster", "tenant", "namespace", "producer", "subscription", "client")
+_NAMED_BY: Final = ("topic", "cluster", "tenant", "namespace", "producer", "subscription", "client", "host")
 """The options that choose rows by a name."""
 _LEAST: Final = 20
 """Columns of text on a terminal are not narrowed below this many cells."""
@@ -49,6 +49,7 @@ class SourceOptions:
     client: str | None = option(
         "--client ADDRESS", "Only rows of this client: 10.0.0.7, 10.0.0.7:43118, 10.*"
     )
+    host: str | None = option("--host NAME", "Only rows that were captured on this host.")
     engine: EngineName | None = ENGINE()
     master: str | None = MASTER()
     conf: list[str] = CONF()
