@@ -14,15 +14,16 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from pulsarctl_wire.errors import CaptureError, QueryError, how_to_install
 from pulsarctl_wire.pipeline.cache import table_of
 from pulsarctl_wire.pipeline.inputs import absolute
-from pulsarctl_wire.pipeline.tables import find, is_table
+from pulsarctl_wire.pipeline.tables import Found, find, is_table
 from pulsarctl_wire.reports import GROUPING, REPORTS
 from pulsarctl_wire.reports.ddl import Dialect, statements
-from pulsarctl_wire.reports.engine import Answer, Engine, EngineName, Row, clusters
+from pulsarctl_wire.reports.engine import MAX_AGAIN, Answer, Engine, EngineName, Row, clusters
 from pulsarctl_wire.reports.sql import Choice, Options, Window, nanoseconds
 
 if TYPE_CHECKING:
@@ -167,7 +168,9 @@ def tables(
         raise QueryError(f"{engine}: no such engine; use one of {', '.join(get_args(EngineName))}")
     if not sources:
         raise CaptureError("no source: name a capture or a table")
-    found = find(_as_tables([os.fspath(source) for source in sources], apart, say))
+    paths = _as_tables([os.fspath(source) for source in sources], apart, say)
+    look = partial(_find, paths)
+    found = look()
     lacks = frozenset[str]().union(*(each.lacks for each in found))
     large = sum(each.rows for each in found) > LARGE
     with ExitStack() as stack:
@@ -175,7 +178,7 @@ def tables(
         if engine == "duckdb" or (engine is None and not (spark or master or conf or large)):
             from pulsarctl_wire.data.duck import DuckEngine
 
-            running = DuckEngine(found, choice)
+            running = DuckEngine(found, choice, look)
         else:
             try:
                 from pulsarctl_wire.spark.engine import SparkEngine, settings
@@ -186,7 +189,7 @@ def tables(
             given = settings(found) | dict(conf or {})
             ours = stack.enter_context(ExitStack())
             beside = spark.newSession() if spark else ours.enter_context(session(master or "local[*]", given))
-            running = SparkEngine(beside, found, choice)
+            running = SparkEngine(beside, found, choice, look)
             weakref.finalize(running, ours.close)  # if nobody calls `close`: Python cannot end before
         stack.callback(running.close)
         first = found[0].connections if len(found) > 1 else None
@@ -207,6 +210,16 @@ def _needed(package: str) -> Iterator[None]:
         yield
     except ImportError:
         raise QueryError(f"{package} is not installed: {how_to_install('data')}") from None
+
+
+def _find(paths: Sequence[str], left: int = MAX_AGAIN) -> list[Found]:
+    """The tables at `paths`, looked for again if a file vanished between being listed and being read."""
+    try:
+        return find(paths)
+    except CaptureError as error:
+        if not left or not isinstance(error.__context__, FileNotFoundError):
+            raise
+    return _find(paths, left - 1)
 
 
 def _as_tables(sources: Sequence[str], apart: bool, say: Callable[[str], object]) -> list[str]:
