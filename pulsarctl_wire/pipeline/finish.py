@@ -16,10 +16,10 @@ from pyarrow import ArrowException
 from pulsarctl_wire.pipeline.generations import tagged
 from pulsarctl_wire.pipeline.inputs import filesystem
 from pulsarctl_wire.pipeline.output import unfinished, written
-from pulsarctl_wire.pipeline.partitions import File, Partitioned, directory, partitioned
+from pulsarctl_wire.pipeline.partitions import MAX_OPEN, File, Partitioned, directory, partitioned
 from pulsarctl_wire.pipeline.rows import Stitched, draft_of
 from pulsarctl_wire.pipeline.stitch import Fixup, Names
-from pulsarctl_wire.table import TABLES, writer
+from pulsarctl_wire.table import TABLES, RowGroups, writer
 from pulsarctl_wire.table.columns import (
     number_array,
     number_values,
@@ -29,6 +29,7 @@ from pulsarctl_wire.table.columns import (
     text_array,
     texts_at,
 )
+from pulsarctl_wire.table.groups import GATHERED
 
 
 class Finished(NamedTuple):
@@ -67,12 +68,12 @@ def finish_split(
     return Finished(counts["frames"], counts["gaps"], size)
 
 
-def write_empty(folder: str, schema: Any, partition_by: Sequence[str]) -> None:
+def write_empty(folder: str, schema: Any, partition_by: Sequence[str], generation: int) -> None:
     """Write a file without rows to a directory, so that the table can be read. Raises OSError."""
     schema, by = partitioned(schema, partition_by)
     system, inside = filesystem("/".join([folder, directory(by, [None] * len(by))]).rstrip("/"))
     system.create_dir(inside)
-    with written(system, f"{inside}/end.parquet") as stream:
+    with written(system, f"{inside}/{tagged('end', generation)}.parquet") as stream:
         writer(stream, schema).close()
 
 
@@ -85,7 +86,7 @@ def begin_file(folder: str, name: str, schema: Any, partition_by: Sequence[str])
 
     def opened(path: str) -> File:
         system.create_dir(f"{inside}/{path.rpartition('/')[0]}")
-        return _ParquetFile(system, f"{inside}/{path}", schema)
+        return _ParquetFile(system, f"{inside}/{path}", schema, GATHERED // MAX_OPEN)
 
     return Partitioned(name, by, opened)
 
@@ -107,8 +108,9 @@ def finished_rows(name: str, stitched: Stitched, drafts: str, table: str) -> Ite
 class _ParquetFile:
     """A Parquet file that gets its name when it is complete. Without rows, no file is written."""
 
-    def __init__(self, system: Any, path: str, schema: Any) -> None:
+    def __init__(self, system: Any, path: str, schema: Any, most: int = GATHERED) -> None:
         self.rows = 0
+        self._most = most
         self._system = system
         self._path = path
         self._unfinished = unfinished(path)
@@ -121,8 +123,8 @@ class _ParquetFile:
             return
         if self._open is None:
             stream = self._system.open_output_stream(self._unfinished)
-            self._open = stream, writer(stream, self._schema)
-        self._open[1].write_batch(batch)
+            self._open = stream, RowGroups(stream, self._schema, self._most)
+        self._open[1].write(batch)
         self.rows += batch.num_rows
 
     def close(self) -> int:

@@ -56,7 +56,7 @@ from pulsarctl_wire.wire.stream import STATE
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 9\n"
+HEAD: Final = b"pwire progress 11\n"
 """What saved data begins with. Increase the number when a shape changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
@@ -158,7 +158,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
         *(Split, _FOUND, (_COUNT, Maybe(Layout)), [_PROBLEM], _COUNT, _COUNT, _WAITING, [Edge]),
         *(Maybe(PLACE), _WISH, _COUNT, _COUNT, Maybe(bool)),
     ),
-    Split: (_COUNT, _COUNT, Input, _COUNT, _ANY_64, Maybe(Layout), bool, Maybe(_WAITING)),
+    Split: (_COUNT, _COUNT, Input, _COUNT, _ANY_64, Maybe(Layout), bool, Maybe(_WAITING), (Input, ...)),
     Edge: (
         *(_COUNT, _KEY, PLACE, Maybe([(PLACE, PLACE, _TIME, _SEGMENT)]), _COUNT, Maybe(SyncPoint), PLACE),
         *(bool, Maybe(Handover), _COUNT, bool, bool, Maybe(Part), _RANGES),
