@@ -1,0 +1,29 @@
+"""`pwire extract`: from rows of a table back to the packets, in the captures that the table was made of."""
+
+from dataclasses import dataclass
+
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.data.report import SourceOptions, opened
+from pulsarctl_wire.cli.signature import argument, flag, option, several
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractOptions(SourceOptions):
+    """The command line of `extract`."""
+
+    sources: list[str] = argument("TABLE...", "Tables, as written by pwire table or pwire analyze.")
+    where: str | None = option("--where SQL", "Frames: a condition on their columns, as in pwire sql.")
+    whole: bool = flag("--connections", "All packets of the connections of these frames, not only theirs.")
+    captures: list[str] = several("--captures PATH", "Where the captures are now: directories, files, URIs.")
+    write: str = option("-w --write FILE", "The pcapng file; - is stdout.", default=...)
+
+
+def extract(options: ExtractOptions) -> int:
+    """Write the packets of frames in a table as pcapng, from the captures that it was made of."""
+    chosen = (options.where, options.topic, options.since, options.until, options.cluster)
+    if all(each is None for each in chosen):
+        console.fail("extract: say which frames: --where \"command = 'SEND'\", --topic, --since, --until")
+    with opened(options.sources, options) as tables:
+        from pulsarctl_wire.cli.data.extract_job import ExtractJob
+
+        return ExtractJob(options, tables.engine).run()

@@ -1,0 +1,370 @@
+"""Copies chosen packets out of captures: those of frames, or of connections, that a table has rows of.
+
+A table says in which file, and where in it, the packet is that completed a frame. Around these places are
+windows: the only parts of a capture that are read, unless it is compressed. The packets of a window go into a
+temporary file; when the window ends, a reassembler shows which of them hold the frame, and whether the frame
+can be decoded from these alone. If not, those of the frame before it are taken too (see `wire/resync.py`).
+
+Nothing of the table is trusted: a packet counts only if it is where the table says, with the same time and
+addresses.
+"""
+
+import heapq
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from pulsarctl_wire.capture import files
+from pulsarctl_wire.capture.compression import CHUNK, reader
+from pulsarctl_wire.capture.files import PacketReader, RawPacket
+from pulsarctl_wire.capture.packets import MAX_DATAGRAMS, Dissector, Segment, reverse
+from pulsarctl_wire.capture.reassembly import Reassembler
+from pulsarctl_wire.capture.sources import peel
+from pulsarctl_wire.capture.writer import PcapngWriter
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.splits import is_uri, opened
+from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.state import State
+
+_LATE: Final = 1_000_000_000  # ns that packets may be out of order in a file
+
+
+class Window(NamedTuple):
+    """A part of a capture, and what is to be copied of it.
+
+    `start` and `stop` are where the first and the last packet may be (bytes; None: the end of the file),
+    `since` and `until` times in ns. `key` is that of the segments (see `capture.packets`), b"" if the row has
+    no addresses. The packet at `at` must be of that key, and of the time `at_ns`. `header` is that of the
+    frame to look for: its TOTAL_SIZE and COMMAND_SIZE; without it all packets of both directions are copied.
+    `frames` counts the frames that depend on it.
+    """
+
+    start: int
+    stop: int
+    key: bytes
+    since: int | None
+    until: int | None
+    at: int | None
+    at_ns: int | None
+    header: bytes
+    partial: bool
+    frames: int
+
+
+def window(row: Iterable[Any]) -> Window:
+    """The window of a row of `reports.packets`. What cannot be gets a window without key."""
+    _, start, stop, src, src_port, dst, dst_port, since, until, at, at_ns, total, size, partial, frames = row
+    try:
+        key = ip_address(src).packed + ip_address(dst).packed
+        key += src_port.to_bytes(2, "big") + dst_port.to_bytes(2, "big")
+        header = total.to_bytes(4, "big") + size.to_bytes(4, "big") if at is not None and total else b""
+    except (AttributeError, OverflowError, ValueError):
+        key = header = b""
+    last = sys.maxsize if stop is None else stop
+    return Window(start, last, key, since, until, at, at_ns, header, bool(partial), int(frames))
+
+
+class Copied:
+    """The packets copied from a capture, in its order, in a temporary file at `path`."""
+
+    def __init__(self, path: str) -> None:
+        self.found = 0
+        """Frames whose packets were where the table says."""
+        self.lost = 0
+        """Frames whose packets were not."""
+        self.unclear = 0
+        """Frames that cannot be decoded from what was copied."""
+        self.error: CaptureError | None = None
+        """Why the capture could not be read to its end."""
+        self.is_odd = False
+        """Whether packets may be missed unless all are read: it is pcapng, or has fragments of IP packets."""
+        self.first_ns = 0
+        """The time of the first packet."""
+        self._path = path
+        self._stream = open(path, "wb")  # noqa: SIM115
+        self._writer = PcapngWriter(self._stream)
+        self._chosen = bytearray()
+
+    def add(self, packet: RawPacket) -> int:
+        """Copy a packet; returns its number."""
+        if not self._chosen:
+            self.first_ns = packet[0] or 0
+        self._writer.write(packet)
+        self._chosen.append(0)
+        return len(self._chosen) - 1
+
+    def choose(self, numbers: Iterable[int]) -> None:
+        """Mark packets, by number, as wanted."""
+        for number in numbers:
+            self._chosen[number] = 1
+
+    def close(self) -> None:
+        """End copying."""
+        self._stream.close()
+
+    def delete(self) -> None:
+        """Delete the file."""
+        self.close()
+        os.remove(self._path)
+
+    def packets(self) -> Iterator[tuple[int, RawPacket]]:
+        """The wanted packets, each with the latest time so far (ns)."""
+        latest = 0
+        with open(self._path, "rb") as stream:
+            packets = files.read_packets(b"", reader(stream))
+            for packet, is_chosen in zip(packets, self._chosen, strict=True):
+                if is_chosen:
+                    latest = max(latest, packet[0] or 0)
+                    yield latest, packet
+
+
+def merged(copies: Iterable[Copied]) -> Iterator[RawPacket]:
+    """The packets of all captures in the order of time, as `SideBySide` has it; few files are open."""
+    waiting = deque(sorted(copies, key=lambda each: each.first_ns))
+    heap: list[tuple[int, int, RawPacket, Iterator[tuple[int, RawPacket]]]] = []
+    count = 0
+    while waiting or heap:
+        while waiting and (not heap or waiting[0].first_ns <= heap[0][0]):
+            packets = waiting.popleft().packets()
+            count += 1
+            for time_ns, packet in packets:
+                heapq.heappush(heap, (time_ns, count, packet, packets))
+                break
+        if not heap:
+            return
+        _, number, packet, packets = heap[0]
+        yield packet
+        following = next(packets, None)
+        if following is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (following[0], number, following[1], packets))
+
+
+class _Taken(NamedTuple):
+    """A segment: the numbers of the copied packets that it was in, and its time in ns."""
+
+    numbers: tuple[int, ...]
+    segment: Segment
+    time_ns: int | None
+
+
+class _Open:
+    """A window that is being read."""
+
+    def __init__(self, about: Window) -> None:
+        self.about = about
+        self.keys = (about.key,) if about.header or about.at is None else (about.key, reverse(about.key))
+        self.taken: list[_Taken] = []
+        self.last = -1  # index of the packet at `at`
+        self.is_there = False
+        self.is_closed = False
+
+    def place_of(self, frames: list[Frame]) -> int | None:
+        """The index of the frame that is looked for."""
+        for index, frame in enumerate(frames):
+            is_same = frame.partial if self.about.partial else frame.raw[:8] == self.about.header
+            if is_same and frame.packet == self.last:
+                return index
+        return None
+
+    def numbers(self, indexes: Iterable[int]) -> list[int]:
+        """The numbers of copied packets, by their indexes in `taken`."""
+        return [number for index in indexes for number in self.taken[index].numbers]
+
+
+def copy(path: str, windows: Iterable[Window], copied: Copied, *, can_seek: bool = True) -> None:
+    """Copy packets of the capture at a path or URI; `windows` are sorted by `start`.
+
+    Only the windows are read, if that `can_seek` and the capture is not compressed. Raises CaptureError if it
+    cannot be read at all. What is found, and what is not, is counted in `copied`.
+    """
+    if not is_uri(path) and os.path.exists(path) and not os.path.isfile(path):  # a pipe would wait for ever
+        raise CaptureError("not a file")
+    with opened(path) as stream:
+        peeled, head = peel(stream)
+        if not files.is_capture(head):
+            raise CaptureError("not a capture (pcap, pcapng)")
+        packets = files.read_packets(head, reader(peeled))
+        copied.is_odd = packets.layout.blocks
+        scan = _Scan(windows, copied, can_seek=can_seek and peeled is stream)
+        if scan.can_seek:
+            _seek(scan, stream, packets)
+        else:
+            scan.read(packets)
+        scan.end()
+
+
+def _seek(scan: "_Scan", stream: BinaryIO, packets: PacketReader) -> None:
+    """Read the windows of a capture that is not compressed."""
+    with suppress(CaptureError):
+        next(iter(packets), None)
+    first, layout = packets.offset, packets.layout
+    goes_on = True
+    while goes_on and (start := scan.next_start) is not None:
+        at = max(start, first)
+        stream.seek(at)
+        goes_on = scan.read(PacketReader(b"", reader(stream), layout, at))
+
+
+class _Scan:
+    """Reads the windows of one capture, in order. With `can_seek`, `read` stops where none is near."""
+
+    def __init__(self, windows: Iterable[Window], copied: Copied, *, can_seek: bool) -> None:
+        self._windows = iter(windows)
+        self._next = next(self._windows, None)
+        self._copied = copied
+        self.can_seek = can_seek
+        self._open: dict[bytes, list[_Open]] = {}
+        self._stops: list[tuple[int, int, _Open]] = []  # heaps: by offset and by time
+        self._untils: list[tuple[int, int, _Open]] = []
+        self._count = 0
+        self._dissector = Dissector()
+        self._fragments: deque[int] = deque(maxlen=MAX_DATAGRAMS)
+        self._last: tuple[list[int], list[Frame]] = [], []
+
+    @property
+    def next_start(self) -> int | None:
+        """Where the next window starts; None if there is none."""
+        return None if self._next is None else self._next.start
+
+    def read(self, packets: PacketReader) -> bool:
+        """Read packets; whether there is more to be read, elsewhere in the file."""
+        try:
+            for packet in packets:
+                self._begin(packets.offset)
+                self._end_before(packets.offset, packet[0])
+                if self._open or not self.can_seek:
+                    self._take(packets.offset, packet)
+                if not self._stops:
+                    if self._next is None:
+                        return False
+                    if self.can_seek and self._next.start - packets.offset > CHUNK:
+                        return True
+        except CaptureError as error:
+            self._copied.error = error
+            if self.can_seek and self._next is not None:  # a wrong place, perhaps
+                self._begin(max(packets.offset, self._next.start))
+                self._end_before(sys.maxsize + 1, None)
+                return True
+        return False
+
+    def end(self) -> None:
+        """End all windows, also those that were not reached."""
+        self._end_before(sys.maxsize + 1, None)
+        while self._next is not None:
+            self._begin(self._next.start)
+            self._end_before(sys.maxsize + 1, None)
+
+    # -- windows
+
+    def _begin(self, offset: int) -> None:
+        """Open the windows that start at `offset` or before."""
+        while self._next is not None and self._next.start <= offset:
+            about, self._next = self._next, next(self._windows, None)
+            begun = _Open(about)
+            self._count += 1
+            heapq.heappush(self._stops, (about.stop, self._count, begun))
+            if about.until is not None and about.stop == sys.maxsize:
+                heapq.heappush(self._untils, (about.until + _LATE, self._count, begun))
+            for key in begun.keys:
+                self._open.setdefault(key, []).append(begun)
+
+    def _end_before(self, offset: int, time_ns: int | None) -> None:
+        """Close the windows that have no packet from `offset` or `time_ns` on."""
+        while self._stops and self._stops[0][0] < offset:
+            self._close(heapq.heappop(self._stops)[2])
+        while self._untils and time_ns is not None and self._untils[0][0] < time_ns:
+            begun = heapq.heappop(self._untils)[2]
+            if begun.about.at is None or begun.about.at < offset:
+                self._close(begun)
+
+    def _close(self, begun: _Open) -> None:
+        if begun.is_closed:
+            return
+        begun.is_closed = True
+        for key in begun.keys:
+            self._open[key].remove(begun)
+            if not self._open[key]:
+                del self._open[key]
+        about, copied = begun.about, self._copied
+        if about.at is None:
+            return
+        if not begun.is_there:
+            copied.lost += about.frames
+            return
+        copied.found += about.frames
+        if about.header:
+            chosen, is_clear = self._decide(begun)
+            copied.choose(chosen)
+            copied.unclear += not is_clear
+
+    # -- packets
+
+    def _take(self, offset: int, packet: RawPacket) -> None:
+        """Copy a packet if an open window wants it."""
+        time_ns, link, data, length = packet
+        before = self._dissector.fragments
+        segment = self._dissector.segment(link, data, length)
+        numbers: tuple[int, ...] = ()
+        if self._dissector.fragments > before:
+            self._copied.is_odd = True
+            self._fragments.append(self._copied.add(packet))
+            numbers = (*self._fragments,)
+        if segment is None or segment[0] not in self._open:
+            return
+        numbers = numbers or (self._copied.add(packet),)
+        for begun in self._open[segment[0]]:
+            about = begun.about
+            if time_ns is not None and not (about.since or 0) <= time_ns <= (about.until or time_ns):
+                continue
+            if offset == about.at:
+                begun.is_there = time_ns == about.at_ns
+                begun.last = len(begun.taken)
+            if about.header:
+                begun.taken.append(_Taken(numbers, segment, time_ns))
+            else:
+                self._copied.choose(numbers)
+
+    def _decide(self, begun: _Open) -> tuple[list[int], bool]:
+        """The packets that a frame needs, and whether it can be decoded from them.
+
+        They are its own, if that is enough; with those of the frame before it or after it, if that is; or
+        all of its window.
+        """
+        everything = [*range(len(begun.taken))]
+        frames = self._frames(begun, everything)
+        place = begun.place_of(frames)
+        if place is None:
+            return begun.numbers(everything), begun.about.partial
+        for beside in ((), frames[max(place - 1, 0) : place], frames[place + 1 : place + 2]):
+            own = (frames[place], *beside)
+            chosen = sorted({index for frame in own for index in frame.packets or (frame.packet,)})
+            if begun.place_of(self._frames(begun, chosen)) is not None:
+                return begun.numbers(chosen), True
+        return begun.numbers(everything), True
+
+    def _frames(self, begun: _Open, indexes: list[int]) -> list[Frame]:
+        """The frames that are decoded from some of a window's segments; `packet` is an index."""
+        numbers = begun.numbers(indexes)
+        if self._last[0] != numbers:
+            self._last = numbers, _decoded([(index, begun.taken[index]) for index in indexes])
+        return self._last[1]
+
+
+def _decoded(segments: Iterable[tuple[int, _Taken]]) -> list[Frame]:
+    """The frames in numbered segments, as they are decoded from nothing else."""
+    reassembler = Reassembler(Knowledge(join_chunks=False), new_state=State)
+    events: list[Event] = []
+    for number, each in segments:
+        events += reassembler.add(each.segment, each.time_ns, number)
+        while more := reassembler.more():
+            events += more
+    for more in reassembler.close():
+        events += more
+    return [event for event in events if isinstance(event, Frame)]
