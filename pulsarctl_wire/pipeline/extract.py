@@ -75,6 +75,8 @@ class Copied:
     def __init__(self, path: str) -> None:
         self.found = 0
         """Frames whose packets were where the table says."""
+        self.matched = 0
+        """Windows whose packet was, too."""
         self.lost = 0
         """Frames whose packets were not."""
         self.unclear = 0
@@ -299,6 +301,7 @@ class _Scan:
             copied.lost += about.frames
             return
         copied.found += about.frames
+        copied.matched += 1
         if about.header:
             chosen, is_clear = self._decide(begun)
             copied.choose(chosen)
@@ -341,7 +344,7 @@ class _Scan:
         frames = self._frames(begun, everything)
         place = begun.place_of(frames)
         if place is None:
-            return begun.numbers(everything), begun.about.partial
+            return begun.numbers(everything), False
         for beside in ((), frames[max(place - 1, 0) : place], frames[place + 1 : place + 2]):
             own = (frames[place], *beside)
             chosen = sorted({index for frame in own for index in frame.packets or (frame.packet,)})

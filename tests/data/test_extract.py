@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -51,21 +52,25 @@ def extracted(out: Path, *arguments: str | Path) -> tuple[Run, list[dict[str, An
 def test_the_packets_of_frames_decode_to_them(name: str, tmp_path: Path) -> None:
     every = table(tmp_path / "t.parquet", SAMPLES / name)
     rng = random.Random(name)
-    chosen = rng.sample(every, rng.randint(1, min(20, len(every))))
+    chosen = rng.sample(every, min(rng.randint(1, 20), len(every)))
     run, found = extracted(tmp_path / "out.pcapng", tmp_path / "t.parquet", "--where", condition(chosen))
-    assert (run.code, run.complaints) == (0, [])
-    assert not counted(chosen, OWN) - counted(found, OWN)
+    assert run.code == 0
+    unclear = re.findall(r"(\d+) frames? cannot be decoded", run.err)
+    assert (counted(chosen, OWN) - counted(found, OWN)).total() == sum(map(int, unclear))
+    assert not unclear or name == "snaplen96.pcap"
     assert not counted(found, OWN) - counted(every, OWN)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_connections_are_whole(name: str, tmp_path: Path) -> None:
     every = table(tmp_path / "t.parquet", SAMPLES / name)
-    chosen = random.Random(name).choice(every)
-    where = condition([chosen])
-    run, found = extracted(
-        tmp_path / "out.pcapng", tmp_path / "t.parquet", "--where", where, "--connections"
-    )
+    ends = rows(tmp_path / "t.connections.parquet")
+    chosen = random.Random(name).choice(ends)["connection"]
+    where = ("--table", "connections", "--where", f"connection = {chosen}", "--connections")
+    run, found = extracted(tmp_path / "out.pcapng", tmp_path / "t.parquet", *where)
     assert (run.code, run.complaints) == (0, [])
-    whole = [row for row in every if row["connection"] == chosen["connection"]]
-    assert counted(found, MORE) == counted(whole, MORE)
+    assert counted(found, MORE) == counted([row for row in every if row["connection"] == chosen], MORE)
+    names = ("client_ip", "client_port", "syns", "end", "time_ns", "end_ns", "last_ns", "bytes_to_broker")
+    assert counted(rows(tmp_path / "out.connections.parquet"), names) == counted(
+        [row for row in ends if row["connection"] == chosen], names
+    )

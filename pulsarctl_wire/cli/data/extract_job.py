@@ -74,20 +74,20 @@ class ExtractJob:
 
     def _plan(self) -> list[tuple[str, int]]:
         """Let the engine find out what is wanted of which capture; returns their names and frames."""
-        where = self._options.where or "true"
+        table, where = self._options.table, self._options.where or "true"
         try:
-            self._engine.rows(f"SELECT 1 AS one FROM frames WHERE {packets.condition(where)}", 1)
+            found = self._engine.rows(packets.counted(table, where))
         except QueryError as error:
             raise QueryError(f"--where: {error}") from None
+        self._connections = int(found[0]["connections"])
         if self._options.whole:
-            self._engine.keep(packets.WINDOWS, packets.connections(where))
+            self._engine.keep(packets.WINDOWS, packets.connections(table, where))
         else:
-            self._engine.keep(packets.PICKED, packets.picked(where))
+            self._engine.keep(packets.PICKED, packets.picked(table, where))
             self._engine.keep(packets.WINDOWS, packets.windows())
         rows = self._engine.rows(packets.totals())
-        self._connections = self._engine.rows(packets.counted(where))[0]["connections"]
         if not rows:
-            console.warn("none of the frames matched")
+            console.warn(f"none of the {table} matched")
         return [(str(row["file"]), int(row["frames"])) for row in rows]
 
     def _windows(self, file: str) -> Iterator[Window]:
@@ -108,7 +108,7 @@ class ExtractJob:
                         copy(path, probes, copied, can_seek=can_seek)
                     finally:
                         copied.delete()
-                    is_it = is_it or copied.found > 0
+                    is_it = is_it or copied.matched > 0
                     if not copied.lost:
                         break
                 if is_it:
