@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from ipaddress import ip_address
+from itertools import chain
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from pulsarctl_wire.capture import files
@@ -23,7 +24,7 @@ from pulsarctl_wire.capture.compression import CHUNK, reader
 from pulsarctl_wire.capture.files import PacketReader, RawPacket
 from pulsarctl_wire.capture.packets import MAX_DATAGRAMS, Dissector, Segment, reverse
 from pulsarctl_wire.capture.reassembly import Reassembler
-from pulsarctl_wire.capture.sources import peel
+from pulsarctl_wire.capture.sources import Decoder, peel
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.splits import is_uri, opened
@@ -31,6 +32,7 @@ from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.state import State
 
+_WANTED: Final = 128
 _LATE: Final = 1_000_000_000  # ns that packets may be out of order in a file
 
 
@@ -40,8 +42,8 @@ class Window(NamedTuple):
     `start` and `stop` are where the first and the last packet may be (bytes; None: the end of the file),
     `since` and `until` times in ns. `key` is that of the segments (see `capture.packets`), b"" if the row has
     no addresses. The packet at `at` must be of that key, and of the time `at_ns`. `header` is that of the
-    frame to look for: its TOTAL_SIZE and COMMAND_SIZE; without it all packets of both directions are copied.
-    `frames` counts the frames that depend on it.
+    frame to look for: its TOTAL_SIZE and COMMAND_SIZE; without it all packets are copied, if `is_whole` of
+    both directions. `frames` counts the frames that depend on it.
     """
 
     start: int
@@ -52,21 +54,23 @@ class Window(NamedTuple):
     at: int | None
     at_ns: int | None
     header: bytes
-    partial: bool
+    is_partial: bool
+    is_whole: bool
     frames: int
 
 
 def window(row: Iterable[Any]) -> Window:
     """The window of a row of `reports.packets`. What cannot be gets a window without key."""
-    _, start, stop, src, src_port, dst, dst_port, since, until, at, at_ns, total, size, partial, frames = row
+    _, start, stop, src, src_port, dst, dst_port, since, until, at, at_ns, *rest = row
+    total, size, is_partial, is_whole, frames = rest
     try:
         key = ip_address(src).packed + ip_address(dst).packed
         key += src_port.to_bytes(2, "big") + dst_port.to_bytes(2, "big")
-        header = total.to_bytes(4, "big") + size.to_bytes(4, "big") if at is not None and total else b""
+        header = total.to_bytes(4, "big") + size.to_bytes(4, "big") if total else b""
     except (AttributeError, OverflowError, ValueError):
         key = header = b""
     last = sys.maxsize if stop is None else stop
-    return Window(start, last, key, since, until, at, at_ns, header, bool(partial), int(frames))
+    return Window(start, last, key, since, until, at, at_ns, header, is_partial, is_whole, int(frames))
 
 
 class Copied:
@@ -79,8 +83,6 @@ class Copied:
         """Windows whose packet was, too."""
         self.lost = 0
         """Frames whose packets were not."""
-        self.unclear = 0
-        """Frames that cannot be decoded from what was copied."""
         self.error: CaptureError | None = None
         """Why the capture could not be read to its end."""
         self.is_odd = False
@@ -90,7 +92,7 @@ class Copied:
         self._path = path
         self._stream = open(path, "wb")  # noqa: SIM115
         self._writer = PcapngWriter(self._stream)
-        self._chosen = bytearray()
+        self._chosen = bytearray()  # for each packet: whether it is wanted, and how many frames end in it
 
     def add(self, packet: RawPacket) -> int:
         """Copy a packet; returns its number."""
@@ -103,7 +105,12 @@ class Copied:
     def choose(self, numbers: Iterable[int]) -> None:
         """Mark packets, by number, as wanted."""
         for number in numbers:
-            self._chosen[number] = 1
+            self._chosen[number] |= _WANTED
+
+    def complete(self, number: int) -> None:
+        """Note that a wanted frame ends in a packet."""
+        if self._chosen[number] < 2 * _WANTED - 1:
+            self._chosen[number] += 1
 
     def close(self) -> None:
         """End copying."""
@@ -114,38 +121,67 @@ class Copied:
         self.close()
         os.remove(self._path)
 
-    def packets(self) -> Iterator[tuple[int, RawPacket]]:
-        """The wanted packets, each with the latest time so far (ns)."""
+    def packets(self) -> Iterator[tuple[int, RawPacket, int]]:
+        """The wanted packets, each with the latest time so far (ns), and how many wanted frames end in it."""
         latest = 0
         with open(self._path, "rb") as stream:
             packets = files.read_packets(b"", reader(stream))
-            for packet, is_chosen in zip(packets, self._chosen, strict=True):
-                if is_chosen:
+            for packet, chosen in zip(packets, self._chosen, strict=True):
+                if chosen & _WANTED:
                     latest = max(latest, packet[0] or 0)
-                    yield latest, packet
+                    yield latest, packet, chosen - _WANTED
 
 
-def merged(copies: Iterable[Copied]) -> Iterator[RawPacket]:
-    """The packets of all captures in the order of time, as `SideBySide` has it; few files are open."""
+def merged(copies: Iterable[Copied]) -> Iterator[tuple[RawPacket, int]]:
+    """The packets of all captures in the order of time, as `SideBySide` has it; few files are open.
+
+    With each comes how many wanted frames end in it.
+    """
     waiting = deque(sorted(copies, key=lambda each: each.first_ns))
-    heap: list[tuple[int, int, RawPacket, Iterator[tuple[int, RawPacket]]]] = []
+    heap: list[tuple[int, int, RawPacket, int, Iterator[tuple[int, RawPacket, int]]]] = []
     count = 0
     while waiting or heap:
         while waiting and (not heap or waiting[0].first_ns <= heap[0][0]):
             packets = waiting.popleft().packets()
             count += 1
-            for time_ns, packet in packets:
-                heapq.heappush(heap, (time_ns, count, packet, packets))
+            for time_ns, packet, ending in packets:
+                heapq.heappush(heap, (time_ns, count, packet, ending, packets))
                 break
-        if not heap:
-            return
-        _, number, packet, packets = heap[0]
-        yield packet
-        following = next(packets, None)
-        if following is None:
-            heapq.heappop(heap)
-        else:
-            heapq.heapreplace(heap, (following[0], number, following[1], packets))
+        if heap:
+            _, number, packet, ending, packets = heapq.heappop(heap)
+            yield packet, ending
+            for time_ns, packet, ending in packets:
+                heapq.heappush(heap, (time_ns, number, packet, ending, packets))
+                break
+
+
+class Checker:
+    """Decodes what is written, to see that all wanted frames are in it."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        """Frames so far, wanted or not."""
+        self._missing = bytearray()  # for each packet: the frames that end in it
+
+    def check(self, packets: Iterable[tuple[RawPacket, int]]) -> None:
+        """Decode packets, each with how many wanted frames end in it."""
+        decoder = Decoder(join_chunks=False, new_state=State)
+        for events in chain(decoder.read_packets(self._noted(packets)), decoder.finish()):
+            for event in events:
+                if isinstance(event, Frame):
+                    self.frames += 1
+                    if self._missing[event.packet - 1]:
+                        self._missing[event.packet - 1] -= 1
+
+    def _noted(self, packets: Iterable[tuple[RawPacket, int]]) -> Iterator[RawPacket]:
+        for packet, ending in packets:
+            self._missing.append(ending)
+            yield packet
+
+    @property
+    def missing(self) -> int:
+        """Wanted frames that cannot be decoded."""
+        return sum(self._missing)
 
 
 class _Taken(NamedTuple):
@@ -161,16 +197,16 @@ class _Open:
 
     def __init__(self, about: Window) -> None:
         self.about = about
-        self.keys = (about.key,) if about.header or about.at is None else (about.key, reverse(about.key))
+        self.keys = (about.key, reverse(about.key)) if about.is_whole else (about.key,)
         self.taken: list[_Taken] = []
-        self.last = -1  # index of the packet at `at`
+        self.last = self.number = -1  # of the packet at `at`: its index in `taken`, its number
         self.is_there = False
         self.is_closed = False
 
     def place_of(self, frames: list[Frame]) -> int | None:
         """The index of the frame that is looked for."""
         for index, frame in enumerate(frames):
-            is_same = frame.partial if self.about.partial else frame.raw[:8] == self.about.header
+            is_same = frame.partial if self.about.is_partial else frame.raw[:8] == self.about.header
             if is_same and frame.packet == self.last:
                 return index
         return None
@@ -303,9 +339,9 @@ class _Scan:
         copied.found += about.frames
         copied.matched += 1
         if about.header:
-            chosen, is_clear = self._decide(begun)
-            copied.choose(chosen)
-            copied.unclear += not is_clear
+            copied.choose(self._decide(begun))
+        if not about.is_whole:
+            copied.complete(begun.number)
 
     # -- packets
 
@@ -328,14 +364,14 @@ class _Scan:
                 continue
             if offset == about.at:
                 begun.is_there = time_ns == about.at_ns
-                begun.last = len(begun.taken)
+                begun.last, begun.number = len(begun.taken), numbers[-1]
             if about.header:
                 begun.taken.append(_Taken(numbers, segment, time_ns))
             else:
                 self._copied.choose(numbers)
 
-    def _decide(self, begun: _Open) -> tuple[list[int], bool]:
-        """The packets that a frame needs, and whether it can be decoded from them.
+    def _decide(self, begun: _Open) -> list[int]:
+        """The packets that a frame needs to be decoded.
 
         They are its own, if that is enough; with those of the frame before it or after it, if that is; or
         all of its window.
@@ -344,13 +380,13 @@ class _Scan:
         frames = self._frames(begun, everything)
         place = begun.place_of(frames)
         if place is None:
-            return begun.numbers(everything), False
+            return begun.numbers(everything)
         for beside in ((), frames[max(place - 1, 0) : place], frames[place + 1 : place + 2]):
             own = (frames[place], *beside)
             chosen = sorted({index for frame in own for index in frame.packets or (frame.packet,)})
             if begun.place_of(self._frames(begun, chosen)) is not None:
-                return begun.numbers(chosen), True
-        return begun.numbers(everything), True
+                return begun.numbers(chosen)
+        return begun.numbers(everything)
 
     def _frames(self, begun: _Open, indexes: list[int]) -> list[Frame]:
         """The frames that are decoded from some of a window's segments; `packet` is an index."""

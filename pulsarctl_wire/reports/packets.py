@@ -16,6 +16,8 @@ WINDOWS: Final = "windows"
 _ENDS: Final = "src_ip, src_port, dst_ip, dst_port"
 _AFTER: Final = 1_000_000_000  # ns after a connection's end in which its last packets come
 _NONE: Final = "CAST(NULL AS BIGINT)"
+_COLUMNS: Final = f"""file, start, stop, {_ENDS}, since, until, place, place_ns,
+    total_size, command_size, partial, is_whole, frames"""
 _BACK: Final = 8  # frames before one whose packets were captured out of order, where reading begins
 
 
@@ -25,72 +27,93 @@ def condition(where: str) -> str:
 
 
 def picked(table: str, where: str) -> str:
-    """The frames with rows in a table that meet a condition, and those around each in its direction.
+    """The frames with rows in a table that meet a condition, and where those around each are.
 
-    Numbers in names count back from the frame. `joins`: the frame before it ends where it begins.
+    Numbers in names count back from the frame, in its direction of the connection; before the first one is
+    the connection's first packet. `joins`: the frame before it ends where it begins. `is_alone`: it is known
+    that it can be decoded from its packet alone. The first one in a packet can, but not an odd one (see
+    `wire/resync.py`).
     """
+    back = f"OVER (PARTITION BY connection, to_broker, file ORDER BY stream_offset ROWS {_BACK} PRECEDING)"
     return f"""
         WITH chosen AS (SELECT DISTINCT connection, to_broker, stream_offset FROM {table}
             WHERE {condition(where)}),
-        began AS (SELECT connection, min(file) AS file0, min(packet_offset) AS offset0
-            FROM all_connections GROUP BY connection),
         near AS (
-            SELECT connection, to_broker, stream_offset, file, packet_offset, time_ns, start_time_ns, {_ENDS},
-                total_size, command_size, partial, reported_ns,
-                partial OR command LIKE 'UNKNOWN%' AS is_odd,
+            SELECT connection, to_broker, stream_offset, file, packet_offset, time_ns, {_ENDS}, total_size,
+                command_size, partial, reported_ns, start_time_ns,
                 coalesce(lag(stream_offset + total_size + 4) OVER w = stream_offset, false) AS joins,
-                lag(file) OVER w AS file1, lag(packet_offset) OVER w AS offset1,
+                lag(file) OVER w AS file1_, lag(packet_offset) OVER w AS offset1_,
                 lag(time_ns) OVER w AS time1, lag(start_time_ns) OVER w AS start1,
-                lag(file, 2) OVER w AS file2, lag(packet_offset, 2) OVER w AS offset2,
-                lag(file, {_BACK}) OVER w AS file_back, lag(packet_offset, {_BACK}) OVER w AS offset_back,
+                lag(start_time_ns IS NOT NULL OR time_ns IS NULL) OVER w AS in_several1,
+                lag(file, 2) OVER w AS file2_, lag(packet_offset, 2) OVER w AS offset2_,
+                lag(file, {_BACK}) OVER w AS file_back,
+                min(packet_offset) {back} AS offset_back, max(packet_offset) {back} AS offset_late,
                 lead(stream_offset) OVER w = stream_offset + total_size + 4 AS goes_on,
-                lead(file) OVER w AS file_after, lead(packet_offset) OVER w AS offset_after
+                lead(file) OVER w AS file_after, lead(packet_offset) OVER w AS offset_after,
+                start_time_ns IS NULL AND time_ns IS NOT NULL AND NOT partial
+                    AND command NOT LIKE 'UNKNOWN%' AS is_plain
             FROM all_frames WHERE connection IN (SELECT connection FROM chosen)
             WINDOW w AS (PARTITION BY connection, to_broker ORDER BY stream_offset)
         )
-        SELECT near.*, began.file0, began.offset0 FROM near
-        JOIN chosen ON near.connection = chosen.connection AND near.to_broker = chosen.to_broker
+        SELECT near.*,
+            coalesce(file1_, began.file, near.file) AS file1,
+            coalesce(offset1_, began.packet_offset, 0) AS offset1,
+            coalesce(file2_, began.file, near.file) AS file2,
+            coalesce(offset2_, began.packet_offset, 0) AS offset2,
+            joins AND in_several1 AS goes_back,
+            is_plain AND NOT (joins AND in_several1 AND file1_ = near.file AND offset1_ = near.packet_offset)
+                AS is_alone
+        FROM near JOIN chosen ON near.connection = chosen.connection AND near.to_broker = chosen.to_broker
             AND near.stream_offset = chosen.stream_offset
-        LEFT JOIN began ON near.connection = began.connection"""
-
-
-_ALONE: Final = """(start_time_ns IS NULL AND NOT is_odd AND NOT
-        (joins AND file1 = file AND offset1 = packet_offset AND start1 IS NOT NULL))"""
-"""Whether it is known that a frame can be decoded from its packet alone: the first one in it can, but not an
-odd one (see `wire/resync.py`)."""
-
-_START: Final = f"""CASE
-    WHEN reported_ns IS NOT NULL THEN CASE WHEN file_back = file THEN offset_back ELSE 0 END
-    WHEN {_ALONE} THEN packet_offset
-    WHEN coalesce(file1, file0) = file AND NOT (joins AND start1 IS NOT NULL) THEN coalesce(offset1, offset0)
-    WHEN file1 = file AND file2 = file THEN offset2
-    ELSE 0 END"""
-"""From where on a frame's packets are looked for in its file, with those of the frame before, if they may be
-needed."""
-
-_STOP: Final = """CASE WHEN goes_on AND NOT joins AND file_after = file AND offset_after > packet_offset
-    THEN offset_after ELSE packet_offset END"""
-"""Up to where: if no frame joins it before, the one after it shows where it begins."""
+        LEFT JOIN all_connections began ON near.connection = began.connection"""
 
 
 def windows() -> str:
-    """The windows of the frames in `PICKED`, and of the parts of them in earlier captures."""
-    own = f"""SELECT file, {_START} AS start, {_STOP} AS stop, {_ENDS}, {_NONE} AS since, {_NONE} AS until,
-        packet_offset AS place, time_ns AS place_ns, total_size, command_size, partial, 1 AS frames
-        FROM {PICKED}"""
-    first = _earlier("coalesce(file1, file0)", "coalesce(offset1, offset0)")
-    return f"""SELECT * FROM ({own}
-        UNION ALL {first} AND coalesce(file1, file0) <> file
-        UNION ALL {_earlier("file2", "offset2")} AND joins AND start1 IS NOT NULL AND file2 <> file1)"""
+    """The windows of the frames in `PICKED`, with the frame before each where that may be needed.
+
+    If parts of these are in earlier captures, there are windows of them as well, and nothing is looked for:
+    all is copied. Where packets were captured out of order, windows are wide.
+    """
+    own = f"""
+        SELECT file, place, place_ns, {_ENDS}, {_NONE} AS since, {_NONE} AS until, false AS is_whole,
+            CASE WHEN NOT is_parted THEN total_size END AS total_size, command_size, partial, 1 AS frames,
+            CASE WHEN reported_ns IS NOT NULL THEN CASE WHEN file_back = file THEN offset_back ELSE 0 END
+                WHEN is_alone THEN place
+                WHEN is_parted THEN 0
+                WHEN goes_back THEN least(offset2, place)
+                WHEN file1 = file THEN least(offset1, place)
+                ELSE 0 END AS start,
+            CASE WHEN reported_ns IS NOT NULL THEN offset_late
+                WHEN goes_on AND NOT joins AND file_after = file THEN greatest(offset_after, place)
+                ELSE place END AS stop
+        FROM (SELECT *, packet_offset AS place, time_ns AS place_ns, NOT is_alone AND
+            (file1 <> file OR (goes_back AND file2 <> file)) AS is_parted FROM {PICKED})"""
+    earlier = "CASE WHEN NOT goes_back THEN offset1 WHEN file2 = file1 THEN offset2 ELSE 0 END"
+    return f"""
+        SELECT {_COLUMNS} FROM ({own})
+        UNION ALL {_part("file1", earlier)} AND file1 <> file
+        UNION ALL {_part("file2", "offset2")} AND goes_back AND file2 <> file1
+        UNION ALL {_opening()}"""
 
 
-def _earlier(file: str, start: str) -> str:
+def _part(file: str, start: str) -> str:
     """The windows from a place in an earlier file to the end of that file."""
-    began = "CASE WHEN joins AND file2 = file1 AND start1 IS NOT NULL THEN offset2 ELSE"
-    return f"""SELECT {file} AS file, {began} {start} END AS start, {_NONE} AS stop, {_ENDS},
-        CASE WHEN joins THEN coalesce(start1, time1) ELSE coalesce(start_time_ns, time_ns) END AS since,
-        time_ns AS until, {_NONE} AS place, {_NONE} AS place_ns, total_size, command_size, partial,
-        0 AS frames FROM {PICKED} WHERE NOT {_ALONE}"""
+    return f"""
+        SELECT {file}, {start}, {_NONE}, {_ENDS},
+            CASE WHEN joins THEN coalesce(start1, time1) ELSE coalesce(start_time_ns, time_ns) END, time_ns,
+            {_NONE}, {_NONE}, {_NONE}, {_NONE}, false, false, 0
+        FROM {PICKED} WHERE NOT is_alone"""
+
+
+def _opening() -> str:
+    """The SYNs of connections that need them: others have the same addresses, or packets are out of order."""
+    return f"""
+        SELECT file, packet_offset, packet_offset, client_ip, client_port, server_ip, server_port,
+            {_NONE}, {_NONE}, packet_offset, time_ns, {_NONE}, {_NONE}, false, true, 0
+        FROM (SELECT *, count(*) OVER (PARTITION BY client_ip, client_port, server_ip, server_port) AS uses
+            FROM all_connections WHERE connection IN (SELECT connection FROM {PICKED}))
+        WHERE NOT joined AND (uses > 1 OR
+            connection IN (SELECT connection FROM {PICKED} WHERE reported_ns IS NOT NULL))"""
 
 
 def connections(table: str, where: str) -> str:
@@ -109,21 +132,20 @@ def connections(table: str, where: str) -> str:
         ),
         lives AS (SELECT connection, min(start_ns) AS since, max(time_ns) AS until FROM rows_of
             GROUP BY connection),
-        ends AS (SELECT connection, min(file) AS file0, min(packet_offset) AS offset0,
-            max(last_ns) AS last_ns, min(next_ns) AS next_ns FROM (
-                SELECT *, lead(time_ns) OVER (PARTITION BY client_ip, client_port, server_ip, server_port
-                    ORDER BY time_ns) AS next_ns FROM all_connections
-            ) GROUP BY connection),
+        ends AS (SELECT connection, file, packet_offset, last_ns,
+            lead(time_ns) OVER (PARTITION BY client_ip, client_port, server_ip, server_port
+                ORDER BY time_ns) AS next_ns FROM all_connections),
         placed AS (
             SELECT connection, file, min(packet_offset) AS place, {first}, sum(frames) AS frames FROM rows_of
             GROUP BY connection, file
         )
-        SELECT placed.file, CASE WHEN file0 = placed.file THEN least(offset0, place) ELSE 0 END AS start,
+        SELECT placed.file AS file,
+            CASE WHEN ends.file = placed.file THEN least(packet_offset, place) ELSE 0 END AS start,
             {_NONE} AS stop, {_ENDS}, since,
             greatest(until, least(coalesce(last_ns, until) + {_AFTER}, coalesce(next_ns - 1, {2**62})))
                 AS until,
             place, time_ns AS place_ns, {_NONE} AS total_size, {_NONE} AS command_size, false AS partial,
-            frames
+            true AS is_whole, frames
         FROM placed JOIN lives ON placed.connection = lives.connection
         LEFT JOIN ends ON placed.connection = ends.connection"""
 

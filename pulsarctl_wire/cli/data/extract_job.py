@@ -8,12 +8,13 @@ from itertools import islice
 from tempfile import TemporaryDirectory
 from typing import BinaryIO, Final, cast
 
+from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.sources import collect_rarely
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.data.extract import ExtractOptions
 from pulsarctl_wire.errors import CaptureError, QueryError
-from pulsarctl_wire.pipeline.extract import Copied, Window, copy, merged, window
+from pulsarctl_wire.pipeline.extract import Checker, Copied, Window, copy, merged, window
 from pulsarctl_wire.pipeline.moved import Captures
 from pulsarctl_wire.render.text import count_of, human_bytes
 from pulsarctl_wire.reports import packets
@@ -53,22 +54,26 @@ class ExtractJob:
                 if os.path.exists(source) and os.path.samefile(path, source):
                     console.fail(f"--write {path}: that is one of the sources; name another file")
             stream.truncate(0)
-        writer, size = PcapngWriter(stream), 0
-        for packet in merged(self._copies):
-            writer.write(packet)
-            size += len(packet[2])
+        writer, checker, size = PcapngWriter(stream), Checker(), 0
+
+        def written() -> Iterator[tuple[RawPacket, int]]:
+            nonlocal size
+            for packet, ending in merged(self._copies):
+                writer.write(packet)
+                size += len(packet[2])
+                yield packet, ending
+
+        checker.check(written())
         stream.flush()
         frames = sum(each.found for each in self._copies)
         sys.stderr.write(
             f"{count_of(frames, 'frame')} in {count_of(writer.count, 'packet')} ({human_bytes(size)}) "
             f"of {count_of(len(self._read), 'file')}, {count_of(self._connections, 'connection')}\n"
         )
-        unclear = sum(each.unclear for each in self._copies)
+        unclear = max(frames - checker.frames, 0) if self._options.whole else checker.missing
         if unclear:
-            text = (
-                f"{count_of(unclear, 'frame')} cannot be decoded without what came before on the connection"
-            )
-            console.warn(f"{text}: --connections writes that, too")
+            more = "" if self._options.whole else "; --connections writes also what came before"
+            console.warn(f"{count_of(unclear, 'frame')} cannot be decoded from these packets{more}")
 
     # -- what is wanted
 
@@ -140,7 +145,8 @@ class ExtractJob:
     def _lose(self, file: str, frames: int, problem: str) -> None:
         """Say how many frames are lost by a capture."""
         self._code = console.EXIT_SOURCE
-        console.warn(f"{file}: {problem}: {count_of(frames, 'frame')} missing")
+        lost = count_of(frames, "frame") if frames else "a part"
+        console.warn(f"{file}: {problem}: {lost} missing")
 
     def _output(self, stack: ExitStack) -> BinaryIO:
         path = self._options.write
