@@ -363,7 +363,7 @@ class _Scan:
             if time_ns is not None and not (about.since or 0) <= time_ns <= (about.until or time_ns):
                 continue
             if offset == about.at:
-                begun.is_there = time_ns == about.at_ns
+                begun.is_there = about.at_ns in (None, time_ns)
                 begun.last, begun.number = len(begun.taken), numbers[-1]
             if about.header:
                 begun.taken.append(_Taken(numbers, segment, time_ns))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import re
 from collections import Counter
@@ -10,7 +11,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import zstandard
+from cli.test_rotated import hosts
 from pwire_run import SAMPLES, Run, pwire
+
+from pulsarctl_wire.capture.files import RawPacket, read_packets
+from pulsarctl_wire.capture.series import natural
 
 NAMES = sorted(path.name for path in SAMPLES.glob("*.pcap*"))
 OWN = (
@@ -74,3 +80,87 @@ def test_connections_are_whole(name: str, tmp_path: Path) -> None:
     assert counted(rows(tmp_path / "out.connections.parquet"), names) == counted(
         [row for row in ends if row["connection"] == chosen], names
     )
+
+
+# ---- Captures that were rotated, moved, renamed, compressed ----
+
+
+def rotated(directory: Path) -> list[Path]:
+    """Captures of two hosts, a few packets each."""
+    directory.mkdir()
+    names = [
+        f"{host}_{number}.pcap"
+        for host, some in zip("ab", hosts(), strict=True)
+        for number in range(len(some))
+    ]
+    for name, data in zip(names, [data for some in hosts() for data in some], strict=True):
+        (directory / name).write_bytes(data)
+    return [directory / name for name in names]
+
+
+def compared(directory: Path, every: list[dict[str, Any]], *arguments: str | Path) -> Run:
+    """The run for some frames, which must be found."""
+    chosen = random.Random(7).sample(every, 30)
+    run, found = extracted(directory / "out.pcapng", *arguments, "--where", condition(chosen))
+    assert (run.code, run.complaints) == (0, [])
+    assert not counted(chosen, OWN) - counted(found, OWN)
+    times = [time_ns for time_ns, *_ in packets_in(directory / "out.pcapng")]
+    assert times == sorted(times)
+    return run
+
+
+def packets_in(path: Path) -> list[RawPacket]:
+    return list(read_packets(path.read_bytes(), bytes))
+
+
+def compress(path: Path, ending: str) -> None:
+    pack = gzip.compress if ending == ".gz" else zstandard.compress
+    path.with_name(path.name + ending).write_bytes(pack(path.read_bytes()))
+    path.unlink()
+
+
+def test_captures_of_two_hosts(tmp_path: Path) -> None:
+    every = table(tmp_path / "t.parquet", *rotated(tmp_path / "in"))
+    run = compared(tmp_path, every, tmp_path / "t.parquet")
+    assert re.search(r"30 frames in \d+ packets \(\S+ kB\) of \d+ files, \d+ connections", run.err)
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_captures_that_were_compressed_since(ending: str, tmp_path: Path) -> None:
+    captures = rotated(tmp_path / "in")
+    every = table(tmp_path / "t.parquet", *captures)
+    for path in captures:
+        compress(path, ending)
+    compared(tmp_path, every, tmp_path / "t.parquet")
+
+
+def test_captures_that_were_moved(tmp_path: Path) -> None:
+    every = table(tmp_path / "t.parquet", *rotated(tmp_path / "in"))
+    (tmp_path / "in").rename(tmp_path / "archive")
+    run = pwire("extract", tmp_path / "t.parquet", "--where", "true", "-w", tmp_path / "out.pcapng")
+    assert run.code == 3
+    assert len(run.complaints) == len({row["file"] for row in every})
+    assert all("no such file; --captures PATH says where" in line for line in run.complaints)
+    compared(tmp_path, every, tmp_path / "t.parquet", "--captures", tmp_path)
+
+
+def test_captures_that_rotation_has_renamed(tmp_path: Path) -> None:
+    """The first ones have the names of others now."""
+    captures = rotated(tmp_path / "in")
+    every = table(tmp_path / "t.parquet", *captures)
+    for path in sorted(captures, key=lambda each: natural(each.name), reverse=True):
+        stem, number = path.stem.split("_")
+        path.rename(path.with_name(f"{stem}_{int(number) + 2}.pcap"))
+    compared(tmp_path, every, tmp_path / "t.parquet")
+
+
+def test_relative_names_are_those_of_where_the_table_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captures = rotated(tmp_path / "in")
+    monkeypatch.chdir(tmp_path)
+    pwire("analyze", "in", "--out", "in-a-table", "--partition-by", "date,series")
+    every = table(tmp_path / "t.parquet", *(f"in/{path.name}" for path in captures))
+    monkeypatch.chdir("/")
+    compared(tmp_path, every, tmp_path / "t.parquet")
+    compared(tmp_path, every, tmp_path / "in-a-table")
