@@ -232,13 +232,13 @@ def copy(path: str, windows: Iterable[Window], copied: Copied, *, can_seek: bool
         copied.is_odd = packets.layout.blocks
         scan = _Scan(windows, copied, can_seek=can_seek and peeled is stream)
         if scan.can_seek:
-            _seek(scan, stream, packets)
+            _seek(scan, stream, packets, copied)
         else:
             scan.read(packets)
         scan.end()
 
 
-def _seek(scan: "_Scan", stream: BinaryIO, packets: PacketReader) -> None:
+def _seek(scan: "_Scan", stream: BinaryIO, packets: PacketReader, copied: Copied) -> None:
     """Read the windows of a capture that is not compressed."""
     with suppress(CaptureError):
         next(iter(packets), None)
@@ -246,7 +246,11 @@ def _seek(scan: "_Scan", stream: BinaryIO, packets: PacketReader) -> None:
     goes_on = True
     while goes_on and (start := scan.next_start) is not None:
         at = max(start, first)
-        stream.seek(at)
+        try:
+            stream.seek(at)
+        except (OSError, OverflowError):
+            copied.error = CaptureError(f"it cannot be read at byte {at}")
+            return
         goes_on = scan.read(PacketReader(b"", reader(stream), layout, at))
 
 

@@ -31,14 +31,22 @@ class Captures:
         self._files = list_inputs(places, wanted=lambda each: True) if places else None
 
     def named(self, name: str) -> Iterator[str]:
-        """Paths or URIs of what has that name; without places, also if it does not exist (last)."""
+        """Paths or URIs of what has that name, or would if it were not compressed, or compressed."""
         if self._files is not None:
             same = [each.name for each in self._files if _bare(each.name) == _bare(name)]
             yield from sorted(same, key=lambda path: -_alike(path, name))
             return
         for path in self._paths(name):
             stem = PACKED.sub("", path)
-            yield from filter(_is_there, dict.fromkeys((path, *(stem + ending for ending in _ENDINGS))))
+            for each in dict.fromkeys((path, *(stem + ending for ending in _ENDINGS))):
+                try:
+                    system, inside = filesystem(each)
+                    is_there = system.get_file_info(inside).type != fs.FileType.NotFound
+                except (ArrowException, OSError, ValueError, CaptureError):
+                    yield path  # reading it shows why
+                    break
+                if is_there:
+                    yield each
 
     def renamed(self, name: str, time_ns: int | None) -> Iterator[str]:
         """Paths or URIs of captures of its series that have packets of that time; the latest come first."""
@@ -89,11 +97,3 @@ def _alike(one: str, other: str) -> int:
     """How many names at the end of two paths are the same, as if the files were not compressed."""
     pairs = zip(*(PACKED.sub("", path).split("/")[::-1] for path in (one, other)), strict=False)
     return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
-
-
-def _is_there(path: str) -> bool:
-    try:
-        system, inside = filesystem(path)
-        return bool(system.get_file_info(inside).type != fs.FileType.NotFound)
-    except (ArrowException, OSError, ValueError, CaptureError):
-        return False

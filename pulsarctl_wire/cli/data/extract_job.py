@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import islice
 from tempfile import TemporaryDirectory
 from typing import BinaryIO, Final, cast
@@ -21,7 +21,7 @@ from pulsarctl_wire.reports import packets
 from pulsarctl_wire.reports.engine import Engine
 
 _TRIED: Final = 8  # windows by which a capture is recognized
-_WAY_OUT: Final = "--captures PATH says where it is now"
+_WAY_OUT: Final = "; --captures PATH says where captures are now"
 
 
 class ExtractJob:
@@ -53,7 +53,8 @@ class ExtractJob:
             for source in (*self._options.sources, *self._read):
                 if os.path.exists(source) and os.path.samefile(path, source):
                     console.fail(f"--write {path}: that is one of the sources; name another file")
-            stream.truncate(0)
+            with suppress(OSError):  # a pipe
+                stream.truncate(0)
         writer, checker, size = PcapngWriter(stream), Checker(), 0
 
         def written() -> Iterator[tuple[RawPacket, int]]:
@@ -103,26 +104,37 @@ class ExtractJob:
     def _copy(self, file: str, frames: int, temporary: str) -> None:
         """Copy what is wanted of a capture, wherever it is now; say what is missing."""
         probes = list(islice((each for each in self._windows(file) if each.at is not None), _TRIED))
-        problem = "no such file"
+        problem = f"{file}: no such file" if not self._options.captures else f"{file}: not in --captures"
         for path in self._candidates(file, probes):
+            problem = self._try(file, path, temporary, probes)
+            if not problem:
+                return
+        self._lose(frames, f"{problem}{'' if self._options.captures else _WAY_OUT}")
+
+    def _try(self, file: str, path: str, temporary: str, probes: list[Window]) -> str:
+        """Copy what is wanted from a capture that may be the one; returns why not, or ""."""
+        try:
+            can_seek = self._recognize(path, probes, temporary)
+            if can_seek is None:
+                return f"{path}: it has other packets than the capture that the table was made of"
+            self._copy_all(file, path, temporary, can_seek)
+        except CaptureError as error:
+            return f"{path}: {str(error).removeprefix(f'{path}: ')}"
+        return ""
+
+    def _recognize(self, path: str, probes: list[Window], temporary: str) -> bool | None:
+        """Whether only parts of a capture need to be read; None if it is not the one of these windows."""
+        is_it = not probes
+        for can_seek in (True, False):
+            copied = Copied(temporary)
             try:
-                is_it = not probes
-                for can_seek in (True, False):
-                    copied = Copied(temporary)
-                    try:
-                        copy(path, probes, copied, can_seek=can_seek)
-                    finally:
-                        copied.delete()
-                    is_it = is_it or copied.matched > 0
-                    if not copied.lost:
-                        break
-                if is_it:
-                    self._copy_all(file, path, temporary, can_seek)
-                    return
-                problem = f"{path} has other packets: it is not the capture that the table was made of"
-            except CaptureError as error:
-                problem = f"{path}: {error}" if path != file else str(error)
-        self._lose(file, frames, f"{problem}; {_WAY_OUT}")
+                copy(path, probes, copied, can_seek=can_seek)
+            finally:
+                copied.delete()
+            is_it = is_it or copied.matched > 0
+            if not copied.lost or not copied.is_odd:
+                break
+        return can_seek if is_it else None
 
     def _candidates(self, file: str, probes: list[Window]) -> Iterator[str]:
         yield from self._captures.named(file)
@@ -140,13 +152,12 @@ class ExtractJob:
         self._read.append(path)
         self._copies.append(copied)
         if copied.lost:
-            self._lose(file, copied.lost, str(copied.error or "other packets are where the table has them"))
+            self._lose(copied.lost, f"{path}: {copied.error or 'other packets are in their places'}")
 
-    def _lose(self, file: str, frames: int, problem: str) -> None:
-        """Say how many frames are lost by a capture."""
+    def _lose(self, frames: int, problem: str) -> None:
+        """Say how many frames are lost, and why."""
         self._code = console.EXIT_SOURCE
-        lost = count_of(frames, "frame") if frames else "a part"
-        console.warn(f"{file}: {problem}: {lost} missing")
+        console.warn(f"{count_of(frames, 'frame') if frames else 'parts of frames'} missing: {problem}")
 
     def _output(self, stack: ExitStack) -> BinaryIO:
         path = self._options.write
