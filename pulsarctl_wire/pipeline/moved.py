@@ -42,7 +42,9 @@ class Captures:
                 try:
                     system, inside = filesystem(each)
                     is_there = system.get_file_info(inside).type != fs.FileType.NotFound
-                except (ArrowException, OSError, ValueError, CaptureError):
+                except ValueError:  # a name that no file can have
+                    break
+                except (ArrowException, OSError, CaptureError):
                     yield path  # reading it shows why
                     break
                 if is_there:
