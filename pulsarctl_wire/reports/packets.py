@@ -40,7 +40,8 @@ def picked(table: str, where: str) -> str:
             WHERE {condition(where)}),
         near AS (
             SELECT connection, to_broker, stream_offset, file, packet_offset, time_ns, {_ENDS}, total_size,
-                command_size, partial, reported_ns, start_time_ns,
+                command_size, partial, start_time_ns,
+                reported_ns IS NOT NULL OR coalesce(start_time_ns < lag(time_ns) OVER w, false) AS is_mixed,
                 coalesce(lag(stream_offset + total_size + 4) OVER w = stream_offset, false) AS joins,
                 lag(file) OVER w AS file1_, lag(packet_offset) OVER w AS offset1_,
                 lag(time_ns) OVER w AS time1, lag(start_time_ns) OVER w AS start1,
@@ -77,13 +78,13 @@ def windows() -> str:
     own = f"""
         SELECT file, place, place_ns, {_ENDS}, {_NONE} AS since, {_NONE} AS until, false AS is_whole,
             CASE WHEN NOT is_parted THEN total_size END AS total_size, command_size, partial, 1 AS frames,
-            CASE WHEN reported_ns IS NOT NULL THEN CASE WHEN file_back = file THEN offset_back ELSE 0 END
+            CASE WHEN is_mixed THEN CASE WHEN file_back = file THEN offset_back ELSE 0 END
                 WHEN is_alone THEN place
                 WHEN is_parted THEN 0
                 WHEN goes_back THEN least(offset2, place)
                 WHEN file1 = file THEN least(offset1, place)
                 ELSE 0 END AS start,
-            CASE WHEN reported_ns IS NOT NULL THEN offset_late
+            CASE WHEN is_mixed THEN offset_late
                 WHEN goes_on AND NOT joins AND file_after = file THEN greatest(offset_after, place)
                 ELSE place END AS stop
         FROM (SELECT *, packet_offset AS place, time_ns AS place_ns, NOT is_alone AND
@@ -113,7 +114,7 @@ def _opening() -> str:
         FROM (SELECT *, count(*) OVER (PARTITION BY client_ip, client_port, server_ip, server_port) AS uses
             FROM all_connections WHERE connection IN (SELECT connection FROM {PICKED}))
         WHERE NOT joined AND (uses > 1 OR
-            connection IN (SELECT connection FROM {PICKED} WHERE reported_ns IS NOT NULL))"""
+            connection IN (SELECT connection FROM {PICKED} WHERE is_mixed))"""
 
 
 def connections(table: str, where: str) -> str:
