@@ -15,6 +15,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from ipaddress import ip_address
 from itertools import chain
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -64,13 +65,18 @@ def window(row: Iterable[Any]) -> Window:
     _, start, stop, src, src_port, dst, dst_port, since, until, at, at_ns, *rest = row
     total, size, is_partial, is_whole, frames = rest
     try:
-        key = ip_address(src).packed + ip_address(dst).packed
+        key = _packed(src) + _packed(dst)
         key += src_port.to_bytes(2, "big") + dst_port.to_bytes(2, "big")
         header = total.to_bytes(4, "big") + size.to_bytes(4, "big") if total else b""
     except (AttributeError, OverflowError, ValueError):
         key = header = b""
     last = sys.maxsize if stop is None else stop
     return Window(start, last, key, since, until, at, at_ns, header, is_partial, is_whole, int(frames))
+
+
+@lru_cache(1024)
+def _packed(address: str) -> bytes:
+    return ip_address(address).packed
 
 
 class Copied:
@@ -381,6 +387,8 @@ class _Scan:
         all of its window.
         """
         everything = [*range(len(begun.taken))]
+        if len(everything) == 1:
+            return begun.numbers(everything)
         frames = self._frames(begun, everything)
         place = begun.place_of(frames)
         if place is None:
@@ -388,7 +396,7 @@ class _Scan:
         for beside in ((), frames[max(place - 1, 0) : place], frames[place + 1 : place + 2]):
             own = (frames[place], *beside)
             chosen = sorted({index for frame in own for index in frame.packets or (frame.packet,)})
-            if begun.place_of(self._frames(begun, chosen)) is not None:
+            if chosen == everything or begun.place_of(self._frames(begun, chosen)) is not None:
                 return begun.numbers(chosen)
         return begun.numbers(everything)
 
