@@ -62,7 +62,7 @@ class Half:
         self.early: list[Early] = []  # a heap
         self.early_bytes = 0
         self.hole_at = -1  # where the peer's acknowledgements last showed a hole
-        self.hole_turn = 0  # the packet before the one that showed it
+        self.hole_turn = -1  # the packet before the one that showed it
         self.patience = PATIENCE
         self.fin = -1
         self.syn: int | None = None

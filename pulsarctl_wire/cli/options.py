@@ -75,11 +75,11 @@ def settings_of(conf: list[str]) -> dict[str, str]:
 
 
 def parse_time(text: str, other: str = "") -> int:
-    """Parse ISO 8601, seconds since 1970, or -10m (ago), in ns since the epoch.
+    """Parse ISO 8601, seconds since 1970, or -10m or 10m (ago), in ns since the epoch.
 
     Raises SettingsError, with `other` as what else the text may be.
     """
-    ago = re.fullmatch(r"-(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
+    ago = re.fullmatch(r"-?(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
     if ago:
         return time.time_ns() - int(float(ago[1]) * _AGO[ago[2]] * 1e9)
     if re.fullmatch(r"\d{1,11}(\.\d{1,9})?", text):
@@ -151,6 +151,16 @@ def size_of(flag: str, text: str) -> int:
     return int(_amount(flag, text.lower().removesuffix("b"), _SIZES))
 
 
+def partition_by(text: str) -> tuple[str, ...]:
+    """Parse --partition-by: columns, or none. Any other text ends the command."""
+    from pulsarctl_wire.pipeline.partitions import PARTITIONS
+
+    names = tuple(text.split(",")) if text != "none" else ()
+    if not {*names} <= {*PARTITIONS} or len({*names}) < len(names):
+        console.fail(f"--partition-by {text}: use {', '.join(PARTITIONS)} (as date,hour), or none")
+    return names
+
+
 def only_interface(names: list[str]) -> str | None:
     """The interface that -i names, or None without -i. Several interfaces end the command."""
     if len(names) > 1:
@@ -164,8 +174,21 @@ class RowOptions:
     """What the rows of tables have."""
 
     cluster: str | None = option("--cluster NAME", "A label for all rows: the cluster that was captured.")
+    host: str | None = option(
+        "--host NAME",
+        "The host that captured; or where it is in the paths of files: 'captures/{host}/*'.",
+        show_default="of host=NAME/",
+    )
+    detail: Literal["frames", "messages", "exchanges", "connections"] = option(
+        "--detail WHAT",
+        "What tables hold: frames; messages, too; exchanges (requests and answers) without deliveries; "
+        "or only connections.",
+        default="frames",
+    )
     payload: bool = flag("--payload", "Add a column with the raw payload of each frame.")
-    messages: bool = flag("--messages", "Write a table of messages, too: their keys, properties and sizes.")
+    messages: bool = flag(
+        "--messages", "Write a table of messages, too (--detail messages): their keys, properties and sizes."
+    )
     values: Literal["raw", "json"] | None = option(
         "--values FORM", "With --messages: payloads, as they are or as JSON: raw, json.", show_default="none"
     )
@@ -180,11 +203,20 @@ class RowOptions:
         from pulsarctl_wire.pipeline.progress import Options
         from pulsarctl_wire.table.messages import MessageOptions
 
-        if not self.messages and (self.values or self.hash_keys):
+        has_messages = self.messages or self.detail == "messages"
+        if not has_messages and (self.values or self.hash_keys):
             console.fail("--values and --hash-keys need --messages")
+        if has_messages and self.detail not in ("frames", "messages"):
+            console.fail(f"--messages cannot be combined with --detail {self.detail}")
         about = MessageOptions(self.values or "", size_of("--max-value", self.max_value), self.hash_keys)
         return Options(
-            split_size, self.max_frame_size, self.payload, self.cluster, about if self.messages else None
+            split_size,
+            self.max_frame_size,
+            self.payload,
+            self.cluster,
+            about if has_messages else None,
+            host=self.host,
+            detail="frames" if has_messages else self.detail,
         )
 
 

@@ -10,6 +10,7 @@ docs/data.md describes it; docs/tables.md the tables, docs/reports.md the report
 """
 
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -50,16 +51,17 @@ class Result:
 
     def arrow(self) -> Any:
         """All rows, as a `pyarrow.Table`."""
-        return self.engine.arrow(self.query, self.most)
+        from pulsarctl_wire.table.schema import for_pandas
+
+        found = self.engine.arrow(self.query, self.most)
+        return found.replace_schema_metadata(for_pandas(found.schema).metadata)
 
     def pandas(self) -> Any:
         """All rows, as a `pandas.DataFrame`. Integers stay exact beside nulls: their type is `Int64`."""
         with _needed("pandas"):
-            import pandas as pd
-        import pyarrow as pa
+            import pandas  # noqa: F401 - for pyarrow
 
-        exact = {pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
-        return self.arrow().to_pandas(types_mapper=exact.get)
+        return self.arrow().to_pandas()
 
     def polars(self) -> Any:
         """All rows, as a `polars.DataFrame`."""
@@ -152,10 +154,10 @@ def tables(
             from pulsarctl_wire.spark.session import session
 
             given = settings(found) | dict(conf or {})
-            beside = (
-                spark.newSession() if spark else stack.enter_context(session(master or "local[*]", given))
-            )
+            ours = stack.enter_context(ExitStack())
+            beside = spark.newSession() if spark else ours.enter_context(session(master or "local[*]", given))
             running = SparkEngine(beside, found, choice)
+            weakref.finalize(running, ours.close)  # if nobody calls `close`: Python cannot end before
         stack.callback(running.close)
         first = found[0].connections if len(found) > 1 else None
         return Tables(running, lacks, first, stack.pop_all())

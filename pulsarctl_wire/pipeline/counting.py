@@ -110,7 +110,9 @@ class CountJob(Generic[C]):
             wrong = frozenset(edge.index for edge in decoded.edges if edge.guess and edge.index not in fixups)
             decoded.edges.clear()  # or they stay in memory beside the next split's
             if wrong:
-                counts = executor.submit(count_split, decoded.split, settings, new, wrong).result().counts
+                again = executor.submit(count_split, decoded.split, settings, new, wrong).result()
+                totals.add_problems(again.problems)  # it may be gone by now
+                counts = again.counts
             numbers = {index: fixup.connection for index, fixup in fixups.items()}
             names = {name: text for fixup in fixups.values() for name, text in fixup.names.items()}
             counts.rename(numbers, names)

@@ -1,21 +1,54 @@
 """Places the rows of a split in directories by columns: `date=2026-01-02/series=a/NAME.parquet`.
 
-All columns are in the files as well, so directories need not be read for their values. `date`, the day of
-`time_ns` in UTC, is a column only of tables that are partitioned by it.
+All columns are in the files as well, so directories need not be read for their values. The columns of
+`_DERIVED` are only in tables that are partitioned by them.
 """
 
 import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-PARTITIONS: Final = ("date", "series", "cluster")
+from pulsarctl_wire.table import FRAMES
+from pulsarctl_wire.table.schema import TEXT
+
+
+class _Derived(NamedTuple):
+    """A column that is made from another one of a batch."""
+
+    source: str
+    type: Any
+    make: Callable[[Any], Any]
+
+
+def _utc(time_ns: Any) -> Any:
+    return time_ns.cast(pa.timestamp("ns"))
+
+
+def _tenant(topic: Any) -> Any:
+    """Tenants, from topics like `persistent://tenant/namespace/name`."""
+    topic = topic if pa.types.is_dictionary(topic.type) else topic.dictionary_encode()
+    tenants = pc.extract_regex(topic.dictionary, r"^[a-z-]+://(?P<tenant>[^/]+)/").field("tenant")
+    return pa.DictionaryArray.from_arrays(topic.indices, tenants).cast(pa.string()).dictionary_encode()
+
+
+_DERIVED: Final = {
+    "date": _Derived("time_ns", pa.date32(), lambda time_ns: _utc(time_ns).cast(pa.date32())),
+    "hour": _Derived("time_ns", pa.int32(), lambda time_ns: pc.hour(_utc(time_ns)).cast(pa.int32())),
+    "tenant": _Derived("topic", TEXT, _tenant),
+}
+PARTITIONS: Final = tuple(
+    name
+    for name in ("date", "hour", "series", "cluster", "tenant", "host")
+    if name in {*_DERIVED, *FRAMES.names}
+)
 """What a table can be partitioned by."""
-_MOST_OPEN: Final = 32
+MAX_OPEN: Final = 32
 """Files of a split that are written at a time; beyond that, a partition gets several files."""
 _LONGEST: Final = 200  # bytes of the name of a directory
 _ESCAPED: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")  # as in Hive
@@ -42,9 +75,20 @@ class File(Protocol):
 
 def partitioned(schema: Any, by: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
     """The columns of a table (of `TABLES`) that is partitioned `by` columns, and which of those it has."""
-    names = [*schema.names, *(["date"] if "time_ns" in schema.names else [])]
-    ours = tuple(name for name in by if name in names)
-    return (schema.append(pa.field("date", pa.date32())) if "date" in ours else schema), ours
+    ours = tuple(name for name in by if name in schema.names or _is_derived(name, schema))
+    for name in ours:
+        if name not in schema.names:
+            schema = schema.append(pa.field(name, _DERIVED[name].type))
+    return schema, ours
+
+
+def needed(schema: Any, by: Sequence[str]) -> list[str]:
+    """The columns (of `schema`) that have what files are partitioned `by`."""
+    return list(dict.fromkeys(name if name in schema.names else _DERIVED[name].source for name in by))
+
+
+def _is_derived(name: str, schema: Any) -> bool:
+    return name in _DERIVED and _DERIVED[name].source in schema.names
 
 
 def directory(by: Sequence[str], values: Sequence[str | None]) -> str:
@@ -85,7 +129,7 @@ class Partitioned:
         self.rows += batch.num_rows
 
     def _begin(self, values: Values) -> File:
-        if len(self._open) >= _MOST_OPEN:
+        if len(self._open) >= MAX_OPEN:
             self._size += self._open.pop(next(iter(self._open))).close()
         again = f"_{self._begun[values]:05d}" if self._begun[values] else ""
         self._begun[values] += 1
@@ -102,15 +146,15 @@ class Partitioned:
 
 
 def _parts(batch: Any, by: Sequence[str]) -> Iterator[tuple[Values, Any]]:
-    """The rows of each partition in a batch, with the column `date` if they are partitioned by it."""
+    """The rows of each partition in a batch, with the derived columns that they are partitioned by."""
     if not batch.num_rows:
         return
     codes, texts = [], []
     for name in by:
-        if name == "date":
-            date = batch.column("time_ns").cast(pa.timestamp("ns")).cast(pa.date32())
-            batch = batch.append_column("date", date)
-        column = batch.column(name).cast(pa.string()) if name == "date" else batch.column(name)
+        if name not in batch.schema.names:
+            batch = batch.append_column(name, _DERIVED[name].make(batch.column(_DERIVED[name].source)))
+        column = batch.column(name)
+        column = column if column.type == TEXT else column.cast(pa.string())
         encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         codes.append(np.asarray(encoded.indices.fill_null(-1)))
         texts.append([*encoded.dictionary.to_pylist(), None])

@@ -28,12 +28,11 @@ def new_progress(options: Options, settings: Settings, inputs: Iterable[Input] =
 
 def decode_split(split: Split, settings: Settings) -> Decoded:
     """Decode a split and write its draft to `settings.drafts`. Raises OSError if it cannot be written."""
-    names = {side.file: side.name for side in split.input.sides} or {split.file: split.input.name}
     delete_draft(settings.drafts, split.name)  # an attempt that began elsewhere may have left one
     system, paths = draft_of(settings.drafts, split.name)
     with ExitStack() as files:
         rows = _Rows(
-            new_builder(settings, names),
+            new_builder(settings, split.sources),
             lambda table: files.enter_context(written(system, paths[table])),
         )
         try:
@@ -61,7 +60,14 @@ def delete_draft(directory: str, name: str) -> None:
 
 def new_builder(about: Settings | Options, sources: Sequence[str] | Mapping[int, str]) -> TableBuilder:
     """A new builder of rows."""
-    return TableBuilder(sources, payload=about.payload, cluster=about.cluster, messages=about.messages)
+    return TableBuilder(
+        sources,
+        payload=about.payload,
+        cluster=about.cluster,
+        messages=about.messages,
+        host=about.host,
+        detail=about.detail,
+    )
 
 
 class _Rows:

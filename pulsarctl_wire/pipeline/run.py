@@ -1,7 +1,7 @@
 """Makes a frames table: plans, decodes, stitches and finishes all splits of all inputs, in order.
 
 A run continues where the last one ended, even if inputs are gone, or the last one has grown since. If that is
-not possible, it starts over. Either way splits that are decoded already are not decoded again.
+not possible, it makes the table again beside the one that is there, which it then replaces in one step.
 """
 
 import time
@@ -12,6 +12,7 @@ from typing import Final
 
 from pulsarctl_wire.pipeline.decode import Decoded, Settings
 from pulsarctl_wire.pipeline.finish import Finished
+from pulsarctl_wire.pipeline.optimize import merge_small
 from pulsarctl_wire.pipeline.progress import Options, Progress, Result, Totals, decoded_in_order
 from pulsarctl_wire.pipeline.rows import Stitched, new_progress
 from pulsarctl_wire.pipeline.splits import Input, Split
@@ -32,9 +33,9 @@ _SAVED_EVERY: Final = 10.0  # seconds
 class Run:
     """One run, which writes the table of `inputs` to the directory or URI `out`.
 
-    The rows of inputs that were there in earlier runs stay, unless it is to `mirror` the inputs. `format` is
-    that of `Store`. Raises CaptureError if `out` is not empty and not a frames table, or would lose rows;
-    OSError if it cannot be written.
+    The rows of inputs that were there in earlier runs stay, unless it is to `mirror` the inputs. To `rebuild`
+    the table makes it again of these inputs. `format` is that of `Store`. Raises CaptureError if `out` is not
+    empty and not a frames table, or would lose rows; OSError if it cannot be written.
     """
 
     def __init__(
@@ -44,12 +45,18 @@ class Run:
         *,
         options: Options | None = None,
         mirror: bool = False,
+        rebuild: bool = False,
         format: str | None = None,
     ) -> None:
         options = options or Options()
-        self._store = Store(out, format)
-        found, self._settings = self._store.resume(inputs, options, mirror=mirror)
-        self._progress = found or new_progress(options, self._settings, inputs)
+        self._table = Store(out, format)
+        resumed = self._table.resume(inputs, options, mirror=mirror, rebuild=rebuild)
+        self._store, self._settings = resumed.store, resumed.settings
+        self._progress = resumed.progress or new_progress(options, self._settings, inputs)
+        self.rebuild = resumed.rebuild
+        """Why the table is made again, or None."""
+        self.notes = resumed.notes
+        """Notes for the user about how the run goes on."""
         self.inputs = self._progress.inputs
         """All inputs of the table, in order: those of earlier runs, which may be gone, and new ones."""
         self.resumed = self._progress.file
@@ -81,7 +88,10 @@ class Run:
         finishing.save(progress)
         finishing.add("end", progress.stitcher.close())
         finishing.wait()
+        merge_small(self._store, workers)
         self._store.finish(progress)
+        if self.rebuild:
+            self._table.replace(self._store)
         return progress.totals
 
     def _decoded(self, split: Split, future: Future[None]) -> Decoded:
@@ -116,7 +126,8 @@ class Finishing:
         done, self._round = self._round, Round(self._settings.drafts)
         if done.places:
             done.close()
-            calls = [(place, self._settings, self._store.out, self._partition_by) for place in done.places]
+            target = self._store.out, self._partition_by, self._store.number
+            calls = [(place, self._settings, *target) for place in done.places]
             self._submitted.append((done, self._workers.submit(finish_at, calls, done.size)))
             self._wait(1)
 

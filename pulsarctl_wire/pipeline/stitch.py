@@ -20,7 +20,6 @@ from pulsarctl_wire.capture.handover import ReassemblerState, agrees, halves_of,
 from pulsarctl_wire.capture.packets import Waiting
 from pulsarctl_wire.capture.reassembly import OTHER_TRAFFIC, OnEnd
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Kept, Settings, pair_of
-from pulsarctl_wire.pipeline.splits import Split
 from pulsarctl_wire.wire.frame import Connection, Event
 from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.part import KnownState, MaybeResent
@@ -30,18 +29,20 @@ Names = dict[str, str | None]
 
 _Fixups = dict[int, tuple[Connection, tuple[int, int], Names]]
 
-Reread = Callable[[Split, Waiting], Iterator[Kept]]
+Reread = Callable[[Decoded, Waiting], Iterator[Kept]]
 """Reads a split again, as `decode.reread` does."""
 
 
 class Fixup(NamedTuple):
     """Corrections to what a split knew of a connection.
 
-    Its number; how many bytes to add to the stream offsets of its directions (to the client, to the broker);
-    the names of its topics and subscriptions.
+    Its number, `uid` and broker; how many bytes to add to the stream offsets of its directions (to the
+    client, to the broker); the names of its topics and subscriptions.
     """
 
     connection: int
+    uid: str | None
+    broker: str
     shifts: tuple[int, int]
     names: Names
 
@@ -97,7 +98,7 @@ class Stitcher:
 
     def stitch(self, decoded: Decoded, reread: Reread, add: Add) -> StitchResult:
         """Stitch the next split; call `add` with the events of its edges. Invalidates `decoded.edges`."""
-        self.names[decoded.split.file] = decoded.split.input.name
+        self.names |= decoded.split.sources
         fixups: _Fixups = {}
         again = _Again(decoded, reread, self.waiting)
         self._resent = self._maybe_resent(decoded.edges)
@@ -117,7 +118,10 @@ class Stitcher:
     def _result(self, fixups: _Fixups, read_again: int) -> StitchResult:
         self.reassembler.report()
         first, numbers = self._number()
-        found = {index: Fixup(each.index, shifts, names) for index, (each, shifts, names) in fixups.items()}
+        found = {
+            index: Fixup(each.index, each.uid, each.broker or each.server, shifts, names)
+            for index, (each, shifts, names) in fixups.items()
+        }
         return StitchResult(found, first, numbers, read_again)
 
     def _number(self) -> tuple[int, list[int]]:
@@ -216,7 +220,7 @@ class Stitcher:
         for frame in state.resolve(edge.part.deferred, names, (shifts[0], shifts[1])):
             add([frame])
         take_over(tcp, edge.guess, edge.state)
-        for turn, identity, send in state.go_on(edge.state.known, edge.part, names, self._shift):
+        for turn, identity, send in state.go_on(edge.state.known, edge.part, names, self._shift, shifts[1]):
             self._schedule(turn, partial(self.knowledge.add_unanswered, identity, send))
         if tcp.ended:
             self._schedule(edge.part.ended or 0, partial(self._end, tcp))
@@ -291,7 +295,7 @@ class _Again:
         self.since: dict[bytes, int] = {}
         self._rest = decoded.rest
         self._others = dict.fromkeys((edge.pair for edge in decoded.edges), sys.maxsize)
-        self._packets = reread(decoded.split, waiting)
+        self._packets = reread(decoded, waiting)
         self._next: Kept | None = None
 
     def until(self, turn: int) -> Iterator[Kept]:

@@ -1,9 +1,10 @@
 """Manages the directory of a frames table, and saves how far the work on it is.
 
 frames/ gaps/ …  a Parquet file for each split that has rows, or one in each partition that it has rows of;
-                 `end` has the rows that remain after all inputs
-                 (optimize.py merges them); `_delta_log`, if others are to read them as tables of Delta Lake
-progress/       everything needed to continue; what splits were decoded to, until they are finished
+                 `end` has the rows that remain after all inputs; without rows if there are no other files
+                 (optimize.py merges them); `_delta_log`, `_iceberg`, if others are to read such tables
+progress/       everything needed to continue; what splits were decoded to, until they are finished;
+                which files count, and the table's next generation while it is made (generations.py)
 manifest.json   of a complete table: its version, options, number of files, inputs (none of a directory that
                 was followed), and totals with the problems
 """
@@ -12,20 +13,32 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
-from typing import Any, Final
+from dataclasses import asdict, replace
+from typing import Any, Final, NamedTuple
 
 from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline import delta, saved
-from pulsarctl_wire.pipeline.continuing import begun, continued, lost
+from pulsarctl_wire.pipeline import generations, saved
+from pulsarctl_wire.pipeline.continuing import begun
 from pulsarctl_wire.pipeline.decode import Settings
-from pulsarctl_wire.pipeline.inputs import absolute, filesystem
-from pulsarctl_wire.pipeline.journal import going_on, settle
+from pulsarctl_wire.pipeline.finish import write_empty
+from pulsarctl_wire.pipeline.inputs import absolute, delete_directory, filesystem, has_directory
+from pulsarctl_wire.pipeline.journal import Change, going_on, replacing, settle
+from pulsarctl_wire.pipeline.logs import Logs
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.partitions import partitioned
 from pulsarctl_wire.pipeline.progress import Begun, Options, Progress
+from pulsarctl_wire.pipeline.resuming import (
+    Rebuild,
+    difference,
+    furthest,
+    last,
+    leave_gone,
+    place,
+    recorded,
+    refuse_losses,
+)
 from pulsarctl_wire.pipeline.splits import Input, reason
 from pulsarctl_wire.pipeline.tasks import DRAFTS
 from pulsarctl_wire.table import TABLES, VERSION
@@ -34,20 +47,35 @@ _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
+END: Final = 10**9
+"""Stands for the number of an input where there is none: after all of them."""
+_TEMPORARY: Final = (".unfinished", ".stitched")
+
+
+class Resumed(NamedTuple):
+    """How a run goes on: where, from which progress (None: from the beginning), with which settings.
+
+    `store` is not the table's own if that is rebuilt. `notes` are for the user.
+    """
+
+    store: "Store"
+    progress: Progress | None
+    settings: Settings
+    rebuild: Rebuild | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Store:
     """The directory or URI `out`. Raises CaptureError if it has something else, OSError if I/O fails.
 
-    A `format` of "delta" gives it logs of Delta Lake, "parquet" deletes them; without one they stay if there
-    are some. Raises SettingsError if they need a package that is not installed.
+    `format` is that of `Logs`, which raise SettingsError. `number` is the generation of its files, by default
+    the current one.
     """
 
-    def __init__(self, out: str, format: str | None = None) -> None:
-        if format == "delta":
-            delta.library()
-        self._format = format
+    def __init__(self, out: str, format: str | None = None, number: int | None = None) -> None:
+        self._number = number
         self.out = absolute(out.rstrip("/"))
+        self._logs = Logs(self.out, format)
         self.drafts = f"{self.out}/progress"
         """The directory of the drafts."""
         self.checkpoint = f"{self.drafts}/{_CHECKPOINT}"
@@ -55,67 +83,149 @@ class Store:
         self.system, self.path = filesystem(self.out)
         """The pyarrow filesystem of the directory, and its path there."""
 
-    def resume(
-        self, inputs: list[Input], options: Options, *, mirror: bool = False
-    ) -> tuple[Progress | None, Settings]:
-        """The furthest saved progress that goes on with `inputs`, and the settings of its drafts.
+    @property
+    def number(self) -> int:
+        """The generation of its files."""
+        if self._number is None:
+            self._number = generations.current(self.system, self.path).number
+        return self._number
 
-        Its inputs are those begun before, whether they are gone or not, and then the new ones; with `mirror`,
-        `inputs`. Deletes the files of later splits, but not what they were decoded to. If there is no
-        progress, all files of the table are deleted. Raises CaptureError if that would lose rows of inputs
-        that are gone, without `mirror`.
+    def resume(
+        self, inputs: list[Input], options: Options, *, mirror: bool = False, rebuild: bool = False
+    ) -> Resumed:
+        """Prepare to go on from the furthest saved progress that `inputs` continue, or to rebuild the table.
+
+        The inputs of a run are those begun before, whether they are gone or not, and then the new ones; with
+        `mirror`, `inputs`. Deletes the files of later splits, but not what they were decoded to. A table that
+        cannot go on is rebuilt, and any with `rebuild`. Raises CaptureError if that would lose rows of inputs
+        that are gone, without `mirror` or `rebuild`.
         """
         with self._said():
             if self._follows():
                 raise CaptureError("the table follows a directory; go on with --follow, end with --finish")
-            states = self._states()
-            fitting = {
-                name: together
-                for name, each in states.items()
-                if each.version == VERSION
-                and each.options == options
-                and (together := _together(each, inputs, mirror)) is not None
-            }
-            last = max(fitting, key=lambda name: states[name].next, default="")
-            found = states.get(last)
-            if states and not mirror:
-                _refuse_losses(max(states.values(), key=_next), found, inputs)
-            kept = _STATES[: _STATES.index(last) + 1] if found else ()
-            first = found.next if found else ""
-            if found is not None:
-                found.inputs = fitting[last]
-                _leave_gone(found, inputs)
-            settings = options.settings(self.drafts)
-            before = self._begun()
-            if before is not None:
-                settings = settings._replace(stand_in=before.settings.stand_in)
-            fits = before == Begun(VERSION, settings)
+            self._place_rebuild()
+            states, damage = self._readable_states()
+            progress = None if rebuild else furthest(states, inputs, options, mirror)
+            if progress is None and (states or damage):
+                return self._resume_rebuild(states, damage, inputs, options, mirror, mirror or rebuild)
+            if progress is not None and not mirror:
+                kept = len(begun(progress))
+                refuse_losses(last(states), kept, inputs, "the table cannot go on without it")
+            notes = [f"{text}: the run goes on from the progress that was saved before" for text in damage]
+            if self._delete_rebuild():
+                notes.append("a rebuild of the table that was broken off is deleted")
+            settings = self._go_on(progress, states, inputs, options)
+            return Resumed(self, progress, settings, None, tuple(notes))
 
-            def is_unwanted(name: str) -> bool:
-                if name.endswith(DRAFTS):
-                    return name < first or not fits
-                return name.endswith((".unfinished", ".stitched")) or (
-                    name >= first and name not in (*kept, _BEGUN)
-                )
+    def _resume_rebuild(
+        self,
+        states: dict[str, Progress],
+        damage: list[str],
+        inputs: list[Input],
+        options: Options,
+        mirror: bool,
+        may_lose: bool,
+    ) -> Resumed:
+        """Prepare to make the table again beside itself, or to go on with that."""
+        beside = Store(f"{self.out}/{generations.REBUILD}", number=self.number + 1)
+        begun_before, _ = beside._readable_states()
+        progress = furthest(begun_before, inputs, options, mirror)
+        before = last(states) if states else recorded(self._read(_MANIFEST, ""), options)
+        reason = damage[0] if damage and not states else difference(before, options)
+        if not may_lose:
+            if before is None:
+                raise CaptureError(f"{reason}; --rebuild makes the table again, of the inputs that are there")
+            done = progress.inputs[: progress.file] if progress else []
+            refuse_losses(before, 0, [*done, *inputs], reason)
+        settings = beside._go_on(progress, begun_before, inputs, options)
+        left = progress.inputs[progress.file :] if progress else inputs
+        cost = Rebuild(reason, len(left), sum(each.size for each in left))
+        notes = ("it goes on with a rebuild that was broken off",) if progress else ()
+        return Resumed(beside, progress, settings, cost, notes)
 
-            self._prepare(options, is_unwanted)
-            if not fits:
-                self._write(f"progress/{_BEGUN}", saved.dump(Begun(VERSION, settings)))
-            return found, settings
+    def _go_on(
+        self, progress: Progress | None, states: dict[str, Progress], inputs: list[Input], options: Options
+    ) -> Settings:
+        """Delete what comes after a progress (None: everything); return the settings of the drafts."""
+        first = progress.next if progress else ""
+        kept = {_BEGUN, generations.FILE, *(name for name, each in states.items() if each.next <= first)}
+        if progress is not None:
+            leave_gone(progress, inputs)
+        settings = options.settings(self.drafts)
+        before = self._begun()
+        if before is not None:
+            settings = settings._replace(stand_in=before.settings.stand_in)
+        fits = before == Begun(VERSION, settings)
+
+        def is_unwanted(name: str) -> bool:
+            if name.endswith(DRAFTS):
+                return name < first or not fits
+            return name.endswith(_TEMPORARY) or (name >= first and name not in kept)
+
+        self._prepare(options, is_unwanted)
+        if not fits:
+            self._write(f"progress/{_BEGUN}", saved.dump(Begun(VERSION, settings)))
+        return settings
+
+    def replace(self, rebuilt: "Store") -> None:
+        """Have a complete rebuild take the place of the table's files. Raises OSError."""
+        with self._said():
+            self._settle()
+            generations.set_current(
+                self.system, self.path, generations.Generation(rebuilt.number, is_placed=False)
+            )
+            self._place_rebuild()
+
+    def _place_rebuild(self) -> None:
+        """Put the files of a rebuild that counts where those before are, which are deleted.
+
+        Where others read the table by a log, the files before stay, so that they can read what was before.
+        """
+        number, is_placed = generations.current(self.system, self.path)
+        if is_placed:
+            return
+        has_log = bool(self._logs.kinds())
+        for table in TABLES:
+            source, target = f"{self.path}/{generations.REBUILD}/{table}", f"{self.path}/{table}"
+            generations.place_files(self.system, source, target, number, may_exchange=not has_log)
+        for name in (*(f"progress/{name}" for name in (_BEGUN, *_STATES)), _MANIFEST):
+            with suppress(FileNotFoundError):
+                self.system.move(f"{self.path}/{generations.REBUILD}/{name}", f"{self.path}/{name}")
+        self._number = number
+        progress = self._load(_STATES[1])
+        assert progress is not None  # a rebuild is complete before it counts
+        self._drop_logs()
+        self._commit(progress.options, lambda name: False)
+        self._clean(lambda name: name.endswith((*DRAFTS, *_TEMPORARY)))
+        self._delete_generations(number - 1 if has_log else number)
+        self._delete_rebuild()
+        generations.set_current(self.system, self.path, generations.Generation(number))
+
+    def _delete_generations(self, first: int) -> None:
+        """Delete the files of all generations before `first`."""
+        for table in TABLES:
+            generations.delete_before(self.system, f"{self.path}/{table}", first)
+
+    def _delete_rebuild(self) -> bool:
+        """Delete what there is of a rebuild; return whether there was one."""
+        path = f"{self.out}/{generations.REBUILD}"
+        is_there = has_directory(path)
+        delete_directory(path)
+        return is_there
 
     def follow(self, options: Options) -> None:
         """Prepare to follow a directory, or to continue following it."""
         with self._said():
-            states = self._states()
+            states, _ = self._readable_states()
             if not self._follows() and states:
                 raise CaptureError("the table there follows no directory; name another one")
-            before = max(states.values(), key=_next).options.partition_by if states else options.partition_by
+            before = last(states).options.partition_by if states else options.partition_by
             if before != options.partition_by:
                 by = f"partitioned by {','.join(before)}" if before else "not partitioned"
                 raise CaptureError(f"the table is {by}: go on with the same --partition-by")
             self._prepare(
                 options,
-                lambda name: name.endswith((".unfinished", ".stitched", *DRAFTS)) or name.startswith("end"),
+                lambda name: name.endswith((*_TEMPORARY, *DRAFTS)) or name.startswith("end"),
             )
 
     def discard(self, first: str, options: Options) -> None:
@@ -128,12 +238,35 @@ class Store:
     def merge(self) -> list[Progress]:
         """Prepare to merge files; return all saved progress in order. Raises CaptureError without any."""
         with self._said():
-            states = sorted(self._states().values(), key=_next)
+            states = sorted((each for name in _STATES if (each := self._load(name))), key=place)
             if not states:
                 raise CaptureError("holds no table that pwire analyze can go on with")
             self._commit(states[-1].options, lambda name: False)
-            settle(self.system, self.path)
+            self._settle()
             return states
+
+    @contextmanager
+    def replacing(self, change: Change, options: Options, *, is_new: bool = False) -> Iterator[None]:
+        """The block writes the new files of a change. Then they replace the old ones, at once.
+
+        `options` are those of the table then. With `is_new` the rows are others. Raises as `merge` does.
+        """
+
+        def replaced() -> None:
+            self._keep_partitions()
+            self.commit(options, is_new=is_new)
+
+        with replacing(self.system, self.path, change, replaced):
+            yield
+        if change.may_empty:
+            self._fill(options)
+            self.commit(options, is_new=is_new)
+
+    def options(self) -> Options | None:
+        """The options of the table that is there, or None. Raises CaptureError as `merge` does."""
+        with self._said():
+            states, _ = self._readable_states()
+            return last(states).options if states else None
 
     def files(self) -> list[Any]:
         """The information of pyarrow on the Parquet files, directory by directory, in the order of splits."""
@@ -148,7 +281,7 @@ class Store:
     def commit(
         self, options: Options, unwanted: Callable[[str], bool] = lambda name: False, *, is_new: bool = True
     ) -> None:
-        """Have the logs of Delta Lake, if there are some, name the files whose names are not `unwanted`.
+        """Have the logs of other formats, if there are some, name the files whose names are not `unwanted`.
 
         This is done before these are deleted. Without `is_new` the rows of new files were in others before.
         """
@@ -156,37 +289,70 @@ class Store:
             self._commit(options, unwanted, is_new)
 
     def _commit(self, options: Options, unwanted: Callable[[str], bool], is_new: bool = True) -> None:
-        folders = {table: f"{self.out}/{table}" for table in TABLES}
-        if self._format == "parquet" or not (self._format or any(map(delta.has_log, folders.values()))):
+        if not self._logs.kinds():
             return
-        merge = going_on(self.system, self.path)
-        hidden = {f"{self.path}/{path}" for path in merge.hidden} if merge else ()
-        for table, folder in folders.items():
+        change = going_on(self.system, self.path)
+        hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
+        for table in TABLES:
             rows = self._rows(table)
             files = [each for each in rows if each.path not in hidden and not unwanted(each.base_name)]
             schema, by = partitioned(TABLES[table], options.partition_by)
-            delta.commit(folder, schema, by, files, is_new=is_new)
+            self._logs.commit(table, schema, by, files, is_new=is_new)
+
+    def _drop_logs(self) -> None:
+        """Delete unwanted logs, and the files that only they name."""
+        if self._logs.is_unwanted:
+            self._logs.delete()
+            self._delete_generations(self.number)
 
     def _rows(self, table: str) -> list[Any]:
-        """The files with rows of a table."""
+        """The files with rows of a table, of the current generation."""
         return [each for each in self._list(table) if _is_rows(each)]
 
     def _prepare(self, options: Options, unwanted: Callable[[str], bool]) -> None:
-        """Create the directories, complete a merge, delete the manifest and files with `unwanted` names."""
+        """Create the directories, complete a change, delete the manifest and files with `unwanted` names."""
         with suppress(FileNotFoundError):
             self.system.delete_file(f"{self.path}/{_MANIFEST}")
         for name in ("progress", *TABLES):
             self.system.create_dir(f"{self.path}/{name}")
-        if self._format == "parquet":
-            for table in TABLES:
-                delta.delete_log(f"{self.out}/{table}")
+        self._drop_logs()
         self._commit(options, unwanted)
-        settle(self.system, self.path)
+        self._settle()
         self._clean(unwanted)
 
-    def _states(self) -> dict[str, Progress]:
-        """What is saved, by its name."""
-        return {name: each for name in _STATES if (each := self._load(name)) is not None}
+    def _readable_states(self) -> tuple[dict[str, Progress], list[str]]:
+        """Load what is saved, by its name; return also what is wrong with the rest."""
+        states, damage = {}, []
+        for name in _STATES:
+            try:
+                progress = self._load(name)
+            except CaptureError as error:  # noqa: PERF203 (two files)
+                damage.append(str(error).partition(";")[0])
+            else:
+                if progress is not None:
+                    states[name] = progress
+        if not states and not damage and self._is_complete():
+            damage.append("the saved progress of the table is missing")
+        return states, damage
+
+    def _is_complete(self) -> bool:
+        return any(each.base_name == _MANIFEST for each in self._list(""))
+
+    def _settle(self) -> None:
+        """Complete or undo a change that was broken off."""
+        self._keep_partitions()
+        settle(self.system, self.path)
+
+    def _keep_partitions(self) -> None:
+        """Save what the directories are by after a change that is complete, before its journal is gone."""
+        if self._partition_by() is not None:
+            for name, each in self._readable_states()[0].items():
+                self._write(f"progress/{name}", saved.dump(each))
+
+    def _partition_by(self) -> tuple[str, ...] | None:
+        """What the directories are by, if that is being changed and is not saved yet."""
+        change = going_on(self.system, self.path)
+        return change.partition_by if change and change.is_complete else None
 
     def _clean(self, unwanted: Callable[[str], bool]) -> None:
         """Delete the files whose names are `unwanted`."""
@@ -211,27 +377,27 @@ class Store:
         with self._said():
             if not self._follows():
                 raise CaptureError("no table that follows a directory: pwire analyze --follow makes one")
-            is_complete = any(each.base_name == _MANIFEST for each in self._list(""))  # before the progress
+            is_complete = self._is_complete()  # before the progress
             progress = self._load(_STATES[1])
             return (0 if progress is None else progress.file), is_complete
 
-    def rows(self, table: str) -> list[tuple[int | None, str]]:
-        """The Parquet files with rows of one of `TABLES`, in order: the input's number, and the path.
-
-        The rows that remain after all inputs have no number. Raises OSError, and CaptureError if files were
-        merged.
+    def rows(self, table: str) -> list[tuple[range, str]]:
+        """The Parquet files with rows of one of `TABLES`, in order: the inputs that the rows may be of, by
+        number (`END` for those that remain after all inputs), and the path. Raises OSError.
         """
         with self._said():
-            found = sorted(self._rows(table), key=lambda each: each.base_name)
-            if any(".." in each.base_name for each in found):
-                raise CaptureError("files of the table were merged: a stream cannot tell what is new in it")
-        return [
-            (
-                None if each.base_name.startswith("end") else int(each.base_name.partition("-")[0]),
-                f"{self.out}/{self.below(each.path)}",
-            )
-            for each in found
-        ]
+            while True:
+                merge, found = going_on(self.system, self.path), self._rows(table)
+                if going_on(self.system, self.path) == merge:  # or files were merged meanwhile
+                    break
+        hidden = {f"{self.path}/{path}" for path in merge.hidden} if merge else ()
+        rows = []
+        for each in sorted(found, key=lambda each: each.base_name):
+            if each.path not in hidden:
+                first, _, last = each.base_name.partition("..")
+                inputs = range(input_of(first), input_of(last or first) + 1)
+                rows.append((inputs, f"{self.out}/{self.below(each.path)}"))
+        return rows
 
     def _follows(self) -> bool:
         """Whether the table follows a directory. Raises CaptureError if `out` has files but no table."""
@@ -246,45 +412,67 @@ class Store:
         if not is_before_last:
             self.commit(progress.options)
 
+    def _fill(self, options: Options) -> None:
+        """Give tables that have no file one without rows, so that others can read them."""
+        for table, schema in TABLES.items():
+            if not self._rows(table) and (table != "messages" or options.messages is not None):
+                write_empty(f"{self.out}/{table}", schema, options.partition_by, self.number)
+
     def finish(self, progress: Progress) -> None:
-        """Write the manifest of the complete table, whose files may have been merged."""
+        """Write the manifest of the complete table, whose files may have been merged.
+
+        A table without rows gets a file without rows.
+        """
+        options = progress.options
+        self._fill(options)
         progress.totals.size = sum(each.size for each in self.files())
         about = {
             "version": progress.version,
-            "options": asdict(progress.options),
+            "options": asdict(options),
             "files": progress.file,
             "inputs": [each._asdict() for each in progress.inputs],
             "totals": asdict(progress.totals),
         }
         self._clean(lambda name: name.endswith(DRAFTS))  # of an earlier run, on other files
         self._write(_MANIFEST, json.dumps(about, indent=1).encode())
-        self.commit(progress.options)
+        self.commit(options)
 
     def _load(self, name: str) -> Progress | None:
         data = self._read(name)
-        return None if data is None else saved.load_progress(data, f"progress/{name}")
+        if data is None:
+            return None
+        progress = saved.load_progress(data, f"progress/{name}")
+        by = self._partition_by()
+        if by is not None:
+            progress.options = replace(progress.options, partition_by=by)
+        return progress
 
     def _begun(self) -> Begun | None:
         data = self._read(_BEGUN)
         return None if data is None else saved.load(data, Begun, f"progress/{_BEGUN}")
 
-    def _read(self, name: str) -> bytes | None:
-        """A file of progress/, or None."""
+    def _read(self, name: str, directory: str = "progress/") -> bytes | None:
+        """A file of a directory, or None."""
         try:
-            with self.system.open_input_file(f"{self.path}/progress/{name}") as file:
+            with self.system.open_input_file(f"{self.path}/{directory}{name}") as file:
                 data: bytes = file.read(min(file.size(), saved.LARGEST + 1))
         except FileNotFoundError:
             return None
         return data
 
     def _list(self, directory: str) -> list[Any]:
-        """What is in a directory, and for a table below it, but for what is hidden there."""
+        """What is in a directory; of a table what is below it in its generation, but for what is hidden."""
         folder = f"{self.path}/{directory}".rstrip("/")
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=directory in TABLES)
         found: list[Any] = self.system.get_file_info(selector)
         if directory not in TABLES:
             return found
-        return [each for each in found if not re.search(r"/[_.]", each.path.removeprefix(folder))]
+        return [
+            each
+            for each in found
+            if not re.search(r"/[_.]", each.path.removeprefix(folder))
+            and generations.number_of(each.path) == self.number
+        ]
 
     def _write(self, name: str, data: bytes) -> None:
         with written(self.system, f"{self.path}/{name}") as stream:
@@ -300,33 +488,11 @@ class Store:
             raise OSError(f"{self.out}: {reason(error)}") from error
 
 
+def input_of(name: str) -> int:
+    """The number of the input that a split of this name begins with."""
+    return END if name.startswith("end") else int(name.partition("-")[0])
+
+
 def _is_rows(each: Any) -> bool:
     """Whether a file has rows of splits."""
     return each.is_file and re.fullmatch(r"(\d+-\d+|end).*\.parquet", each.base_name) is not None
-
-
-def _next(found: Progress) -> str:
-    return found.next
-
-
-def _together(found: Progress, inputs: list[Input], mirror: bool) -> list[Input] | None:
-    """All inputs of a table that goes on from `found`; None if it cannot."""
-    together = continued(found, inputs)
-    return together if together == inputs or not mirror else None
-
-
-def _refuse_losses(furthest: Progress, found: Progress | None, inputs: list[Input]) -> None:
-    """Raise CaptureError if to go on from `found` deletes rows of inputs that are gone."""
-    gone = lost(furthest, len(begun(found)) if found else 0, inputs)
-    if gone is not None:
-        why = "the table cannot go on with these inputs and options without it"
-        raise CaptureError(f"{gone.name} is gone or has changed, and {why}; --mirror deletes its rows")
-
-
-def _leave_gone(found: Progress, inputs: list[Input]) -> None:
-    """Go on with the next input if the one that is done in part is gone."""
-    if found.part and (left := begun(found)[-1]).path not in {each.path for each in inputs}:
-        if not found.unreadable:
-            at = found.end[0] if found.end else 0
-            found.totals.problems.append((left.name, f"is gone, and was not read from byte {at} on", True))
-        found.file, found.part, found.end, found.unreadable = found.file + 1, 0, None, False

@@ -16,10 +16,11 @@ from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.generations import REBUILD, Generation, current, number_of
 from pulsarctl_wire.pipeline.inputs import filesystem, is_pattern, scheme_of
-from pulsarctl_wire.pipeline.journal import Merge, going_on
+from pulsarctl_wire.pipeline.journal import Change, going_on
 from pulsarctl_wire.pipeline.splits import opened, reason
-from pulsarctl_wire.table import TABLES, VERSION, beside
+from pulsarctl_wire.table import READABLE, TABLES, VERSION, beside
 
 
 class Files(NamedTuple):
@@ -131,22 +132,48 @@ class _Folder:
         if self.kind(path) != fs.FileType.Directory:
             return []
         name = path.rpartition("/")[2]  # the directory may be a table, or that of all frames in one
-        tables = [f"{path}/", *([path.removesuffix(name)] if name in TABLES else [])]
-        before, merges = None, self._merges(tables)
-        while merges != before:  # meanwhile one may have begun or ended
-            found = self.system.get_file_info(fs.FileSelector(path, recursive=True))
-            before, merges = merges, self._merges(tables)
-        others = {f"{table}{each}" for table, merge in merges.items() if merge for each in merge.hidden}
-        inside = [each.path for each in found if each.type == fs.FileType.File and each.path not in others]
-        return sorted(
-            each
-            for each in inside
-            if each.endswith(".parquet") and not re.search(r"/[_.]", each.removeprefix(path))
-        )
+        parent = path.removesuffix(name)
+        tables = [f"{path}/", *([parent] if name in TABLES else [])]
+        states, before = self._states(tables), None
+        while True:  # files may be replaced meanwhile
+            found = self._inside(path)
+            is_moving = any(not generation.is_placed for _, generation in states.values())
+            if is_moving and name in TABLES:
+                found += self._inside(f"{parent}{REBUILD}/{name}")
+            after = self._states(tables)
+            if after == states and (found == before or not is_moving):
+                break
+            states, before = after, found
+        return sorted(each for each in found if all(_counts(each, *table) for table in states.items()))
 
-    def _merges(self, tables: Sequence[str]) -> dict[str, Merge | None]:
-        """The merge that is going on in each table; their paths end in a slash, or are empty."""
-        return {table: going_on(self.system, table.rstrip("/") or ".") for table in tables}
+    def _inside(self, folder: str) -> list[str]:
+        """The Parquet files below a directory, but for hidden ones."""
+        selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
+        return [
+            each.path
+            for each in self.system.get_file_info(selector)
+            if each.type == fs.FileType.File
+            and each.path.endswith(".parquet")
+            and not re.search(r"/[_.]", each.path.removeprefix(folder))
+        ]
+
+    def _states(self, tables: Sequence[str]) -> dict[str, tuple[Change | None, Generation]]:
+        """What says which files count in each table; their paths end in a slash, or are empty."""
+        paths = {table: table.rstrip("/") or "." for table in tables}
+        return {
+            table: (going_on(self.system, path), current(self.system, path)) for table, path in paths.items()
+        }
+
+
+def _counts(path: str, table: str, state: tuple[Change | None, Generation]) -> bool:
+    """Whether a file is one of those that count in a table, or of another one."""
+    if not path.startswith(table):
+        return True
+    change, generation = state
+    if path.startswith(f"{table}{REBUILD}/") and generation.is_placed:
+        return False
+    is_hidden = change is not None and path.removeprefix(table) in change.hidden
+    return not is_hidden and generation.number in (1, number_of(path))  # of the first one there is no sign
 
 
 def _find(path: str) -> Found:
@@ -245,7 +272,7 @@ def _look(folder: _Folder, path: str, table: str) -> _Looked:
                 raise CaptureError(f"{shown} is a capture, not a table: {way_out}") from None
         raise CaptureError(f"{shown} is not a {table} table: pwire table SOURCE... --out makes one") from None
     version = (found.metadata or {}).get(b"pwire.table", b"").decode(errors="replace")
-    if version and version != VERSION:
+    if version and version not in READABLE:
         raise CaptureError(f"{shown} is a table of version {version}, not {VERSION}: make it again")
     names = {*found.names, *_partitions(path)}
     if len(names & set(schema.names)) < _ENOUGH * len(schema):

@@ -62,10 +62,9 @@ def decode_to_file(split: Split, settings: Settings) -> None:
 
     Raises OSError if they cannot be written.
     """
-    if not split.input.sides:  # nobody knows whether those have changed since
-        with suppress(CaptureError, FileNotFoundError):
-            load_edges(split, settings)
-            return
+    with suppress(CaptureError, FileNotFoundError):
+        load_edges(split, settings)
+        return
     delete_decoded(settings.drafts, [split.name])  # an attempt that began elsewhere
     decoded = decode_split(split, settings)
     system, path = filesystem(_edges_path(settings.drafts, split.name))
@@ -126,12 +125,14 @@ class Round:
             self._file.close()
 
 
-def finish_at(place: Place, settings: Settings, out: str, partition_by: tuple[str, ...]) -> Finished:
+def finish_at(
+    place: Place, settings: Settings, out: str, partition_by: tuple[str, ...], generation: int
+) -> Finished:
     """Finish the split that a file of `Round` tells about, as `finish_split` does."""
     system, path = filesystem(place.path)
     with system.open_input_file(path) as file:
         stitched = saved.load(file.read_at(place.size, place.at), Stitched, place.path)
-    return finish_split(place.name, stitched, settings.drafts, out, partition_by)
+    return finish_split(place.name, stitched, settings.drafts, out, partition_by, generation)
 
 
 def delete_decoded(drafts: str, names: Iterable[str]) -> None:

@@ -8,13 +8,18 @@ Spark's checkpoint holds the files that were added together with the resulting s
 killed and started again, the rows are those of one pass. All of it is data: see pipeline/saved.py.
 """
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pyarrow import fs
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -25,9 +30,10 @@ from pulsarctl_wire.pipeline import saved
 from pulsarctl_wire.pipeline.decode import Decoded, Settings, unread
 from pulsarctl_wire.pipeline.finish import finish_split
 from pulsarctl_wire.pipeline.inputs import is_capture, list_inputs, span
+from pulsarctl_wire.pipeline.optimize import merge_small
 from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
 from pulsarctl_wire.pipeline.rows import decode_split, new_progress
-from pulsarctl_wire.pipeline.splits import Input, Split, plan
+from pulsarctl_wire.pipeline.splits import Input, Split, plan_all
 from pulsarctl_wire.pipeline.store import Store
 from pulsarctl_wire.pipeline.tasks import Place, Round, delete_decoded, delete_file, finish_at
 from pulsarctl_wire.spark.columns import spark_uri
@@ -51,6 +57,36 @@ _TAKEN: Final = {str: (str, _SIZES)}
 _BATCH: Final = [(Input, saved.Maybe(range(-(2**63), 2**63)), saved.Maybe(str))]
 
 
+@dataclass
+class Status:
+    """How far `follow` is, for other threads; `show` is called with the totals after each batch.
+
+    `files` of the table so far, and what was done since the start: `frames`, `gaps`, `batches`, of which the
+    last one ended at `ended` (seconds since 1970) and took `seconds`. `waiting` returns the files that are
+    complete and not added.
+    """
+
+    totals: Totals = field(default_factory=Totals)
+    show: Callable[[Totals], object] = lambda totals: None
+    files: int = 0
+    frames: int = 0
+    gaps: int = 0
+    batches: int = 0
+    ended: float = 0.0
+    seconds: float = 0.0
+    waiting: Callable[[], list[Input]] = list
+
+    def count(self, frames: int, gaps: int, size: int) -> None:
+        """Count what was written for a split."""
+        self.frames += frames
+        self.gaps += gaps
+
+    def end_batch(self, seconds: float) -> None:
+        """Count a batch that took so long."""
+        self.batches += 1
+        self.ended, self.seconds = time.time(), seconds
+
+
 def follow(
     spark: "SparkSession",
     directory: str,
@@ -59,13 +95,13 @@ def follow(
     *,
     finish: bool = False,
     format: str | None = None,
-    show: Callable[[Totals], object] = lambda totals: None,
     say: Callable[[str], object] = lambda note: None,
+    status: Status | None = None,
 ) -> Totals:
     """Add the frames of the captures in `directory` to the table at `out`, until interrupted.
 
-    With `finish` it adds all existing files, ends the open connections, and returns. `show` gets the totals
-    after each batch, `say` a note of files left out, at the start and the end. `format` is that of `Store`.
+    With `finish` it adds all existing files, ends the open connections, and returns. `say` gets a note of
+    files left out, at the start and the end. `status` is kept up to date. `format` is that of `Store`.
     Raises as `Run` does.
     """
     store = Store(out, format)
@@ -88,7 +124,9 @@ def follow(
             say(note)
 
     with _left_out(directory, say_once):
-        batches = _Batches(store, settings, options, SparkWorkers(spark), show)
+        status = status or Status()
+        status.waiting = partial(_waiting, store, RotatedReader(directory, options.split_size, settings))
+        batches = _Batches(store, settings, options, SparkWorkers(spark), status)
         writer = stream.writeStream.foreachBatch(batches.finish)
         writer = writer.option("checkpointLocation", spark_uri(store.checkpoint))
         query = (
@@ -103,9 +141,23 @@ def follow(
             return Totals()
         if finish:
             end = progress.stitcher.close()
-            finish_split("end", end, store.drafts, store.out, options.partition_by)
+            finish_split("end", end, store.drafts, store.out, options.partition_by, store.number)
             store.finish(progress)
         return progress.totals
+
+
+def _waiting(store: Store, reader: "RotatedReader") -> list[Input]:
+    """The files that are complete, and in no batch that Spark's checkpoint has."""
+    folder = f"{store.path}/{_CHECKPOINT}"
+    selector = fs.FileSelector(f"{folder}/commits", allow_not_found=True)
+    batches = [
+        int(each.base_name) for each in store.system.get_file_info(selector) if each.base_name.isdecimal()
+    ]
+    offset = reader.initialOffset()
+    if batches:
+        with store.system.open_input_file(f"{folder}/offsets/{max(batches)}") as file:
+            offset = json.loads(file.read().splitlines()[-1])
+    return reader.waiting(offset)
 
 
 @dataclass
@@ -116,32 +168,40 @@ class _Batches:
     settings: Settings
     options: Options
     workers: SparkWorkers
-    show: Callable[[Totals], object]
+    status: Status
     last: Progress | None = None
 
     def finish(self, batch: "DataFrame", number: int) -> None:
         """Finish the splits of a batch, and save the progress."""
+        started = time.monotonic()
         store, rows = self.store, batch.collect()
         places = [Place(*row[:-1]) for row in rows if row.name]
         if places:
             self._begin(min(place.name for place in places))
-        calls = [(place, self.settings, store.out, self.options.partition_by) for place in places]
+        target = store.out, self.options.partition_by, store.number
+        calls = [(place, self.settings, *target) for place in places]
         for each in self.workers.submit(finish_at, calls, sys.maxsize):
-            each.result()
+            self.status.count(*each.result())
         for row in rows:
             if not row.name:
                 self.last = saved.load_progress(bytes(row.progress), _ROW)
+                self.last.options = self.options  # directories may have been changed since the query began
                 store.save(self.last)
-                self.show(self.last.totals)
+                self.status.totals, self.status.files = self.last.totals, self.last.file
+                self.status.show(self.last.totals)
         delete_decoded(store.drafts, [place.name for place in places])
         for path in {place.path for place in places}:
             delete_file(path)
+        merge_small(store, self.workers)
+        self.status.end_batch(time.monotonic() - started)
 
     def _begin(self, first: str) -> None:
         """Prepare for a batch whose first split is `first`. The first batch may be one that is repeated."""
         if self.last is None:  # if it is repeated, it may have fewer rows, as a file is gone
             self.store.discard(first, self.options)
-        before = self.last or self.store.saved()
+        before = self.last
+        with suppress(CaptureError):  # it is damaged; the checkpoint has all that is needed
+            before = before or self.store.saved()
         if before is not None and before.next <= first:
             self.store.save(before, is_before_last=True)
 
@@ -160,8 +220,10 @@ def _left_out(directory: str, say: Callable[[str], object]) -> Iterator[None]:
 
 @dataclass
 class _Part(InputPartition):
+    """A split, when each of its inputs begins (ns), and what is wrong with them."""
+
     split: Split
-    first_ns: int | None
+    first_ns: tuple[int | None, ...]
     problem: str | None
 
 
@@ -249,11 +311,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The offset after the files of the next batch."""
-        present: dict[str, _File] = {}
-        for each in self._look():
-            if present.setdefault(each.identity, each).differs(each):  # otherwise it is being compressed
-                other = each._replace(size=f" {each.input.size}")
-                present[other.identity] = other
+        present = self._present()
         before = saved.checked(start["taken"], _TAKEN, _CHECKPOINT)
         taken = {identity: list(about) for identity, about in before.items() if identity in present}
         batch: list[list[Any]] = []
@@ -273,31 +331,53 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             batch.append([each.input, each.span and each.span.first, None])
         return {"files": start["files"] + len(batch), "taken": taken, "batch": batch} if batch else start
 
+    def waiting(self, offset: dict[str, Any]) -> list[Input]:
+        """The files that are complete, and not among those of an offset."""
+        taken = saved.checked(offset["taken"], _TAKEN, _CHECKPOINT)
+        complete = self._complete(list(self._present().values()))
+        return [each.input for each in complete if each.identity not in taken]
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Part]:
         """The splits of the files between two offsets."""
         batch = saved.checked(end["batch"], _BATCH, _CHECKPOINT)
-        parts = []
-        for file, (each, first_ns, problem) in enumerate(batch, end["files"] - len(batch)):
-            splits = plan(file, each, self._split_size)
-            parts += [_Part(split, first_ns, problem) for split in (splits[:1] if problem else splits)]
+        first = end["files"] - len(batch)
+        parts: list[_Part] = []
+        for problem, some in groupby(batch, itemgetter(2)):
+            inputs, times, _ = zip(*some, strict=True)
+            alone = (Split(file, 0, each) for file, each in enumerate(inputs))
+            splits = plan_all(inputs, self._split_size) if problem is None else alone
+            parts += [
+                _Part(each._replace(file=first + each.file), times[each.file : each.next_file], problem)
+                for each in splits
+            ]
+            first += len(inputs)
         return parts
 
     def read(self, partition: _Part) -> Iterator[tuple[int, int, bytes]]:  # type: ignore[override]
-        """Decode a split."""
+        """Decode a split. If some of its inputs cannot be read, the others are decoded one by one."""
         split, problem = partition.split, partition.problem
-        if problem is None and not self._is_there(partition):
-            problem = "was overwritten, or is gone, before it could be read"
-        decoded = decode_split(split, self._settings) if problem is None else unread(split, problem)
-        yield split.file, split.part, saved.dump(decoded)
-
-    def _is_there(self, partition: _Part) -> bool:
-        if partition.first_ns is None:
-            return True
-        found = span(partition.split.input)
-        return found is not None and found.first == partition.first_ns
+        inputs = [*zip(split.inputs, partition.first_ns, strict=True)]
+        can_read = [problem is None and _is_there(*each) for each in inputs]
+        if all(can_read):
+            yield split.file, split.part, saved.dump(decode_split(split, self._settings))
+            return
+        problem = problem or "was overwritten, or is gone, before it could be read"
+        for file, (each, is_there) in enumerate(zip(split.inputs, can_read, strict=True), split.file):
+            one = split._replace(file=file, input=each, more=())
+            decoded = decode_split(one, self._settings) if is_there else unread(one, problem)
+            yield file, split.part, saved.dump(decoded)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the files are not ours."""
+
+    def _present(self) -> dict[str, _File]:
+        """The files that exist now, by what identifies them."""
+        present: dict[str, _File] = {}
+        for each in self._look():
+            if present.setdefault(each.identity, each).differs(each):  # otherwise it is being compressed
+                other = each._replace(size=f" {each.input.size}")
+                present[other.identity] = other
+        return present
 
     def _look(self) -> list[_File]:
         """The files that exist now, in the order of their first packets."""
@@ -340,6 +420,12 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return newest.span.first >= last or still >= IDLE
 
 
+def _is_there(input_: Input, first_ns: int | None) -> bool:
+    """Whether a file still begins at a time, if that is known."""
+    found = None if first_ns is None else span(input_)
+    return first_ns is None or (found is not None and found.first == first_ns)
+
+
 def _begin(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
     """A key that sorts files by their first packets; those without packets come last, by name."""
     return file.span is None, file.span.first if file.span else 0, natural(file.input.name)
@@ -373,7 +459,7 @@ class StitchProcessor(StatefulProcessor):
             if settled is not None:
                 stitched.add(settled.split.name, progress.take(settled))
         stitched.close()
-        progress.file, progress.part, progress.end = decoded.split.file + 1, 0, None
+        progress.file, progress.part, progress.end = decoded.split.next_file, 0, None
         state = saved.dump(progress)
         self._state.update((state,))
         results = [*((*place, b"") for place in stitched.places), ("", "", 0, 0, state)]

@@ -107,10 +107,10 @@ class FrameStream:
         self._older = 0  # bytes that were buffered before the ones just fed
         self._need = 0  # do nothing until so many bytes are buffered
         self._sources: list[Source] = []  # of the buffered bytes
-        self._source = 0
+        self._source = -1  # no packet yet
         self._source_ns: int | None = None
         self._time_ns: int | None = None
-        self._packet = 0
+        self._packet = -1
         self._approved = -1  # TOTAL_SIZE of a frame over the limit that is accepted
         self._skip = 0
         self._searching = False
@@ -118,7 +118,7 @@ class FrameStream:
         """Whether any complete frame has arrived."""
         self._fresh = True  # nothing recognised yet: it may be another protocol
         self._search = resync.Search()
-        self._lost = LostBytes("", 0, (None, 0))
+        self._lost = LostBytes("", 0, (None, -1))
         if not from_start:
             self._lose(BEGAN_INSIDE, 0, likely=0)
 

@@ -50,7 +50,7 @@ def test_delta_lake_is_not_installed(tmp_path: Path) -> None:
         *(
             (
                 ["--partition-by", text],
-                f"--partition-by {text}: use some of date, series, cluster, as in date,series",
+                f"--partition-by {text}: use date, hour, series, cluster, tenant (as date,hour), or none",
             )
             for text in ("", "day", "date,date", "date,")
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -238,3 +239,33 @@ def test_what_was_opened_with_tables_sees_the_errors_of_their_block(opened: data
         data.Tables(opened.engine, frozenset(), None, stack),
     ):
         raise LookupError
+
+
+# -- ends
+
+UNCLOSED = """
+import sys
+from pulsarctl_wire import data
+print(data.tables(sys.argv[1], master="local[1]").sql("SELECT count(*) n FROM frames").rows())
+opened = data.tables(sys.argv[1], master="local[1]")
+opened.sql(sys.argv[2]).rows()
+raise ValueError("the script's own")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("SELECT 1", "the script's own"),
+        ("SELECT raise_error('the job failed') FROM frames", "the job failed"),
+    ],
+)
+def test_python_ends_with_tables_of_spark_open(query: str, error: str) -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    command = [sys.executable, "-c", UNCLOSED, str(SIMPLE), query]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.stdout == "[{'n': 51}]\n"
+    assert error in ended.stderr.splitlines()[-1]
+    assert "Exception ignored" not in ended.stderr
+    assert ended.returncode == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -15,12 +16,13 @@ import pyarrow.parquet as pq
 
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
-from pulsarctl_wire.pipeline import finish
+from pulsarctl_wire.pipeline import finish, optimize, tasks
+from pulsarctl_wire.pipeline.decode import Decoded, Settings
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options, Totals
-from pulsarctl_wire.pipeline.rows import new_builder
+from pulsarctl_wire.pipeline.rows import decode_split, new_builder
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import Input
+from pulsarctl_wire.pipeline.splits import Input, Split
 from pulsarctl_wire.pipeline.tasks import Pool
 from pulsarctl_wire.table import TABLES
 from pulsarctl_wire.wire.exchanges import ExchangeState
@@ -43,6 +45,22 @@ class Now(Executor):
             future.set_result(_copy(task(*_copy(args), **kwargs)))
         except Exception as error:
             future.set_exception(error)
+        return future
+
+
+class Deleting(Now):
+    """Deletes a file after so many tasks."""
+
+    def __init__(self, path: str, tasks: int) -> None:
+        super().__init__()
+        self._path = path
+        self._tasks = tasks
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(task, *args, **kwargs)
+        self._tasks -= 1
+        if not self._tasks:
+            os.remove(self._path)
         return future
 
 
@@ -113,9 +131,14 @@ def run(
     executor: Executor | None = None,
     *,
     mirror: bool = False,
+    rebuild: bool = False,
+    min_merged: int = 10**9,
 ) -> Totals:
+    """A run that merges small files only if there are so many."""
     found = [each if isinstance(each, Input) else find_inputs([each])[0] for each in inputs]
-    return Run(found, str(out), options=options, mirror=mirror).run(Pool(executor or Now()))
+    with mock.patch.object(optimize, "MIN_MERGED", min_merged):
+        made = Run(found, str(out), options=options, mirror=mirror, rebuild=rebuild)
+        return made.run(Pool(executor or Now()))
 
 
 def together(paths: list[str], out: Path, options: Options) -> Outcome:
@@ -136,7 +159,7 @@ class _InMemory:
 
     written: dict[str, list[Row]]
 
-    def __init__(self, system: Any, path: str, schema: Any) -> None:
+    def __init__(self, system: Any, path: str, schema: Any, most: int = 0) -> None:
         self.rows = 0
         self._path = path
         self._found: list[Row] = []
@@ -159,6 +182,19 @@ def in_memory() -> Iterator[dict[str, list[Row]]]:
     written: dict[str, list[Row]] = {}
     with mock.patch.object(finish, "_ParquetFile", type("Kept", (_InMemory,), {"written": written})):
         yield written
+
+
+@contextmanager
+def decoding() -> Iterator[list[str]]:
+    """Collects the names of the splits that are decoded in this process."""
+    names: list[str] = []
+
+    def decode(split: Split, settings: Settings) -> Decoded:
+        names.append(split.name)
+        return decode_split(split, settings)
+
+    with mock.patch.object(tasks, "decode_split", decode):
+        yield names
 
 
 def together_in_memory(paths: list[str], out: Path, options: Options) -> tuple[Outcome, Totals]:

@@ -128,7 +128,9 @@ def test_what_would_lose_rows_is_refused(tmp_path: Path, change: str) -> None:
             chosen, options = paths[2:], Options(split_size=900)
         case _:
             chosen = [paths[3], paths[2]]
-    with pytest.raises(CaptureError, match=r"0\.pcap is gone or has changed, .*; --mirror deletes its rows$"):
+    with pytest.raises(
+        CaptureError, match=r"0\.pcap is gone or has changed, .*; --rebuild makes the table without its rows$"
+    ):
         run(chosen, out, options)
     assert tables(out) == before
     run(chosen, out, options, mirror=True)
@@ -191,7 +193,7 @@ def test_hosts_whose_files_overlap_and_are_gone(seed: int, data: st.DataObject) 
         else:
             said = ""
         if said:
-            assert said.endswith("; --mirror deletes its rows")
+            assert said.endswith("; --rebuild makes the table without its rows")
             assert gone
             assert everything(out) == before
         else:
@@ -207,7 +209,7 @@ def test_progress_that_others_made_up(tmp_path: Path, file: int, part: int, side
     store = Store(str(out))
     progress = store.saved()
     assert progress is not None
-    made_up = Side(side, paths[0], paths[0], None, None)
+    made_up = Side(side, paths[0], paths[0], 0, 0, None, None)
     progress.inputs = [] if part == 3 else [each._replace(sides=(made_up,)) for each in progress.inputs]
     progress.file, progress.part = file, part
     store.save(progress)

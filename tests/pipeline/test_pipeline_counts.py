@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline.comparing import Now
+from pipeline.comparing import Deleting, Now
+from pipeline.test_pipeline_run import parts, put
 
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
 from pulsarctl_wire.cli.capture.summary import Summary
 from pulsarctl_wire.pipeline.counting import CountJob
-from pulsarctl_wire.pipeline.splits import Input, in_order
+from pulsarctl_wire.pipeline.inputs import find_inputs
+from pulsarctl_wire.pipeline.splits import Input, in_order, plan
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.stats import Stats, records, total_record
 from pulsarctl_wire.stats.rows import NAMES
@@ -85,3 +87,13 @@ def test_counts_of_a_capture(path: Path, size: int) -> None:
 def test_counts_of_several_captures() -> None:
     paths = [str(path) for path in FILES[:6]]
     assert together(paths, 5_000) == alone(paths)
+
+
+def test_a_file_that_is_deleted_before_it_is_counted_again(tmp_path: Path) -> None:
+    (path,) = put(tmp_path, parts(1))
+    (given,) = find_inputs([path])
+    splits = len(plan(0, given, 1_500))
+    counting = CountJob[Any]([given], Stats, split_size=1_500)
+    *_, totals = counting.run(Deleting(path, splits), splits)
+    again = "cannot be read again, so rows may be missing: No such file or directory"
+    assert totals.problems == [(path, again, True), (path, "No such file or directory", False)]

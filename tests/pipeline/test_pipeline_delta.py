@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 from unittest import mock
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pipeline.comparing import Now, Row, alone, ordered, stored
 from pipeline.test_pipeline_optimized import MIB, Dying, check
+from pipeline.test_pipeline_rebuilt import watched
 from pipeline.test_pipeline_run import parts, put
 
 pytest.importorskip("deltalake", reason="deltalake is not installed")
@@ -17,11 +20,15 @@ pytest.importorskip("deltalake", reason="deltalake is not installed")
 import deltalake
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.inputs import find_inputs
+from pulsarctl_wire.pipeline import delta
+from pulsarctl_wire.pipeline.inputs import delete_directory, find_inputs
 from pulsarctl_wire.pipeline.optimize import optimize
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
+from pulsarctl_wire.pipeline.store import Store
+from pulsarctl_wire.pipeline.tables import find
 from pulsarctl_wire.pipeline.tasks import Pool
+from pulsarctl_wire.table import TABLES
 
 pytestmark = pytest.mark.slow
 
@@ -76,9 +83,45 @@ def test_others_read_the_rows(tmp_path: Path, options: Options) -> None:
         optimize(str(out), MIB)
     assert deltalake.DeltaTable(str(out / "frames")).version() == before
     run(paths[1:], out, options, mirror=True)
-    same(out)
+    assert read(out, "frames") == rebuilt(out)
     run(paths[1:], out, options, "parquet")
     assert not [*out.rglob("_delta_log")]
+    assert rebuilt(out) == stored(out, "frames")
+
+
+def rebuilt(out: Path) -> list[Row]:
+    """The rows that our own readers find."""
+    (found,) = find([str(out)])
+    return ordered([row for path in found.files["frames"].paths for row in pq.read_table(path).to_pylist()])
+
+
+@pytest.mark.parametrize("schema", ["the same columns", "others"])
+def test_a_rebuild_is_one_transaction_and_what_was_before_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: str
+) -> None:
+    paths, out = put(tmp_path, parts(3)), tmp_path / "out"
+    labelled = Options(900, cluster="east")
+    run(paths, out, OPTIONS, "delta")
+    if schema == "others":
+        folder = str(out / "frames")
+        delete_directory(f"{folder}/_delta_log")
+        every = [each for each in Store(str(out)).files() if "/frames/" in each.path]
+        delta.commit(folder, TABLES["frames"].append(pa.field("more", pa.int64())), (), every)
+    before, version = read(out, "frames"), deltalake.DeltaTable(str(out / "frames")).version()
+    rows: list[list[Row]] = []
+    watched(monkeypatch, lambda: rows.append(read(out, "frames")), exchanges=True)
+    run(paths, out, labelled)
+    after = read(out, "frames")
+    assert [row for row, _ in itertools.groupby([*rows, after])] == [before, after]
+    assert after == rebuilt(out)
+    table = deltalake.DeltaTable(str(out / "frames"))
+    assert table.version() == version + 1
+    table.load_as_version(version)
+    assert ordered(table.to_pyarrow_table().to_pylist()) == before
+    run(paths, out, OPTIONS)
+    assert read(out, "frames") == rebuilt(out)
+    assert len([*(out / "frames").glob("*.g3.parquet")]) == len([*(out / "frames").glob("*.g2.parquet")])
+    assert not [*(out / "frames").glob("*-?????.parquet")]  # only the last version before is kept
 
 
 @pytest.mark.parametrize("most", [2, 6, 10])
@@ -120,7 +163,7 @@ def test_a_table_becomes_one_of_delta_lake_later(tmp_path: Path) -> None:
     again.run(Pool(Now()))
     same(out)
     run(paths, out, IN_DIRECTORIES)
-    same(out)
+    assert read(out, "frames") == rebuilt(out)
     assert deltalake.DeltaTable(str(out / "frames")).metadata().partition_columns == [
         "series",
         "date",

@@ -11,22 +11,18 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import zstandard
-from pipeline.comparing import Now, alone, first_difference, ordered, run, stored
+from pipeline.comparing import Deleting, Now, alone, decoding, first_difference, ordered, run, stored
 from segments import START_NS, Tcp, captured, conversation, pcap, section
 
 from pulsarctl_wire.capture.series import natural
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline import tasks
-from pulsarctl_wire.pipeline.decode import Decoded, Settings
 from pulsarctl_wire.pipeline.inputs import find_inputs, list_inputs
 from pulsarctl_wire.pipeline.progress import Options
-from pulsarctl_wire.pipeline.rows import decode_split
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import Split
+from pulsarctl_wire.pipeline.splits import plan
 from pulsarctl_wire.pipeline.tasks import Pool
 from pulsarctl_wire.table import TABLES
 
@@ -169,13 +165,7 @@ def test_what_was_decoded_is_not_decoded_again(tmp_path: Path, damage: bool) -> 
     assert len(kept) == 3
     if damage:
         kept.pop().write_bytes(b"no edges")
-    decoded = []
-
-    def decode(split: Split, settings: Settings) -> Decoded:
-        decoded.append(split.name)
-        return decode_split(split, settings)
-
-    with mock.patch.object(tasks, "decode_split", decode):
+    with decoding() as decoded:
         run(paths, out, OPTIONS)
     assert decoded
     assert not {path.stem for path in kept} & set(decoded)
@@ -202,17 +192,19 @@ def test_a_directory_that_holds_something_else_is_left_alone(tmp_path: Path) -> 
     assert [path.name for path in out.rglob("*")] == ["thesis.tex"]
 
 
-def test_a_state_that_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_read(tmp_path: Path) -> None:
+    """The table is made again, and stays as it is until then."""
     paths, out = put(tmp_path, parts()), tmp_path / "out"
     run(paths, out, OPTIONS)
     before = tables(out)
     for path in (out / "progress").iterdir():
         path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(
-        CaptureError, match=r"out: progress/\S+ is damaged, .*; delete the directory, or name"
-    ):
-        Run(find_inputs(paths), str(out), options=OPTIONS)
+    again = Run(find_inputs(paths), str(out), options=OPTIONS)
+    assert again.rebuild is not None
+    assert again.rebuild.reason.endswith("is damaged, or was not written by pwire")
     assert tables(out) == before
+    again.run(Pool(Now()))
+    assert same(paths, out)
 
 
 # ---- Damage ----
@@ -276,6 +268,18 @@ def test_a_file_that_went_away(tmp_path: Path) -> None:
     totals = run(list(inputs), out, OPTIONS)
     assert [(name, damaged) for name, _, damaged in totals.problems] == [(paths[1], False)]
     assert {row["file"] for row in stored(out, "frames")} == {paths[0], paths[2]}
+
+
+def test_a_file_that_is_deleted_before_it_is_read_again(tmp_path: Path) -> None:
+    (path,) = put(tmp_path, parts(1))
+    expected = alone([path], OPTIONS)
+    inputs = find_inputs([path])
+    splits = len(plan(0, inputs[0], OPTIONS.split_size))
+    job = Run(inputs, str(tmp_path / "out"), options=OPTIONS)
+    totals = job.run(Pool(Deleting(path, splits), splits))
+    problem = "cannot be read again, so rows may be missing: No such file or directory"
+    assert totals.problems == [(path, problem, True)]
+    assert 0 < totals.frames < len(expected.frames)
 
 
 # ---- Inputs ----

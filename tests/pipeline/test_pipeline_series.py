@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.comparing import (
+    Deleting,
     Now,
     Outcome,
+    Row,
     alone,
+    decoding,
     first_difference,
     in_memory,
     ordered,
@@ -35,6 +38,7 @@ from segments import (
 )
 
 from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.pipeline import splits
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
@@ -97,13 +101,21 @@ def _pcapng(packets: list[RawPacket], rng: random.Random) -> bytes:
     return b"".join([*blocks, statistics(dropped + 1)])
 
 
+def places(rows: list[Row]) -> set[tuple[str, int]]:
+    """Where rows come from."""
+    return {(row["file"], row["packet_offset"]) for row in rows}
+
+
 def stored_in(written: dict[str, list[dict[str, object]]], kind: str) -> list[dict[str, object]]:
     return ordered([row for path, rows in written.items() if f"/{kind}/" in path for row in rows])
 
 
 @settings(max_examples=15)
-@given(st.integers(0, 2**32), st.integers(1, 9), st.sampled_from((0.0, 0.0, 0.5)))
-def test_hosts_side_by_side(seed: int, flows: int, shared: float) -> None:
+@given(
+    *(st.integers(0, 2**32), st.integers(1, 9), st.sampled_from((0.0, 0.0, 0.5))),
+    st.sampled_from((1_500, 6_000, 10**6)),
+)
+def test_hosts_side_by_side(seed: int, flows: int, shared: float, size: int) -> None:
     import tempfile
 
     rng = random.Random(seed)
@@ -111,7 +123,7 @@ def test_hosts_side_by_side(seed: int, flows: int, shared: float) -> None:
         paths = put(Path(directory), traffic(rng, flows, shared), rng)
         expected = alone(paths, OPTIONS, by_time=True)
         with in_memory() as written:
-            totals = run(find_inputs(paths), Path(directory, "out"), OPTIONS)
+            totals = run(find_inputs(paths), Path(directory, "out"), Options(size))
         found = Outcome(
             {name: stored_in(written, name) for name in TABLES},
             totals.packets,
@@ -137,6 +149,24 @@ def test_new_files_of_both_hosts_are_taken_up(tmp_path: Path) -> None:
     assert (stored(out, "frames"), stored(out, "gaps")) == (expected.frames, expected.gaps)
 
 
+def test_turns_that_were_decoded_are_decoded_again_only_if_a_file_has_changed(tmp_path: Path) -> None:
+    paths = put(tmp_path, traffic(random.Random(3), 6, 0.0), random.Random(1))
+    out = tmp_path / "out"
+    with pytest.raises(InterruptedError):
+        run(find_inputs(paths), out, OPTIONS, Now(3))
+    changed = find_inputs(paths)[2].path
+    os.utime(changed)
+    inputs = find_inputs(paths)
+    kept = [
+        number for number, each in enumerate(inputs[:3]) if changed not in {side.path for side in each.sides}
+    ]
+    with decoding() as decoded:
+        run(inputs, out, OPTIONS)
+    assert decoded == [f"{number:06d}-00000" for number in range(len(inputs)) if number not in kept]
+    expected = alone(paths, OPTIONS, by_time=True)
+    assert stored(out, "frames") == expected.frames
+
+
 @pytest.mark.parametrize("cut", [30, 300])
 def test_damage_is_said_once(tmp_path: Path, cut: int) -> None:
     rng = random.Random(3)
@@ -149,6 +179,31 @@ def test_damage_is_said_once(tmp_path: Path, cut: int) -> None:
     assert [(name, damaged) for name, _, damaged in totals.problems] == [(harmed, True)]
     expected = alone(paths, OPTIONS, by_time=True)
     assert stored(tmp_path / "out", "frames") == expected.frames
+
+
+@pytest.mark.parametrize("gone", range(3))
+@pytest.mark.parametrize("is_decoded", [False, True])
+def test_a_file_that_is_deleted_meanwhile(
+    tmp_path: Path, gone: int, is_decoded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those beside it are read on; what is missing is said."""
+    monkeypatch.setattr(splits, "MAX_GROUP", 1)
+    paths = put(tmp_path, traffic(random.Random(3), 6, 0.0), random.Random(1))
+    expected = alone(paths, OPTIONS, by_time=True)
+    inputs = find_inputs(paths)
+    path = inputs[gone].path
+    executor = Deleting(path, len(inputs) if is_decoded else 1)
+    totals = Run(inputs, str(tmp_path / "out"), options=OPTIONS).run(Pool(executor, len(inputs)))
+    assert not Path(path).exists()
+    found, every = places(stored(tmp_path / "out", "frames")), places(expected.frames)
+    assert found <= every
+    if is_decoded:
+        reasons = [] if found == every else ["cannot be read again, so rows may be missing: "]
+    else:
+        assert found >= {place for place in every if place[0] != path}
+        reasons = [""]
+    why = "No such file or directory"
+    assert totals.problems == [(path, f"{reason}{why}", is_decoded) for reason in reasons]
 
 
 def test_relative_names_are_read_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

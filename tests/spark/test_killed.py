@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pipeline.comparing import run
+from pipeline.comparing import decoding, run
 from spark.killing import files, kill_at
 from spark.rows import expected, rows
 from spark.test_follow import rotated
@@ -28,6 +28,38 @@ def kill(directory: Path, out: Path, pattern: str) -> None:
     command += ["--conf", "spark.pwire.archive=false", "--split-size", str(SIZE)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as process:
         kill_at(process, out, pattern, before)
+
+
+def hosts(capture: Path, directory: Path) -> None:
+    """Two captures of some connections each, cut into files at different times."""
+    data = capture.read_bytes()
+    packets: dict[int, list[bytes]] = {0: [], 1: []}
+    at = 24
+    while at < len(data):
+        stop = at + 16 + int.from_bytes(data[at + 8 : at + 12], "little")
+        packets[sum(data[at + 50 : at + 54]) % 2].append(data[at:stop])  # by the ports
+        at = stop
+    for host, size in enumerate((300, 470)):
+        for start in range(0, len(packets[host]), size):
+            records = b"".join(packets[host][start : start + size])
+            (directory / f"host{host}.pcap{start}").write_bytes(data[:24] + records)
+
+
+@pytest.mark.slow
+def test_what_was_decoded_of_several_hosts_is_not_decoded_again(capture: Path, tmp_path: Path) -> None:
+    directory, out = tmp_path / "captures", tmp_path / "out"
+    directory.mkdir()
+    hosts(capture, directory)
+    kill(directory, out, "progress/00000[4-9]-*.edges")
+    kept = {path.stem for path in out.glob("progress/*.edges")}
+    inputs = find_inputs([str(directory)])
+    with decoding() as decoded:
+        run(inputs, out, Options(SIZE))
+    assert all(each.sides for each in inputs[:4])
+    assert kept
+    assert decoded
+    assert not kept & {*decoded}
+    assert rows(out) == expected([str(directory)]).tables
 
 
 @pytest.mark.slow

@@ -1,12 +1,16 @@
-"""`pwire table`: writes captured traffic as the frames table, a Parquet file; merges the files of a table."""
+"""`pwire table`: writes captured traffic as Parquet; changes tables of `pwire analyze`."""
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from datetime import datetime, timezone
+from functools import partial
+from typing import Final
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import JOBS, RowOptions, size_of
-from pulsarctl_wire.cli.signature import argument, group, option
+from pulsarctl_wire.cli.options import JOBS, RowOptions, parse_time, partition_by, size_of
+from pulsarctl_wire.cli.signature import argument, flag, group, option
 from pulsarctl_wire.errors import SettingsError, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
 
@@ -19,25 +23,47 @@ class TableOptions:
         "SOURCE...",
         "pcap or pcapng files (also .gz, .zst), hex dumps, raw frames; - is stdin. "
         "Several sources are read as one capture. "
-        "Or: optimize TABLE, to merge the small files of a table of pwire analyze.",
+        "Or: optimize TABLE, to merge the small files of a table of pwire analyze, or the row groups of a "
+        "FILE.parquet; delete TABLE --before TIME, of a table of pwire analyze.",
     )
     out: str | None = option(
         "--out FILE.parquet",
         "The file of frames; beside it are FILE.gaps.parquet and FILE.connections.parquet.",
     )
     size: str | None = option("--size SIZE", "With optimize: bytes of a file.", show_default="128MiB")
+    partition_by: str | None = option(
+        "--partition-by COLUMNS", "With optimize: move the files into directories by other columns."
+    )
+    before: str | None = option(
+        "--before TIME", "With delete: rows older than 7d, or than a date or time (ISO 8601)."
+    )
+    exact: bool = flag("--exact", "With delete: also from files that have newer rows, which are rewritten.")
+    dry_run: bool = flag("--dry-run", "With delete: say what would be deleted.")
     rows: RowOptions = group(RowOptions)
     jobs: int | None = JOBS()
 
 
+_VERBS: Final = {"optimize": {"size", "partition_by"}, "delete": {"before", "exact", "dry_run"}}
+"""What is done to a table instead, and the options of that."""
+
+
 def table(options: TableOptions) -> int:
     """Write captured traffic as Parquet tables: of frames, gaps and connections."""
-    if options.sources[0] == "optimize":
-        return _optimize(options)
+    verb, *tables = options.sources
+    usual = TableOptions(sources=options.sources)
+    given = {
+        each.name for each in fields(options) if getattr(options, each.name) != getattr(usual, each.name)
+    }
+    if verb in _VERBS:
+        if len(tables) != 1 or given - _VERBS[verb]:
+            own = " and ".join(map(_flag, sorted(_VERBS[verb])))
+            console.fail(f"table {verb}: takes one TABLE, {own}; ./{verb} is a capture of that name")
+        return _changed(tables[0], partial(_optimize if verb == "optimize" else _delete, tables[0], options))
+    for other, names in _VERBS.items():
+        for name in sorted(given & names):
+            console.fail(f"table: {_flag(name)} needs {other}")
     if options.out is None:
         console.fail("table: missing option --out (pwire table --help)")
-    if options.size is not None:
-        console.fail("table: --size needs optimize")
     from pulsarctl_wire.cli.capture.table_job import TableJob
 
     try:
@@ -49,27 +75,69 @@ def table(options: TableOptions) -> int:
         console.fail(f"--out {options.out}: {error.strerror or error}", console.EXIT_OUTPUT)
 
 
-def _optimize(options: TableOptions) -> int:
-    """Merge the small files of a table."""
-    _, *tables = options.sources
-    given = options.out is not None or options.jobs is not None or options.rows != RowOptions()
-    if len(tables) != 1 or given:
-        console.fail("table optimize: takes one TABLE, and --size; ./optimize is a capture of that name")
-    size = size_of("--size", options.size or "128MiB")
-    if not size:
-        console.fail(f"--size {options.size}: must be at least 1 byte")
-    from pulsarctl_wire.pipeline.optimize import optimize
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
+
+def _changed(table: str, change: Callable[[], str]) -> int:
+    """Change a table, and say what was done."""
     try:
-        before, after = optimize(tables[0], size)
+        done = change()
     except SettingsError as error:
         console.fail(str(error))
     except WireError as error:
         console.fail(str(error), console.EXIT_SOURCE)
     except OSError as error:
-        console.fail(f"{tables[0]}: {error.strerror or error}", console.EXIT_OUTPUT)
-    sys.stderr.write(
-        f"{clean(tables[0])}: {count_of(before.files, 'file')} ({human_bytes(before.size)}) before, "
-        f"{after.files:,} ({human_bytes(after.size)}) now\n"
-    )
+        console.fail(f"{table}: {error.strerror or error}", console.EXIT_OUTPUT)
+    sys.stderr.write(f"{clean(table)}: {done}\n")
     return 0
+
+
+def _optimize(table: str, options: TableOptions) -> str:
+    """Merge the small files of a table, after it was partitioned by other columns if that is wanted."""
+    size = size_of("--size", options.size or "128MiB")
+    if not size:
+        console.fail(f"--size {options.size}: must be at least 1 byte")
+    from pulsarctl_wire.pipeline.inputs import is_file
+    from pulsarctl_wire.pipeline.optimize import optimize, rewrite
+    from pulsarctl_wire.pipeline.repartition import repartition
+
+    if is_file(table):
+        if options.size or options.partition_by:
+            why = "is a file; --size and --partition-by are for directories"
+            console.fail(f"table optimize: {clean(table)} {why}")
+        before, after = rewrite(table)
+        return (
+            f"{count_of(before.files, 'row group')} ({human_bytes(before.size)}) before, "
+            f"{after.files:,} ({human_bytes(after.size)}) now"
+        )
+    moved = repartition(table, partition_by(options.partition_by)) if options.partition_by else None
+    before, after = optimize(table, size)
+    before = moved or before
+    return (
+        f"{count_of(before.files, 'file')} ({human_bytes(before.size)}) before, "
+        f"{after.files:,} ({human_bytes(after.size)}) now"
+    )
+
+
+def _delete(table: str, options: TableOptions) -> str:
+    """Delete old rows."""
+    if options.before is None:
+        console.fail("table delete: missing option --before (pwire table --help)")
+    before = parse_time(options.before)
+    from pulsarctl_wire.pipeline.retention import delete
+
+    done = delete(table, before, exact=options.exact, dry_run=options.dry_run)
+    what = "would be deleted" if options.dry_run else "deleted"
+    moment = datetime.fromtimestamp(before // 10**9, timezone.utc)
+    said = (
+        f"{count_of(done.rows, 'row')} before {moment:%Y-%m-%dT%H:%M:%SZ} {what}: "
+        f"{count_of(done.files, 'file')}, {human_bytes(done.size)}"
+    )
+    if done.rewritten:
+        said += f", and {count_of(done.rewritten, 'file')} rewritten"
+    if done.left:
+        said += f"; {count_of(done.left, 'older row')} stay in files with newer ones (--exact deletes them)"
+    if done.untimed:
+        said += f"; {count_of(done.untimed, 'row')} have no time, and stay"
+    return said

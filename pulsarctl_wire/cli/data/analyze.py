@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import CONF, LOCAL, RowOptions, settings_of, size_of
+from pulsarctl_wire.cli.options import CONF, LOCAL, RowOptions, partition_by, settings_of, size_of
 from pulsarctl_wire.cli.signature import argument, flag, group, option
 from pulsarctl_wire.errors import SettingsError, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
 from pulsarctl_wire.spark import FOLLOWING, SparkError
 from pulsarctl_wire.spark.connect import is_connect
 
-Format = Literal["parquet", "delta"]
+Format = Literal["parquet", "delta", "iceberg"]
 _SMALL: Final = 32 * 1024 * 1024  # bytes of inputs that take less time than the start of Spark
 _MIDDLING: Final = 500 * 1024 * 1024  # bytes of inputs of which Spark's start is half of the time
 
@@ -35,13 +35,20 @@ class AnalyzeOptions:
     split_size: str = option("--split-size SIZE", "Bytes that a task decodes.", default="128Mi")
     follow: bool = flag("--follow", "Add files as they rotate into the directory INPUT, until Ctrl-C.")
     finish: bool = flag("--finish", "With --follow: add all files, also the newest ones, and end.")
+    metrics: str | None = option(
+        "--metrics :PORT", "With --follow: serve metrics to Prometheus, on loopback: :9464."
+    )
     format: Format | None = option(
-        "--format NAME", "What others read it as: parquet, or delta (Delta Lake).", show_default="parquet"
+        "--format NAME",
+        "What others read it as: parquet, delta (Delta Lake), iceberg.",
+        show_default="parquet",
     )
     partition_by: str | None = option(
-        "--partition-by COLUMNS", "Directories by date, series, cluster, or several of these: date,series."
+        "--partition-by COLUMNS",
+        "Directories by date, hour, series, cluster, tenant, or several: date,series.",
     )
     mirror: bool = flag("--mirror", "Delete the rows of inputs that are gone; otherwise they stay.")
+    rebuild: bool = flag("--rebuild", "Make the table again, even without the rows of inputs that are gone.")
     rows: RowOptions = group(RowOptions)
 
 
@@ -54,12 +61,13 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail("analyze: --follow takes one directory")
     if options.finish and not options.follow:
         console.fail("analyze: --finish needs --follow")
-    if options.follow and options.mirror:
-        console.fail("analyze: --mirror cannot be combined with --follow")
+    if options.follow and (options.mirror or options.rebuild):
+        name = "--mirror" if options.mirror else "--rebuild"
+        console.fail(f"analyze: {name} cannot be combined with --follow")
     if options.follow and is_connect(options.master or ""):
         console.fail("analyze: --follow does not run by Spark Connect")
-    work = replace(options.rows.work(split), partition_by=_partition_by(options.partition_by))
     try:
+        work = replace(options.rows.work(split), partition_by=_partition_by(options))
         return _code((_follow if options.follow else _run)(options, work, settings))
     except (SparkError, SettingsError) as error:
         console.fail(str(error))
@@ -69,14 +77,14 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail(f"--out {options.out}: {error.strerror or error}", console.EXIT_OUTPUT)
 
 
-def _partition_by(text: str | None) -> tuple[str, ...]:
-    """Parse --partition-by. Any other text ends the command."""
-    from pulsarctl_wire.pipeline.partitions import PARTITIONS
+def _partition_by(options: AnalyzeOptions) -> tuple[str, ...]:
+    """What the table is to be partitioned by: as it is, if nothing else is wanted."""
+    if options.partition_by is not None:
+        return partition_by(options.partition_by)
+    from pulsarctl_wire.pipeline.store import Store
 
-    names = tuple(text.split(",")) if text is not None else ()
-    if not {*names} <= {*PARTITIONS} or len({*names}) < len(names):
-        console.fail(f"--partition-by {text}: use some of {', '.join(PARTITIONS)}, as in date,series")
-    return names
+    before = Store(options.out).options()
+    return before.partition_by if before else ()
 
 
 def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
@@ -91,7 +99,14 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
 
     found = find_inputs(options.inputs, console.warn)
     with ExitStack() as stack:
-        run = Run(found, options.out, options=work, mirror=options.mirror, format=options.format)
+        run = Run(
+            *(found, options.out),
+            options=work,
+            mirror=options.mirror,
+            rebuild=options.rebuild,
+            format=options.format,
+        )
+        _announce(run, options.out)
         show = _progress(sum(each.size for each in run.inputs), stack)
         left = sum(each.size for each in run.inputs[run.resumed :])
         is_default = options.master is None and not settings
@@ -106,6 +121,18 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
     if is_default and _SMALL <= left < _MIDDLING:
         sys.stderr.write("pwire table is quicker for inputs of this size: it does not start Spark\n")
     return totals
+
+
+def _announce(run: Any, out: str) -> None:
+    """Say how the run goes on, if that is not as usual."""
+    if run.rebuild is not None:
+        reason, files, size = run.rebuild
+        console.warn(
+            f"{out} is made again: {reason}. That decodes {count_of(files, 'file')} ({human_bytes(size)}); "
+            "until then the table stays as it is"
+        )
+    for note in run.notes:
+        console.warn(f"{out}: {note}")
 
 
 def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
@@ -125,16 +152,23 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
         )
         sys.stderr.flush()
 
-    with session(options.master or LOCAL, FOLLOWING | settings, decodes=True) as spark:
-        from pulsarctl_wire.spark.follow import follow
+    with ExitStack() as stack:
+        spark = stack.enter_context(session(options.master or LOCAL, FOLLOWING | settings, decodes=True))
+        from pulsarctl_wire.spark.follow import Status, follow
 
+        status = Status(show=show)
+        if options.metrics is not None:
+            from pulsarctl_wire.cli.data.following import FollowCollector
+            from pulsarctl_wire.cli.scraping import serve
+
+            console.warn(f"metrics at {serve(options.metrics, FollowCollector(status), stack)}")
         (directory,) = options.inputs
         return follow(
             *(spark, directory, options.out, work),
             finish=options.finish,
             format=options.format,
-            show=show,
             say=console.warn,
+            status=status,
         )
 
 

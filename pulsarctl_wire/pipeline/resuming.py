@@ -1,0 +1,96 @@
+"""Decides where a run goes on, and whether the table has to be made again for it."""
+
+import json
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.continuing import begun, continued, lost
+from pulsarctl_wire.pipeline.progress import Options, Progress
+from pulsarctl_wire.pipeline.splits import Input
+from pulsarctl_wire.table import VERSION
+
+
+class Rebuild(NamedTuple):
+    """Why a table is made again beside itself, and what that takes: so many files and bytes are decoded."""
+
+    reason: str
+    files: int
+    size: int
+
+
+def place(progress: Progress) -> str:
+    """Return the place of a progress among others."""
+    return progress.next
+
+
+def last(states: dict[str, Progress]) -> Progress:
+    """Return the furthest of what is saved."""
+    return max(states.values(), key=place)
+
+
+def furthest(
+    states: dict[str, Progress], inputs: list[Input], options: Options, mirror: bool
+) -> Progress | None:
+    """Return the furthest progress that goes on with `inputs` and `options`, with all its inputs, or None."""
+    for each in sorted(states.values(), key=place, reverse=True):
+        if each.version == VERSION and each.options == options:
+            together = continued(each, inputs)
+            if together is not None and (together == inputs or not mirror):
+                each.inputs = together
+                return each
+    return None
+
+
+def difference(before: Progress | None, options: Options) -> str:
+    """Say why a table cannot go on from what it was before."""
+    if before is None:
+        return "it cannot be told what the table was made of"
+    if before.version != VERSION:
+        return "the table was made by another version of pwire"
+    changed = [
+        f"--{each.name.replace('_', '-')} {_was(getattr(before.options, each.name))}"
+        for each in fields(options)
+        if getattr(before.options, each.name) != getattr(options, each.name)
+    ]
+    return ", ".join(changed) or "the inputs are no continuation of those before"
+
+
+def recorded(manifest: bytes | None, options: Options) -> Progress | None:
+    """Return a progress with the inputs that the manifest of a complete table has, or None."""
+    with suppress(ValueError, TypeError, LookupError, RecursionError):
+        known = ("name", "size", "modified_ns", "path", "first_ns", "mark")
+        about = json.loads(manifest or b"{}")
+        inputs = [Input(**{name: each[name] for name in known}) for each in about["inputs"]]
+        return Progress(inputs, options, file=len(inputs)) if inputs else None
+    return None
+
+
+def _was(value: Any) -> str:
+    """Say what an option was in earlier runs."""
+    if value is None or value is False or value == ():
+        return "was not given before"
+    if value is True:
+        return "was given before"
+    if isinstance(value, str | int):
+        return f"was {value} before"
+    return "was another one before"
+
+
+def refuse_losses(before: Progress, kept: int, inputs: list[Input], reason: str) -> None:
+    """Raise CaptureError if rows of what came after the first `kept` inputs cannot be made of `inputs`."""
+    gone = lost(before, kept, inputs)
+    if gone is not None:
+        raise CaptureError(
+            f"{gone.name} is gone or has changed, and {reason}; --rebuild makes the table without its rows"
+        )
+
+
+def leave_gone(progress: Progress, inputs: list[Input]) -> None:
+    """Go on with the next input if the one that is done in part is gone."""
+    if progress.part and (left := begun(progress)[-1]).path not in {each.path for each in inputs}:
+        if not progress.unreadable:
+            at = progress.end[0] if progress.end else 0
+            progress.totals.problems.append((left.name, f"is gone, and was not read from byte {at} on", True))
+        progress.file, progress.part, progress.end, progress.unreadable = progress.file + 1, 0, None, False

@@ -1,0 +1,210 @@
+"""Tables whose old rows are deleted, or whose directories are changed: later runs go on with them."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipeline.comparing import Row, alone, run, stored
+from pipeline.test_pipeline_optimized import MIB, Dying, read
+from pipeline.test_pipeline_partitioned import DAY_NS, check
+from pipeline.test_pipeline_partitioned import paths as paths
+from pipeline.test_pipeline_run import leftovers, parts, put
+from pwire_run import pwire
+from segments import START_NS
+
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.inputs import find_inputs
+from pulsarctl_wire.pipeline.optimize import optimize
+from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.repartition import repartition
+from pulsarctl_wire.pipeline.retention import delete
+from pulsarctl_wire.pipeline.run import Run
+from pulsarctl_wire.table import TABLES
+
+OPTIONS = Options(split_size=900)
+BORDER = START_NS + DAY_NS + DAY_NS // 3
+
+
+def rows(out: Path, kind: str) -> list[Row]:
+    return [{name: row[name] for name in TABLES[kind].names} for row in stored(out, kind)]
+
+
+def age(row: Row) -> int | None:
+    time: int | None = row.get("last_ns") or row["time_ns"]
+    return time
+
+
+def younger(out: Path, kind: str, before: int) -> list[Row]:
+    return [row for row in rows(out, kind) if (time := age(row)) is None or time >= before]
+
+
+def every(out: Path) -> dict[str, list[Row]]:
+    return {kind: rows(out, kind) for kind in TABLES}
+
+
+def found(out: Path) -> list[Row]:
+    """The frames that whoever opens the table finds."""
+    return [{name: row[name] for name in TABLES["frames"].names} for row in read(out)]
+
+
+# ---- Retention ----
+
+
+@pytest.mark.parametrize("by", [(), ("date",)])
+@pytest.mark.parametrize("merged", [False, True])
+def test_old_rows_are_deleted_and_stay_deleted(
+    paths: list[str], tmp_path: Path, by: tuple[str, ...], merged: bool
+) -> None:
+    options, out = Options(900, partition_by=by), tmp_path / "out"
+    run(paths[:3], out, options)
+    if merged:
+        optimize(str(out), MIB)
+    before = every(out)
+    older = {kind: [row for row in before[kind] if row not in younger(out, kind, BORDER)] for kind in TABLES}
+    assert older["frames"]
+    assert len(older["frames"]) < len(before["frames"])
+
+    planned = delete(str(out), BORDER, exact=True, dry_run=True)
+    assert every(out) == before
+    kept = {kind: younger(out, kind, BORDER) for kind in TABLES}
+    coarse = delete(str(out), BORDER)
+    assert coarse.rows + coarse.left == planned.rows == sum(map(len, older.values()))
+    exact = delete(str(out), BORDER, exact=True)
+    assert coarse.rows + exact.rows == planned.rows
+    assert (coarse.rewritten, exact.rewritten) == (0, planned.rewritten)
+    assert every(out) == kept
+    assert delete(str(out), BORDER, exact=True).rows == 0
+
+    again = Run(find_inputs(paths), str(out), options=options)
+    assert again.resumed == 3
+    run(paths, out, options)
+    more = {kind: alone(paths, options).tables[kind] for kind in TABLES}
+    young = [row for row in more["frames"] if row["time_ns"] >= BORDER or row["file"] == paths[3]]
+    assert rows(out, "frames") == young
+    assert not leftovers(out)
+
+
+def test_inputs_that_are_gone_are_not_missed(paths: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(paths[:3], out, OPTIONS)
+    for path in paths[:2]:
+        Path(path).unlink()
+    delete(str(out), BORDER, exact=True)
+    kept = rows(out, "frames")
+    run(paths[2:], out, OPTIONS)
+    assert {row["file"] for row in rows(out, "frames")} == {*[row["file"] for row in kept], paths[3]}
+
+
+def test_empty_directories_are_deleted(paths: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(paths, out, Options(partition_by=("date", "series")))
+    delete(str(out), START_NS + 100 * DAY_NS)
+    assert {path.name for path in (out / "frames").iterdir()} == set()
+    assert (out / "frames").is_dir()
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 40), st.sampled_from(["delete", "repartition"]))
+def test_it_is_killed_at_any_time(left: int, what: str) -> None:
+    """Readers find the rows of before or those of after, and the next one completes or undoes it."""
+    with tempfile.TemporaryDirectory() as directory:
+        files, out = put(Path(directory), parts(3, 1)), Path(directory, "out")
+        run(files, out, OPTIONS)
+        before = found(out)
+        border = sorted(row["time_ns"] for row in before)[len(before) // 2]
+        after = [row for row in before if row["time_ns"] >= border] if what == "delete" else before
+
+        def change() -> None:
+            if what == "delete":
+                delete(str(out), border, exact=True)
+            else:
+                repartition(str(out), ("date", "tenant"))
+
+        dying = Dying(left)
+        with (
+            mock.patch("pulsarctl_wire.pipeline.store.filesystem", lambda path: (dying, path)),
+            mock.patch("pulsarctl_wire.pipeline.finish.filesystem", lambda path: (dying, path)),
+            suppress(OSError),
+        ):
+            change()
+        assert found(out) in (before, after)
+        change()
+        assert found(out) == after
+        assert not [name for kind in TABLES for name in leftovers(out / kind)]
+        assert not (out / "progress" / "merge").exists()
+
+
+def test_the_command_says_what_is_deleted(paths: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(paths, out, OPTIONS)
+    planned = pwire("table", "delete", out, "--before", str(BORDER // 10**9), "--dry-run")
+    assert " would be deleted: " in planned.err
+    assert "older rows stay in files with newer ones (--exact deletes them)" in planned.err
+    done = pwire("table", "delete", out, "--before", "7d", "--exact")
+    assert (done.code, rows(out, "frames")) == (0, [])
+    for arguments, why in (
+        ([], "table delete: missing option --before (pwire table --help)"),
+        (["--before", "soon"], "soon: not a time (ISO 8601, seconds since 1970, -10m)"),
+        (
+            ["--before", "7d", "--size", "1"],
+            "table delete: takes one TABLE, --before and --dry-run and --exact; ./delete",
+        ),
+    ):
+        refused = pwire("table", "delete", out, *arguments)
+        assert refused.code == 2
+        assert refused.complaints[0].startswith(f"pwire: {why}")
+
+
+# ---- Directories ----
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((), ("date", "tenant")),
+        (("date",), ("date", "hour", "cluster")),
+        (("series", "date"), ()),
+        (("hour",), ("tenant",)),
+    ],
+)
+def test_directories_change_without_decoding(
+    paths: list[str], tmp_path: Path, one: tuple[str, ...], other: tuple[str, ...]
+) -> None:
+    out = tmp_path / "out"
+    run(paths[:3], out, Options(900, partition_by=one))
+    optimize(str(out), MIB)
+    repartition(str(out), other)
+    check(paths[:3], out, Options(900, partition_by=other))
+    again = Run(find_inputs(paths), str(out), options=Options(900, partition_by=other))
+    assert again.resumed == 3
+    run(paths, out, Options(900, partition_by=other))
+    check(paths, out, Options(900, partition_by=other))
+
+
+def test_later_runs_keep_to_the_directories(tmp_path: Path, paths: list[str]) -> None:
+    out = tmp_path / "out"
+    assert pwire("analyze", *paths[:2], "--out", out, "--partition-by", "date").code == 0
+    changed = pwire("table", "optimize", out, "--partition-by", "tenant,hour")
+    assert changed.code == 0, changed.err
+    made = pwire("analyze", *paths, "--out", out)
+    assert "4 files" in made.err
+    assert ", 2 of them before" in made.err
+    assert {path.name.partition("=")[0] for path in (out / "frames").iterdir()} == {"tenant"}
+    assert {path.name.partition("=")[0] for path in (out / "gaps").iterdir()} <= {"hour"}
+    pwire("table", "optimize", out, "--partition-by", "none")
+    assert all(path.is_file() for path in (out / "frames").iterdir())
+    refused = pwire("table", "optimize", out, "--partition-by", "month")
+    assert refused.complaints[0].startswith("pwire: --partition-by month: use date, hour, series")
+
+
+def test_what_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").touch()
+    for use in (lambda: delete(str(tmp_path), 0), lambda: repartition(str(tmp_path), ("date",))):
+        with pytest.raises(CaptureError, match="holds no table that pwire analyze can go on with"):
+            use()
