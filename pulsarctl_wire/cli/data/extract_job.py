@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO, Final, cast
 
 from pulsarctl_wire.capture.files import RawPacket
-from pulsarctl_wire.capture.sources import collect_rarely
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.data.extract import ExtractOptions
@@ -38,7 +37,6 @@ class ExtractJob:
 
     def run(self) -> int:
         """Write the packets; returns the exit code."""
-        collect_rarely()
         with ExitStack() as stack:
             stream = self._output(stack)
             directory = stack.enter_context(TemporaryDirectory(prefix="pwire-"))
