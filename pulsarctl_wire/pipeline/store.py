@@ -1,7 +1,7 @@
 """Manages the directory of a frames table, and saves how far the work on it is.
 
 frames/ gaps/ …  a Parquet file for each split that has rows, or one in each partition that it has rows of;
-                 `end` has the rows that remain after all inputs
+                 `end` has the rows that remain after all inputs; without rows if there are no other files
                  (optimize.py merges them); `_delta_log`, `_iceberg`, if others are to read such tables
 progress/       everything needed to continue; what splits were decoded to, until they are finished;
                 which files count, and the table's next generation while it is made (generations.py)
@@ -22,7 +22,8 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import generations, saved
 from pulsarctl_wire.pipeline.continuing import begun
 from pulsarctl_wire.pipeline.decode import Settings
-from pulsarctl_wire.pipeline.inputs import absolute, filesystem
+from pulsarctl_wire.pipeline.finish import write_empty
+from pulsarctl_wire.pipeline.inputs import absolute, delete_directory, filesystem, has_directory
 from pulsarctl_wire.pipeline.journal import Change, going_on, replacing, settle
 from pulsarctl_wire.pipeline.logs import Logs
 from pulsarctl_wire.pipeline.output import written
@@ -35,6 +36,7 @@ from pulsarctl_wire.pipeline.resuming import (
     last,
     leave_gone,
     place,
+    recorded,
     refuse_losses,
 )
 from pulsarctl_wire.pipeline.splits import Input, reason
@@ -128,7 +130,7 @@ class Store:
         beside = Store(f"{self.out}/{generations.REBUILD}", number=self.number + 1)
         begun_before, _ = beside._readable_states()
         progress = furthest(begun_before, inputs, options, mirror)
-        before = last(states) if states else self._recorded(options)
+        before = last(states) if states else recorded(self._read(_MANIFEST, ""), options)
         reason = damage[0] if damage and not states else difference(before, options)
         if not may_lose:
             if before is None:
@@ -200,29 +202,16 @@ class Store:
         generations.set_current(self.system, self.path, generations.Generation(number))
 
     def _delete_generations(self, first: int) -> None:
-        """Delete the files with rows of all generations before `first`."""
+        """Delete the files of all generations before `first`."""
         for table in TABLES:
-            for each in self._list(table, every_generation=True):
-                if each.is_file and generations.number_of(each.path) < first:
-                    self.system.delete_file(each.path)
+            generations.delete_before(self.system, f"{self.path}/{table}", first)
 
     def _delete_rebuild(self) -> bool:
         """Delete what there is of a rebuild; return whether there was one."""
-        path = f"{self.path}/{generations.REBUILD}"
-        if self.system.get_file_info(path).type != fs.FileType.Directory:
-            return False
-        self.system.delete_dir(path)
-        return True
-
-    def _recorded(self, options: Options) -> Progress | None:
-        """A progress with the inputs that the manifest of a complete table has; None if it has none."""
-        with suppress(FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
-            with self.system.open_input_file(f"{self.path}/{_MANIFEST}") as file:
-                about = json.loads(file.read(min(file.size(), saved.LARGEST)))
-            known = ("name", "size", "modified_ns", "path", "first_ns", "mark")
-            inputs = [Input(**{name: each[name] for name in known}) for each in about["inputs"]]
-            return Progress(inputs, options, file=len(inputs)) if inputs else None
-        return None
+        path = f"{self.out}/{generations.REBUILD}"
+        is_there = has_directory(path)
+        delete_directory(path)
+        return is_there
 
     def follow(self, options: Options) -> None:
         """Prepare to follow a directory, or to continue following it."""
@@ -269,6 +258,9 @@ class Store:
 
         with replacing(self.system, self.path, change, replaced):
             yield
+        if change.may_empty:
+            self._fill(options)
+            self.commit(options, is_new=is_new)
 
     def options(self) -> Options | None:
         """The options of the table that is there, or None. Raises CaptureError as `merge` does."""
@@ -420,19 +412,30 @@ class Store:
         if not is_before_last:
             self.commit(progress.options)
 
+    def _fill(self, options: Options) -> None:
+        """Give tables that have no file one without rows, so that others can read them."""
+        for table, schema in TABLES.items():
+            if not self._rows(table) and (table != "messages" or options.messages is not None):
+                write_empty(f"{self.out}/{table}", schema, options.partition_by, self.number)
+
     def finish(self, progress: Progress) -> None:
-        """Write the manifest of the complete table, whose files may have been merged."""
+        """Write the manifest of the complete table, whose files may have been merged.
+
+        A table without rows gets a file without rows.
+        """
+        options = progress.options
+        self._fill(options)
         progress.totals.size = sum(each.size for each in self.files())
         about = {
             "version": progress.version,
-            "options": asdict(progress.options),
+            "options": asdict(options),
             "files": progress.file,
             "inputs": [each._asdict() for each in progress.inputs],
             "totals": asdict(progress.totals),
         }
         self._clean(lambda name: name.endswith(DRAFTS))  # of an earlier run, on other files
         self._write(_MANIFEST, json.dumps(about, indent=1).encode())
-        self.commit(progress.options)
+        self.commit(options)
 
     def _load(self, name: str) -> Progress | None:
         data = self._read(name)
@@ -448,20 +451,17 @@ class Store:
         data = self._read(_BEGUN)
         return None if data is None else saved.load(data, Begun, f"progress/{_BEGUN}")
 
-    def _read(self, name: str) -> bytes | None:
-        """A file of progress/, or None."""
+    def _read(self, name: str, directory: str = "progress/") -> bytes | None:
+        """A file of a directory, or None."""
         try:
-            with self.system.open_input_file(f"{self.path}/progress/{name}") as file:
+            with self.system.open_input_file(f"{self.path}/{directory}{name}") as file:
                 data: bytes = file.read(min(file.size(), saved.LARGEST + 1))
         except FileNotFoundError:
             return None
         return data
 
-    def _list(self, directory: str, *, every_generation: bool = False) -> list[Any]:
-        """What is in a directory, and for a table below it, but for what is hidden there.
-
-        Of a table only the files of the current generation, or those of `every_generation`.
-        """
+    def _list(self, directory: str) -> list[Any]:
+        """What is in a directory; of a table what is below it in its generation, but for what is hidden."""
         folder = f"{self.path}/{directory}".rstrip("/")
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=directory in TABLES)
         found: list[Any] = self.system.get_file_info(selector)
@@ -471,7 +471,7 @@ class Store:
             each
             for each in found
             if not re.search(r"/[_.]", each.path.removeprefix(folder))
-            and (every_generation or generations.number_of(each.path) == self.number)
+            and generations.number_of(each.path) == self.number
         ]
 
     def _write(self, name: str, data: bytes) -> None:
