@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from cli.test_rotated import hosts
+from test_rotated import hosts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.traffic import capture
