@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,7 +165,10 @@ def test_columns_that_a_table_lacks_are_said(
 
 
 def _rows(rows: list[dict[str, Any]]) -> list[str]:
-    return sorted(repr(sorted(row.items())) for row in rows)
+    def plain(value: Any) -> Any:
+        return value.isoformat() if isinstance(value, datetime) else value
+
+    return sorted(repr([(name, plain(row[name])) for name in sorted(row)]) for row in rows)
 
 
 def test_what_spark_wrote_is_a_table(spark: SparkSession, table: Path, tmp_path: Path) -> None:
