@@ -99,6 +99,7 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
     from pulsarctl_wire.spark.session import session
 
     found = find_inputs(options.inputs, console.warn)
+    options.rows.check_host(each.name for each in found)
     with ExitStack() as stack:
         run = Run(
             *(found, options.out),
