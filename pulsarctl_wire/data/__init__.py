@@ -186,9 +186,10 @@ def tables(
                 raise QueryError(f"Spark is not installed: {how_to_install('spark')}") from None
             from pulsarctl_wire.spark.session import session
 
-            given = settings(found) | dict(conf or {})
+            where = master or "local[*]"
+            given = settings(found, where) | dict(conf or {})
             ours = stack.enter_context(ExitStack())
-            beside = spark.newSession() if spark else ours.enter_context(session(master or "local[*]", given))
+            beside = spark.newSession() if spark else ours.enter_context(session(where, given))
             running = SparkEngine(beside, found, choice, look)
             weakref.finalize(running, ours.close)  # if nobody calls `close`: Python cannot end before
         stack.callback(running.close)

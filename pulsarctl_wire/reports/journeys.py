@@ -28,10 +28,10 @@ def _followed(key: str) -> str:
     if identity := re.fullmatch(r"(\d{1,18}):(\d{1,18})", key):
         return f"ledger_id = {identity[1]} AND entry_id = {identity[2]}"
     number = murmur3_32(key)
-    return f"""struct(ledger_id, entry_id) IN (
-            SELECT struct(ledger_id, entry_id) FROM frames
+    return f"""(ledger_id, entry_id) IN (
+            SELECT ledger_id, entry_id FROM frames
             WHERE command = 'MESSAGE' AND metadata.key_hash = {number}
-            UNION ALL SELECT struct(r.ledger_id, r.entry_id) FROM frames s JOIN publishes r
+            UNION ALL SELECT r.ledger_id, r.entry_id FROM frames s JOIN publishes r
                 ON s.connection = r.connection AND s.producer_id = r.producer_id
                 AND s.sequence_id = r.sequence_id
             WHERE s.command = 'SEND' AND s.metadata.key_hash = {number}

@@ -13,6 +13,7 @@ from pulsarctl_wire.reports.engine import Answer, Engine, Row
 from pulsarctl_wire.reports.findings import ORDER
 from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.spark.columns import completed, spark_type, spark_uri
+from pulsarctl_wire.spark.connect import is_connect
 from pulsarctl_wire.table import FINDINGS, TABLES
 
 SMALL: Final = 300_000
@@ -28,9 +29,10 @@ _FOR_SMALL: Final = {
 _FOR_ALL: Final = {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}
 
 
-def settings(found: Sequence[Found]) -> dict[str, str]:
-    """Spark's settings for tables of this size."""
-    return _FOR_ALL | (_FOR_SMALL if sum(table.rows for table in found) <= SMALL else {})
+def settings(found: Sequence[Found], master: str) -> dict[str, str]:
+    """Spark's settings for tables of this size; a server of Spark Connect takes only those of SQL."""
+    every = _FOR_ALL | (_FOR_SMALL if sum(table.rows for table in found) <= SMALL else {})
+    return {name: value for name, value in every.items() if "sql" in name or not is_connect(master)}
 
 
 class SparkEngine(Engine):
@@ -63,7 +65,7 @@ class SparkEngine(Engine):
     def _part(self, part: Part, schema: Any) -> DataFrame:
         files, taken = part
         if not files.paths:
-            return self._spark.createDataFrame(schema.empty_table())
+            return self._spark.createDataFrame([], spark_type(schema))
         reader = self._spark.read
         if files.base is not None:
             reader = reader.option("basePath", spark_uri(files.base))
