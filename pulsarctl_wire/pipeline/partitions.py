@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsarctl_wire.table import FRAMES
 from pulsarctl_wire.table.schema import TEXT
 
 
@@ -30,23 +29,11 @@ def _utc(time_ns: Any) -> Any:
     return time_ns.cast(pa.timestamp("ns"))
 
 
-def _tenant(topic: Any) -> Any:
-    """Tenants, from topics like `persistent://tenant/namespace/name`."""
-    topic = topic if pa.types.is_dictionary(topic.type) else topic.dictionary_encode()
-    tenants = pc.extract_regex(topic.dictionary, r"^[a-z-]+://(?P<tenant>[^/]+)/").field("tenant")
-    return pa.DictionaryArray.from_arrays(topic.indices, tenants).cast(pa.string()).dictionary_encode()
-
-
 _DERIVED: Final = {
     "date": _Derived("time_ns", pa.date32(), lambda time_ns: _utc(time_ns).cast(pa.date32())),
     "hour": _Derived("time_ns", pa.int32(), lambda time_ns: pc.hour(_utc(time_ns)).cast(pa.int32())),
-    "tenant": _Derived("topic", TEXT, _tenant),
 }
-PARTITIONS: Final = tuple(
-    name
-    for name in ("date", "hour", "series", "cluster", "tenant", "host")
-    if name in {*_DERIVED, *FRAMES.names}
-)
+PARTITIONS: Final = ("date", "hour", "series", "host", "cluster", "tenant")
 """What a table can be partitioned by."""
 MAX_OPEN: Final = 32
 """Files of a split that are written at a time; beyond that, a partition gets several files."""

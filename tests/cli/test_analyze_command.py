@@ -13,6 +13,8 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pwire_run import SAMPLES, pwire
 
+from pulsarctl_wire.pipeline.partitions import PARTITIONS
+
 
 def test_rows_of_captures_that_are_gone(tmp_path: Path) -> None:
     captures, out = tmp_path / "captures", tmp_path / "out"
@@ -50,7 +52,7 @@ def test_delta_lake_is_not_installed(tmp_path: Path) -> None:
         *(
             (
                 ["--partition-by", text],
-                f"--partition-by {text}: use date, hour, series, cluster, tenant (as date,hour), or none",
+                f"--partition-by {text}: use {', '.join(PARTITIONS)} (as date,hour), or none",
             )
             for text in ("", "day", "date,date", "date,")
         ),
