@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsarctl_wire.table.schema import TEXT
+from pulsarctl_wire.table.schema import COMMENT, TEXT
 
 
 class _Derived(NamedTuple):
@@ -33,7 +33,7 @@ _DERIVED: Final = {
     "date": _Derived("time_ns", pa.date32(), lambda time_ns: _utc(time_ns).cast(pa.date32())),
     "hour": _Derived("time_ns", pa.int32(), lambda time_ns: pc.hour(_utc(time_ns)).cast(pa.int32())),
 }
-PARTITIONS: Final = ("date", "hour", "series", "host", "cluster", "tenant")
+PARTITIONS: Final = ("date", "hour", "series", "cluster", "tenant", "host")
 """What a table can be partitioned by."""
 MAX_OPEN: Final = 32
 """Files of a split that are written at a time; beyond that, a partition gets several files."""
@@ -65,7 +65,8 @@ def partitioned(schema: Any, by: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
     ours = tuple(name for name in by if name in schema.names or _is_derived(name, schema))
     for name in ours:
         if name not in schema.names:
-            schema = schema.append(pa.field(name, _DERIVED[name].type))
+            source, type_, _ = _DERIVED[name]
+            schema = schema.append(pa.field(name, type_, metadata={COMMENT: f"{name} of {source}, in UTC"}))
     return schema, ours
 
 

@@ -105,8 +105,8 @@ def test_empty_directories_are_deleted(paths: list[str], tmp_path: Path) -> None
     out = tmp_path / "out"
     run(paths, out, Options(partition_by=("date", "series")))
     delete(str(out), START_NS + 100 * DAY_NS)
-    empty = "date=__HIVE_DEFAULT_PARTITION__"  # a table without rows has a file of its own
-    assert {path.name for path in (out / "frames").iterdir()} == {empty}
+    none = "__HIVE_DEFAULT_PARTITION__"  # of a file without rows
+    assert {path.name for path in (out / "frames").iterdir()} == {f"date={none}"}
 
 
 @settings(max_examples=8, deadline=None)
