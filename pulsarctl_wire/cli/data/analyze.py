@@ -45,7 +45,7 @@ class AnalyzeOptions:
     )
     partition_by: str | None = option(
         "--partition-by COLUMNS",
-        "Directories by date, hour, series, cluster, tenant, or several: date,series.",
+        "Directories by date, hour, series, host, cluster, tenant: date,tenant.",
     )
     mirror: bool = flag("--mirror", "Delete the rows of inputs that are gone; otherwise they stay.")
     rebuild: bool = flag("--rebuild", "Make the table again, even without the rows of inputs that are gone.")
