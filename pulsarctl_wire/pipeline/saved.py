@@ -55,7 +55,7 @@ from pulsarctl_wire.wire.stream import STATE
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 10\n"
+HEAD: Final = b"pwire progress 11\n"
 """What saved data begins with. Increase the number when a shape changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
@@ -65,6 +65,13 @@ _CHECKED: Final = len(HEAD) + 4
 _PICKLED: Final = b"\x80"
 _LONG: Final = 1  # msgpack extension: an integer of more than 64 bits, signed, big-endian
 _LONGEST: Final = 64  # size of such an integer in bytes
+
+
+class Outline(NamedTuple):
+    """The part of a progress that takes little time to load."""
+
+    inputs: list[Input]
+    options: Options
 
 
 class Maybe(NamedTuple):
@@ -119,7 +126,7 @@ _STITCHER: Final = (_WAITING, ReassemblerState, {_COUNT: str})
 
 _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Progress: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, _STITCHER),
-    Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...), _TIME, str),
+    Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...), _TIME, str, _TIME),
     Side: (_COUNT, str, str, _COUNT, range(-(2**63), 2**64), _TIME, _TIME),
     Begun: (str, Settings),
     Settings: (str, Maybe(_WISH), bool, str, Maybe(str), Maybe(MessageOptions)),
@@ -128,7 +135,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
         *(_WISH, Maybe(_WISH), bool, Maybe(str), Maybe(MessageOptions)),
         (frozenset(PARTITIONS), ...),
     ),
-    Totals: (*[_COUNT] * 7, _WISH, _WISH, [_PROBLEM]),
+    Totals: (*[_COUNT] * 7, _WISH, _WISH, _COUNT, [_PROBLEM]),
     Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100), _COUNT),
     Layout: (bool, frozenset("<>"), (Interface, ...)),
     ReassemblerState: (
@@ -212,6 +219,19 @@ def load_progress(data: bytes, name: str) -> Progress:
     except (ValueError, LookupError) as error:
         raise _refused(name) from error
     return progress
+
+
+def load_outline(data: bytes, name: str) -> Outline:
+    """Load only the inputs and options of the `Progress` that `dump` made `data` from.
+
+    Raises CaptureError as `load` does.
+    """
+    value = _unpacked(data, name)
+    reader = _reader()
+    try:
+        return Outline(reader.of([Input])(value[0]), reader.of(Options)(value[1]))
+    except (ValueError, LookupError, TypeError) as error:
+        raise _refused(name) from error
 
 
 def load(data: bytes, kind: type[T], name: str) -> T:

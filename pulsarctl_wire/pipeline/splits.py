@@ -53,7 +53,8 @@ class Input(NamedTuple):
     """A file: its path or URI as given, its size in bytes, and when it was modified (ns).
 
     `path` does not depend on the working directory. `sides`: if not empty, the files to read side by side.
-    `first_ns` is the time of its first packet, and `mark` a hash of its first bytes, both if it has packets.
+    `first_ns` is the time of its first packet, and `mark` a hash of its first bytes, both if it has packets;
+    `last_ns` is the time of its last packet, if that is known.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Input(NamedTuple):
     sides: tuple[Side, ...] = ()
     first_ns: int | None = None
     mark: str = ""
+    last_ns: int | None = None
 
 
 class Split(NamedTuple):

@@ -270,11 +270,17 @@ class Store:
         with replacing(self.system, self.path, change, replaced):
             yield
 
-    def options(self) -> Options | None:
-        """The options of the table that is there, or None. Raises CaptureError as `merge` does."""
+    def outline(self) -> saved.Outline | None:
+        """The inputs and options of the table that is there, or None. Raises CaptureError as `merge` does."""
         with self._said():
-            states, _ = self._readable_states()
-            return last(states).options if states else None
+            for name in reversed(_STATES):
+                with suppress(CaptureError):  # `resume` says what is wrong
+                    if (data := self._read(name)) is not None:
+                        found = saved.load_outline(data, f"progress/{name}")
+                        by = self._partition_by()
+                        options = found.options if by is None else replace(found.options, partition_by=by)
+                        return found._replace(options=options)
+            return None
 
     def files(self) -> list[Any]:
         """The information of pyarrow on the Parquet files, directory by directory, in the order of splits."""
@@ -431,7 +437,7 @@ class Store:
             "totals": asdict(progress.totals),
         }
         self._clean(lambda name: name.endswith(DRAFTS))  # of an earlier run, on other files
-        self._write(_MANIFEST, json.dumps(about, indent=1).encode())
+        self._write(_MANIFEST, json.dumps(about).encode())
         self.commit(progress.options)
 
     def _load(self, name: str) -> Progress | None:
