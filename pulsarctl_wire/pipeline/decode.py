@@ -25,6 +25,7 @@ from pulsarctl_wire.capture.series import lane
 from pulsarctl_wire.capture.sources import uncompressed
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.pipeline.splits import Side, Split, opened, read_split
+from pulsarctl_wire.wire.detail import ALL
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PLACE_BITS, Event, Frame, Malformed
 from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.part import Part, PartState
@@ -57,6 +58,8 @@ class Settings(NamedTuple):
     stand_in: str = token_hex(16)
     cluster: str | None = None
     messages: "MessageOptions | None" = None
+    host: str | None = None
+    detail: str = ALL
 
     def reassembler(self, new_state: NewState, on_end: OnEnd | None = None) -> Reassembler:
         """A new reassembler, which does not join chunks or keep schemas."""

@@ -94,8 +94,8 @@ def _values(
         parquet = pq.ParquetFile(stream)
         groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
         rows = parquet.read_row_group(0, columns=[*by]).slice(0, 1).to_pylist() if groups else []
-    found = {name: row.get(name) for row in rows for name in by}
-    values = {name: None if value is None else str(value) for name, value in found.items()}
+    found = rows[0] if rows else {}
+    values = {name: None if found.get(name) is None else str(found[name]) for name in by}
     columns = [group.column(at) for group in groups for at in range(group.num_columns)]
     lowest, highest = {}, {}
     for name in _SKIPPED_BY:

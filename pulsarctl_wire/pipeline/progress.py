@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pulsarctl_wire.capture.files import Layout
 from pulsarctl_wire.pipeline.decode import Decoded, Settings, reread
 from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split, plan, plan_all
+from pulsarctl_wire.wire.detail import ALL
 
 if TYPE_CHECKING:
     from pulsarctl_wire.table.messages import MessageOptions
@@ -28,11 +29,19 @@ class Options:
     cluster: str | None = None
     messages: "MessageOptions | None" = None
     partition_by: tuple[str, ...] = ()
+    host: str | None = None
+    detail: str = ALL
 
     def settings(self, drafts: str) -> Settings:
         """The settings of splits whose drafts are in the directory `drafts`."""
         return Settings(
-            drafts, self.max_frame_size, self.payload, cluster=self.cluster, messages=self.messages
+            drafts,
+            self.max_frame_size,
+            self.payload,
+            cluster=self.cluster,
+            messages=self.messages,
+            host=self.host,
+            detail=self.detail,
         )
 
 
@@ -49,8 +58,8 @@ class Totals:
 
     `problems` are (file, what is wrong, whether it was read up to there). `read` counts bytes of inputs,
     `size` bytes of Parquet, `read_again` connections that were read again, `dropped` packets that the kernel
-    dropped, `cut` packets cut by a snap length. `seen` are the frames in what was decoded so far: about as many
-    as `frames`, which counts those that are in the table.
+    dropped, `cut` packets cut by a snap length. `frames` are in the table; `seen` are those in what was
+    decoded, about as many.
     """
 
     read: int = 0

@@ -25,6 +25,8 @@ GROUP_SIZE: Final = 16 * 1024 * 1024
 """Bytes of the files of a split that has several inputs."""
 MAX_GROUP: Final = 256
 """How many inputs a split may have: compressed files may be much larger than they look."""
+END: Final = 10**9
+"""Stands for the number of an input where there is none: after all of them."""
 
 _WINDOW: Final = 4 * 1024 * 1024  # bytes that are searched for the beginning of a record
 
@@ -209,6 +211,14 @@ def plan(file: int, input_: Input, size: int = SPLIT_SIZE) -> list[Split]:
     splits[0] = splits[0]._replace(layout=None, exact=True)
     splits[-1] = splits[-1]._replace(stop=sys.maxsize)
     return splits
+
+
+def inputs_of(name: str) -> range:
+    """The inputs that a file of this name may have rows of, by the numbers that splits begin with."""
+    if name.startswith("end"):
+        return range(END, END + 1)
+    first, _, last = name.partition("..")
+    return range(int(first.partition("-")[0]), int((last or first).partition("-")[0]) + 1)
 
 
 def read_split(split: Split, read: Read) -> PacketReader | None:

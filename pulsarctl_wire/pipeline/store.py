@@ -1,7 +1,7 @@
 """Manages the directory of a frames table, and saves how far the work on it is.
 
 frames/ gaps/ …  a Parquet file for each split that has rows, or one in each partition that it has rows of;
-                 `end` has the rows that remain after all inputs
+                 `end` has the rows that remain after all inputs; without rows if there are no other files
                  (optimize.py merges them); `_delta_log`, `_iceberg`, if others are to read such tables
 progress/       everything needed to continue; what splits were decoded to, until they are finished;
                 which files count, and the table's next generation while it is made (generations.py)
@@ -22,7 +22,8 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import generations, saved
 from pulsarctl_wire.pipeline.continuing import begun
 from pulsarctl_wire.pipeline.decode import Settings
-from pulsarctl_wire.pipeline.inputs import absolute, filesystem
+from pulsarctl_wire.pipeline.finish import write_empty
+from pulsarctl_wire.pipeline.inputs import absolute, delete_directory, filesystem, has_directory
 from pulsarctl_wire.pipeline.journal import Change, going_on, replacing, settle
 from pulsarctl_wire.pipeline.logs import Logs
 from pulsarctl_wire.pipeline.output import written
@@ -37,7 +38,7 @@ from pulsarctl_wire.pipeline.resuming import (
     place,
     refuse_losses,
 )
-from pulsarctl_wire.pipeline.splits import Input, reason
+from pulsarctl_wire.pipeline.splits import Input, inputs_of, reason
 from pulsarctl_wire.pipeline.tasks import DRAFTS
 from pulsarctl_wire.table import TABLES, VERSION
 
@@ -45,8 +46,6 @@ _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
-END: Final = 10**9
-"""Stands for the number of an input where there is none: after all of them."""
 _TEMPORARY: Final = (".unfinished", ".stitched")
 
 
@@ -200,19 +199,16 @@ class Store:
         generations.set_current(self.system, self.path, generations.Generation(number))
 
     def _delete_generations(self, first: int) -> None:
-        """Delete the files with rows of all generations before `first`."""
+        """Delete the files of all generations before `first`."""
         for table in TABLES:
-            for each in self._list(table, every_generation=True):
-                if each.is_file and generations.number_of(each.path) < first:
-                    self.system.delete_file(each.path)
+            generations.delete_before(self.system, f"{self.path}/{table}", first)
 
     def _delete_rebuild(self) -> bool:
         """Delete what there is of a rebuild; return whether there was one."""
-        path = f"{self.path}/{generations.REBUILD}"
-        if self.system.get_file_info(path).type != fs.FileType.Directory:
-            return False
-        self.system.delete_dir(path)
-        return True
+        path = f"{self.out}/{generations.REBUILD}"
+        is_there = has_directory(path)
+        delete_directory(path)
+        return is_there
 
     def _recorded(self, options: Options) -> Progress | None:
         """A progress with the inputs that the manifest of a complete table has; None if it has none."""
@@ -269,6 +265,9 @@ class Store:
 
         with replacing(self.system, self.path, change, replaced):
             yield
+        if {path.partition("/")[0] for path in change.old} - {path.partition("/")[0] for path in change.new}:
+            self._fill(options)
+            self.commit(options, is_new=is_new)
 
     def outline(self) -> saved.Outline | None:
         """The inputs and options of the table that is there, or None. Raises CaptureError as `merge` does."""
@@ -276,10 +275,8 @@ class Store:
             for name in reversed(_STATES):
                 with suppress(CaptureError):  # `resume` says what is wrong
                     if (data := self._read(name)) is not None:
-                        found = saved.load_outline(data, f"progress/{name}")
-                        by = self._partition_by()
-                        options = found.options if by is None else replace(found.options, partition_by=by)
-                        return found._replace(options=options)
+                        inputs, options = saved.load_outline(data, f"progress/{name}")
+                        return saved.Outline(inputs, self._repartitioned(options))
             return None
 
     def files(self) -> list[Any]:
@@ -401,17 +398,15 @@ class Store:
         """
         with self._said():
             while True:
-                merge, found = going_on(self.system, self.path), self._rows(table)
-                if going_on(self.system, self.path) == merge:  # or files were merged meanwhile
+                change, found = going_on(self.system, self.path), self._rows(table)
+                if going_on(self.system, self.path) == change:  # or files were merged meanwhile
                     break
-        hidden = {f"{self.path}/{path}" for path in merge.hidden} if merge else ()
-        rows = []
-        for each in sorted(found, key=lambda each: each.base_name):
-            if each.path not in hidden:
-                first, _, last = each.base_name.partition("..")
-                inputs = range(input_of(first), input_of(last or first) + 1)
-                rows.append((inputs, f"{self.out}/{self.below(each.path)}"))
-        return rows
+        hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
+        return [
+            (inputs_of(each.base_name), f"{self.out}/{self.below(each.path)}")
+            for each in sorted(found, key=lambda each: each.base_name)
+            if each.path not in hidden
+        ]
 
     def _follows(self) -> bool:
         """Whether the table follows a directory. Raises CaptureError if `out` has files but no table."""
@@ -426,29 +421,42 @@ class Store:
         if not is_before_last:
             self.commit(progress.options)
 
+    def _fill(self, options: Options) -> None:
+        """Give tables that have no file one without rows, so that others can read them."""
+        for table, schema in TABLES.items():
+            if not self._rows(table) and (table != "messages" or options.messages is not None):
+                write_empty(f"{self.out}/{table}", schema, options.partition_by, self.number)
+
     def finish(self, progress: Progress) -> None:
-        """Write the manifest of the complete table, whose files may have been merged."""
+        """Write the manifest of the complete table, whose files may have been merged.
+
+        A table without rows gets a file without rows.
+        """
+        options = progress.options
+        self._fill(options)
         progress.totals.size = sum(each.size for each in self.files())
         about = {
             "version": progress.version,
-            "options": asdict(progress.options),
+            "options": asdict(options),
             "files": progress.file,
             "inputs": [each._asdict() for each in progress.inputs],
             "totals": asdict(progress.totals),
         }
         self._clean(lambda name: name.endswith(DRAFTS))  # of an earlier run, on other files
         self._write(_MANIFEST, json.dumps(about).encode())
-        self.commit(progress.options)
+        self.commit(options)
 
     def _load(self, name: str) -> Progress | None:
         data = self._read(name)
         if data is None:
             return None
         progress = saved.load_progress(data, f"progress/{name}")
-        by = self._partition_by()
-        if by is not None:
-            progress.options = replace(progress.options, partition_by=by)
+        progress.options = self._repartitioned(progress.options)
         return progress
+
+    def _repartitioned(self, options: Options) -> Options:
+        by = self._partition_by()
+        return options if by is None else replace(options, partition_by=by)
 
     def _begun(self) -> Begun | None:
         data = self._read(_BEGUN)
@@ -463,11 +471,8 @@ class Store:
             return None
         return data
 
-    def _list(self, directory: str, *, every_generation: bool = False) -> list[Any]:
-        """What is in a directory, and for a table below it, but for what is hidden there.
-
-        Of a table only the files of the current generation, or those of `every_generation`.
-        """
+    def _list(self, directory: str) -> list[Any]:
+        """What is in a directory; of a table what is below it in its generation, but for what is hidden."""
         folder = f"{self.path}/{directory}".rstrip("/")
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=directory in TABLES)
         found: list[Any] = self.system.get_file_info(selector)
@@ -477,7 +482,7 @@ class Store:
             each
             for each in found
             if not re.search(r"/[_.]", each.path.removeprefix(folder))
-            and (every_generation or generations.number_of(each.path) == self.number)
+            and generations.number_of(each.path) == self.number
         ]
 
     def _write(self, name: str, data: bytes) -> None:
@@ -492,11 +497,6 @@ class Store:
             raise CaptureError(f"{self.out}: {error}") from error
         except (ArrowException, OSError) as error:
             raise OSError(f"{self.out}: {reason(error)}") from error
-
-
-def input_of(name: str) -> int:
-    """The number of the input that a split of this name begins with."""
-    return END if name.startswith("end") else int(name.partition("-")[0])
 
 
 def _is_rows(each: Any) -> bool:

@@ -2,6 +2,18 @@
 
 from pulsarctl_wire.table.builder import TableBuilder
 from pulsarctl_wire.table.groups import RowGroups
-from pulsarctl_wire.table.schema import FINDINGS, FRAMES, GAPS, TABLES, VERSION, beside, writer
+from pulsarctl_wire.table.parquet import writer
+from pulsarctl_wire.table.schema import FINDINGS, FRAMES, GAPS, READABLE, TABLES, VERSION, beside
 
-__all__ = ["FINDINGS", "FRAMES", "GAPS", "TABLES", "VERSION", "RowGroups", "TableBuilder", "beside", "writer"]
+__all__ = [
+    "FINDINGS",
+    "FRAMES",
+    "GAPS",
+    "READABLE",
+    "TABLES",
+    "VERSION",
+    "RowGroups",
+    "TableBuilder",
+    "beside",
+    "writer",
+]

@@ -4,7 +4,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from pulsarctl_wire.table.schema import ROWS, writer
+from pulsarctl_wire.table.parquet import ROWS, writer
 
 GATHERED: Final = 32 * 1024 * 1024
 """Bytes of rows that are worth a row group, however few they are."""

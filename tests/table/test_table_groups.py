@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pulsarctl_wire.table import GAPS, RowGroups
 from pulsarctl_wire.table.columns import batch_of
-from pulsarctl_wire.table.schema import ROWS
+from pulsarctl_wire.table.parquet import ROWS
 
 
 def written(batches: list[Any], **options: Any) -> pq.ParquetFile:
