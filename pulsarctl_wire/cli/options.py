@@ -174,8 +174,21 @@ class RowOptions:
     """What the rows of tables have."""
 
     cluster: str | None = option("--cluster NAME", "A label for all rows: the cluster that was captured.")
+    host: str | None = option(
+        "--host NAME",
+        "The host that captured; or where it is in the paths of files: 'captures/{host}/*'.",
+        show_default="of host=NAME/",
+    )
+    detail: Literal["frames", "messages", "exchanges", "connections"] = option(
+        "--detail WHAT",
+        "What tables hold: frames; messages, too; exchanges (requests and answers) without deliveries; "
+        "or only connections.",
+        default="frames",
+    )
     payload: bool = flag("--payload", "Add a column with the raw payload of each frame.")
-    messages: bool = flag("--messages", "Write a table of messages, too: their keys, properties and sizes.")
+    messages: bool = flag(
+        "--messages", "Write a table of messages, too (--detail messages): their keys, properties and sizes."
+    )
     values: Literal["raw", "json"] | None = option(
         "--values FORM", "With --messages: payloads, as they are or as JSON: raw, json.", show_default="none"
     )
@@ -190,11 +203,20 @@ class RowOptions:
         from pulsarctl_wire.pipeline.progress import Options
         from pulsarctl_wire.table.messages import MessageOptions
 
-        if not self.messages and (self.values or self.hash_keys):
+        has_messages = self.messages or self.detail == "messages"
+        if not has_messages and (self.values or self.hash_keys):
             console.fail("--values and --hash-keys need --messages")
+        if has_messages and self.detail not in ("frames", "messages"):
+            console.fail(f"--messages cannot be combined with --detail {self.detail}")
         about = MessageOptions(self.values or "", size_of("--max-value", self.max_value), self.hash_keys)
         return Options(
-            split_size, self.max_frame_size, self.payload, self.cluster, about if self.messages else None
+            split_size,
+            self.max_frame_size,
+            self.payload,
+            self.cluster,
+            about if has_messages else None,
+            host=self.host,
+            detail="frames" if has_messages else self.detail,
         )
 
 

@@ -51,16 +51,17 @@ class Result:
 
     def arrow(self) -> Any:
         """All rows, as a `pyarrow.Table`."""
-        return self.engine.arrow(self.query, self.most)
+        from pulsarctl_wire.table.schema import for_pandas
+
+        found = self.engine.arrow(self.query, self.most)
+        return found.replace_schema_metadata(for_pandas(found.schema).metadata)
 
     def pandas(self) -> Any:
         """All rows, as a `pandas.DataFrame`. Integers stay exact beside nulls: their type is `Int64`."""
         with _needed("pandas"):
-            import pandas as pd
-        import pyarrow as pa
+            import pandas  # noqa: F401 - for pyarrow
 
-        exact = {pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
-        return self.arrow().to_pandas(types_mapper=exact.get)
+        return self.arrow().to_pandas()
 
     def polars(self) -> Any:
         """All rows, as a `polars.DataFrame`."""

@@ -231,6 +231,7 @@ _TYPES: Final = {
     "int64": "BIGINT",
     "bool": "BOOLEAN",
     "binary": "BLOB",
+    "timestamp[us, tz=UTC]": "TIMESTAMP WITH TIME ZONE",
 }
 
 

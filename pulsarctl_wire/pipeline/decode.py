@@ -7,7 +7,7 @@ in the split, and producers and consumers that were opened earlier are unknown.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
@@ -25,6 +25,7 @@ from pulsarctl_wire.capture.series import lane
 from pulsarctl_wire.capture.sources import uncompressed
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.pipeline.splits import Side, Split, opened, read_split
+from pulsarctl_wire.wire.detail import ALL
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PLACE_BITS, Event, Frame, Malformed
 from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.part import Part, PartState
@@ -57,6 +58,8 @@ class Settings(NamedTuple):
     stand_in: str = token_hex(16)
     cluster: str | None = None
     messages: "MessageOptions | None" = None
+    host: str | None = None
+    detail: str = ALL
 
     def reassembler(self, new_state: NewState, on_end: OnEnd | None = None) -> Reassembler:
         """A new reassembler, which does not join chunks or keep schemas."""
@@ -146,23 +149,22 @@ def decode(split: Split, settings: Settings, collect: Callable[[list[Event]], ob
     end: tuple[int, Layout | None] = (split.start, split.layout)
     problems: list[tuple[str, str, bool]] = []
     dropped = 0
-    try:
-        with _packets(split, problems) as packets:
-            if packets is None:
-                begin = None
-            else:
-                if isinstance(packets, PacketReader) and not split.exact:
-                    begin = packets.offset, packets.layout
-                decoder.reassembler.knowledge.turn = partial(decoder.turn, packets)
-                try:
-                    decoder.run(packets)
-                finally:
-                    decoder.reassembler.knowledge.turn = int  # frees the decoder without garbage collection
-                    dropped = packets.dropped
-                    if isinstance(packets, PacketReader):
-                        end = packets.offset, packets.layout
-    except CaptureError as error:
-        problems.append(_problem(split.input.name, error))
+    for name, base, packets in _turns(split, problems):
+        if packets is None:
+            begin = None
+            continue
+        if isinstance(packets, PacketReader) and not split.exact:
+            begin = packets.offset, packets.layout
+        decoder.reassembler.knowledge.turn = partial(decoder.turn, packets)
+        try:
+            decoder.run(packets, base)
+        except CaptureError as error:
+            problems.append(_problem(name, error))
+        finally:
+            decoder.reassembler.knowledge.turn = int  # frees the decoder without garbage collection
+        dropped += packets.dropped
+        if isinstance(packets, PacketReader):
+            end = packets.offset, packets.layout
     decoder.flush()
     frames = decoder.reassembler.knowledge.frames
     return Decoded(
@@ -187,27 +189,47 @@ def _problem(name: str, error: CaptureError) -> tuple[str, str, bool]:
     return name, str(error), isinstance(error, DamagedCapture)
 
 
-@contextmanager
-def _packets(
+def _turns(
     split: Split, problems: list[tuple[str, str, bool]]
-) -> Iterator[PacketReader | SideBySide | None]:
-    """Open a split and yield its packets, or None if no record is found.
+) -> Iterator[tuple[str, int, PacketReader | SideBySide | None]]:
+    """The packets of a split, input by input, each with the input's name.
 
-    Adds what is wrong with one of several files to `problems`; raises CaptureError if there is only one file.
+    The number is what to add to their offsets to get their places. None if no record is found. What is wrong
+    with a file is added to `problems`, except for errors that are raised while packets are read.
     """
-    if not split.input.sides:
-        with opened(split.input.path, split.start) as stream:
-            yield read_split(split, reader(stream if split.layout is not None else uncompressed(stream)))
-        return
-    lanes: list[tuple[Side, Lane]] = []
+    lanes: dict[int, Lane | None] = {}
     with ExitStack() as stack:
-        for side in split.input.sides:
-            try:
-                lanes.append((side, lane(stack.enter_context(opened(side.path)), side.file)))
-            except CaptureError as error:  # noqa: PERF203 (a file, not a packet)
-                problems.append(_problem(side.name, error))
-        yield SideBySide([(each, side.since, side.until) for side, each in lanes])
-        problems += [_problem(side.name, each.error) for side, each in lanes if each.error is not None]
+        closing: dict[int, ExitStack] = {}
+        for file, each in enumerate(split.inputs, split.file):
+            if not each.sides:
+                part = Split(file, 0, each) if split.more else split
+                try:
+                    with opened(each.path, part.start) as stream:
+                        source = stream if part.layout is not None else uncompressed(stream)
+                        yield each.name, file << PLACE_BITS, read_split(part, reader(source))
+                except CaptureError as error:
+                    problems.append(_problem(each.name, error))
+                continue
+            for side in each.sides:
+                if side.file not in lanes:
+                    closing[side.file] = stack.enter_context(ExitStack())
+                    lanes[side.file] = _begun(side, closing[side.file], problems)
+            sides = [(found, side) for side in each.sides if (found := lanes[side.file]) is not None]
+            yield each.name, 0, SideBySide([(found, side.since, side.until) for found, side in sides])
+            for found, side in sides:
+                if side.until is None or file == split.next_file - 1:
+                    closing[side.file].close()
+                    if found.error is not None:
+                        problems.append(_problem(side.name, found.error))
+
+
+def _begun(side: Side, stack: ExitStack, problems: list[tuple[str, str, bool]]) -> Lane | None:
+    """The packets of a file that is read side by side; None if it cannot be read."""
+    try:
+        return lane(stack.enter_context(opened(side.path)), side.file)
+    except CaptureError as error:
+        problems.append(_problem(side.name, error))
+        return None
 
 
 def reread(decoded: Decoded, waiting: Waiting) -> Iterator[Kept]:
@@ -217,27 +239,23 @@ def reread(decoded: Decoded, waiting: Waiting) -> Iterator[Kept]:
     """
     split = decoded.split
     segment = Dissector(waiting).segment
-    base = _base(split)
+    number = 0
     problems: list[tuple[str, str, bool]] = []
-    try:
-        with _packets(split, problems) as packets:
-            assert packets is not None  # the split is exact
-            if not {*problems} <= {*decoded.problems}:
-                packets = SideBySide([])  # the turns of the other files would be wrong
-            for number, (time_ns, link, data, length) in enumerate(packets, 1):
+    for file, base, packets in _turns(split, problems):
+        assert packets is not None  # the split is exact
+        if not {*problems} <= {*decoded.problems}:
+            break  # the turns of the other files would be wrong
+        try:
+            for time_ns, link, data, length in packets:
+                number += 1
                 found = segment(link, data, length)
                 if found is not None:
                     place = base | packets.offset
-                    yield number if split.input.sides else place, place, time_ns, found
-    except CaptureError as error:
-        problems.append(_problem(split.input.name, error))
+                    yield number if split.is_merged else place, place, time_ns, found
+        except CaptureError as error:
+            problems.append(_problem(file, error))
     for name, text, _ in [each for each in problems if each not in decoded.problems]:
         decoded.problems.append((name, f"cannot be read again, so rows may be missing: {text}", True))
-
-
-def _base(split: Split) -> int:
-    """The bits to add to a packet's offset to get its place; 0 if the offset is the place."""
-    return 0 if split.input.sides else split.file << PLACE_BITS
 
 
 class _SplitDecoder:
@@ -249,8 +267,8 @@ class _SplitDecoder:
         self.dissector = Dissector(split.waiting)
         self.reassembler = settings.reassembler(PartState)
         self._stand_in = settings.stand_in
-        self._base = _base(split)
-        self._is_merged = bool(split.input.sides)
+        self._base = 0
+        self._is_merged = split.is_merged
         self._edges: list[Edge] = []
         self._pairs: set[bytes] = set()  # of the edges
         self._synced: dict[int, Tcp] = {}  # connections that are synchronized, by the index of their edge
@@ -261,9 +279,10 @@ class _SplitDecoder:
         self._collect = collect
         self._gathered: list[Event] = []
 
-    def run(self, packets: PacketReader | SideBySide) -> None:
-        """Decode these packets."""
-        dissector, reassembler, base = self.dissector, self.reassembler, self._base
+    def run(self, packets: PacketReader | SideBySide, base: int) -> None:
+        """Decode these packets, whose places are their offsets and `base`."""
+        dissector, reassembler = self.dissector, self.reassembler
+        self._base = base
         for time_ns, link, data, length in packets:
             self.packets += 1
             if len(data) < length:

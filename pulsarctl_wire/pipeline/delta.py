@@ -14,13 +14,13 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from pulsarctl_wire.errors import CaptureError, SettingsError
-from pulsarctl_wire.pipeline.inputs import arrow_uri, filesystem
+from pulsarctl_wire.pipeline.inputs import arrow_uri, delete_directory, filesystem, has_directory
 from pulsarctl_wire.pipeline.splits import reason
 
-_LOG: Final = "_delta_log"
+LOG: Final = "_delta_log"
+"""The directory of the log."""
 _SKIPPED_BY: Final = ("time_ns", "connection")
 """Columns of which the log has the lowest and the highest value in each file."""
 
@@ -33,19 +33,6 @@ def library() -> Any:
     except ImportError:
         raise SettingsError("Delta Lake needs another package: pip install 'pulsarctl-wire[delta]'") from None
     return deltalake
-
-
-def has_log(folder: str) -> bool:
-    """Whether there is a log in the directory at a path or URI. Raises OSError."""
-    system, path = filesystem(f"{folder}/{_LOG}")
-    return bool(system.get_file_info(path).type == fs.FileType.Directory)
-
-
-def delete_log(folder: str) -> None:
-    """Delete the log in a directory. Raises OSError."""
-    system, path = filesystem(f"{folder}/{_LOG}")
-    if has_log(folder):
-        system.delete_dir(path)
 
 
 def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *, is_new: bool = True) -> None:
@@ -81,11 +68,11 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
 def _opened(delta: Any, folder: str, columns: Any, by: list[str]) -> Any:
     """Open the table of Delta in a directory; it is begun anew if its partitions are others."""
     uri = arrow_uri(folder)
-    if has_log(folder):
+    if has_directory(f"{folder}/{LOG}"):
         table = delta.DeltaTable(uri)
         if table.metadata().partition_columns == by:
             return table
-        delete_log(folder)
+        delete_directory(f"{folder}/{LOG}")
     return delta.DeltaTable.create(uri, columns, partition_by=by)
 
 
@@ -107,8 +94,8 @@ def _values(
         parquet = pq.ParquetFile(stream)
         groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
         rows = parquet.read_row_group(0, columns=[*by]).slice(0, 1).to_pylist() if groups else []
-    found = {name: row.get(name) for row in rows for name in by}
-    values = {name: None if value is None else str(value) for name, value in found.items()}
+    found = rows[0] if rows else {}
+    values = {name: None if found.get(name) is None else str(found[name]) for name in by}
     columns = [group.column(at) for group in groups for at in range(group.num_columns)]
     lowest, highest = {}, {}
     for name in _SKIPPED_BY:
@@ -124,5 +111,5 @@ def _errors(delta: Any, folder: str) -> Iterator[None]:
     try:
         yield
     except delta.exceptions.DeltaError as error:
-        name = f"{folder.rpartition('/')[2]}/{_LOG}"
+        name = f"{folder.rpartition('/')[2]}/{LOG}"
         raise CaptureError(f"{name}: {reason(error)}; if it is deleted, it is made anew") from error

@@ -15,12 +15,21 @@ from pyarrow import ArrowException
 
 from pulsarctl_wire.pipeline.generations import tagged
 from pulsarctl_wire.pipeline.inputs import filesystem
-from pulsarctl_wire.pipeline.output import unfinished
-from pulsarctl_wire.pipeline.partitions import File, Partitioned, partitioned
+from pulsarctl_wire.pipeline.output import unfinished, written
+from pulsarctl_wire.pipeline.partitions import MAX_OPEN, File, Partitioned, directory, partitioned
 from pulsarctl_wire.pipeline.rows import Stitched, draft_of
 from pulsarctl_wire.pipeline.stitch import Fixup, Names
-from pulsarctl_wire.table import TABLES, writer
-from pulsarctl_wire.table.columns import number_array, number_values, replaced, text_array
+from pulsarctl_wire.table import TABLES, RowGroups, writer
+from pulsarctl_wire.table.columns import (
+    number_array,
+    number_values,
+    of_topics,
+    replaced,
+    shifted,
+    text_array,
+    texts_at,
+)
+from pulsarctl_wire.table.groups import GATHERED
 
 
 class Finished(NamedTuple):
@@ -59,6 +68,15 @@ def finish_split(
     return Finished(counts["frames"], counts["gaps"], size)
 
 
+def write_empty(folder: str, schema: Any, partition_by: Sequence[str], generation: int) -> None:
+    """Write a file without rows to a directory, so that the table can be read. Raises OSError."""
+    schema, by = partitioned(schema, partition_by)
+    system, inside = filesystem("/".join([folder, directory(by, [None] * len(by))]).rstrip("/"))
+    system.create_dir(inside)
+    with written(system, f"{inside}/{tagged('end', generation)}.parquet") as stream:
+        writer(stream, schema).close()
+
+
 def begin_file(folder: str, name: str, schema: Any, partition_by: Sequence[str]) -> File:
     """Begin the file of a split in a directory, or those in its partitions."""
     system, inside = filesystem(folder)
@@ -68,7 +86,7 @@ def begin_file(folder: str, name: str, schema: Any, partition_by: Sequence[str])
 
     def opened(path: str) -> File:
         system.create_dir(f"{inside}/{path.rpartition('/')[0]}")
-        return _ParquetFile(system, f"{inside}/{path}", schema)
+        return _ParquetFile(system, f"{inside}/{path}", schema, GATHERED // MAX_OPEN)
 
     return Partitioned(name, by, opened)
 
@@ -90,8 +108,9 @@ def finished_rows(name: str, stitched: Stitched, drafts: str, table: str) -> Ite
 class _ParquetFile:
     """A Parquet file that gets its name when it is complete. Without rows, no file is written."""
 
-    def __init__(self, system: Any, path: str, schema: Any) -> None:
+    def __init__(self, system: Any, path: str, schema: Any, most: int = GATHERED) -> None:
         self.rows = 0
+        self._most = most
         self._system = system
         self._path = path
         self._unfinished = unfinished(path)
@@ -104,8 +123,8 @@ class _ParquetFile:
             return
         if self._open is None:
             stream = self._system.open_output_stream(self._unfinished)
-            self._open = stream, writer(stream, self._schema)
-        self._open[1].write_batch(batch)
+            self._open = stream, RowGroups(stream, self._schema, self._most)
+        self._open[1].write(batch)
         self.rows += batch.num_rows
 
     def close(self) -> int:
@@ -140,18 +159,27 @@ def _fixed_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
     size = int(local.max(initial=0)) + 1
     numbers = np.full(size, -1, np.int64)
     shifts = np.zeros((size, 2), np.int64)
+    texts: dict[str, list[str | None]] = {"uid": [None] * size, "broker": [None] * size}
     for index, fixup in fixups.items():
         if index < size:
             numbers[index], shifts[index] = fixup.connection, fixup.shifts
+            texts["uid"][index], texts["broker"][index] = fixup.uid, fixup.broker
     connections = numbers[local]
     right = connections >= 0
     offsets = number_values(batch.column("stream_offset"))
     offsets = offsets + shifts[local, number_values(batch.column("to_broker"))]
     batch = replaced(batch, "stream_offset", number_array(offsets, None, pa.int64()))
+    for column in texts.keys() & {*batch.schema.names}:
+        batch = replaced(batch, column, texts_at(local, texts[column]))
     if "topic" in batch.schema.names:
         names = {name: text for fixup in fixups.values() for name, text in fixup.names.items()}
         for column in ("topic", "subscription"):
             batch = replaced(batch, column, _named(batch.column(column), names, right))
+        for column, values in of_topics(batch.column("topic")).items():
+            batch = replaced(batch, column, values)
+    if "request" in batch.schema.names:
+        requests = shifted(batch.column("request"), shifts[local, 1])  # they were sent to the broker
+        batch = replaced(batch, "request", requests)
     batch = replaced(batch, "connection", number_array(connections, None, pa.int64()))
     return batch if right.all() else batch.filter(number_array(right, None, pa.bool_()))
 

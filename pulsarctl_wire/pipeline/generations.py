@@ -75,9 +75,9 @@ def place_files(system: Any, source: str, target: str, number: int, *, may_excha
     With `may_exchange` the two directories are exchanged in one step, if the file system can do that;
     otherwise one file moves after the other.
     """
-    files = _files(system, source, number)
+    files = _of(system, source, number)
     system.create_dir(target)
-    has_some = bool(_files(system, target, number))  # of an attempt that was broken off
+    has_some = bool(_of(system, target, number))  # of an attempt that was broken off
     may_exchange = may_exchange and not has_some and isinstance(system, fs.LocalFileSystem)
     if files and may_exchange and _exchange(source, target):
         return
@@ -87,13 +87,21 @@ def place_files(system: Any, source: str, target: str, number: int, *, may_excha
         system.move(path, place)
 
 
-def _files(system: Any, folder: str, number: int) -> list[str]:
+def delete_before(system: Any, folder: str, number: int) -> None:
+    """Delete the files in a directory of generations before this one, but for those that are hidden."""
+    for path in _files(system, folder):
+        if number_of(path) < number and not re.search(r"/[_.]", path.removeprefix(folder)):
+            system.delete_file(path)
+
+
+def _files(system: Any, folder: str) -> list[str]:
     selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
-    return [
-        each.path
-        for each in system.get_file_info(selector)
-        if each.is_file and number_of(each.path) == number
-    ]
+    return [each.path for each in system.get_file_info(selector) if each.is_file]
+
+
+def _of(system: Any, folder: str, number: int) -> list[str]:
+    """The files in a directory that are of a generation."""
+    return [path for path in _files(system, folder) if number_of(path) == number]
 
 
 def _exchange(one: str, other: str) -> bool:

@@ -43,6 +43,19 @@ def filesystem(path: str) -> tuple[Any, str]:
         raise CaptureError(f"{path}: {reason(error)}") from error
 
 
+def has_directory(path: str) -> bool:
+    """Return whether there is a directory at a path or URI. Raises OSError."""
+    system, inside = filesystem(path)
+    return bool(system.get_file_info(inside).type == fs.FileType.Directory)
+
+
+def delete_directory(path: str) -> None:
+    """Delete the directory at a path or URI, if it is there. Raises OSError."""
+    if has_directory(path):
+        system, inside = filesystem(path)
+        system.delete_dir(inside)
+
+
 def _of_fsspec(uri: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs

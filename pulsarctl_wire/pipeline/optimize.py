@@ -6,26 +6,33 @@ and what comes after the last one is left alone. A merged file has the names of 
 `000000-00000..000012-00003.parquet`, so it sorts as its first split does.
 """
 
+import json
 from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import groupby
-from operator import gt
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.inputs import filesystem
 from pulsarctl_wire.pipeline.journal import Change
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.splits import reason
 from pulsarctl_wire.pipeline.store import Store
-from pulsarctl_wire.table import writer
-from pulsarctl_wire.table.schema import ROWS
+from pulsarctl_wire.pipeline.tasks import Workers
+from pulsarctl_wire.table import RowGroups
 
-_GATHERED: Final = 64 * 1024 * 1024  # bytes of rows that are in memory
+SMALL: Final = 2 * 1024 * 1024
+"""Bytes: smaller files are merged with others when a run ends."""
+MERGED: Final = 32 * 1024 * 1024
+"""Bytes of a file that is made of these."""
+MIN_MERGED: Final = 8
+"""How many small files in a row are worth merging."""
+SPLITS: Final = b"pwire.splits"
+"""What a merged file has in its metadata, as JSON: the splits whose rows it has, and how many of each."""
 
 
 class Size(NamedTuple):
@@ -43,11 +50,49 @@ def optimize(table: str, size: int) -> tuple[Size, Size]:
     """
     store = Store(table)
     states, before = store.merge(), store.files()
-    for files in _bins(store, before, [each.next for each in states], size):
+    for files in _bins(store, before, [each.next for each in states], size, size / 2):
         paths = [store.below(each.path) for each in files]
         with store.replacing(Change((_merged(paths),), tuple(paths)), states[-1].options):
-            _write(store.system, files, f"{store.path}/{_merged(paths)}")
+            write_merged(store.out, paths, _merged(paths))
     return count(before), count(store.files())
+
+
+def merge_small(store: Store, workers: Workers) -> None:
+    """Merge neighbours among the small files of a table, where they are many, as whoever writes to it ends.
+
+    The `workers` write the new files. Raises as `optimize` does.
+    """
+    if sum(each.size < SMALL for each in store.files()) < MIN_MERGED:
+        return
+    states = store.merge()
+    files = store.files()
+    bins = [*_bins(store, files, [each.next for each in states], MERGED, SMALL, MIN_MERGED)]
+    if not bins:
+        return
+    old = [[store.below(each.path) for each in some] for some in bins]
+    calls = [(store.out, paths, _merged(paths)) for paths in old]
+    change = Change(tuple(map(_merged, old)), tuple(path for paths in old for path in paths))
+    with store.replacing(change, states[-1].options):
+        for future in workers.submit(write_merged, calls, sum(each.size for some in bins for each in some)):
+            future.result()
+
+
+def write_merged(table: str, paths: Sequence[str], path: str) -> None:
+    """Write the rows of several files of a table to one, and how many of them each split has.
+
+    The paths are those below the table's directory. Raises as `optimize` does.
+    """
+    system, inside = filesystem(table)
+    files = system.get_file_info([f"{inside}/{each}" for each in paths])
+    splits: list[tuple[str, int]] = []
+    for each in files:
+        with damage(each.path), system.open_input_file(each.path) as stream:
+            splits += splits_of(pq.ParquetFile(stream), each.path)
+    schema = _schema(system, files[0].path)
+    with written(system, f"{inside}/{path}") as stream, RowGroups(stream, schema) as parquet:
+        for rows in row_groups(system, files):
+            parquet.write(rows)
+        parquet.note(SPLITS, json.dumps(splits))
 
 
 def count(files: list[Any]) -> Size:
@@ -55,34 +100,37 @@ def count(files: list[Any]) -> Size:
     return Size(len(files), sum(each.size for each in files))
 
 
-def _bins(store: Store, files: list[Any], places: list[str], size: int) -> Iterator[list[Any]]:
-    """The files to merge into one, each time: neighbours with the same columns, on one side of all places."""
-
-    def alike(each: Any) -> tuple[Any, ...]:
-        folder = each.path.rpartition("/")[0]
-        side = bisect(places, each.base_name)
-        if side == len(places) or each.size >= size / 2:
-            return folder, side, each.path
-        return folder, side, _schema(store.system, each.path)
-
-    for _, neighbours in groupby(files, alike):
-        for found in _portions(neighbours, lambda each: (each.size,), (size,)):
-            if len(found) > 1:
-                yield found
-
-
-def _portions(
-    items: Iterable[Any], sizes: Callable[[Any], tuple[int, ...]], most: tuple[int, ...]
+def _bins(
+    store: Store, files: list[Any], places: list[str], size: int, small: float, least: int = 2
 ) -> Iterator[list[Any]]:
-    """Items in a row that have at most so much together, of each size, or one item that has more alone."""
+    """The files to merge into one of at most `size` bytes, each time.
+
+    They are `least` or more neighbours of less than `small` bytes each, on one side of all places, with the
+    same columns.
+    """
+
+    def alike(each: Any) -> tuple[str, int, bool]:
+        return each.path.rpartition("/")[0], bisect(places, each.base_name), each.size < small
+
+    for (_, side, are_small), neighbours in groupby(files, alike):
+        if not are_small or side == len(places):
+            continue
+        found = [*neighbours]
+        if len(found) < least:
+            continue  # to look at their columns takes time
+        for _, same in groupby(found, lambda each: _schema(store.system, each.path)):
+            yield from (some for some in _portions(same, size) if len(some) >= least)
+
+
+def _portions(files: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Neighbours that have at most `size` bytes together."""
     found: list[Any] = []
-    total = (0,) * len(most)
-    for each in items:
-        own = sizes(each)
-        total = tuple(map(sum, zip(total, own, strict=True)))
-        if found and any(map(gt, total, most)):
+    total = 0
+    for each in files:
+        total += each.size
+        if found and total > size:
             yield found
-            found, total = [], own
+            found, total = [], each.size
         found.append(each)
     if found:
         yield found
@@ -95,20 +143,6 @@ def _merged(paths: list[str]) -> str:
     return f"{folder}/{first.partition('..')[0]}..{last.rpartition('..')[2]}.parquet"
 
 
-def _write(system: Any, files: list[Any], path: str) -> None:
-    schema = _schema(system, files[0].path)
-    with written(system, path) as stream, writer(stream, schema) as parquet:
-        for rows in _gathered(system, files):
-            parquet.write_table(rows, row_group_size=ROWS)
-
-
-def _gathered(system: Any, files: list[Any]) -> Iterator[Any]:
-    """The rows of the files in order, in tables that are worth a row group."""
-    groups = row_groups(system, files)
-    for found in _portions(groups, lambda rows: (rows.num_rows, rows.nbytes), (ROWS, _GATHERED)):
-        yield pa.concat_tables(found).combine_chunks()
-
-
 def row_groups(system: Any, files: Sequence[Any], columns: Sequence[str] | None = None) -> Iterator[Any]:
     """Yield the row groups of files, with all or some columns. Raises CaptureError if one is damaged."""
     for each in files:
@@ -118,9 +152,24 @@ def row_groups(system: Any, files: Sequence[Any], columns: Sequence[str] | None 
                 yield parquet.read_row_group(number, columns=columns, use_threads=False)
 
 
+def splits_of(file: Any, path: str) -> list[tuple[str, int]]:
+    """The splits whose rows a `pyarrow.parquet.ParquetFile` has, in order: their names, and how many rows.
+
+    If a merged file does not say so, as rows of it were deleted, it is taken for that of one split.
+    """
+    rows = file.metadata.num_rows
+    with suppress(TypeError, ValueError, RecursionError):
+        noted = json.loads(file.metadata.metadata.get(SPLITS, b"null"))
+        splits = [(str(name), int(size)) for name, size in noted]
+        if sum(size for _, size in splits) == rows:
+            return splits
+    return [(path.rpartition("/")[2].removesuffix(".parquet"), rows)]
+
+
 def _schema(system: Any, path: str) -> Any:
     with damage(path), system.open_input_file(path) as stream:
-        return pq.read_schema(stream)
+        schema = pq.read_schema(stream)
+    return schema.with_metadata({name: text for name, text in schema.metadata.items() if name != SPLITS})
 
 
 @contextmanager

@@ -48,7 +48,7 @@ PARTITIONS: Final = tuple(
     if name in {*_DERIVED, *FRAMES.names}
 )
 """What a table can be partitioned by."""
-_MOST_OPEN: Final = 32
+MAX_OPEN: Final = 32
 """Files of a split that are written at a time; beyond that, a partition gets several files."""
 _LONGEST: Final = 200  # bytes of the name of a directory
 _ESCAPED: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")  # as in Hive
@@ -129,7 +129,7 @@ class Partitioned:
         self.rows += batch.num_rows
 
     def _begin(self, values: Values) -> File:
-        if len(self._open) >= _MOST_OPEN:
+        if len(self._open) >= MAX_OPEN:
             self._size += self._open.pop(next(iter(self._open))).close()
         again = f"_{self._begun[values]:05d}" if self._begun[values] else ""
         self._begun[values] += 1

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pulsarctl_wire.capture.files import Layout
 from pulsarctl_wire.pipeline.decode import Decoded, Settings, reread
-from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split, plan
+from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split, plan, plan_all
+from pulsarctl_wire.wire.detail import ALL
 
 if TYPE_CHECKING:
     from pulsarctl_wire.table.messages import MessageOptions
@@ -28,11 +29,19 @@ class Options:
     cluster: str | None = None
     messages: "MessageOptions | None" = None
     partition_by: tuple[str, ...] = ()
+    host: str | None = None
+    detail: str = ALL
 
     def settings(self, drafts: str) -> Settings:
         """The settings of splits whose drafts are in the directory `drafts`."""
         return Settings(
-            drafts, self.max_frame_size, self.payload, cluster=self.cluster, messages=self.messages
+            drafts,
+            self.max_frame_size,
+            self.payload,
+            cluster=self.cluster,
+            messages=self.messages,
+            host=self.host,
+            detail=self.detail,
         )
 
 
@@ -121,8 +130,8 @@ class Progress:
         is_last = split.stop >= split.input.size
         self.file, self.part, self.end = split.file, split.part + 1, decoded.end
         if is_last:
-            self.file, self.part, self.end = split.file + 1, 0, None
-        totals.read += (split.input.size if is_last else decoded.end[0]) - split.start
+            self.file, self.part, self.end = split.next_file, 0, None
+        totals.read += split.size if is_last else decoded.end[0] - split.start
         totals.packets += decoded.packets
         totals.dropped += decoded.dropped
         totals.cut += decoded.cut
@@ -173,7 +182,8 @@ def decoded_in_order(progress: Progress, submit: Submit, room: Callable[[int], i
 
 def _splits(progress: Progress) -> Iterator[Split]:
     """The remaining splits."""
-    first = progress.part
-    for file in range(progress.file, len(progress.inputs)):
-        yield from plan(file, progress.inputs[file], progress.options.split_size)[first:]
-        first = 0
+    inputs, size, file = progress.inputs, progress.options.split_size, progress.file
+    if progress.part:
+        yield from plan(file, inputs[file], size)[progress.part :]
+        file += 1
+    yield from plan_all(inputs, size, file)

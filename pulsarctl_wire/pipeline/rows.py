@@ -60,7 +60,14 @@ def delete_draft(directory: str, name: str) -> None:
 
 def new_builder(about: Settings | Options, sources: Sequence[str] | Mapping[int, str]) -> TableBuilder:
     """A new builder of rows."""
-    return TableBuilder(sources, payload=about.payload, cluster=about.cluster, messages=about.messages)
+    return TableBuilder(
+        sources,
+        payload=about.payload,
+        cluster=about.cluster,
+        messages=about.messages,
+        host=about.host,
+        detail=about.detail,
+    )
 
 
 class _Rows:

@@ -12,6 +12,7 @@ from typing import Final
 
 from pulsarctl_wire.pipeline.decode import Decoded, Settings
 from pulsarctl_wire.pipeline.finish import Finished
+from pulsarctl_wire.pipeline.optimize import merge_small
 from pulsarctl_wire.pipeline.progress import Options, Progress, Result, Totals, decoded_in_order
 from pulsarctl_wire.pipeline.rows import Stitched, new_progress
 from pulsarctl_wire.pipeline.splits import Input, Split
@@ -87,6 +88,7 @@ class Run:
         finishing.save(progress)
         finishing.add("end", progress.stitcher.close())
         finishing.wait()
+        merge_small(self._store, workers)
         self._store.finish(progress)
         if self.rebuild:
             self._table.replace(self._store)

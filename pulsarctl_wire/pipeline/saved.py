@@ -47,6 +47,7 @@ from pulsarctl_wire.pipeline.stitch import Fixup
 from pulsarctl_wire.table import TABLES
 from pulsarctl_wire.table.messages import JSON, RAW, MessageOptions
 from pulsarctl_wire.wire.commands import BODIES
+from pulsarctl_wire.wire.detail import DETAILS
 from pulsarctl_wire.wire.frame import PLACE_BITS
 from pulsarctl_wire.wire.greeting import Greeting
 from pulsarctl_wire.wire.part import Deferred, Known, Part, Sends
@@ -55,7 +56,7 @@ from pulsarctl_wire.wire.stream import STATE
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 9\n"
+HEAD: Final = b"pwire progress 11\n"
 """What saved data begins with. Increase the number when a shape changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
@@ -90,7 +91,7 @@ _SEGMENT: Final = (bytes, _ANY_32, _ANY_32, range(256), bytes, _ANY_32)
 _WAITING: Final = {bytes: ({range(2**16): bytes}, range(-1, 2**32))}
 _SENT: Final = (
     *(_COUNT, _TIME, _COUNT, _TEXT, _ANY_64, str, _ANY_64, range(-(2**31), 2**31)),
-    (_COUNT, _COUNT),
+    *((_COUNT, _COUNT), range(-1, 2**53)),
 )
 _IDENTITY: Final = (_TEXT, str, *_SENT[4:5], _SENT[6], _SENT[7])
 _STREAM: Final = {
@@ -122,11 +123,11 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...), _TIME, str),
     Side: (_COUNT, str, str, _COUNT, range(-(2**63), 2**64), _TIME, _TIME),
     Begun: (str, Settings),
-    Settings: (str, Maybe(_WISH), bool, str, Maybe(str), Maybe(MessageOptions)),
+    Settings: (str, Maybe(_WISH), bool, str, _TEXT, Maybe(MessageOptions), _TEXT, frozenset(DETAILS)),
     MessageOptions: (frozenset(("", RAW, JSON)), _WISH, bool),
     Options: (
-        *(_WISH, Maybe(_WISH), bool, Maybe(str), Maybe(MessageOptions)),
-        (frozenset(PARTITIONS), ...),
+        *(_WISH, Maybe(_WISH), bool, _TEXT, Maybe(MessageOptions), (frozenset(PARTITIONS), ...)),
+        *(_TEXT, frozenset(DETAILS)),
     ),
     Totals: (*[_COUNT] * 7, _WISH, _WISH, [_PROBLEM]),
     Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100), _COUNT),
@@ -135,7 +136,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
         *(_COUNT, [TcpState], [range(-1, 2**53)], {bytes}, _COUNT),
         *([(_IDENTITY, _COUNT, _TIME, _COUNT, bool)], _COUNT),
     ),
-    TcpState: (_KEY, bool, _COUNT, PLACE, _TIME, bool, bool, ([Lost], [Lost]), Handover),
+    TcpState: (_KEY, bool, _COUNT, PLACE, _TIME, bool, str, bool, ([Lost], [Lost]), Handover),
     Lost: (str, bytes, _COUNT, _COUNT, _TIME, PLACE, [PLACE], str),
     Handover: (
         (HalfState, HalfState),
@@ -151,13 +152,13 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Greeting: (_TEXT, _TEXT, _TEXT, Maybe(range(-(2**31), 2**31))),
     Sends: (_TEXT, str, bool, bool, _COUNT, [(_ANY_64, _SENT)], [(_ANY_64, _COUNT, [_SENT])]),
     HalfState: (bool, bool, bool, PLACE, _NUMBER, *[_NUMBER] * 4, [_EARLY], Maybe(_ANY_32)),
-    Asked: (_COUNT, _TIME, frozenset(BODIES), _TEXT, _TEXT, Maybe((bool, _ANY_64))),
+    Asked: (_COUNT, _TIME, _COUNT, frozenset(BODIES), _TEXT, _TEXT, Maybe((bool, _ANY_64))),
     # rows of a stream
     Decoded: (
         *(Split, _FOUND, (_COUNT, Maybe(Layout)), [_PROBLEM], _COUNT, _COUNT, _WAITING, [Edge]),
         *(Maybe(PLACE), _WISH, _COUNT, _COUNT, Maybe(bool)),
     ),
-    Split: (_COUNT, _COUNT, Input, _COUNT, _ANY_64, Maybe(Layout), bool, Maybe(_WAITING)),
+    Split: (_COUNT, _COUNT, Input, _COUNT, _ANY_64, Maybe(Layout), bool, Maybe(_WAITING), (Input, ...)),
     Edge: (
         *(_COUNT, _KEY, PLACE, Maybe([(PLACE, PLACE, _TIME, _SEGMENT)]), _COUNT, Maybe(SyncPoint), PLACE),
         *(bool, Maybe(Handover), _COUNT, bool, bool, Maybe(Part), _RANGES),
@@ -171,7 +172,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     SyncPoint: ((HalfSync, HalfSync), bool, _WISH),
     HalfSync: (frozenset((FRESH, STEP, IDLE)), bool, _NUMBER, ((_COUNT, PLACE, _TIME), ...), _COUNT),
     Stitched: ({_COUNT: Fixup}, {frozenset(TABLES): bytes}, _COUNT),
-    Fixup: (_COUNT, (_NUMBER, _NUMBER), {str: _TEXT}),
+    Fixup: (_COUNT, _TEXT, str, (_NUMBER, _NUMBER), {str: _TEXT}),
 }
 
 

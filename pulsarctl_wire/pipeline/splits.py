@@ -1,4 +1,4 @@
-"""Cuts inputs into splits: which bytes of which file to decode, and how to begin there.
+"""Cuts inputs into splits: which bytes of which files to decode, and how to begin there.
 
 Inputs are in time order (see `capture.series`). An input is what is read in one turn: a single file, which
 may be cut into splits, or what several files have of one period of time.
@@ -6,7 +6,7 @@ may be cut into splits, or what several files have of one period of time.
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import BinaryIO, Final, NamedTuple
 
@@ -20,6 +20,11 @@ from pulsarctl_wire.errors import CaptureError
 
 SPLIT_SIZE: Final = 128 * 1024 * 1024
 """Bytes of a split; a compressed file is one split, however large."""
+
+GROUP_SIZE: Final = 16 * 1024 * 1024
+"""Bytes of the files of a split that has several inputs."""
+MAX_GROUP: Final = 256
+"""How many inputs a split may have: compressed files may be much larger than they look."""
 
 _WINDOW: Final = 4 * 1024 * 1024  # bytes that are searched for the beginning of a record
 
@@ -61,12 +66,13 @@ class Input(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A part of an input.
+    """A part of an input, or several inputs in a row.
 
     `file` and `part` are the numbers of the input and of the split in it, from 0. The packets whose records
     begin at byte `start` or later, but before `stop`, belong to it. `layout` is the file's layout at `start`
     (None at its beginning). `exact`: a record begins at `start`; otherwise the first one after it is searched
     for. `waiting` are the IP datagrams that are incomplete at `start`, if the split has IP fragments.
+    `more` are the inputs that are read after it in the same go; then each is read from beginning to end.
     """
 
     file: int
@@ -77,6 +83,28 @@ class Split(NamedTuple):
     layout: Layout | None = None
     exact: bool = True
     waiting: Waiting | None = None
+    more: tuple[Input, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """All its inputs."""
+        return (self.input, *self.more)
+
+    @property
+    def next_file(self) -> int:
+        """The number of the input after its last one."""
+        return self.file + 1 + len(self.more)
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether its packets come from several files, so that their offsets do not give their order."""
+        return bool(self.input.sides or self.more)
+
+    @property
+    def sources(self) -> dict[int, str]:
+        """The names of the files that its packets come from, by number."""
+        names = {side.file: side.name for each in self.inputs for side in each.sides}
+        return names | {file: each.name for file, each in enumerate(self.inputs, self.file)}
 
     @property
     def name(self) -> str:
@@ -84,14 +112,9 @@ class Split(NamedTuple):
         return f"{self.file:06d}-{self.part:05d}"
 
     @property
-    def sources(self) -> dict[int, str]:
-        """The names of the files that its packets come from, by number."""
-        return {side.file: side.name for side in self.input.sides} or {self.file: self.input.name}
-
-    @property
     def size(self) -> int:
-        """Its size in bytes, as if its input were not compressed."""
-        return min(self.stop, self.input.size) - self.start
+        """Its size in bytes, as if its inputs were not compressed."""
+        return min(self.stop, self.input.size) - self.start + sum(each.size for each in self.more)
 
 
 @contextmanager
@@ -137,6 +160,29 @@ def reason(error: Exception) -> str:
     """The text of an error of pyarrow or the operating system, on one line."""
     text = getattr(error, "strerror", None) or str(error)
     return re.sub(r"^\[Errno \d+\]\s*", "", " ".join(str(text).split()))
+
+
+def plan_all(inputs: Sequence[Input], size: int, first: int = 0) -> Iterator[Split]:
+    """The splits of `inputs` from number `first` on, of at most about `size` bytes each.
+
+    The last input is always alone, since it may still grow.
+    """
+    group: list[Input] = []
+    known: dict[int, int] = {}  # the sizes of the files that the group reads, by number
+    limit = min(size, GROUP_SIZE)
+    for file in range(first, len(inputs)):
+        each = inputs[file]
+        own = {file: each.size} | {side.file: side.size for side in each.sides}
+        is_small = sum(own.values()) <= limit and file < len(inputs) - 1
+        total = sum(known.values()) + sum(own[number] for number in own.keys() - known.keys())
+        if group and (not is_small or total > limit or len(group) == MAX_GROUP):
+            yield Split(file - len(group), 0, group[0], more=tuple(group[1:]))
+            group, known = [], {}
+        if is_small:
+            group.append(each)
+            known |= own
+        else:
+            yield from plan(file, each, size)
 
 
 def plan(file: int, input_: Input, size: int = SPLIT_SIZE) -> list[Split]:

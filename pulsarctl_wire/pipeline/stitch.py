@@ -36,11 +36,13 @@ Reread = Callable[[Decoded, Waiting], Iterator[Kept]]
 class Fixup(NamedTuple):
     """Corrections to what a split knew of a connection.
 
-    Its number; how many bytes to add to the stream offsets of its directions (to the client, to the broker);
-    the names of its topics and subscriptions.
+    Its number, `uid` and broker; how many bytes to add to the stream offsets of its directions (to the
+    client, to the broker); the names of its topics and subscriptions.
     """
 
     connection: int
+    uid: str | None
+    broker: str
     shifts: tuple[int, int]
     names: Names
 
@@ -116,7 +118,10 @@ class Stitcher:
     def _result(self, fixups: _Fixups, read_again: int) -> StitchResult:
         self.reassembler.report()
         first, numbers = self._number()
-        found = {index: Fixup(each.index, shifts, names) for index, (each, shifts, names) in fixups.items()}
+        found = {
+            index: Fixup(each.index, each.uid, each.broker or each.server, shifts, names)
+            for index, (each, shifts, names) in fixups.items()
+        }
         return StitchResult(found, first, numbers, read_again)
 
     def _number(self) -> tuple[int, list[int]]:
@@ -215,7 +220,7 @@ class Stitcher:
         for frame in state.resolve(edge.part.deferred, names, (shifts[0], shifts[1])):
             add([frame])
         take_over(tcp, edge.guess, edge.state)
-        for turn, identity, send in state.go_on(edge.state.known, edge.part, names, self._shift):
+        for turn, identity, send in state.go_on(edge.state.known, edge.part, names, self._shift, shifts[1]):
             self._schedule(turn, partial(self.knowledge.add_unanswered, identity, send))
         if tcp.ended:
             self._schedule(edge.part.ended or 0, partial(self._end, tcp))

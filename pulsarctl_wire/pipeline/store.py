@@ -1,8 +1,8 @@
 """Manages the directory of a frames table, and saves how far the work on it is.
 
 frames/ gaps/ …  a Parquet file for each split that has rows, or one in each partition that it has rows of;
-                 `end` has the rows that remain after all inputs
-                 (optimize.py merges them); `_delta_log`, if others are to read them as tables of Delta Lake
+                 `end` has the rows that remain after all inputs; without rows if there are no other files
+                 (optimize.py merges them); `_delta_log`, `_iceberg`, if others are to read such tables
 progress/       everything needed to continue; what splits were decoded to, until they are finished;
                 which files count, and the table's next generation while it is made (generations.py)
 manifest.json   of a complete table: its version, options, number of files, inputs (none of a directory that
@@ -19,11 +19,13 @@ from typing import Any, Final, NamedTuple
 from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline import delta, generations, saved
+from pulsarctl_wire.pipeline import generations, saved
 from pulsarctl_wire.pipeline.continuing import begun
 from pulsarctl_wire.pipeline.decode import Settings
-from pulsarctl_wire.pipeline.inputs import absolute, filesystem
+from pulsarctl_wire.pipeline.finish import write_empty
+from pulsarctl_wire.pipeline.inputs import absolute, delete_directory, filesystem, has_directory
 from pulsarctl_wire.pipeline.journal import Change, going_on, replacing, settle
+from pulsarctl_wire.pipeline.logs import Logs
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.partitions import partitioned
 from pulsarctl_wire.pipeline.progress import Begun, Options, Progress
@@ -45,6 +47,8 @@ _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
+END: Final = 10**9
+"""Stands for the number of an input where there is none: after all of them."""
 _TEMPORARY: Final = (".unfinished", ".stitched")
 
 
@@ -64,17 +68,14 @@ class Resumed(NamedTuple):
 class Store:
     """The directory or URI `out`. Raises CaptureError if it has something else, OSError if I/O fails.
 
-    A `format` of "delta" gives it logs of Delta Lake, "parquet" deletes them; without one they stay if there
-    are some. Raises SettingsError if they need a package that is not installed. `number` is the generation
-    of its files, by default the current one.
+    `format` is that of `Logs`, which raise SettingsError. `number` is the generation of its files, by default
+    the current one.
     """
 
     def __init__(self, out: str, format: str | None = None, number: int | None = None) -> None:
-        if format == "delta":
-            delta.library()
-        self._format = format
         self._number = number
         self.out = absolute(out.rstrip("/"))
+        self._logs = Logs(self.out, format)
         self.drafts = f"{self.out}/progress"
         """The directory of the drafts."""
         self.checkpoint = f"{self.drafts}/{_CHECKPOINT}"
@@ -181,7 +182,7 @@ class Store:
         number, is_placed = generations.current(self.system, self.path)
         if is_placed:
             return
-        has_log = self._has_log()
+        has_log = bool(self._logs.kinds())
         for table in TABLES:
             source, target = f"{self.path}/{generations.REBUILD}/{table}", f"{self.path}/{table}"
             generations.place_files(self.system, source, target, number, may_exchange=not has_log)
@@ -199,19 +200,16 @@ class Store:
         generations.set_current(self.system, self.path, generations.Generation(number))
 
     def _delete_generations(self, first: int) -> None:
-        """Delete the files with rows of all generations before `first`."""
+        """Delete the files of all generations before `first`."""
         for table in TABLES:
-            for each in self._list(table, every_generation=True):
-                if each.is_file and generations.number_of(each.path) < first:
-                    self.system.delete_file(each.path)
+            generations.delete_before(self.system, f"{self.path}/{table}", first)
 
     def _delete_rebuild(self) -> bool:
         """Delete what there is of a rebuild; return whether there was one."""
-        path = f"{self.path}/{generations.REBUILD}"
-        if self.system.get_file_info(path).type != fs.FileType.Directory:
-            return False
-        self.system.delete_dir(path)
-        return True
+        path = f"{self.out}/{generations.REBUILD}"
+        is_there = has_directory(path)
+        delete_directory(path)
+        return is_there
 
     def _recorded(self, options: Options) -> Progress | None:
         """A progress with the inputs that the manifest of a complete table has; None if it has none."""
@@ -268,6 +266,9 @@ class Store:
 
         with replacing(self.system, self.path, change, replaced):
             yield
+        if {path.partition("/")[0] for path in change.old} - {path.partition("/")[0] for path in change.new}:
+            self._fill(options)
+            self.commit(options, is_new=is_new)
 
     def options(self) -> Options | None:
         """The options of the table that is there, or None. Raises CaptureError as `merge` does."""
@@ -288,7 +289,7 @@ class Store:
     def commit(
         self, options: Options, unwanted: Callable[[str], bool] = lambda name: False, *, is_new: bool = True
     ) -> None:
-        """Have the logs of Delta Lake, if there are some, name the files whose names are not `unwanted`.
+        """Have the logs of other formats, if there are some, name the files whose names are not `unwanted`.
 
         This is done before these are deleted. Without `is_new` the rows of new files were in others before.
         """
@@ -296,7 +297,7 @@ class Store:
             self._commit(options, unwanted, is_new)
 
     def _commit(self, options: Options, unwanted: Callable[[str], bool], is_new: bool = True) -> None:
-        if not self._has_log():
+        if not self._logs.kinds():
             return
         change = going_on(self.system, self.path)
         hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
@@ -304,19 +305,12 @@ class Store:
             rows = self._rows(table)
             files = [each for each in rows if each.path not in hidden and not unwanted(each.base_name)]
             schema, by = partitioned(TABLES[table], options.partition_by)
-            delta.commit(f"{self.out}/{table}", schema, by, files, is_new=is_new)
-
-    def _has_log(self) -> bool:
-        """Whether others are to read the table by logs."""
-        return self._format != "parquet" and (
-            self._format is not None or any(delta.has_log(f"{self.out}/{table}") for table in TABLES)
-        )
+            self._logs.commit(table, schema, by, files, is_new=is_new)
 
     def _drop_logs(self) -> None:
-        """Delete the logs, and the files that only they name, if others are to read the files themselves."""
-        if self._format == "parquet":
-            for table in TABLES:
-                delta.delete_log(f"{self.out}/{table}")
+        """Delete unwanted logs, and the files that only they name."""
+        if self._logs.is_unwanted:
+            self._logs.delete()
             self._delete_generations(self.number)
 
     def _rows(self, table: str) -> list[Any]:
@@ -395,23 +389,23 @@ class Store:
             progress = self._load(_STATES[1])
             return (0 if progress is None else progress.file), is_complete
 
-    def rows(self, table: str) -> list[tuple[int | None, str]]:
-        """The Parquet files with rows of one of `TABLES`, in order: the input's number, and the path.
-
-        The rows that remain after all inputs have no number. Raises OSError, and CaptureError if files were
-        merged.
+    def rows(self, table: str) -> list[tuple[range, str]]:
+        """The Parquet files with rows of one of `TABLES`, in order: the inputs that the rows may be of, by
+        number (`END` for those that remain after all inputs), and the path. Raises OSError.
         """
         with self._said():
-            found = sorted(self._rows(table), key=lambda each: each.base_name)
-            if any(".." in each.base_name for each in found):
-                raise CaptureError("files of the table were merged: a stream cannot tell what is new in it")
-        return [
-            (
-                None if each.base_name.startswith("end") else int(each.base_name.partition("-")[0]),
-                f"{self.out}/{self.below(each.path)}",
-            )
-            for each in found
-        ]
+            while True:
+                merge, found = going_on(self.system, self.path), self._rows(table)
+                if going_on(self.system, self.path) == merge:  # or files were merged meanwhile
+                    break
+        hidden = {f"{self.path}/{path}" for path in merge.hidden} if merge else ()
+        rows = []
+        for each in sorted(found, key=lambda each: each.base_name):
+            if each.path not in hidden:
+                first, _, last = each.base_name.partition("..")
+                inputs = range(input_of(first), input_of(last or first) + 1)
+                rows.append((inputs, f"{self.out}/{self.below(each.path)}"))
+        return rows
 
     def _follows(self) -> bool:
         """Whether the table follows a directory. Raises CaptureError if `out` has files but no table."""
@@ -426,19 +420,30 @@ class Store:
         if not is_before_last:
             self.commit(progress.options)
 
+    def _fill(self, options: Options) -> None:
+        """Give tables that have no file one without rows, so that others can read them."""
+        for table, schema in TABLES.items():
+            if not self._rows(table) and (table != "messages" or options.messages is not None):
+                write_empty(f"{self.out}/{table}", schema, options.partition_by, self.number)
+
     def finish(self, progress: Progress) -> None:
-        """Write the manifest of the complete table, whose files may have been merged."""
+        """Write the manifest of the complete table, whose files may have been merged.
+
+        A table without rows gets a file without rows.
+        """
+        options = progress.options
+        self._fill(options)
         progress.totals.size = sum(each.size for each in self.files())
         about = {
             "version": progress.version,
-            "options": asdict(progress.options),
+            "options": asdict(options),
             "files": progress.file,
             "inputs": [each._asdict() for each in progress.inputs],
             "totals": asdict(progress.totals),
         }
         self._clean(lambda name: name.endswith(DRAFTS))  # of an earlier run, on other files
         self._write(_MANIFEST, json.dumps(about, indent=1).encode())
-        self.commit(progress.options)
+        self.commit(options)
 
     def _load(self, name: str) -> Progress | None:
         data = self._read(name)
@@ -463,11 +468,8 @@ class Store:
             return None
         return data
 
-    def _list(self, directory: str, *, every_generation: bool = False) -> list[Any]:
-        """What is in a directory, and for a table below it, but for what is hidden there.
-
-        Of a table only the files of the current generation, or those of `every_generation`.
-        """
+    def _list(self, directory: str) -> list[Any]:
+        """What is in a directory; of a table what is below it in its generation, but for what is hidden."""
         folder = f"{self.path}/{directory}".rstrip("/")
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=directory in TABLES)
         found: list[Any] = self.system.get_file_info(selector)
@@ -477,7 +479,7 @@ class Store:
             each
             for each in found
             if not re.search(r"/[_.]", each.path.removeprefix(folder))
-            and (every_generation or generations.number_of(each.path) == self.number)
+            and generations.number_of(each.path) == self.number
         ]
 
     def _write(self, name: str, data: bytes) -> None:
@@ -492,6 +494,11 @@ class Store:
             raise CaptureError(f"{self.out}: {error}") from error
         except (ArrowException, OSError) as error:
             raise OSError(f"{self.out}: {reason(error)}") from error
+
+
+def input_of(name: str) -> int:
+    """The number of the input that a split of this name begins with."""
+    return END if name.startswith("end") else int(name.partition("-")[0])
 
 
 def _is_rows(each: Any) -> bool:

@@ -20,7 +20,7 @@ from pulsarctl_wire.pipeline.generations import REBUILD, Generation, current, nu
 from pulsarctl_wire.pipeline.inputs import filesystem, is_pattern, scheme_of
 from pulsarctl_wire.pipeline.journal import Change, going_on
 from pulsarctl_wire.pipeline.splits import opened, reason
-from pulsarctl_wire.table import TABLES, VERSION, beside
+from pulsarctl_wire.table import READABLE, TABLES, VERSION, beside
 
 
 class Files(NamedTuple):
@@ -272,7 +272,7 @@ def _look(folder: _Folder, path: str, table: str) -> _Looked:
                 raise CaptureError(f"{shown} is a capture, not a table: {way_out}") from None
         raise CaptureError(f"{shown} is not a {table} table: pwire table SOURCE... --out makes one") from None
     version = (found.metadata or {}).get(b"pwire.table", b"").decode(errors="replace")
-    if version and version != VERSION:
+    if version and version not in READABLE:
         raise CaptureError(f"{shown} is a table of version {version}, not {VERSION}: make it again")
     names = {*found.names, *_partitions(path)}
     if len(names & set(schema.names)) < _ENOUGH * len(schema):

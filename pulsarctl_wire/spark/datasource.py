@@ -17,7 +17,7 @@ the same DataFrame, which then lack rows.
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -97,12 +97,17 @@ class Captures(DataSource):
         return _Rows(self._kind(), schema.fieldNames(), self._number("since"), self._number("until"))
 
 
+@dataclass
 class _File(InputPartition):
-    """Row groups of a Parquet file at a path or URI."""
+    """Row groups of a Parquet file at a path or URI.
 
-    def __init__(self, path: str, groups: list[int]) -> None:
-        self.path = path
-        self.groups = groups
+    With `inputs` it stands for the rows of these inputs, by number; if it `is_cut`, it has others as well.
+    """
+
+    path: str
+    groups: list[int]
+    inputs: range | None = None
+    is_cut: bool = False
 
 
 @dataclass
@@ -130,12 +135,44 @@ class _Rows:
 
         ours = TABLES[self.kind]
         wanted = pa.schema([plain(ours).field(name) for name in self.columns])
-        found = self._fragment(file.path, file.groups)
         try:
-            for batch in found.to_batches(ours, columns=self.columns, filter=self._condition()):
+            for batch in self._batches(file, ours):
                 yield batch.cast(wanted)
         except (pa.ArrowException, OSError) as error:
             raise CaptureError(f"{file.path}: {reason(error)}") from error
+
+    def _batches(self, file: _File, ours: Any) -> Iterator[Any]:
+        import pyarrow as pa
+
+        if not file.is_cut:
+            found = self._fragment(file.path, file.groups)
+            yield from found.to_batches(ours, columns=self.columns, filter=self._condition())
+            return
+        wanted, at = self._range(file), 0
+        for batch in self._fragment(file.path).to_batches(ours, columns=list({*self.columns, "time_ns"})):
+            start, at = at, at + batch.num_rows
+            part = range(max(wanted.start, start), min(wanted.stop, at))
+            rows = pa.Table.from_batches([batch]).slice(part.start - start if part else 0, len(part))
+            if (condition := self._condition()) is not None:
+                rows = rows.filter(condition)
+            yield from rows.select(self.columns).to_batches()
+
+    def _range(self, file: _File) -> range:
+        """Which rows of a merged file are those of the inputs that are wanted."""
+        import pyarrow.parquet as pq
+
+        from pulsarctl_wire.pipeline.inputs import filesystem
+        from pulsarctl_wire.pipeline.optimize import splits_of
+        from pulsarctl_wire.pipeline.store import input_of
+
+        system, inside = filesystem(file.path)
+        with system.open_input_file(inside) as stream:
+            splits = splits_of(pq.ParquetFile(stream), file.path)
+        if any(".." in name for name, _ in splits):
+            raise CaptureError(f"{file.path}: an earlier pwire merged it: a stream cannot tell what is new")
+        assert file.inputs is not None
+        first = sum(rows for name, rows in splits if input_of(name) < file.inputs.start)
+        return range(first, first + sum(rows for name, rows in splits if input_of(name) in file.inputs))
 
     def _condition(self) -> Any:
         from pyarrow.dataset import field
@@ -164,12 +201,13 @@ class _Reader(DataSourceReader):
     made: dict[str, Any]
 
     def partitions(self) -> list[_File]:
-        """The files of the table."""
+        """The row groups of the table."""
         from pulsarctl_wire.pipeline.cache import table_of
         from pulsarctl_wire.pipeline.store import Store
 
         table = Store(table_of(self.captures, _LOG.warning, **self.made))
-        return [part for _, path in table.rows(self.rows.kind) for part in self.rows.file(path)]
+        files = [each for _, path in table.rows(self.rows.kind) for each in self.rows.file(path)]
+        return [replace(each, groups=[group]) for each in files for group in each.groups]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows, as Arrow batches."""
@@ -207,22 +245,44 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_File]:
         """The files of the table between two offsets."""
+        from pulsarctl_wire.pipeline.store import END
+
+        found = self._files(range(start["files"], end["files"]))
+        if end["complete"] and not start["complete"]:
+            found += self._files(range(END, END + 1))
+        return found
+
+    def _files(self, inputs: range) -> list[_File]:
+        """The files with rows of some inputs, or parts of them."""
         from pulsarctl_wire.pipeline.store import Store
 
-        found = []
-        for number, path in Store(self._table).rows(self._rows.kind):
-            if number is None:
-                is_new = end["complete"] and not start["complete"]
-            else:
-                is_new = start["files"] <= number < end["files"]
-            if is_new:
-                found += self._rows.file(path)
+        for tries in range(3):
+            found: list[_File] = []
+            try:
+                for has, path in Store(self._table).rows(self._rows.kind):
+                    if both := range(max(has.start, inputs.start), min(has.stop, inputs.stop)):
+                        files = self._rows.file(path)
+                        found += (replace(each, inputs=both, is_cut=both != has) for each in files)
+                break
+            except FileNotFoundError:  # it was merged with others meanwhile
+                if tries == 2:
+                    raise
         return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows, as Arrow batches."""
         assert isinstance(partition, _File)
-        return self._rows.read(partition)
+        assert partition.inputs is not None
+        is_begun = False
+        try:
+            for batch in self._rows.read(partition):
+                is_begun = True
+                yield batch
+        except CaptureError as error:
+            if is_begun or not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            for each in self._files(partition.inputs):  # it was merged with others meanwhile
+                yield from self._rows.read(each)
 
     def _now(self) -> dict[str, Any]:
         from pulsarctl_wire.pipeline.store import Store

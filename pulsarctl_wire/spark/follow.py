@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -25,9 +27,10 @@ from pulsarctl_wire.pipeline import saved
 from pulsarctl_wire.pipeline.decode import Decoded, Settings, unread
 from pulsarctl_wire.pipeline.finish import finish_split
 from pulsarctl_wire.pipeline.inputs import is_capture, list_inputs, span
+from pulsarctl_wire.pipeline.optimize import merge_small
 from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
 from pulsarctl_wire.pipeline.rows import decode_split, new_progress
-from pulsarctl_wire.pipeline.splits import Input, Split, plan
+from pulsarctl_wire.pipeline.splits import Input, Split, plan_all
 from pulsarctl_wire.pipeline.store import Store
 from pulsarctl_wire.pipeline.tasks import Place, Round, delete_decoded, delete_file, finish_at
 from pulsarctl_wire.spark.columns import spark_uri
@@ -138,6 +141,7 @@ class _Batches:
         delete_decoded(store.drafts, [place.name for place in places])
         for path in {place.path for place in places}:
             delete_file(path)
+        merge_small(store, self.workers)
 
     def _begin(self, first: str) -> None:
         """Prepare for a batch whose first split is `first`. The first batch may be one that is repeated."""
@@ -164,8 +168,10 @@ def _left_out(directory: str, say: Callable[[str], object]) -> Iterator[None]:
 
 @dataclass
 class _Part(InputPartition):
+    """A split, when each of its inputs begins (ns), and what is wrong with them."""
+
     split: Split
-    first_ns: int | None
+    first_ns: tuple[int | None, ...]
     problem: str | None
 
 
@@ -280,25 +286,32 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Part]:
         """The splits of the files between two offsets."""
         batch = saved.checked(end["batch"], _BATCH, _CHECKPOINT)
-        parts = []
-        for file, (each, first_ns, problem) in enumerate(batch, end["files"] - len(batch)):
-            splits = plan(file, each, self._split_size)
-            parts += [_Part(split, first_ns, problem) for split in (splits[:1] if problem else splits)]
+        first = end["files"] - len(batch)
+        parts: list[_Part] = []
+        for problem, some in groupby(batch, itemgetter(2)):
+            inputs, times, _ = zip(*some, strict=True)
+            alone = (Split(file, 0, each) for file, each in enumerate(inputs))
+            splits = plan_all(inputs, self._split_size) if problem is None else alone
+            parts += [
+                _Part(each._replace(file=first + each.file), times[each.file : each.next_file], problem)
+                for each in splits
+            ]
+            first += len(inputs)
         return parts
 
     def read(self, partition: _Part) -> Iterator[tuple[int, int, bytes]]:  # type: ignore[override]
-        """Decode a split."""
+        """Decode a split. If some of its inputs cannot be read, the others are decoded one by one."""
         split, problem = partition.split, partition.problem
-        if problem is None and not self._is_there(partition):
-            problem = "was overwritten, or is gone, before it could be read"
-        decoded = decode_split(split, self._settings) if problem is None else unread(split, problem)
-        yield split.file, split.part, saved.dump(decoded)
-
-    def _is_there(self, partition: _Part) -> bool:
-        if partition.first_ns is None:
-            return True
-        found = span(partition.split.input)
-        return found is not None and found.first == partition.first_ns
+        inputs = [*zip(split.inputs, partition.first_ns, strict=True)]
+        can_read = [problem is None and _is_there(*each) for each in inputs]
+        if all(can_read):
+            yield split.file, split.part, saved.dump(decode_split(split, self._settings))
+            return
+        problem = problem or "was overwritten, or is gone, before it could be read"
+        for file, (each, is_there) in enumerate(zip(split.inputs, can_read, strict=True), split.file):
+            one = split._replace(file=file, input=each, more=())
+            decoded = decode_split(one, self._settings) if is_there else unread(one, problem)
+            yield file, split.part, saved.dump(decoded)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the files are not ours."""
@@ -344,6 +357,12 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return newest.span.first >= last or still >= IDLE
 
 
+def _is_there(input_: Input, first_ns: int | None) -> bool:
+    """Whether a file still begins at a time, if that is known."""
+    found = None if first_ns is None else span(input_)
+    return first_ns is None or (found is not None and found.first == first_ns)
+
+
 def _begin(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
     """A key that sorts files by their first packets; those without packets come last, by name."""
     return file.span is None, file.span.first if file.span else 0, natural(file.input.name)
@@ -377,7 +396,7 @@ class StitchProcessor(StatefulProcessor):
             if settled is not None:
                 stitched.add(settled.split.name, progress.take(settled))
         stitched.close()
-        progress.file, progress.part, progress.end = decoded.split.file + 1, 0, None
+        progress.file, progress.part, progress.end = decoded.split.next_file, 0, None
         state = saved.dump(progress)
         self._state.update((state,))
         results = [*((*place, b"") for place in stitched.places), ("", "", 0, 0, state)]

@@ -6,8 +6,10 @@ from typing import Any, Final
 from pulsarctl_wire.table.columns import batch_of
 from pulsarctl_wire.table.frames import FrameRows
 from pulsarctl_wire.table.messages import MessageOptions, MessageRows
+from pulsarctl_wire.table.parquet import ROWS
 from pulsarctl_wire.table.rows import Row, RowMaker
-from pulsarctl_wire.table.schema import CONNECTIONS, GAPS, MESSAGES, ROWS
+from pulsarctl_wire.table.schema import CONNECTIONS, GAPS, MESSAGES
+from pulsarctl_wire.wire.detail import ALL
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Event
 
@@ -21,7 +23,8 @@ class TableBuilder:
 
     `sources` are file names, by the file numbers in the events' places (see `PLACE_BITS`); it may grow
     while rows are collected. `payload`: keep the payload of each frame, as it was on the wire, except that
-    possible credentials are masked. `cluster` is the label of all rows. `messages`: collect messages, too.
+    possible credentials are masked. `cluster` is the label of all rows, `host` the option of `host_of`.
+    `messages`: collect messages, too. `detail` is one of `DETAILS`.
     """
 
     def __init__(
@@ -31,9 +34,11 @@ class TableBuilder:
         payload: bool = False,
         cluster: str | None = None,
         messages: MessageOptions | None = None,
+        host: str | None = None,
+        detail: str = ALL,
     ) -> None:
-        self._frames = FrameRows(sources, payload, cluster)
-        self._rows = RowMaker(sources, cluster)
+        self._frames = FrameRows(sources, payload, cluster, host, detail)
+        self._rows = RowMaker(sources, cluster, host)
         self._gaps: list[Row] = []
         self._connections: list[Row] = []
         self._messages = None if messages is None else MessageRows(self._rows, messages)

@@ -7,10 +7,11 @@ import numpy as np
 import pyarrow as pa
 from librt.strings import BytesWriter
 
-from pulsarctl_wire.table.schema import FRAMES, METADATA
+from pulsarctl_wire.table.schema import FRAMES, METADATA, TIME, TIMES
 from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.names import namespace_of
 
-_KINDS: Final = {pa.int32(): np.int32, pa.int64(): np.int64}
+_KINDS: Final = {pa.int32(): np.int32, pa.int64(): np.int64, TIME: np.int64}
 _LONG_TEXTS: Final = {"command_json", "reason"}
 
 
@@ -84,9 +85,8 @@ class Columns:
         self._filled[name] = values, valid
 
     def texts(self, name: str, codes: Any, texts: Iterable[Any]) -> None:
-        """Set a whole column of texts by their indexes in `texts`; -1 is null."""
-        indices = number_array(codes, codes >= 0, pa.int32())
-        self.arrays[name] = pa.DictionaryArray.from_arrays(indices, text_array(list(texts)))
+        """Set a whole column of texts by their indexes in `texts`, which are distinct; -1 is null."""
+        self.arrays[name] = _dictionary_array(codes, list(texts))
 
     def put(self, name: str, rows: Any, values: Any) -> None:
         """Fill in a column's `values` at `rows`."""
@@ -157,7 +157,7 @@ def batch_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
     columns = Columns(len(rows), {})
     for field in schema:
         name, type_ = field.name, field.type
-        values = [row.get(name) for row in rows]
+        values = [row.get(TIMES.get(name, name)) for row in rows]
         if pa.types.is_dictionary(type_):
             codes = Codes()
             columns.texts(name, np.array([codes[each] for each in values], np.int64) - 1, list(codes)[1:])
@@ -169,8 +169,31 @@ def batch_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
             columns.arrays[name] = _maps_array(values)
         else:
             valid = np.array([each is not None for each in values], bool)
-            columns.numbers(name, np.array([each or 0 for each in values], np.int64), valid)
+            numbers = np.array([each or 0 for each in values], np.int64)
+            columns.numbers(name, microseconds(numbers) if name in TIMES else numbers, valid)
+    if "topic" in columns.arrays:
+        columns.arrays.update(of_topics(columns.arrays["topic"]))
     return columns.batch(schema)
+
+
+def microseconds(times_ns: Any) -> Any:
+    """Times in ns as those of a column of `TIMES`."""
+    return times_ns // 1_000
+
+
+def texts_at(codes: Any, values: Iterable[Any]) -> Any:
+    """An Arrow array of texts by their indexes in `values`; -1 and None are null. Texts may come twice."""
+    known = Codes()
+    numbers = np.array([*(known[each] for each in values), 0], np.int64) - 1
+    return _dictionary_array(numbers[codes], list(known)[1:])
+
+
+def of_topics(topics: Any) -> dict[str, Any]:
+    """The columns that depend on the column `topic`."""
+    codes, names = number_values(topics.indices), topics.dictionary.to_pylist()  # -1 is null
+    spaces = [space if "/" in (space := namespace_of(name)) else None for name in names]
+    tenants = [space and space.partition("/")[0] for space in spaces]
+    return {"tenant": texts_at(codes, tenants), "namespace": texts_at(codes, spaces)}
 
 
 # Converts numpy to Arrow and back through buffers: pa.array and to_numpy import pandas if it is installed
@@ -195,6 +218,20 @@ def number_values(column: Any) -> Any:
     if column.type == pa.bool_():
         data = np.unpackbits(data, bitorder="little")
     return data[column.offset : column.offset + len(column)]
+
+
+def _dictionary_array(codes: Any, texts: list[Any]) -> Any:
+    indices = number_array(codes, codes >= 0, pa.int32())
+    return pa.DictionaryArray.from_arrays(indices, text_array(texts))
+
+
+def shifted(column: Any, by: Any) -> Any:
+    """An Arrow array of int64 with a number added to each value; nulls stay null."""
+    validity, data = column.buffers()
+    values = np.frombuffer(data, np.int64).copy()
+    values[column.offset : column.offset + len(column)] += by
+    buffers = [validity, pa.py_buffer(values)]
+    return pa.Array.from_buffers(column.type, len(column), buffers, offset=column.offset)
 
 
 def text_array(texts: list[Any]) -> Any:

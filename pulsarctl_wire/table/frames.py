@@ -16,8 +16,18 @@ from crc32c import crc32c
 from librt.strings import write_i64_le
 from mypy_extensions import i64
 
+from pulsarctl_wire.capture.hosts import host_of
 from pulsarctl_wire.capture.series import series
-from pulsarctl_wire.table.columns import Codes, Columns, Records, bytes_array, chosen
+from pulsarctl_wire.table.columns import (
+    Codes,
+    Columns,
+    Records,
+    bytes_array,
+    chosen,
+    microseconds,
+    of_topics,
+    texts_at,
+)
 from pulsarctl_wire.table.metadata import hash_of, unusual_fields
 from pulsarctl_wire.table.odd import Examiner
 from pulsarctl_wire.table.rows import address
@@ -34,6 +44,7 @@ from pulsarctl_wire.wire.commands import (
 )
 from pulsarctl_wire.wire.counts import latency_of, messages_in, ones, permits_used
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, WITH_TOKENS, is_doubtful, token_expiry
+from pulsarctl_wire.wire.detail import ALL, EXCHANGES, is_exchange
 from pulsarctl_wire.wire.fields import Walker, signed
 from pulsarctl_wire.wire.fixed import u32_at
 from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Event, Frame
@@ -71,12 +82,19 @@ class FrameRows:
     """Collects frames; `take` returns their rows and starts over. Its arguments are as in `TableBuilder`."""
 
     def __init__(
-        self, sources: Sequence[str] | Mapping[int, str], payload: bool, cluster: str | None
+        self,
+        sources: Sequence[str] | Mapping[int, str],
+        payload: bool,
+        cluster: str | None,
+        host: str | None,
+        detail: str,
     ) -> None:
         self.rows = 0
         """Frames collected since rows were taken."""
         self._sources = sources
         self._cluster = cluster
+        self._host = host
+        self._detail = detail
         self._payloads: list[bytes | None] | None = [] if payload else None
         self._walk = Walker()
         self._hide = Walker(hide_all=True)
@@ -89,7 +107,7 @@ class FrameRows:
             *("owner", "first", "second", "count", "size", "payload_at", "crc", "row", "permits", "checksum")
         )
         self._opened = Records("row", "name", "publish", "unpacked", "codec", "batch", "messages", "hash")
-        self._answers = Records("latency", "size", "row", "type", "name", "messages")
+        self._answers = Records("latency", "size", "row", "type", "name", "messages", "request")
         self._receipts = Records(
             "producer", "sequence", "highest", "ledger", "entry", "row", "identified", "ranges"
         )
@@ -115,13 +133,16 @@ class FrameRows:
         return self._bytes + self._names.size + self._topics.size + self._subscriptions.size
 
     def add(self, events: list[Event]) -> list[Event]:
-        """Collect the frames of `events`; returns the other events."""
+        """Collect the frames of `events` that are wanted; returns the other events."""
         others: list[Event] = []
+        is_all, has_exchanges = self._detail == ALL, self._detail == EXCHANGES
         common, topics, subscriptions = self._common.writer, self._topics, self._subscriptions
         connections, row, last = self._connections, self.rows, None
         for frame in events:
             if not isinstance(frame, Frame):
                 others.append(frame)
+                continue
+            if not is_all and not (has_exchanges and is_exchange(frame)):
                 continue
             connection = frame.connection
             if connection is not last:
@@ -232,6 +253,7 @@ class FrameRows:
         write_i64_le(records, asked)
         write_i64_le(records, self._names[frame.producer])
         write_i64_le(records, messages)
+        write_i64_le(records, frame.request_offset)
 
     def _receipt(self, row: int, ids: Ids) -> None:
         highest = ids.highest
@@ -335,6 +357,7 @@ class FrameRows:
         self._files(columns, common["place"] >> PLACE_BITS)
         columns.numbers("packet_offset", common["place"] & OFFSET_BITS)
         columns.numbers("time_ns", common["time"], common["time"] != _NO_TIME)
+        columns.numbers("time", microseconds(common["time"]), common["time"] != _NO_TIME)
         columns.numbers("start_time_ns", common["start"], common["start"] != common["time"])
         self._ends(columns, common["half"])
         columns.numbers("stream_offset", common["offset"])
@@ -345,6 +368,7 @@ class FrameRows:
         columns.numbers("command_size", common["size"])
         columns.numbers("partial", common["partial"] != 0)
         columns.texts("topic", common["topic"] - 1, list(self._topics)[1:])
+        columns.arrays.update(of_topics(columns.arrays["topic"]))
         columns.texts("subscription", common["subscription"] - 1, list(self._subscriptions)[1:])
         self._take_entries(columns, common, self._entries.take(order))
         opened, answers = self._opened.take(order), self._answers.take(order)
@@ -375,6 +399,7 @@ class FrameRows:
         names = [self._sources[number] for number in files.tolist()]
         columns.texts("file", codes, names)
         columns.texts("series", codes, [series(name) for name in names])
+        columns.arrays["host"] = texts_at(codes, [host_of(name, self._host) for name in names])
         if self._cluster is not None:
             columns.texts("cluster", np.zeros_like(codes), [self._cluster])
 
@@ -382,22 +407,22 @@ class FrameRows:
         """Fill in addresses, connection and direction, from `connection << 2 | flipped << 1 | to_broker`."""
         kinds, codes = np.unique(halves, return_inverse=True)
         ends = [self._ends_of(half) for half in kinds.tolist()]
-        for name, position in (("src_ip", 0), ("dst_ip", 2)):
-            texts = Codes()
-            numbers = np.array([texts[end[position]] for end in ends], np.int64)
-            columns.texts(name, numbers[codes] - 1, list(texts)[1:])
+        for name, position in (("src_ip", 0), ("dst_ip", 2), ("uid", 4), ("broker", 5)):
+            columns.arrays[name] = texts_at(codes, [end[position] for end in ends])
         for name, position in (("src_port", 1), ("dst_port", 3)):
             ports = np.array([-1 if end[position] is None else end[position] for end in ends], np.int64)
             columns.numbers(name, ports[codes], ports[codes] >= 0)
         columns.numbers("connection", halves >> 2)
         columns.numbers("to_broker", (halves & 1) != 0)
 
-    def _ends_of(self, half: int) -> tuple[str | None, int | None, str | None, int | None]:
-        """Address and port of the source, and of the destination."""
+    def _ends_of(self, half: int) -> tuple[Any, ...]:
+        """Address and port of the source, and of the destination; the connection's `uid`, and its broker."""
         connection = self._connections[half >> 2]
-        client, server = address(connection.client), address(connection.server)
-        from_client = bool(half & 1) is (bool(half & 2) is connection.flipped)
-        return (*client, *server) if from_client else (*server, *client)
+        client, server = connection.client, connection.server
+        if bool(half & 2) is not connection.flipped:  # one was taken for the other
+            client, server = server, client
+        ends = (client, server) if half & 1 else (server, client)
+        return *address(ends[0]), *address(ends[1]), connection.uid, connection.broker or server or None
 
     def _take_entries(self, columns: Columns, common: Any, entries: Any) -> None:
         """Fill in fields of SEND and MESSAGE: ids, checksum, sizes."""
@@ -438,6 +463,7 @@ class FrameRows:
         columns.put_texts("answers", answers["row"], codes, commands)
         columns.put_all(chosen(answers, answers["latency"] != _NO_TIME), latency_ns="latency")
         columns.put_all(chosen(answers, answers["size"] >= 0), sent_size="size", messages="messages")
+        columns.put_all(chosen(answers, answers["request"] >= 0), request="request")
 
     def _keep_unusual(self, row: int, metadata: MessageMetadata) -> None:
         for name, value in unusual_fields(metadata).items():

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from pulsarctl_wire.capture.hosts import host_of
 from pulsarctl_wire.capture.series import series
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Event, Malformed
@@ -16,9 +17,12 @@ Row = dict[str, Any]
 class RowMaker:
     """Makes rows. The arguments are those of `TableBuilder`."""
 
-    def __init__(self, sources: Sequence[str] | Mapping[int, str], cluster: str | None) -> None:
+    def __init__(
+        self, sources: Sequence[str] | Mapping[int, str], cluster: str | None, host: str | None
+    ) -> None:
         self._sources = sources
         self._cluster = cluster
+        self._host = host
 
     def _place(self, packet: int, time_ns: int | None) -> Row:
         file = self._sources[packet >> PLACE_BITS]
@@ -26,6 +30,7 @@ class RowMaker:
             "file": file,
             "series": series(file),
             "cluster": self._cluster,
+            "host": host_of(file, self._host),
             "packet_offset": packet & OFFSET_BITS,
             "time_ns": time_ns,
         }
@@ -37,6 +42,7 @@ class RowMaker:
         return self._place(event.packet, event.time_ns) | {
             **{"src_ip": source[0], "src_port": source[1], "dst_ip": target[0], "dst_port": target[1]},
             "connection": event.connection.index,
+            "uid": event.connection.uid,
             "to_broker": event.to_broker,
             "stream_offset": event.offset,
         }
@@ -58,8 +64,10 @@ class RowMaker:
         greeting = getattr(ending.state, "greeting", None) or Greeting()
         return self._place(ending.packet, ending.time_ns) | {
             "connection": connection.index,
+            "uid": connection.uid,
             **{"client_ip": client[0], "client_port": client[1]},
             **{"server_ip": server[0], "server_port": server[1]},
+            "broker": connection.broker or connection.server or None,
             "protocol": ending.protocol,
             **greeting._asdict(),
             **{"syns": ending.syns, "joined": ending.joined},

@@ -30,7 +30,7 @@ MAX_QUEUE: Final = 1_024
 _SEARCHED: Final = 2_048  # how many pending sends are searched for the batch that an error is about
 
 
-Sent = tuple[int, int | None, int, str | None, int, str, int, int, tuple[int, int]]
+Sent = tuple[int, int | None, int, str | None, int, str, int, int, tuple[int, int], int]
 """A SEND that waits for its answer. A plain tuple for speed, as every SEND needs one:
 
     number, time_ns    of its frame; of the first frame, if it was sent again
@@ -41,6 +41,7 @@ Sent = tuple[int, int | None, int, str | None, int, str, int, int, tuple[int, in
     publish_time       ms since the epoch
     chunk              chunk id
     size               bytes of its frame, and messages in it
+    offset             of its frame; -1 if that did not go to the broker
 """
 
 
@@ -228,9 +229,10 @@ class ExchangeState(TopicState):
         topic = frame.topic = ledger.topic
         number = first = frame.number
         time_ns = frame.time_ns
+        offset = frame.offset if frame.to_broker else -1
         if head is None:
             size = frame.size, 0
-            ledger.add(sequence, (number, time_ns, number, topic, highest, "", 0, 0, size))
+            ledger.add(sequence, (number, time_ns, number, topic, highest, "", 0, 0, size, offset))
         else:
             name, publish_time, chunk = head.producer, head.publish_time, head.chunk
             frame.producer = name
@@ -244,7 +246,7 @@ class ExchangeState(TopicState):
             if count > 1 or knowledge.schemas:
                 self._entry(frame, head, producer)
             size = frame.size, messages_in(frame)
-            sent = first, time_ns, number, topic, highest, name, publish_time, chunk, size
+            sent = first, time_ns, number, topic, highest, name, publish_time, chunk, size, offset
             if count > 1:
                 ledger.add_chunk(sequence, sent, count, lossy=self._lossy)
             else:
@@ -290,9 +292,9 @@ class ExchangeState(TopicState):
         if sent is None:
             frame.topic = ledger.topic
             return None
-        first, time_ns, number, topic, _, producer, _, _, size = sent
+        first, time_ns, number, topic, _, producer, _, _, size, offset = sent
         self._pending -= 1
-        frame.request, frame.request_type, frame.sent = number, SEND, size
+        frame.request, frame.request_offset, frame.request_type, frame.sent = number, offset, SEND, size
         frame.producer = producer or None
         frame.topic = topic or ledger.topic
         if first != number:
@@ -313,7 +315,8 @@ class ExchangeState(TopicState):
     def _unanswered(self, ledger: ProducerLedger) -> list[tuple[Identity, Unanswered]]:
         """The pending sends of a producer."""
         found: list[tuple[Identity, Unanswered]] = []
-        for sequence, (number, time_ns, frame, topic, _, producer, publish_time, chunk, _) in ledger.sends():
+        for sequence, sent in ledger.sends():
+            number, time_ns, frame, topic, _, producer, publish_time, chunk, _, _ = sent
             send = Unanswered(number, time_ns, self.connection, frame > ledger.doubtful)
             found.append(((topic, producer, sequence, publish_time, chunk), send))
         return found

@@ -67,18 +67,18 @@ _parse_metadata: Final = MessageMetadata.FromString
 class Connection:
     """A TCP connection, or what stands in for one (a hex dump, a file of raw frames).
 
-    `index` counts connections from 0 in order of appearance, as Wireshark's tcp.stream does; `client`
-    and `server` are "address:port" texts, empty if the source does not have them. `flipped`: they had been
-    mistaken for each other, until a command showed which is which.
+    `index` counts connections from 0 in order of appearance, as Wireshark's tcp.stream does; `uid` is unique
+    in all captures (None: no packets). `client`, `server` and `broker`, which a proxy was asked for, are
+    "address:port" texts, empty if unknown. `flipped`: client and server had been mistaken for each other.
     """
 
-    __slots__ = ("client", "flipped", "index", "server")
+    __slots__ = ("broker", "client", "flipped", "index", "server", "uid")
 
-    def __init__(self, index: int, client: str = "", server: str = "") -> None:
+    def __init__(self, index: int, client: str = "", server: str = "", uid: str | None = None) -> None:
         self.index = index
-        self.client = client
-        self.server = server
+        self.client, self.server, self.broker = client, server, ""
         self.flipped = False
+        self.uid = uid
 
     def __str__(self) -> str:
         return f"{self.client}-{self.server}" if self.client else str(self.index)
@@ -111,7 +111,8 @@ class Frame:
     topic, subscription   full topic name and subscription, if ids could be resolved; else None
     producer      name of the producer: for SEND from its metadata, for its answer that of the SEND
     sent          for an answer to a SEND: bytes of that SEND's frame, and messages in it
-    request, latency_ns   for an answer: number of the request's frame, ns since it or since `resend_of`
+    request, request_offset   for an answer: number of the request's frame, and its `offset` (-1: unknown)
+    latency_ns    for an answer: ns since its request or since `resend_of`
     resend_of     for a resent SEND, and for its answer: number of the first frame it was sent in
     request_type  for an answer: type number of that request's command; None if not known
     answer        for a request: number of the answer's frame, if already known
@@ -127,8 +128,9 @@ class Frame:
     __slots__ = (
         *("_base", "_head", "_ids", "_metadata", "answer", "broker_entry", "checksum", "connection"),
         *("findings", "joined", "latency_ns", "metadata_at", "notes", "number", "offset", "packet"),
-        *("packets", "partial", "payload_at", "producer", "raw", "reported", "request", "request_type"),
-        *("resend_of", "schema", "sent", "start_ns", "subscription", "time_ns", "to_broker", "topic", "type"),
+        *("packets", "partial", "payload_at", "producer", "raw", "reported", "request", "request_offset"),
+        *("request_type", "resend_of", "schema", "sent", "start_ns", "subscription", "time_ns", "to_broker"),
+        *("topic", "type"),
     )
 
     def __init__(
@@ -167,6 +169,7 @@ class Frame:
         self.sent: tuple[int, int] | None = None
         self.resend_of: int | None = None
         self.request: int | None = None
+        self.request_offset = -1
         self.request_type: int | None = None
         self.answer: int | None = None
         self.latency_ns: int | None = None

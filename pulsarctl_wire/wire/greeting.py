@@ -25,6 +25,11 @@ class Greeting(NamedTuple):
     protocol_version: int | None = None
     """From CONNECTED."""
 
+    @property
+    def broker(self) -> str:
+        """The host and port of `proxy_to_broker_url`; empty if there are none."""
+        return (self.proxy_to_broker_url or "").rpartition("://")[2].partition("/")[0]
+
     def after(self, frame: Frame) -> "Greeting":
         """This, and what a CONNECT or CONNECTED says."""
         body: Any = frame.body

@@ -9,6 +9,7 @@ from pulsarctl_wire.wire.fields import as_text
 LONGEST_NAME: Final = 2_048
 """The most characters of a topic name that are kept."""
 
+_WITH_CLUSTERS: Final = ("persistent", "non-persistent")  # the domains of topics whose names may have one
 _PARTITION: Final = re.compile(r"-partition-(?:0|[1-9][0-9]*)\Z")
 
 
@@ -55,7 +56,8 @@ def check_namespace(name: str) -> str:
 
 def namespace_of(topic: str) -> str:
     """The `tenant/namespace` (older: `tenant/cluster/namespace`) of a full topic name."""
-    return topic.partition("://")[2].rpartition("/")[0]
+    domain, _, rest = topic.partition("://")
+    return "/".join(rest.split("/", 3 if domain in _WITH_CLUSTERS else 2)[:-1])
 
 
 def partition_name(topic: str, index: int) -> str:

@@ -145,7 +145,7 @@ class KnownState(ExchangeState):
 
     def resume(self, known: Known) -> None:
         """Continue from what another state knew; this state must be new."""
-        self._update(known, {}, 0)
+        self._update(known, {}, 0, 0)
         self._handshake, self._challenge, self.greeting = known.handshake, known.challenge, known.greeting
         for to_broker, asked in known.pings:
             self._wait_for_pong(to_broker, asked)
@@ -202,12 +202,13 @@ class KnownState(ExchangeState):
         )
 
     def go_on(
-        self, known: Known, part: Part, names: dict[str, str | None], shift: int
+        self, known: Known, part: Part, names: dict[str, str | None], shift: int, ahead: int
     ) -> list[tuple[int, Identity, Unanswered]]:
         """Continue after a part: `known` is what its state knew at its end.
 
-        `names` is what `names` returned at its beginning; `shift` is added to its frame numbers. Returns the
-        sends that got no answer before their producer was reopened, each with the turn of that.
+        `names` is what `names` returned at its beginning; `shift` is added to its frame numbers, `ahead` to
+        its offsets to the broker. Returns the sends that got no answer before their producer was reopened,
+        each with the turn of that.
         """
         left: list[tuple[int, Identity, Unanswered]] = []
         if part.lost:
@@ -219,20 +220,21 @@ class KnownState(ExchangeState):
         for producer, turn in part.reopened.items():
             if producer in self.producers:
                 left += [(turn, *each) for each in self._unanswered(self.producers.pop(producer))]
-        self._update(known, names, shift)
+        self._update(known, names, shift, ahead)
         return left
 
-    def _update(self, known: Known, names: dict[str, str | None], shift: int) -> None:
+    def _update(self, known: Known, names: dict[str, str | None], shift: int, ahead: int) -> None:
         self._producers.update(known.producers)
         self._consumers.update(known.consumers)
         for key, asked in known.asked.items():
             self._asked[key] = asked._replace(
                 number=asked.number + shift,
+                offset=asked.offset + ahead,
                 topic=_named(asked.topic, names),
                 subscription=_named(asked.subscription, names),
             )
         for producer, sends in known.sends.items():
-            self._add_sends(producer, sends, names, shift)
+            self._add_sends(producer, sends, names, shift, ahead)
         for table in (self._producers, self._consumers, self._asked):
             bound(table, MAX_PENDING)
         self._pending = sum(ledger.waiting for ledger in self.producers.values())
@@ -242,7 +244,9 @@ class KnownState(ExchangeState):
         if known.lossy is not None:
             self._lossy = known.lossy
 
-    def _add_sends(self, producer: int, sends: Sends, names: dict[str, str | None], shift: int) -> None:
+    def _add_sends(
+        self, producer: int, sends: Sends, names: dict[str, str | None], shift: int, ahead: int
+    ) -> None:
         ledger = self.producers.get(producer) or self._ledger(producer)
         if sends.is_open or sends.is_closed:
             ledger.is_open, ledger.is_closed = sends.is_open, sends.is_closed
@@ -251,19 +255,20 @@ class KnownState(ExchangeState):
         if sends.doubtful:
             ledger.doubtful = sends.doubtful + shift
         for sequence, sent in sends.pending:
-            ledger.add(sequence, _shifted(sent, names, shift))
+            ledger.add(sequence, _shifted(sent, names, shift, ahead))
         for sequence, chunk, waiting in sends.chunks:
-            ledger.resume_chunks(sequence, chunk, [_shifted(sent, names, shift) for sent in waiting])
+            ledger.resume_chunks(sequence, chunk, [_shifted(sent, names, shift, ahead) for sent in waiting])
 
 
 def _named(text: str | None, names: dict[str, str | None]) -> str | None:
     return None if text is None else names.get(text, text)
 
 
-def _shifted(sent: Sent, names: dict[str, str | None], shift: int) -> Sent:
-    number, time_ns, frame, topic, highest, producer, publish_time, chunk, size = sent
-    topic = _named(topic, names)
-    return number + shift, time_ns, frame + shift, topic, highest, producer, publish_time, chunk, size
+def _shifted(sent: Sent, names: dict[str, str | None], shift: int, ahead: int) -> Sent:
+    number, time_ns, frame, topic, highest, producer, publish_time, chunk, size, offset = sent
+    number, frame, topic = number + shift, frame + shift, _named(topic, names)
+    offset = offset + ahead if offset >= 0 else -1
+    return number, time_ns, frame, topic, highest, producer, publish_time, chunk, size, offset
 
 
 def _sends(ledger: ProducerLedger) -> Sends:

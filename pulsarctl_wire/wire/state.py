@@ -47,10 +47,14 @@ Owner = tuple[bool, int]
 
 
 class Asked(NamedTuple):
-    """A request that waits for its answer. `owner` is the producer or consumer that it is about, if any."""
+    """A request that waits for its answer, and the `offset` of its frame.
+
+    `owner` is the producer or consumer that it is about, if any.
+    """
 
     number: int
     time_ns: int | None
+    offset: int
     type: int
     topic: str | None
     subscription: str | None = None
@@ -263,8 +267,7 @@ class TopicState(State):
         how = REQUESTS[frame.type]
         if frame.to_broker and body.HasField(how.key):
             key = how.family, getattr(body, how.key)
-            asked = Asked(frame.number, frame.time_ns, frame.type, frame.topic, frame.subscription, owner)
-            self._ask(key, asked, body)
+            self._ask(key, _asked(frame, owner), body)
 
     def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
         """Remember a request until it is answered."""
@@ -319,7 +322,7 @@ class TopicState(State):
         """An answer was paired with its request; `last` if no other answer follows."""
 
     def _answered(self, frame: Frame, asked: Asked) -> None:
-        frame.request, frame.request_type = asked.number, asked.type
+        frame.request, frame.request_offset, frame.request_type = asked.number, asked.offset, asked.type
         frame.topic, frame.subscription = asked.topic, asked.subscription
         if frame.time_ns is not None and asked.time_ns is not None:
             frame.latency_ns = frame.time_ns - asked.time_ns
@@ -331,7 +334,8 @@ class TopicState(State):
     def _connect(self, frame: Frame) -> None:
         if frame.type == CONNECT:
             self.greeting = self.greeting.after(frame)
-        self._handshake = Asked(frame.number, frame.time_ns, frame.type, None)
+            self.connection.broker = self.connection.broker or self.greeting.broker
+        self._handshake = _asked(frame)
         if frame.type == _AUTH_RESPONSE and self._challenge is not None:
             self._answered(frame, self._challenge)
             self._challenge = None
@@ -345,13 +349,13 @@ class TopicState(State):
             self._answered(frame, self._handshake)
             self._handshake = None
         if frame.type == _AUTH_CHALLENGE:
-            self._challenge = Asked(frame.number, frame.time_ns, frame.type, None)
+            self._challenge = _asked(frame)
             return
         self.greeting = self.greeting.after(frame)
         self.apply_limit(frame)
 
     def _ping(self, frame: Frame) -> None:
-        self._wait_for_pong(frame.to_broker, Asked(frame.number, frame.time_ns, frame.type, None))
+        self._wait_for_pong(frame.to_broker, _asked(frame))
 
     def _wait_for_pong(self, to_broker: bool, asked: Asked) -> None:
         self._pings.setdefault(to_broker, deque(maxlen=MAX_PENDING)).append(asked)
@@ -360,6 +364,11 @@ class TopicState(State):
         asked = self._pings.get(not frame.to_broker)
         if asked:
             self._answered(frame, asked.popleft())
+
+
+def _asked(frame: Frame, owner: Owner | None = None) -> Asked:
+    number, time_ns, offset = frame.number, frame.time_ns, frame.offset
+    return Asked(number, time_ns, offset, frame.type, frame.topic, frame.subscription, owner)
 
 
 PRODUCER: Final = NUMBERS["PRODUCER"]

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
-from pulsarctl_wire.pipeline import finish, tasks
+from pulsarctl_wire.pipeline import finish, optimize, tasks
 from pulsarctl_wire.pipeline.decode import Decoded, Settings
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options, Totals
@@ -132,9 +132,13 @@ def run(
     *,
     mirror: bool = False,
     rebuild: bool = False,
+    min_merged: int = 10**9,
 ) -> Totals:
+    """A run that merges small files only if there are so many."""
     found = [each if isinstance(each, Input) else find_inputs([each])[0] for each in inputs]
-    return Run(found, str(out), options=options, mirror=mirror, rebuild=rebuild).run(Pool(executor or Now()))
+    with mock.patch.object(optimize, "MIN_MERGED", min_merged):
+        made = Run(found, str(out), options=options, mirror=mirror, rebuild=rebuild)
+        return made.run(Pool(executor or Now()))
 
 
 def together(paths: list[str], out: Path, options: Options) -> Outcome:
@@ -155,7 +159,7 @@ class _InMemory:
 
     written: dict[str, list[Row]]
 
-    def __init__(self, system: Any, path: str, schema: Any) -> None:
+    def __init__(self, system: Any, path: str, schema: Any, most: int = 0) -> None:
         self.rows = 0
         self._path = path
         self._found: list[Row] = []

@@ -21,7 +21,7 @@ import deltalake
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import delta
-from pulsarctl_wire.pipeline.inputs import find_inputs
+from pulsarctl_wire.pipeline.inputs import delete_directory, find_inputs
 from pulsarctl_wire.pipeline.optimize import optimize
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
@@ -104,7 +104,7 @@ def test_a_rebuild_is_one_transaction_and_what_was_before_can_be_read(
     run(paths, out, OPTIONS, "delta")
     if schema == "others":
         folder = str(out / "frames")
-        delta.delete_log(folder)
+        delete_directory(f"{folder}/_delta_log")
         every = [each for each in Store(str(out)).files() if "/frames/" in each.path]
         delta.commit(folder, TABLES["frames"].append(pa.field("more", pa.int64())), (), every)
     before, version = read(out, "frames"), deltalake.DeltaTable(str(out / "frames")).version()
@@ -163,7 +163,7 @@ def test_a_table_becomes_one_of_delta_lake_later(tmp_path: Path) -> None:
     again.run(Pool(Now()))
     same(out)
     run(paths, out, IN_DIRECTORIES)
-    same(out)
+    assert read(out, "frames") == rebuilt(out)
     assert deltalake.DeltaTable(str(out / "frames")).metadata().partition_columns == [
         "series",
         "date",

@@ -25,8 +25,13 @@ from segments import (
 from pulsarctl_wire.capture.halves import Tcp as Connection
 from pulsarctl_wire.capture.packets import ACK, SYN, Segment
 from pulsarctl_wire.capture.reassembly import LINGER
-from pulsarctl_wire.pipeline import decode
+from pulsarctl_wire.pipeline import decode, splits
 from pulsarctl_wire.pipeline.progress import Options
+
+
+@pytest.fixture(autouse=True)
+def _each_file_is_a_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splits, "MAX_GROUP", 1)
 
 
 def check(directory: Path, *parts: list[Segment], options: Options | None = None) -> None:

@@ -38,6 +38,7 @@ from segments import (
 )
 
 from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.pipeline import splits
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
@@ -110,8 +111,11 @@ def stored_in(written: dict[str, list[dict[str, object]]], kind: str) -> list[di
 
 
 @settings(max_examples=15)
-@given(st.integers(0, 2**32), st.integers(1, 9), st.sampled_from((0.0, 0.0, 0.5)))
-def test_hosts_side_by_side(seed: int, flows: int, shared: float) -> None:
+@given(
+    *(st.integers(0, 2**32), st.integers(1, 9), st.sampled_from((0.0, 0.0, 0.5))),
+    st.sampled_from((1_500, 6_000, 10**6)),
+)
+def test_hosts_side_by_side(seed: int, flows: int, shared: float, size: int) -> None:
     import tempfile
 
     rng = random.Random(seed)
@@ -119,7 +123,7 @@ def test_hosts_side_by_side(seed: int, flows: int, shared: float) -> None:
         paths = put(Path(directory), traffic(rng, flows, shared), rng)
         expected = alone(paths, OPTIONS, by_time=True)
         with in_memory() as written:
-            totals = run(find_inputs(paths), Path(directory, "out"), OPTIONS)
+            totals = run(find_inputs(paths), Path(directory, "out"), Options(size))
         found = Outcome(
             {name: stored_in(written, name) for name in TABLES},
             totals.packets,
@@ -179,8 +183,11 @@ def test_damage_is_said_once(tmp_path: Path, cut: int) -> None:
 
 @pytest.mark.parametrize("gone", range(3))
 @pytest.mark.parametrize("is_decoded", [False, True])
-def test_a_file_that_is_deleted_meanwhile(tmp_path: Path, gone: int, is_decoded: bool) -> None:
+def test_a_file_that_is_deleted_meanwhile(
+    tmp_path: Path, gone: int, is_decoded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those beside it are read on; what is missing is said."""
+    monkeypatch.setattr(splits, "MAX_GROUP", 1)
     paths = put(tmp_path, traffic(random.Random(3), 6, 0.0), random.Random(1))
     expected = alone(paths, OPTIONS, by_time=True)
     inputs = find_inputs(paths)

@@ -6,18 +6,20 @@ import json
 import logging
 import pickle
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline.comparing import alone, ordered, run
+from pipeline.comparing import Now, alone, ordered, run
 from private_cache import cache as cache
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import cache as kept
+from pulsarctl_wire.pipeline import optimize, splits
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.store import Store
+from pulsarctl_wire.pipeline.tasks import Pool
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -92,6 +94,7 @@ def test_files_that_are_no_captures_are_a_warning(
 def test_splits_have_the_rows_of_one_process(
     table: str, capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(optimize, "MIN_MERGED", 10**9)
     monkeypatch.setattr(kept, "SPLIT", 200_000)
     paths = [str(capture), *map(str, sorted(SAMPLES.glob("[ms]*.pcap")))]
     options = {"paths": json.dumps(paths), "table": table, "payload": "true"}
@@ -106,6 +109,7 @@ def test_some_columns_of_the_rows_of_a_time(
     capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "SPLIT", 200_000)
+    monkeypatch.setattr(optimize, "MIN_MERGED", 10**9)
     expected = alone([str(capture)], Options(), by_time=True).frames
     times = sorted(row["time_ns"] for row in expected)
     since, until = times[len(times) // 3], times[len(times) // 2]
@@ -174,6 +178,33 @@ def test_a_stream_has_each_row_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     Store(str(table)).follow(Options())  # as whoever goes on with it does
     with pytest.raises(CaptureError, match="begin a new query"):
         reader.latestOffset(end, ReadAllAvailable())
+
+
+def test_a_stream_has_each_row_once_while_files_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splits, "MAX_GROUP", 1)
+    table = tmp_path / "table"
+    paths = sorted(map(str, SAMPLES.glob("[j-s]*.pcap")))
+    run(paths, table, Options())
+    (table / "progress" / "checkpoint").mkdir()  # as if it followed a directory
+    source = Captures({"path": str(table)})
+    reader = source.streamReader(source.schema())
+    offsets = [reader.initialOffset() | {"files": number} for number in (0, 3, 4, len(paths))]
+    offsets.append(reader.latestOffset(offsets[0], ReadAllAvailable()))
+    parts = [reader.partitions(*each) for each in pairwise(offsets)]
+    found = [row for each in read(reader, parts[1], tmp_path, monkeypatch) for row in each]
+    optimize.merge_small(Store(str(table)), Pool(Now()))
+    assert len([*table.glob("frames/*")]) == 2 < len(paths)
+    for each in (parts[0], *parts[2:]):  # their files are gone
+        found += chain(*read(reader, each, tmp_path, monkeypatch))
+    assert ordered(found) == alone(paths, Options()).frames
+    again = [reader.partitions(*each) for each in pairwise(offsets)]
+    assert any(each.is_cut for each in again[0])
+    for before, after in zip(parts, again, strict=True):
+        one, other = ([*chain(*read(reader, each, tmp_path, monkeypatch))] for each in (before, after))
+        assert ordered(one) == ordered(other)
+    assert {row["file"] for row in other} <= {*paths}
 
 
 def test_a_stream_of_no_such_table_is_one_line(tmp_path: Path) -> None:

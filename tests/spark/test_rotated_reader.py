@@ -44,7 +44,7 @@ class Following:
 
     def look(self, after: float = 0.0) -> list[str]:
         """The names of the files that are taken up `after` so many seconds."""
-        return [Path(part.split.input.name).name for part in self.parts(after)]
+        return [Path(each.name).name for part in self.parts(after) for each in part.split.inputs]
 
     def parts(self, after: float = 0.0) -> list[Any]:
         self.now += after
@@ -53,7 +53,7 @@ class Following:
         if end == self.offset:
             return []
         parts = self.reader.partitions(self.offset, end)
-        numbers = [part.split.file for part in parts]
+        numbers = [file for part in parts for file in range(part.split.file, part.split.next_file)]
         assert numbers == list(range(self.offset["files"], end["files"]))
         self.offset = end
         return parts

@@ -192,7 +192,7 @@ def test_what_needs_messages(tmp_path: Path) -> None:
 def test_small_files_are_merged(tmp_path: Path) -> None:
     out = tmp_path / "out"
     inputs = [SAMPLES / name for name in ("errors.pcap", "java-simple.pcap", "python-simple.pcap")]
-    assert pwire("analyze", *inputs, "--out", out).code == 0
+    assert pwire("analyze", *inputs, "--split-size", "20Ki", "--out", out).code == 0
     before = pwire("report", "summary", out, "-o", "json").out
     ran = table("optimize", out, "--size", "1MiB")
     assert ran.code == 0
@@ -206,9 +206,9 @@ def test_small_files_are_merged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        ([], 2, "table optimize: takes one TABLE, and --size; ./optimize is a capture of that name"),
-        (["a", "b"], 2, "table optimize: takes one TABLE, and --size; ./optimize is a capture of that name"),
-        (["a", "--payload"], 2, "table optimize: takes one TABLE, and --size; ./optimize is a capture of"),
+        ([], 2, "table optimize: takes one TABLE, --partition-by and --size; ./optimize is a capture of that name"),
+        (["a", "b"], 2, "table optimize: takes one TABLE, --partition-by and --size; ./optimize is a capture of that name"),
+        (["a", "--payload"], 2, "table optimize: takes one TABLE, --partition-by and --size; ./optimize is a capture of"),
         (["a", "--size", "0"], 2, "--size 0: must be at least 1 byte"),
         (["a", "--size", "big"], 2, "--size big: not a number"),
         (["{}"], 3, "{}: holds no table that pwire analyze can go on with"),

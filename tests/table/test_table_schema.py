@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,43 +12,90 @@ import pyarrow.parquet as pq
 import pytest
 
 from pulsarctl_wire.table import TABLES, VERSION, TableBuilder, writer
-from pulsarctl_wire.table.schema import METADATA, TEXT
+from pulsarctl_wire.table.schema import COMMENT, METADATA, TEXT, TIME
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+SCHEMAS = {**TABLES, "metadata": pa.schema(list(METADATA))}
 
 
-def documented(heading: str) -> dict[str, str]:
-    """The columns in the table below a heading, with their types."""
+def documented(heading: str) -> list[tuple[str, str, str]]:
+    """The columns in the table below a heading: their names, their types, and what they mean."""
     part = DOCUMENT.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return dict(re.findall(r"^\| `(\w+)` \| (\S.*?) \| [^|]+ \| [^|]*\|$", part, re.MULTILINE))
+    rows = re.findall(r"^\| `(\w+)` \| (\S.*?) \| ([^|]+) \| ([^|]*)\|$", part, re.MULTILINE)
+    return [(name, type_, comment(meaning, unit.strip())) for name, type_, meaning, unit in rows]
+
+
+def comment(meaning: str, unit: str) -> str:
+    """What a row of the document says, without links and marks."""
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", meaning).replace("`", "")
+    return f"{plain} ({unit})" if unit else plain
 
 
 def type_name(found: Any) -> str:
-    if found == TEXT:
-        return "text"
+    if found in (TEXT, TIME):
+        return "text" if found == TEXT else "timestamp"
     if pa.types.is_struct(found) and found == METADATA:
         return "struct"
     text = re.sub(r"list<(element|item): ", "list<", str(found))
     return text.replace(" ('properties')", "")
 
 
-@pytest.mark.parametrize(
-    ("heading", "schema"),
-    [
-        *((name.capitalize(), schema) for name, schema in TABLES.items()),
-        ("Metadata", pa.schema(list(METADATA))),
-    ],
-)
-def test_each_column_is_documented_with_its_type(heading: str, schema: Any) -> None:
-    assert list(documented(heading).items()) == [(field.name, type_name(field.type)) for field in schema]
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_each_column_is_documented_with_its_type_and_meaning(name: str) -> None:
+    columns = [(each.name, type_name(each.type), each.metadata[COMMENT].decode()) for each in SCHEMAS[name]]
+    assert documented(name.capitalize()) == columns
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_a_file_tells_the_version_of_its_columns(name: str, tmp_path: Path) -> None:
-    schema = TABLES[name]
-    with writer(tmp_path / "it", schema) as parquet:
-        parquet.write_batch(TableBuilder([]).take()[name])
-    found = pq.read_schema(tmp_path / "it")
+def test_the_columns_of_a_version_keep_names_and_types() -> None:
+    """If this fails, raise the version, say so in docs/tables.md, and write its columns to another file."""
+    columns = [f"{name} {each.name} {type_name(each.type)}" for name in SCHEMAS for each in SCHEMAS[name]]
+    frozen = (Path(__file__).parent / f"version-{VERSION}.txt").read_text().splitlines()
+    assert {*frozen} <= {*columns}
+
+
+@pytest.fixture(scope="module", params=TABLES)
+def empty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The name of a table, and a file of it without rows."""
+    path = tmp_path_factory.mktemp("empty") / "it.parquet"
+    with writer(path, TABLES[request.param]) as parquet:
+        parquet.write_batch(TableBuilder([]).take()[request.param])
+    return request.param, path
+
+
+def test_a_file_tells_the_version_and_the_meaning_of_its_columns(empty: tuple[str, Path]) -> None:
+    name, path = empty
+    found = pq.read_schema(path)
     assert found.metadata[b"pwire.table"] == VERSION.encode()
-    assert found.equals(schema)
+    assert found.equals(TABLES[name])
+    assert [each.metadata for each in found] == [each.metadata for each in TABLES[name]]
     assert f"version of these columns, `{VERSION}`, under `pwire.table`" in DOCUMENT
+
+
+def test_a_file_tells_spark_the_same(empty: tuple[str, Path]) -> None:
+    from pyspark.sql.types import StructType
+
+    from pulsarctl_wire.spark.columns import spark_type
+
+    name, path = empty
+    text = pq.read_metadata(path).metadata[b"org.apache.spark.sql.parquet.row.metadata"]
+    found = StructType.fromJson(json.loads(text))
+    assert [(each.name, each.dataType.simpleString()) for each in found] == [
+        (each.name, each.dataType.simpleString()) for each in spark_type(TABLES[name])
+    ]
+    meanings = [each.metadata[COMMENT].decode() for each in TABLES[name]]
+    assert [each.metadata["comment"] for each in found] == meanings
+
+
+def test_pandas_keeps_integers_beside_nulls(empty: tuple[str, Path]) -> None:
+    import pandas as pd
+
+    name, path = empty
+    schema = TABLES[name]
+    with writer(path, schema) as parquet:
+        parquet.write_table(pa.table({each.name: pa.nulls(1, each.type) for each in schema}, schema))
+    types = pd.read_parquet(path).dtypes
+    kinds = {pa.int32(): "Int32", pa.int64(): "Int64", pa.bool_(): "boolean", TEXT: "category"}
+    kinds[TIME] = "datetime64[us, UTC]"
+    assert [str(types[each.name]) for each in schema if each.type in kinds] == [
+        kinds[each.type] for each in schema if each.type in kinds
+    ]

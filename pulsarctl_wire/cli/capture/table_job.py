@@ -20,7 +20,7 @@ from pulsarctl_wire.pipeline.progress import Options, Result, decoded_in_order, 
 from pulsarctl_wire.pipeline.rows import Stitched, decode_split, delete_draft, new_builder, new_progress
 from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split
 from pulsarctl_wire.render.text import count_of
-from pulsarctl_wire.table import TABLES, beside, writer
+from pulsarctl_wire.table import TABLES, RowGroups, beside
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.exchanges import ExchangeState
 
@@ -127,13 +127,12 @@ class _Part:
         self._writer: Any = None
         self.rows = 0
         stack.callback(self._discard)
-        self._writer = writer(self._unfinished, schema)
+        self._writer = RowGroups(self._unfinished, schema)
 
     def write(self, batch: Any) -> None:
         """Append a batch."""
-        if batch.num_rows:
-            self._writer.write_batch(batch)
-            self.rows += batch.num_rows
+        self._writer.write(batch)
+        self.rows += batch.num_rows
 
     def close(self) -> None:
         """Finish the file and give it its name."""

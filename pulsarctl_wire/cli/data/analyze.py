@@ -15,7 +15,7 @@ from pulsarctl_wire.render.text import clean, count_of, human_bytes
 from pulsarctl_wire.spark import FOLLOWING, SparkError
 from pulsarctl_wire.spark.connect import is_connect
 
-Format = Literal["parquet", "delta"]
+Format = Literal["parquet", "delta", "iceberg"]
 _SMALL: Final = 32 * 1024 * 1024  # bytes of inputs that take less time than the start of Spark
 _MIDDLING: Final = 500 * 1024 * 1024  # bytes of inputs of which Spark's start is half of the time
 
@@ -36,7 +36,9 @@ class AnalyzeOptions:
     follow: bool = flag("--follow", "Add files as they rotate into the directory INPUT, until Ctrl-C.")
     finish: bool = flag("--finish", "With --follow: add all files, also the newest ones, and end.")
     format: Format | None = option(
-        "--format NAME", "What others read it as: parquet, or delta (Delta Lake).", show_default="parquet"
+        "--format NAME",
+        "What others read it as: parquet, delta (Delta Lake), iceberg.",
+        show_default="parquet",
     )
     partition_by: str | None = option(
         "--partition-by COLUMNS",

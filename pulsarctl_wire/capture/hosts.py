@@ -1,0 +1,34 @@
+"""Finds out on which host a file was captured, from its name."""
+
+import re
+from functools import cache, lru_cache
+from typing import Final
+from urllib.parse import unquote
+
+_HIVE: Final = re.compile(r"(?:^|/)host=([^/]*)/")
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_FIELD: Final = "{host}"
+_PARTS: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]", _FIELD: "(?P<host>[^/]+?)"}
+_PART: Final = re.compile(r"(\*\*|\*|\?|\{host\})")
+
+
+@lru_cache(4_096)
+def host_of(file: str, option: str | None) -> str | None:
+    """The host of a file; None if its name does not tell it.
+
+    `option` is its name, or a pattern of paths in which {host} is its name: `captures/{host}/*`. Where that
+    does not match, and without an option, the directory `host=NAME` tells it.
+    """
+    if option is not None and _FIELD not in option:
+        return option
+    if option is not None and (found := _pattern(option).search(file)):
+        return found["host"]
+    hive = _HIVE.search(file)
+    return unquote(hive[1]) if hive and hive[1] != _NULL else None
+
+
+@cache
+def _pattern(text: str) -> re.Pattern[str]:
+    """What a path is searched for: its last parts, or some in the middle."""
+    parts = [_PARTS.get(part) or re.escape(part) for part in _PART.split(text)]
+    return re.compile(f"(?:^|/){''.join(parts)}(?:/|$)")

@@ -1,0 +1,86 @@
+"""How Parquet stores the tables, and what a file says of its columns."""
+
+import json
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pulsarctl_wire.table.schema import COMMENT, TIMES
+
+ROWS: Final = 65_536
+"""Rows of a batch, and of a Parquet row group."""
+
+_DIFFERENCES: Final = (
+    *("packet_offset", "time_ns", "start_time_ns", "stream_offset", "request_id", "sequence_id"),
+    *("entry_id", "highest_sequence_id", "permits", "request", "latency_ns", "acked.list.element.entry_id"),
+    *("metadata.publish_time", "metadata.event_time", "metadata.deliver_at_time"),
+    *("publish_time", "event_time", "deliver_at_time"),
+)
+"""Columns of many different numbers, stored as differences. Most others use a dictionary."""
+
+_VARIOUS: Final = ("command_json", "payload", "payload_crc", "value", *TIMES)
+"""Columns of many different texts or digests; and times, which take no more space than their differences."""
+
+_SPARK: Final = "org.apache.spark.sql.parquet.row.metadata"
+"""Where Spark looks for the columns of a file, with comments."""
+_SPARK_TYPES: Final = {
+    **{pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean"},
+    **{pa.int32(): "integer", pa.int64(): "long", pa.date32(): "date"},
+}
+
+
+def writer(where: Any, schema: Any, **options: Any) -> Any:
+    """A `pyarrow.parquet.ParquetWriter` of `schema` to a path or file."""
+    paths = _leaves(schema)
+    parquet = pq.ParquetWriter(
+        where,
+        schema,
+        compression="zstd",
+        compression_level=3,
+        use_dictionary=[path for path in paths if path not in (*_DIFFERENCES, *_VARIOUS)],
+        column_encoding={path: "DELTA_BINARY_PACKED" for path in paths if path in _DIFFERENCES},
+        write_batch_size=8_192,
+        **options,
+    )
+    # In the metadata of the Arrow schema it would be stored twice.
+    parquet.add_key_value_metadata({_SPARK: json.dumps(_for_spark(schema), separators=(",", ":"))})
+    return parquet
+
+
+def _leaves(schema: Any) -> list[str]:
+    """The path of each column that holds values."""
+    leaves: list[str] = []
+    for field in schema:
+        if pa.types.is_struct(field.type):
+            leaves += [f"{field.name}.{name}" for name in _leaves(field.type)]
+        elif pa.types.is_map(field.type):
+            leaves += [f"{field.name}.key_value.{part}" for part in ("key", "value")]
+        elif pa.types.is_list(field.type) and pa.types.is_struct(field.type.value_type):
+            leaves += [f"{field.name}.list.element.{name}" for name in _leaves(field.type.value_type)]
+        else:
+            leaves.append(f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name)
+    return leaves
+
+
+def _for_spark(type_: Any) -> Any:
+    """An Arrow type or schema as Spark writes types as JSON."""
+    if isinstance(type_, pa.Schema) or pa.types.is_struct(type_):
+        fields = [
+            {"name": each.name, "type": _for_spark(each.type), "nullable": True, "metadata": _comment(each)}
+            for each in type_
+        ]
+        return {"type": "struct", "fields": fields}
+    if pa.types.is_list(type_):
+        return {"type": "array", "elementType": _for_spark(type_.value_type), "containsNull": True}
+    if pa.types.is_map(type_):
+        key, value = _for_spark(type_.key_type), _for_spark(type_.item_type)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if pa.types.is_dictionary(type_):
+        return _for_spark(type_.value_type)
+    return "timestamp" if pa.types.is_timestamp(type_) else _SPARK_TYPES[type_]
+
+
+def _comment(field: Any) -> dict[str, str]:
+    comment = (field.metadata or {}).get(COMMENT)
+    return {} if comment is None else {COMMENT.decode(): comment.decode()}
