@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.comparing import Now, alone, run
-from pipeline.test_pipeline_appended import everything, without
+from pipeline.test_pipeline_appended import BY_ORDER, everything, without
 from pipeline.test_pipeline_run import OPTIONS
 from pipeline.test_pipeline_series import put, traffic
 from segments import Tcp, captured, conversation, pcap
@@ -22,9 +22,6 @@ from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.tasks import Pool
 from pulsarctl_wire.table import TABLES
-
-BY_ORDER = ("connection", "reported_ns", "reported_place")
-"""Columns that depend on the order in which files are read."""
 
 
 def of_host(paths: list[str], hosts: str) -> list[str]:
