@@ -206,21 +206,9 @@ def test_small_files_are_merged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (
-            [],
-            2,
-            "table optimize: takes one TABLE, --partition-by and --size; ./optimize is a capture of that name",
-        ),
-        (
-            ["a", "b"],
-            2,
-            "table optimize: takes one TABLE, --partition-by and --size; ./optimize is a capture of that name",
-        ),
-        (
-            ["a", "--payload"],
-            2,
-            "table optimize: takes one TABLE, --partition-by and --size; ./optimize is a capture of",
-        ),
+        ([], 2, "table optimize: takes one TABLE, --partition-by and --size; ./optimize is a capture of that name"),
+        (["a", "b"], 2, "table optimize: takes one TABLE, --partition-by and --size; ./optimize is a capture of that name"),
+        (["a", "--payload"], 2, "table optimize: takes one TABLE, --partition-by and --size; ./optimize is a capture of"),
         (["a", "--size", "0"], 2, "--size 0: must be at least 1 byte"),
         (["a", "--size", "big"], 2, "--size big: not a number"),
         (["{}"], 3, "{}: holds no table that pwire analyze can go on with"),
