@@ -29,6 +29,7 @@ from pulsarctl_wire.pipeline.output import written
 _HINT: Final = "version-hint.text"
 _SKIPPED_BY: Final = ("time_ns", "connection")
 """Columns whose lowest and highest values in each file are kept, besides those of partitions."""
+_MAX_SNAPSHOTS: Final = 10
 _KEPT: Final = 3_600.0  # seconds that earlier metadata stay for those who are reading them
 
 logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # it warns of each dictionary
@@ -104,9 +105,8 @@ def _version(location: str) -> int | None:
 
 def _delete_earlier(table: Table) -> None:
     """Delete what is in the directory of the metadata, but for what the table has, and what is new."""
-    snapshot = table.current_snapshot()
     used = {_HINT, *_names([table.metadata_location])}
-    if snapshot is not None:
+    for snapshot in table.metadata.snapshots:
         used |= _names(
             [snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(table.io))]
         )
@@ -146,10 +146,9 @@ class _Directory(NoopCatalog):
         self._location = location
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
-        """Write the next version of the metadata, with the newest snapshot alone."""
+        """Write the next version of the metadata, with the newest snapshots."""
         metadata = update_table_metadata(table.metadata, updates)
-        current = metadata.current_snapshot_id
-        earlier = [each.snapshot_id for each in metadata.snapshots if each.snapshot_id != current]
+        earlier = [each.snapshot_id for each in metadata.snapshots[:-_MAX_SNAPSHOTS]]
         if earlier:
             metadata = update_table_metadata(
                 metadata, (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": earlier}),)

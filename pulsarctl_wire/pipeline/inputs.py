@@ -206,6 +206,12 @@ def absolute(path: str) -> str:
     return path if is_uri(path) else os.path.abspath(path)
 
 
+def is_file(path: str) -> bool:
+    """Whether there is a file at a path or URI. Raises OSError, CaptureError as `filesystem` does."""
+    system, inside = filesystem(path)
+    return bool(system.get_file_info(inside).type == fs.FileType.File)
+
+
 def is_pattern(path: str) -> bool:
     """Whether a path has characters of a glob pattern."""
     return _PATTERN.search(path) is not None

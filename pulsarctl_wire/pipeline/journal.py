@@ -38,6 +38,12 @@ class Change(NamedTuple):
         """The files that do not count."""
         return self.old if self.is_complete else self.new
 
+    @property
+    def may_empty(self) -> bool:
+        """Whether a table may have no file afterwards."""
+        tables, others = ({path.partition("/")[0] for path in paths} for paths in (self.new, self.old))
+        return self.partition_by is not None or not others <= tables
+
 
 def going_on(system: Any, table: str) -> Change | None:
     """The change that a table's journal has, or None. Raises CaptureError if the journal is damaged."""

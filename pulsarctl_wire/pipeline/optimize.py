@@ -22,6 +22,7 @@ from pulsarctl_wire.pipeline.journal import Change
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.splits import reason
 from pulsarctl_wire.pipeline.store import Store
+from pulsarctl_wire.pipeline.tables import find
 from pulsarctl_wire.pipeline.tasks import Workers
 from pulsarctl_wire.table import RowGroups
 
@@ -36,7 +37,7 @@ SPLITS: Final = b"pwire.splits"
 
 
 class Size(NamedTuple):
-    """How many files there are, and their bytes."""
+    """How many files there are, or row groups, and their bytes."""
 
     files: int
     size: int
@@ -55,6 +56,39 @@ def optimize(table: str, size: int) -> tuple[Size, Size]:
         with store.replacing(Change((_merged(paths),), tuple(paths)), states[-1].options):
             write_merged(store.out, paths, _merged(paths))
     return count(before), count(store.files())
+
+
+def rewrite(path: str) -> tuple[Size, Size]:
+    """Write the Parquet file of frames at a path or URI again, in full row groups, and those beside it.
+
+    Return how many row groups there were, and are. A file is replaced when the new one is complete. Raises
+    CaptureError if it is not a frames table, OSError if it cannot be written.
+    """
+    paths = [each for files in find([path])[0].files.values() for each in files.paths]
+    return _rewritten(paths), _measured(paths)
+
+
+def _rewritten(paths: list[str]) -> Size:
+    """Rewrite files; return how they were."""
+    before = _measured(paths)
+    for path in paths:
+        system, inside = filesystem(path)
+        schema = _schema(system, inside)
+        with written(system, inside) as stream, RowGroups(stream, schema) as parquet:
+            for rows in row_groups(system, [system.get_file_info(inside)]):
+                parquet.write(rows)
+    return before
+
+
+def _measured(paths: list[str]) -> Size:
+    """The row groups of files, and their bytes."""
+    groups = size = 0
+    for path in paths:
+        system, inside = filesystem(path)
+        with damage(path), system.open_input_file(inside) as stream:
+            groups += pq.read_metadata(stream).num_row_groups
+            size += stream.size()
+    return Size(groups, size)
 
 
 def merge_small(store: Store, workers: Workers) -> None:

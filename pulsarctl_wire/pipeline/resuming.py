@@ -1,5 +1,7 @@
 """Decides where a run goes on, and whether the table has to be made again for it."""
 
+import json
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -53,6 +55,16 @@ def difference(before: Progress | None, options: Options) -> str:
         if getattr(before.options, each.name) != getattr(options, each.name)
     ]
     return ", ".join(changed) or "the inputs are no continuation of those before"
+
+
+def recorded(manifest: bytes | None, options: Options) -> Progress | None:
+    """Return a progress with the inputs that the manifest of a complete table has, or None."""
+    with suppress(ValueError, TypeError, LookupError, RecursionError):
+        known = ("name", "size", "modified_ns", "path", "first_ns", "mark")
+        about = json.loads(manifest or b"{}")
+        inputs = [Input(**{name: each[name] for name in known}) for each in about["inputs"]]
+        return Progress(inputs, options, file=len(inputs)) if inputs else None
+    return None
 
 
 def _was(value: Any) -> str:

@@ -37,6 +37,7 @@ from pulsarctl_wire.pipeline.resuming import (
     leave_gone,
     notes_on,
     place,
+    recorded,
     refuse_losses,
 )
 from pulsarctl_wire.pipeline.splits import Input, reason
@@ -128,7 +129,7 @@ class Store:
         beside = Store(f"{self.out}/{generations.REBUILD}", number=self.number + 1)
         begun_before, _ = beside._readable_states()
         progress = furthest(begun_before, inputs, options, mirror)
-        before = last(states) if states else self._recorded(options)
+        before = last(states) if states else recorded(self._read(_MANIFEST, ""), options)
         reason = damage[0] if damage and not states else difference(before, options)
         if not may_lose:
             if before is None:
@@ -211,16 +212,6 @@ class Store:
         delete_directory(path)
         return is_there
 
-    def _recorded(self, options: Options) -> Progress | None:
-        """A progress with the inputs that the manifest of a complete table has; None if it has none."""
-        with suppress(FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
-            with self.system.open_input_file(f"{self.path}/{_MANIFEST}") as file:
-                about = json.loads(file.read(min(file.size(), saved.LARGEST)))
-            known = ("name", "size", "modified_ns", "path", "first_ns", "mark")
-            inputs = [Input(**{name: each[name] for name in known}) for each in about["inputs"]]
-            return Progress(inputs, options, file=len(inputs)) if inputs else None
-        return None
-
     def follow(self, options: Options) -> None:
         """Prepare to follow a directory, or to continue following it."""
         with self._said():
@@ -266,7 +257,7 @@ class Store:
 
         with replacing(self.system, self.path, change, replaced):
             yield
-        if {path.partition("/")[0] for path in change.old} - {path.partition("/")[0] for path in change.new}:
+        if change.may_empty:
             self._fill(options)
             self.commit(options, is_new=is_new)
 
@@ -459,10 +450,10 @@ class Store:
         data = self._read(_BEGUN)
         return None if data is None else saved.load(data, Begun, f"progress/{_BEGUN}")
 
-    def _read(self, name: str) -> bytes | None:
-        """A file of progress/, or None."""
+    def _read(self, name: str, directory: str = "progress/") -> bytes | None:
+        """A file of a directory, or None."""
         try:
-            with self.system.open_input_file(f"{self.path}/progress/{name}") as file:
+            with self.system.open_input_file(f"{self.path}/{directory}{name}") as file:
                 data: bytes = file.read(min(file.size(), saved.LARGEST + 1))
         except FileNotFoundError:
             return None

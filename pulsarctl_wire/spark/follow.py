@@ -8,15 +8,18 @@ Spark's checkpoint holds the files that were added together with the resulting s
 killed and started again, the rows are those of one pass. All of it is data: see pipeline/saved.py.
 """
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pyarrow import fs
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -54,6 +57,36 @@ _TAKEN: Final = {str: (str, _SIZES)}
 _BATCH: Final = [(Input, saved.Maybe(range(-(2**63), 2**63)), saved.Maybe(str))]
 
 
+@dataclass
+class Status:
+    """How far `follow` is, for other threads; `show` is called with the totals after each batch.
+
+    `files` of the table so far, and what was done since the start: `frames`, `gaps`, `batches`, of which the
+    last one ended at `ended` (seconds since 1970) and took `seconds`. `waiting` returns the files that are
+    complete and not added.
+    """
+
+    totals: Totals = field(default_factory=Totals)
+    show: Callable[[Totals], object] = lambda totals: None
+    files: int = 0
+    frames: int = 0
+    gaps: int = 0
+    batches: int = 0
+    ended: float = 0.0
+    seconds: float = 0.0
+    waiting: Callable[[], list[Input]] = list
+
+    def count(self, frames: int, gaps: int, size: int) -> None:
+        """Count what was written for a split."""
+        self.frames += frames
+        self.gaps += gaps
+
+    def end_batch(self, seconds: float) -> None:
+        """Count a batch that took so long."""
+        self.batches += 1
+        self.ended, self.seconds = time.time(), seconds
+
+
 def follow(
     spark: "SparkSession",
     directory: str,
@@ -62,13 +95,13 @@ def follow(
     *,
     finish: bool = False,
     format: str | None = None,
-    show: Callable[[Totals], object] = lambda totals: None,
     say: Callable[[str], object] = lambda note: None,
+    status: Status | None = None,
 ) -> Totals:
     """Add the frames of the captures in `directory` to the table at `out`, until interrupted.
 
-    With `finish` it adds all existing files, ends the open connections, and returns. `show` gets the totals
-    after each batch, `say` a note of files left out, at the start and the end. `format` is that of `Store`.
+    With `finish` it adds all existing files, ends the open connections, and returns. `say` gets a note of
+    files left out, at the start and the end. `status` is kept up to date. `format` is that of `Store`.
     Raises as `Run` does.
     """
     store = Store(out, format)
@@ -91,7 +124,9 @@ def follow(
             say(note)
 
     with _left_out(directory, say_once):
-        batches = _Batches(store, settings, options, SparkWorkers(spark), show)
+        status = status or Status()
+        status.waiting = partial(_waiting, store, RotatedReader(directory, options.split_size, settings))
+        batches = _Batches(store, settings, options, SparkWorkers(spark), status)
         writer = stream.writeStream.foreachBatch(batches.finish)
         writer = writer.option("checkpointLocation", spark_uri(store.checkpoint))
         query = (
@@ -111,6 +146,20 @@ def follow(
         return progress.totals
 
 
+def _waiting(store: Store, reader: "RotatedReader") -> list[Input]:
+    """The files that are complete, and in no batch that Spark's checkpoint has."""
+    folder = f"{store.path}/{_CHECKPOINT}"
+    selector = fs.FileSelector(f"{folder}/commits", allow_not_found=True)
+    batches = [
+        int(each.base_name) for each in store.system.get_file_info(selector) if each.base_name.isdecimal()
+    ]
+    offset = reader.initialOffset()
+    if batches:
+        with store.system.open_input_file(f"{folder}/offsets/{max(batches)}") as file:
+            offset = json.loads(file.read().splitlines()[-1])
+    return reader.waiting(offset)
+
+
 @dataclass
 class _Batches:
     """Finishes the drafts of batches. `last` is the progress after the last one."""
@@ -119,11 +168,12 @@ class _Batches:
     settings: Settings
     options: Options
     workers: SparkWorkers
-    show: Callable[[Totals], object]
+    status: Status
     last: Progress | None = None
 
     def finish(self, batch: "DataFrame", number: int) -> None:
         """Finish the splits of a batch, and save the progress."""
+        started = time.monotonic()
         store, rows = self.store, batch.collect()
         places = [Place(*row[:-1]) for row in rows if row.name]
         if places:
@@ -131,17 +181,19 @@ class _Batches:
         target = store.out, self.options.partition_by, store.number
         calls = [(place, self.settings, *target) for place in places]
         for each in self.workers.submit(finish_at, calls, sys.maxsize):
-            each.result()
+            self.status.count(*each.result())
         for row in rows:
             if not row.name:
                 self.last = saved.load_progress(bytes(row.progress), _ROW)
                 self.last.options = self.options  # directories may have been changed since the query began
                 store.save(self.last)
-                self.show(self.last.totals)
+                self.status.totals, self.status.files = self.last.totals, self.last.file
+                self.status.show(self.last.totals)
         delete_decoded(store.drafts, [place.name for place in places])
         for path in {place.path for place in places}:
             delete_file(path)
         merge_small(store, self.workers)
+        self.status.end_batch(time.monotonic() - started)
 
     def _begin(self, first: str) -> None:
         """Prepare for a batch whose first split is `first`. The first batch may be one that is repeated."""
@@ -259,11 +311,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The offset after the files of the next batch."""
-        present: dict[str, _File] = {}
-        for each in self._look():
-            if present.setdefault(each.identity, each).differs(each):  # otherwise it is being compressed
-                other = each._replace(size=f" {each.input.size}")
-                present[other.identity] = other
+        present = self._present()
         before = saved.checked(start["taken"], _TAKEN, _CHECKPOINT)
         taken = {identity: list(about) for identity, about in before.items() if identity in present}
         batch: list[list[Any]] = []
@@ -282,6 +330,12 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             taken[each.identity] = [each.input.name, each.input.size]
             batch.append([each.input, each.span and each.span.first, None])
         return {"files": start["files"] + len(batch), "taken": taken, "batch": batch} if batch else start
+
+    def waiting(self, offset: dict[str, Any]) -> list[Input]:
+        """The files that are complete, and not among those of an offset."""
+        taken = saved.checked(offset["taken"], _TAKEN, _CHECKPOINT)
+        complete = self._complete(list(self._present().values()))
+        return [each.input for each in complete if each.identity not in taken]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Part]:
         """The splits of the files between two offsets."""
@@ -315,6 +369,15 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the files are not ours."""
+
+    def _present(self) -> dict[str, _File]:
+        """The files that exist now, by what identifies them."""
+        present: dict[str, _File] = {}
+        for each in self._look():
+            if present.setdefault(each.identity, each).differs(each):  # otherwise it is being compressed
+                other = each._replace(size=f" {each.input.size}")
+                present[other.identity] = other
+        return present
 
     def _look(self) -> list[_File]:
         """The files that exist now, in the order of their first packets."""

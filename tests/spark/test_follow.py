@@ -9,6 +9,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from pipeline.comparing import ordered
@@ -55,9 +56,13 @@ def test_following_is_killed_and_goes_on(capture: Path, tmp_path: Path) -> None:
     paths = rotated(capture, later, 12)
     for path in paths[:5]:
         path.rename(directory / path.name)
-    with start(directory, out) as process:
+    with start(directory, out, "--metrics", ":0") as process:
         assert process.stderr is not None
+        started = process.stderr.readline().decode()
+        assert started.startswith("pwire: metrics at http://127.0.0.1:")
         assert b"packets" in process.stderr.readline()  # a batch is done
+        with urlopen(started.split()[-1]) as answer:
+            assert b"pwire_follow_files_total " in answer.read()
         for path in paths[5:9]:
             path.rename(directory / path.name)
         assert b"packets" in process.stderr.readline()

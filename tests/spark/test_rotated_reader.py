@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 import struct
+import time
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pulsarctl_wire.capture import series
+from pulsarctl_wire.cli.data.following import FollowCollector
+from pulsarctl_wire.cli.scraping import serve
 from pulsarctl_wire.pipeline import saved
 from pulsarctl_wire.pipeline.decode import Decoded, Settings
-from pulsarctl_wire.spark.follow import IDLE, QUIET, RotatedReader, _left_out
+from pulsarctl_wire.pipeline.progress import Totals
+from pulsarctl_wire.pipeline.splits import Input
+from pulsarctl_wire.spark.follow import IDLE, QUIET, RotatedReader, Status, _left_out
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 
@@ -245,3 +253,42 @@ def test_a_file_that_is_overwritten_before_it_is_read(tmp_path: Path) -> None:
     decoded = following.decoded(part)
     assert decoded.packets == 0
     assert "was overwritten" in decoded.problems[0][1]
+
+
+def test_files_that_wait_are_those_that_the_next_batch_takes(tmp_path: Path) -> None:
+    following, files = Following(tmp_path), pieces(4)
+    for number in range(3):
+        (tmp_path / f"x_{number}.pcap").write_bytes(files[number])
+
+    def waiting() -> list[str]:
+        return [Path(each.name).name for each in following.reader.waiting(following.offset)]
+
+    assert waiting() == []  # they may still grow
+    following.now += QUIET
+    assert waiting() == ["x_0.pcap", "x_1.pcap"]
+    following.look()
+    assert waiting() == []
+
+
+def test_metrics_say_how_far_it_is(tmp_path: Path) -> None:
+    file = Input("x.pcap", 1, int((time.time() - 90) * 1e9))
+    status = Status(Totals(read=10, problems=[("x", "is damaged", True)]), files=3, waiting=lambda: [file])
+    status.count(5, 1, 100)
+    status.end_batch(2.5)
+    with ExitStack() as stack, urlopen(serve(":0", FollowCollector(status), stack)) as answer:
+        text = answer.read().decode()
+    values = {
+        each.name: each.value for family in text_string_to_metric_families(text) for each in family.samples
+    }
+    assert 90 <= values["pwire_follow_lag_seconds"] < 150
+    assert values["pwire_follow_last_batch_timestamp_seconds"] <= time.time()
+    assert {
+        "pwire_follow_waiting_files": 1,
+        "pwire_follow_last_batch_seconds": 2.5,
+        "pwire_follow_batches_total": 1,
+        "pwire_follow_files_total": 3,
+        "pwire_follow_read_bytes_total": 10,
+        "pwire_follow_frames_total": 5,
+        "pwire_follow_gaps_total": 1,
+        "pwire_follow_problems_total": 1,
+    }.items() <= values.items()

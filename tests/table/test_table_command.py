@@ -206,9 +206,13 @@ def test_small_files_are_merged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        ([], 2, "table optimize: takes one TABLE, --partition-by and --size; ./optimize is a capture of that name"),
-        (["a", "b"], 2, "table optimize: takes one TABLE, --partition-by and --size; ./optimize is a capture of that name"),
-        (["a", "--payload"], 2, "table optimize: takes one TABLE, --partition-by and --size; ./optimize is a capture of"),
+        ([], 2, "table optimize: takes one TABLE, --partition-by and --size; ./optimize is a capture"),
+        (
+            ["a", "b"],
+            2,
+            "table optimize: takes one TABLE, --partition-by and --size; ./optimize is a capture",
+        ),
+        (["a", "--payload"], 2, "table optimize: takes one TABLE, --partition-by and --size; ./optimize"),
         (["a", "--size", "0"], 2, "--size 0: must be at least 1 byte"),
         (["a", "--size", "big"], 2, "--size big: not a number"),
         (["{}"], 3, "{}: holds no table that pwire analyze can go on with"),
@@ -218,6 +222,34 @@ def test_what_cannot_be_merged(tmp_path: Path, options: list[str], code: int, sa
     ran = table("optimize", *(each.format(tmp_path) for each in options))
     assert ran.code == code
     assert [line.startswith(f"pwire: {said.format(tmp_path)}") for line in ran.complaints] == [True]
+
+
+def test_a_file_of_many_row_groups(tmp_path: Path) -> None:
+    """As one of an earlier pwire, or of another tool."""
+    out = tmp_path / "a.parquet"
+    assert table(SIMPLE, "--messages", "--out", out).code == 0
+    before = pwire("report", "summary", out, "-o", "json").out
+    paths = sorted(tmp_path.glob("a.*parquet"))
+    rows = [pq.read_table(path) for path in paths]
+    for path, each in zip(paths, rows, strict=True):
+        pq.write_table(each, path, row_group_size=1)
+    size = sum(path.stat().st_size for path in paths)
+    ran = table("optimize", out)
+    groups = sum(each.num_rows or 1 for each in rows)
+    assert ran.code == 0
+    assert ran.err.startswith(f"{out}: {groups} row groups (")
+    assert sorted(tmp_path.iterdir()) == paths
+    assert [pq.read_table(path) for path in paths] == rows
+    found = [pq.read_metadata(path).num_row_groups for path in paths]
+    assert found == [1 if each.num_rows else 0 for each in rows]
+    assert sum(path.stat().st_size for path in paths) < size
+    assert pwire("report", "summary", out, "-o", "json").out == before
+    said = table("optimize", out, "--size", "1MiB").complaints
+    assert said == [f"pwire: table optimize: {out} is a file; --size and --partition-by are for directories"]
+    (tmp_path / "b.parquet").write_bytes(SIMPLE.read_bytes())
+    refused = table("optimize", tmp_path / "b.parquet")
+    assert refused.code == 3
+    assert "b.parquet is a capture, not a table" in refused.complaints[0]
 
 
 def test_a_capture_that_is_called_optimize(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

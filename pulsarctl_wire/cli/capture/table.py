@@ -23,8 +23,8 @@ class TableOptions:
         "SOURCE...",
         "pcap or pcapng files (also .gz, .zst), hex dumps, raw frames; - is stdin. "
         "Several sources are read as one capture. "
-        "Or, for a table of pwire analyze: optimize TABLE, to merge its small files; "
-        "delete TABLE --before TIME.",
+        "Or: optimize TABLE, to merge the small files of a table of pwire analyze, or the row groups of a "
+        "FILE.parquet; delete TABLE --before TIME, of a table of pwire analyze.",
     )
     out: str | None = option(
         "--out FILE.parquet",
@@ -98,9 +98,19 @@ def _optimize(table: str, options: TableOptions) -> str:
     size = size_of("--size", options.size or "128MiB")
     if not size:
         console.fail(f"--size {options.size}: must be at least 1 byte")
-    from pulsarctl_wire.pipeline.optimize import optimize
+    from pulsarctl_wire.pipeline.inputs import is_file
+    from pulsarctl_wire.pipeline.optimize import optimize, rewrite
     from pulsarctl_wire.pipeline.repartition import repartition
 
+    if is_file(table):
+        if options.size or options.partition_by:
+            why = "is a file; --size and --partition-by are for directories"
+            console.fail(f"table optimize: {clean(table)} {why}")
+        before, after = rewrite(table)
+        return (
+            f"{count_of(before.files, 'row group')} ({human_bytes(before.size)}) before, "
+            f"{after.files:,} ({human_bytes(after.size)}) now"
+        )
     moved = repartition(table, partition_by(options.partition_by)) if options.partition_by else None
     before, after = optimize(table, size)
     before = moved or before

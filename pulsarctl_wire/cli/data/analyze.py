@@ -35,6 +35,9 @@ class AnalyzeOptions:
     split_size: str = option("--split-size SIZE", "Bytes that a task decodes.", default="128Mi")
     follow: bool = flag("--follow", "Add files as they rotate into the directory INPUT, until Ctrl-C.")
     finish: bool = flag("--finish", "With --follow: add all files, also the newest ones, and end.")
+    metrics: str | None = option(
+        "--metrics :PORT", "With --follow: serve metrics to Prometheus, on loopback: :9464."
+    )
     format: Format | None = option(
         "--format NAME",
         "What others read it as: parquet, delta (Delta Lake), iceberg.",
@@ -149,16 +152,23 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
         )
         sys.stderr.flush()
 
-    with session(options.master or LOCAL, FOLLOWING | settings, decodes=True) as spark:
-        from pulsarctl_wire.spark.follow import follow
+    with ExitStack() as stack:
+        spark = stack.enter_context(session(options.master or LOCAL, FOLLOWING | settings, decodes=True))
+        from pulsarctl_wire.spark.follow import Status, follow
 
+        status = Status(show=show)
+        if options.metrics is not None:
+            from pulsarctl_wire.cli.data.following import FollowCollector
+            from pulsarctl_wire.cli.scraping import serve
+
+            console.warn(f"metrics at {serve(options.metrics, FollowCollector(status), stack)}")
         (directory,) = options.inputs
         return follow(
             *(spark, directory, options.out, work),
             finish=options.finish,
             format=options.format,
-            show=show,
             say=console.warn,
+            status=status,
         )
 
 

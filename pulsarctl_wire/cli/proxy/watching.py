@@ -105,9 +105,10 @@ class WatchRun:
             self._sinks.append(self._tap())
         self._sinks.append(self._not_shown)
         if options.metrics:
-            from pulsarctl_wire.cli.proxy.metrics import serve
+            from pulsarctl_wire.cli.proxy.metrics import SnapshotCollector
+            from pulsarctl_wire.cli.scraping import serve
 
-            url = serve(options.metrics, self._snapshot, stack)
+            url = serve(options.metrics, SnapshotCollector(self._snapshot), stack)
             console.warn(f"metrics at {url}")
 
     def _recording(self, path: str) -> RecordingSink:
