@@ -23,7 +23,7 @@ from pulsarctl_wire.pipeline.splits import Side
 from pulsarctl_wire.pipeline.store import Store
 from pulsarctl_wire.table import TABLES
 
-BY_ORDER = ("connection", "reported_ns", "reported_place")
+BY_ORDER = ("connection", "reported_ns", "reported_place", "last_ns", "last_time")
 """Columns that depend on the order in which files are read."""
 
 
