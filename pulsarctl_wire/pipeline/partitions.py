@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsarctl_wire.table import FRAMES
-from pulsarctl_wire.table.schema import TEXT
+from pulsarctl_wire.table.schema import COMMENT, TEXT
 
 
 class _Derived(NamedTuple):
@@ -30,23 +29,11 @@ def _utc(time_ns: Any) -> Any:
     return time_ns.cast(pa.timestamp("ns"))
 
 
-def _tenant(topic: Any) -> Any:
-    """Tenants, from topics like `persistent://tenant/namespace/name`."""
-    topic = topic if pa.types.is_dictionary(topic.type) else topic.dictionary_encode()
-    tenants = pc.extract_regex(topic.dictionary, r"^[a-z-]+://(?P<tenant>[^/]+)/").field("tenant")
-    return pa.DictionaryArray.from_arrays(topic.indices, tenants).cast(pa.string()).dictionary_encode()
-
-
 _DERIVED: Final = {
     "date": _Derived("time_ns", pa.date32(), lambda time_ns: _utc(time_ns).cast(pa.date32())),
     "hour": _Derived("time_ns", pa.int32(), lambda time_ns: pc.hour(_utc(time_ns)).cast(pa.int32())),
-    "tenant": _Derived("topic", TEXT, _tenant),
 }
-PARTITIONS: Final = tuple(
-    name
-    for name in ("date", "hour", "series", "cluster", "tenant", "host")
-    if name in {*_DERIVED, *FRAMES.names}
-)
+PARTITIONS: Final = ("date", "hour", "series", "cluster", "tenant", "host")
 """What a table can be partitioned by."""
 MAX_OPEN: Final = 32
 """Files of a split that are written at a time; beyond that, a partition gets several files."""
@@ -78,7 +65,8 @@ def partitioned(schema: Any, by: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
     ours = tuple(name for name in by if name in schema.names or _is_derived(name, schema))
     for name in ours:
         if name not in schema.names:
-            schema = schema.append(pa.field(name, _DERIVED[name].type))
+            source, type_, _ = _DERIVED[name]
+            schema = schema.append(pa.field(name, type_, metadata={COMMENT: f"{name} of {source}, in UTC"}))
     return schema, ours
 
 

@@ -23,7 +23,7 @@ from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.cli.data.report import ReportOptions, report
 from pulsarctl_wire.data.duck import DuckEngine
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.finish import _begun
+from pulsarctl_wire.pipeline.finish import begin_file
 from pulsarctl_wire.pipeline.inputs import arrow_uri
 from pulsarctl_wire.pipeline.tables import find
 from pulsarctl_wire.reports.engine import Engine
@@ -62,7 +62,7 @@ def in_directories(table: Path, out: Path) -> str:
     for kind, source in (("frames", table), ("gaps", table.with_name("it.gaps.parquet"))):
         file = pq.ParquetFile(source)
         by = ("series", "date", "cluster")
-        written = _begun(str(out / kind), "000000-00000", file.schema_arrow, by)
+        written = begin_file(str(out / kind), "000000-00000", file.schema_arrow, by)
         for batch in file.iter_batches():
             written.write(batch)
         written.close()
