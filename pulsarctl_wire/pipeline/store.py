@@ -35,6 +35,7 @@ from pulsarctl_wire.pipeline.resuming import (
     furthest,
     last,
     leave_gone,
+    notes_on,
     place,
     recorded,
     refuse_losses,
@@ -109,9 +110,7 @@ class Store:
             if progress is not None and not mirror:
                 kept = len(begun(progress))
                 refuse_losses(last(states), kept, inputs, "the table cannot go on without it")
-            notes = [f"{text}: the run goes on from the progress that was saved before" for text in damage]
-            if self._delete_rebuild():
-                notes.append("a rebuild of the table that was broken off is deleted")
+            notes = notes_on(progress, damage, has_deleted_rebuild=self._delete_rebuild())
             settings = self._go_on(progress, states, inputs, options)
             return Resumed(self, progress, settings, None, tuple(notes))
 
