@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.continuing import begun, continued, late, lost, partly_read
+from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.progress import Options, Progress
 from pulsarctl_wire.pipeline.splits import Input
 from pulsarctl_wire.table import VERSION
@@ -18,6 +19,18 @@ class Rebuild(NamedTuple):
     reason: str
     files: int
     size: int
+
+
+class Resumed(NamedTuple):
+    """How a run goes on: from which progress (None: from the beginning), with which settings of drafts.
+
+    With a `rebuild` it makes the table's next generation. `notes` are for the user.
+    """
+
+    progress: Progress | None
+    settings: Settings
+    rebuild: Rebuild | None = None
+    notes: tuple[str, ...] = ()
 
 
 def place(progress: Progress) -> str:
@@ -93,6 +106,14 @@ def notes_on(progress: Progress | None, damage: list[str], *, has_deleted_rebuil
     if has_deleted_rebuild:
         notes.append("a rebuild of the table that was broken off is deleted")
     return notes + (late(progress) if progress else [])
+
+
+def report_losses(progress: Progress, before: Progress | None, inputs: list[Input]) -> None:
+    """Report an input of `before` that a run had begun to read again when it was broken off, and that is gone."""
+    gone = before and lost(before, len(begun(progress)), inputs)
+    if gone:
+        what = "is gone: its rows were deleted by a run that was broken off before it had read it again"
+        progress.totals.problems.append((gone.name, what, True))
 
 
 def leave_gone(progress: Progress, inputs: list[Input]) -> None:
