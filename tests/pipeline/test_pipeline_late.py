@@ -74,7 +74,7 @@ def test_mirror_does_not_rebuild_for_a_late_host(tmp_path: Path, paths: list[str
     assert Run(find_inputs(left(paths)), str(out), options=OPTIONS, mirror=True).rebuild is not None
 
 
-@pytest.mark.parametrize("most", range(1, 40, 4))
+@pytest.mark.parametrize("most", range(1, 40, 8))
 def test_a_run_with_a_late_host_that_broke_off(tmp_path: Path, paths: list[str], most: int) -> None:
     expected, out = alone(paths, OPTIONS, by_time=True), tmp_path / "out"
     add(of_host(paths, "ac"), out)
