@@ -27,6 +27,7 @@ _CAPTURES: Final = {
 _DATA: Final = {
     "analyze": "Turn captures into one table of frames (Parquet) with Spark; a rerun adds what is new.",
     "report": "Run a report on captured traffic: latencies, throughput, errors, message journeys.",
+    "extract": "Write the packets of frames in a table as pcapng, from the captures that it was made of.",
     "sql": 'Query in SQL: pwire sql capture.pcap "select command, count(*) from frames group by 1".',
 }
 _SESSIONS: Final = {

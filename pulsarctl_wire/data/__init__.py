@@ -14,14 +14,17 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from pulsarctl_wire.errors import CaptureError, QueryError, how_to_install
 from pulsarctl_wire.pipeline.cache import table_of
-from pulsarctl_wire.pipeline.tables import find, is_table
-from pulsarctl_wire.reports import REPORTS
-from pulsarctl_wire.reports.engine import Answer, Engine, EngineName, Row
-from pulsarctl_wire.reports.sql import Choice, Options, nanoseconds
+from pulsarctl_wire.pipeline.inputs import absolute
+from pulsarctl_wire.pipeline.tables import Found, find, is_table
+from pulsarctl_wire.reports import GROUPING, REPORTS
+from pulsarctl_wire.reports.ddl import Dialect, statements
+from pulsarctl_wire.reports.engine import MAX_AGAIN, Answer, Engine, EngineName, Row, clusters
+from pulsarctl_wire.reports.sql import Choice, Options, Window, nanoseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,6 +88,8 @@ class Tables:
 
     first: int | None = None
     """How many connection numbers the first table has; those of the others follow. None: there is one."""
+    frames: tuple[str, ...] = ()
+    """The paths or URIs of the files of frames, if there is one table."""
     _open: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def __enter__(self) -> "Tables":
@@ -98,19 +103,45 @@ class Tables:
         self._open.close()
 
     def report(
-        self, name: str, *, bucket: str | int | None = None, top: int | None = None, key: str | None = None
+        self,
+        name: str,
+        *,
+        bucket: str | int | None = None,
+        top: int | None = None,
+        key: str | None = None,
+        by: Sequence[str] = (),
+        window: tuple[int, int] | None = None,
+        against: tuple[int, int] | None = None,
     ) -> Result:
-        """A report of docs/reports.md; `bucket` is a text such as "1s", or ns. Raises QueryError."""
+        """A report of docs/reports.md; `bucket` is a text such as "1s", or ns, windows are times in ns.
+
+        Raises QueryError.
+        """
         if name not in REPORTS:
             raise QueryError(f"report {name}: no such report; use one of {', '.join(REPORTS)}")
-        if name == "compare" and self.first is None:
-            raise QueryError("report compare: open two sources with apart=True, the earlier one first")
+        if name == "compare" and self.first is None and window is None:
+            text = "open two sources with apart=True, the earlier one first, or name a window"
+            raise QueryError(f"report compare: {text}")
+        if by and name not in GROUPING:
+            raise QueryError(f"report {name}: does not group; by is for {', '.join(sorted(GROUPING))}")
         width = nanoseconds(bucket) if isinstance(bucket, str) else bucket
-        return Result(self.engine, REPORTS[name].sql(Options(width, top, key, self.first or 0)), top)
+        windows = {"window": _window(window), "against": _window(against)}
+        options = Options(width, top, key, by, self.first or 0, **windows)
+        return Result(self.engine, REPORTS[name].sql(options), top)
 
     def sql(self, query: str) -> Result:
         """A query in the SQL of the engine; it may read the tables, and the views of `reports/views.py`."""
         return Result(self.engine, query)
+
+    def ddl(self, dialect: Dialect) -> str:
+        """Statements that make the views of `reports.ddl` on the one table, in the SQL of another tool.
+
+        Raises QueryError.
+        """
+        if not self.frames:
+            raise QueryError("views are made on one table: name one that has frames")
+        named = self.engine.query("SELECT * FROM named_servers ORDER BY 1, 2, 3").values
+        return "\n".join(statements(dialect, self.frames, clusters(named)))
 
 
 def tables(
@@ -137,7 +168,9 @@ def tables(
         raise QueryError(f"{engine}: no such engine; use one of {', '.join(get_args(EngineName))}")
     if not sources:
         raise CaptureError("no source: name a capture or a table")
-    found = find(_as_tables([os.fspath(source) for source in sources], apart, say))
+    paths = _as_tables([os.fspath(source) for source in sources], apart, say)
+    look = partial(_find, paths)
+    found = look()
     lacks = frozenset[str]().union(*(each.lacks for each in found))
     large = sum(each.rows for each in found) > LARGE
     with ExitStack() as stack:
@@ -145,7 +178,7 @@ def tables(
         if engine == "duckdb" or (engine is None and not (spark or master or conf or large)):
             from pulsarctl_wire.data.duck import DuckEngine
 
-            running = DuckEngine(found, choice)
+            running = DuckEngine(found, choice, look)
         else:
             try:
                 from pulsarctl_wire.spark.engine import SparkEngine, settings
@@ -153,14 +186,22 @@ def tables(
                 raise QueryError(f"Spark is not installed: {how_to_install('spark')}") from None
             from pulsarctl_wire.spark.session import session
 
-            given = settings(found) | dict(conf or {})
+            where = master or "local[*]"
+            given = settings(found, where) | dict(conf or {})
             ours = stack.enter_context(ExitStack())
-            beside = spark.newSession() if spark else ours.enter_context(session(master or "local[*]", given))
-            running = SparkEngine(beside, found, choice)
+            beside = spark.newSession() if spark else ours.enter_context(session(where, given))
+            running = SparkEngine(beside, found, choice, look)
             weakref.finalize(running, ours.close)  # if nobody calls `close`: Python cannot end before
         stack.callback(running.close)
         first = found[0].connections if len(found) > 1 else None
-        return Tables(running, lacks, first, stack.pop_all())
+        frames = tuple(map(absolute, found[0].files["frames"].paths)) if len(found) == 1 else ()
+        return Tables(running, lacks, first, frames, stack.pop_all())
+
+
+def _window(window: tuple[int, int] | None) -> Window | None:
+    if window and window[0] >= window[1]:
+        raise QueryError(f"window {window[0]}..{window[1]}: ends before it begins")
+    return Window(*window) if window else None
 
 
 @contextmanager
@@ -170,6 +211,16 @@ def _needed(package: str) -> Iterator[None]:
         yield
     except ImportError:
         raise QueryError(f"{package} is not installed: {how_to_install('data')}") from None
+
+
+def _find(paths: Sequence[str], left: int = MAX_AGAIN) -> list[Found]:
+    """The tables at `paths`, looked for again if a file vanished between being listed and being read."""
+    try:
+        return find(paths)
+    except CaptureError as error:
+        if not left or not isinstance(error.__context__, FileNotFoundError):
+            raise
+    return _find(paths, left - 1)
 
 
 def _as_tables(sources: Sequence[str], apart: bool, say: Callable[[str], object]) -> list[str]:

@@ -1,7 +1,7 @@
 """Runs reports with DuckDB, in this process: no Java, and the first answer in under a second."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -45,9 +45,10 @@ LARGE: Final = 100_000
 class DuckEngine(Engine):
     """An engine over tables that were found. Its SQL is DuckDB's, with some functions of Spark added."""
 
-    def __init__(self, found: Sequence[Found], choice: Choice) -> None:
-        super().__init__(TABLES, choice, has_messages=has_messages(found))
-        self._found = found
+    def __init__(
+        self, found: Sequence[Found], choice: Choice, look: Callable[[], Sequence[Found]] | None = None
+    ) -> None:
+        super().__init__(found, choice, look, TABLES, has_messages=has_messages(found))
         self._database = duckdb.connect()
         self._datasets: dict[str, Any] = {}
         self._of_relations: list[Any] = []  # the connections that relations need, but do not keep
@@ -55,6 +56,9 @@ class DuckEngine(Engine):
             self._database.execute(f"SET {setting}")
         for macro in _MACROS:
             self._database.execute(f"CREATE MACRO {macro}")
+        self._again(lambda: None)
+
+    def _open(self, found: Sequence[Found]) -> None:
         for name, schema in TABLES.items():
             parts = [
                 self._part(f"files_{name}_{number}", part.files, schema, part.taken)

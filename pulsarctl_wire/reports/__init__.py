@@ -4,7 +4,7 @@
     views.py    the views that reports read                          traffic.py   frames, topics, connections
     engine.py   what runs them; `data/duck.py`, `spark/engine.py`    journeys.py  from producer to consumer
     overview.py the contents of the summary                          sessions.py  clients, producers, …
-    findings.py what the doctor is given, and finds                  comparing.py two sources
+    findings.py what the doctor is given, and finds                  comparing.py two sources, two windows
 
 A report is a function from options to a query. docs/reports.md describes the columns.
 """
@@ -34,6 +34,7 @@ REPORTS: Final = {
         ("slow", "the slowest exchanges, deliveries too, and where their frames are", latency.slow),
         ("throughput", "frames, bytes and messages of each topic, by second", traffic.throughput),
         ("topics", "topics by bytes", traffic.topics),
+        ("tenants", "tenants by bytes: messages, topics, connections, errors", traffic.tenants),
         ("hot-keys", "the keys that most messages have, by hash", traffic.hot_keys),
         ("connections", "connections: client, server, how long, how it ended", traffic.connections),
         ("clients", "versions of clients, their hosts and features, what they did", sessions.clients),
@@ -42,12 +43,20 @@ REPORTS: Final = {
         ("lookups", "lookups by topic and answer: redirects, brokers, times", sessions.lookups),
         ("journey", "each message from SEND to ACK, by subscription", journeys.journey),
         ("delivery", "times to delivery and ACK by topic and subscription", journeys.delivery),
+        ("end-to-end", "from SEND to each MESSAGE, redeliveries apart", journeys.end_to_end),
         ("backlog", "unacknowledged entries and permits of subscriptions, by second", journeys.backlog),
         ("errors", "errors by code, topic and client", traffic.errors),
         ("checksums", "frames whose checksum is wrong", traffic.checksums),
         ("findings", "what is wrong, by the rules of pwire doctor", findings.findings),
         ("gaps", "bytes that were not captured or are not a frame", traffic.gaps),
-        ("compare", "two sources: what is slower, new errors, topics come and gone", comparing.compare),
+        ("compare", "two sources or windows: what is slower, new errors, topics", comparing.compare),
+        ("unusual", "what of a --window is unusual, by topic and hour", comparing.unusual),
     )
 }
 """Name -> report, in the order in which they are listed."""
+
+GROUPING: Final = {
+    *("publish-latency", "request-latency", "throughput", "topics", "tenants", "delivery", "end-to-end"),
+    "errors",
+}
+"""The reports that `Options.by` makes group by something else."""

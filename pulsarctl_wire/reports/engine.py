@@ -2,8 +2,9 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from pulsarctl_wire.errors import CaptureError, QueryError
@@ -17,6 +18,14 @@ EngineName = Literal["duckdb", "spark"]
 Row = dict[str, Any]
 """A row of a report: column name -> value."""
 
+T = TypeVar("T")
+
+MAX_AGAIN: Final = 2
+"""How often a query starts over because files vanished."""
+_VANISHED: Final = re.compile(
+    "No files found that match|No such file|Path does not exist|FILE_NOT_EXIST|PATH_NOT_FOUND"
+)
+"""How DuckDB, pyarrow and Spark say that a file is not there."""
 _WORD: Final = re.compile(r"[a-z_]+")
 _READS_MESSAGES: Final = re.compile(r"\b(from|join)\s+messages\b", re.IGNORECASE)
 
@@ -35,43 +44,77 @@ class Answer(NamedTuple):
 class Engine(ABC):
     """Runs SQL over one table, whose parts are the views `all_frames`, `all_gaps`, ….
 
-    `choice` says which of their rows are read; `has_messages`, whether messages were written at all.
+    `choice` says which of their rows are read; `has_messages`, whether messages were written at all. `found`
+    are the files; `look` finds them anew. A query that has given no row yet starts over, at most `MAX_AGAIN`
+    times, if a file has vanished and the table has other files by now, as after a rebuild.
     """
 
-    def __init__(self, parts: Iterable[str], choice: Choice, *, has_messages: bool) -> None:
-        conditions = {
-            "frames": choice.frames(),
-            "gaps": choice.gaps(),
-            "connections": choice.connections(),
-            "messages": choice.frames(),
+    def __init__(
+        self,
+        found: Sequence[Any],
+        choice: Choice,
+        look: Callable[[], Sequence[Any]] | None,
+        parts: Iterable[str],
+        *,
+        has_messages: bool,
+    ) -> None:
+        conditions = choice.conditions()
+        made = VIEWS | {name: f"SELECT * FROM all_{name}" for name in (*parts, "findings")}
+        self._views = {
+            name: f"SELECT * FROM ({sql}) v WHERE {conditions[name]}" if name in conditions else sql
+            for name, sql in made.items()
         }
-        self._views = VIEWS | {name: f"SELECT * FROM all_{name} WHERE {conditions[name]}" for name in parts}
-        self._views["findings"] = f"SELECT * FROM all_findings WHERE {choice.findings()}"
-        self._unmade = {"clustered", "all_findings", *self._views}
+        self._found = found
+        self._look = look
+        self._is_open = False
+        self._stored: set[str] = set()
+        self._unmade: set[str] = set()
         self._choice = choice
         self._has_messages = has_messages
 
     def query(self, sql: str, most: int | None = None) -> Answer:
         """Run a query; `most` is the maximum number of rows. Raises WireError if it fails."""
-        return self._run(self._ready(sql, most))
+        return self._again(lambda: _begun(self._run(self._ready(sql, most))))
 
     def rows(self, sql: str, most: int | None = None) -> list[Row]:
         """The rows of a query."""
-        return list(self.query(sql, most).rows())
+        return self._again(lambda: self._rows(self._ready(sql, most)))
 
     def arrow(self, sql: str, most: int | None = None) -> Any:
         """The rows of a query as a `pyarrow.Table`."""
-        return self._arrow(self._ready(sql, most))
+        return self._again(lambda: self._arrow(self._ready(sql, most)))
 
     def lazy(self, sql: str, most: int | None = None) -> Any:
-        """A query as the engine's own type, which has not run yet."""
-        return self._lazy(self._ready(sql, most))
+        """A query as the engine's own type, which has not run yet: it does not start over."""
+        return self._again(lambda: self._lazy(self._ready(sql, most)))
 
     def keep(self, name: str, sql: str) -> None:
         """Compute a query once; queries to come read the result as the view `name`."""
-        self.prepare(sql)
+
+        def store() -> None:
+            self.prepare(sql)
+            self._store(name, sql)
+
+        self._again(store)
+        self._stored.add(name)
         self._unmade.discard(name)
-        self._store(name, sql)
+
+    def _again(self, attempt: Callable[[], T], left: int = MAX_AGAIN) -> T:
+        """What `attempt` gives; it starts over with the files that the table has by now if one vanished."""
+        try:
+            if not self._is_open:
+                self._open(self._found)
+                self._unmade = {"clustered", "all_findings", *self._views} - self._stored
+                self._is_open = True
+            return attempt()
+        except Exception as error:
+            if not left or self._look is None or not _VANISHED.search(str(error)):
+                raise
+            found = self._look()
+            if found == self._found:
+                raise
+        self._found, self._is_open = found, False
+        return self._again(attempt, left - 1)
 
     def _ready(self, sql: str, most: int | None) -> str:
         self.prepare(sql)
@@ -107,6 +150,10 @@ class Engine(ABC):
             raise CaptureError(text)
 
     @abstractmethod
+    def _open(self, found: Sequence[Any]) -> None:
+        """Make the views `all_frames`, `all_gaps`, … of files."""
+
+    @abstractmethod
     def close(self) -> None:
         """Free everything that queries have left."""
 
@@ -128,11 +175,31 @@ class Engine(ABC):
     @abstractmethod
     def _run(self, sql: str) -> Answer: ...
 
+    def _rows(self, sql: str) -> list[Row]:
+        return list(self._run(sql).rows())
+
     @abstractmethod
     def _arrow(self, sql: str) -> Any: ...
 
     @abstractmethod
     def _lazy(self, sql: str) -> Any: ...
+
+
+def _begun(answer: Answer) -> Answer:
+    """An answer whose first row was read; if a file vanishes later, that is a CaptureError."""
+    values = iter(answer.values)
+    first = list(islice(values, 1))
+
+    def read() -> Iterator[Iterable[Any]]:
+        yield from first
+        try:
+            yield from values
+        except Exception as error:
+            if not _VANISHED.search(str(error)):
+                raise
+            raise CaptureError("the table was replaced while its rows were read: start again") from None
+
+    return Answer(answer.columns, read())
 
 
 def clusters(named: Iterable[Iterable[str | None]]) -> dict[str, int]:

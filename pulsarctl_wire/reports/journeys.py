@@ -6,10 +6,14 @@ subscription; a cumulative ACK covers everything up to its id on its subscriptio
 """
 
 import re
+from typing import Final
 
-from pulsarctl_wire.reports.sql import SECOND, Options, bucket, count_if, percentiles
+from pulsarctl_wire.reports.sql import SECOND, Options, bucket, count_if, groups, literal, percentiles
 from pulsarctl_wire.reports.views import IS_ID, SUBSCRIPTION
 from pulsarctl_wire.wire.hashing import murmur3_32
+
+_HOST: Final = r"^\[?(.*?)\]?:[0-9]+$"
+_CONSUMER: Final = f"regexp_extract(consumer_client, {literal(_HOST)}, 1)"
 
 
 def journey(options: Options) -> str:
@@ -24,10 +28,10 @@ def _followed(key: str) -> str:
     if identity := re.fullmatch(r"(\d{1,18}):(\d{1,18})", key):
         return f"ledger_id = {identity[1]} AND entry_id = {identity[2]}"
     number = murmur3_32(key)
-    return f"""struct(ledger_id, entry_id) IN (
-            SELECT struct(ledger_id, entry_id) FROM frames
+    return f"""(ledger_id, entry_id) IN (
+            SELECT ledger_id, entry_id FROM frames
             WHERE command = 'MESSAGE' AND metadata.key_hash = {number}
-            UNION ALL SELECT struct(r.ledger_id, r.entry_id) FROM frames s JOIN publishes r
+            UNION ALL SELECT r.ledger_id, r.entry_id FROM frames s JOIN publishes r
                 ON s.connection = r.connection AND s.producer_id = r.producer_id
                 AND s.sequence_id = r.sequence_id
             WHERE s.command = 'SEND' AND s.metadata.key_hash = {number}
@@ -40,17 +44,20 @@ def delivery(options: Options) -> str:
     `missing` are entries whose SEND was not captured, or that were never acknowledged.
     """
     steps = f"""
-        SELECT {SUBSCRIPTION}, step,
-            CASE WHEN step = 'ack' THEN ack_latency_ns ELSE delivery_latency_ns END AS latency_ns
-        FROM (SELECT * FROM journeys WHERE delivered_ns IS NOT NULL) delivered
-            CROSS JOIN (VALUES ('delivery'), ('ack')) AS steps(step)"""
-    missing = {"missing": count_if("latency_ns IS NULL")}
-    return percentiles(
-        f"({steps}) timed",
-        (*SUBSCRIPTION.split(", "), "step"),
-        also=missing,
-        order=f"{SUBSCRIPTION}, step DESC",
-    )
+        (SELECT *, CASE WHEN step = 'ack' THEN ack_latency_ns ELSE delivery_latency_ns END AS latency_ns
+        FROM (SELECT *, coalesce(sent_ns, delivered_ns) AS time_ns, {_CONSUMER} AS client
+            FROM journeys WHERE delivered_ns IS NOT NULL) delivered
+            CROSS JOIN (VALUES ('delivery'), ('ack')) AS steps(step)) timed"""
+    by = groups(options, *SUBSCRIPTION.split(", ")) | {"step": "step"}
+    order = ", ".join([*(name for name in by if name != "step"), "step DESC"])
+    return percentiles(steps, by, also={"missing": count_if("latency_ns IS NULL")}, order=order)
+
+
+def end_to_end(options: Options) -> str:
+    """From SEND to each MESSAGE, by topic and subscription; redeliveries, and times of producers, apart."""
+    by = groups(options, *SUBSCRIPTION.split(", "), host="host") | {"sent_by": "sent_by", "again": "again"}
+    messages = {"messages": "coalesce(sum(messages), 0)"}
+    return percentiles("arrivals WHERE sent_by IS NOT NULL", by, also=messages, order=", ".join(by))
 
 
 def backlog(options: Options) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from pulsarctl_wire.reports.sql import Options, by_bucket, count_if, percentiles
+from pulsarctl_wire.reports.sql import Options, count_if, groups, percentiles
 
 SLOWEST: Final = 20
 """Rows of `slowest` without `--top`."""
@@ -19,14 +19,14 @@ REQUESTS: Final = "answered WHERE latency_ns IS NOT NULL AND answer <> 'SEND_REC
 
 def publish_latency(options: Options, source: str = PUBLISHES) -> str:
     """From SEND to its SEND_RECEIPT, by topic and producer, and by the bucket of the SEND if given."""
-    by = by_bucket(options) | {"topic": "topic", "producer": "producer"}
-    return percentiles(source, by)
+    return percentiles(source, groups(options, "topic", "producer", host="host"))
 
 
 def request_latency(options: Options) -> str:
     """From a request to its answer, by the request's command. For SEND only those answered by SEND_ERROR."""
     failed = count_if("error IS NOT NULL OR answer IN ('ERROR', 'SEND_ERROR')")
-    return percentiles(REQUESTS, by_bucket(options) | {"command": "command"}, also={"errors": failed})
+    by = groups(options, host="host") | {"command": "command"}
+    return percentiles(REQUESTS, by, also={"errors": failed})
 
 
 def slowest(options: Options) -> str:

@@ -3,8 +3,8 @@
 from typing import Final
 
 from pulsarctl_wire.reports.latency import PUBLISHES
-from pulsarctl_wire.reports.sql import Options, count_if, percentiles
-from pulsarctl_wire.reports.views import CAPTURED, CLIENT, COUNTS, SUBSCRIPTION, same, text_of
+from pulsarctl_wire.reports.sql import CLIENT, Options, count_if, percentiles
+from pulsarctl_wire.reports.views import CAPTURED, COUNTS, SUBSCRIPTION, same, text_of
 
 _TIMES: Final = "p50_ns, p99_ns, max_ns"
 
@@ -16,7 +16,7 @@ def clients(options: Options) -> str:
             SELECT connection, max({text_of("client_version")}) AS version,
                 max({text_of("protocol_version")}) AS protocol, max({text_of("auth_method_name")}) AS auth,
                 max({text_of("feature_flags")}) AS features
-            FROM frames WHERE command = 'CONNECT' GROUP BY connection
+            FROM all_frames WHERE command = 'CONNECT' GROUP BY connection
         ),
         used AS (
             SELECT connection, max({CLIENT}) AS host, count(*) AS frames,
@@ -81,7 +81,7 @@ def consumers(options: Options) -> str:
         WITH opened AS (
             SELECT {by}, max({text_of("consumer_name")}) AS consumer, max({text_of("subType")}) AS type,
                 max(time_ns) AS since_ns
-            FROM clustered WHERE command = 'SUBSCRIBE' GROUP BY 1, 2, 3, 4, 5
+            FROM consuming WHERE command = 'SUBSCRIBE' GROUP BY 1, 2, 3, 4, 5
         ),
         traffic AS (
             SELECT {by}, max(client) AS client,
@@ -92,8 +92,7 @@ def consumers(options: Options) -> str:
                     CASE command WHEN 'FLOW' THEN permits WHEN 'MESSAGE' THEN -permits ELSE 0 END
                 ELSE 0 END) AS permits,
                 {count_if("command = 'ACK'")} AS acks, min(time_ns) AS first_ns, max(time_ns) AS last_ns
-            FROM clustered LEFT JOIN opened USING ({by})
-            WHERE NOT partial AND consumer_id IS NOT NULL AND subscription IS NOT NULL GROUP BY 1, 2, 3, 4, 5
+            FROM consuming LEFT JOIN opened USING ({by}) WHERE NOT partial GROUP BY 1, 2, 3, 4, 5
         )
         SELECT t.cluster, t.topic, t.subscription, type, t.connection, client, t.consumer_id, consumer,
             delivered, coalesce(entries, 0) AS entries, coalesce(unacked, 0) AS unacked, redelivered, acks,

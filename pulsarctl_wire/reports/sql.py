@@ -6,7 +6,7 @@ The SQL is what Spark and DuckDB have in common. DuckDB has macros for the other
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pulsarctl_wire.errors import QueryError
 from pulsarctl_wire.wire.names import full_topic
@@ -14,10 +14,39 @@ from pulsarctl_wire.wire.names import full_topic
 SECOND: Final = 1_000_000_000
 """Nanoseconds in a second."""
 
+HOUR: Final = 3600 * SECOND
+"""Nanoseconds in an hour."""
+
+DAY: Final = 24 * HOUR
+"""Nanoseconds in a day."""
+
 _UNITS: Final = {"us": 10**3, "ms": 10**6, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND}
 
 PERCENTILES: Final = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 """Name -> rank in thousandths, as in `pwire stats`."""
+
+
+_GLOB: Final = re.compile(r"[*?\[]")
+
+TENANT: Final = "nullif(regexp_extract(topic, '^[^:/]+://([^/]+)/', 1), '')"
+"""The tenant of a row's topic."""
+NAMESPACE: Final = "nullif(regexp_extract(topic, '^[^:/]+://(.+)/', 1), '')"
+"""The namespace of a row's topic, as TENANT/NAMESPACE."""
+PRODUCER: Final = "coalesce(producer, metadata.producer_name)"
+"""The name of the producer that a frame is of: of a SEND, its answers, and of a MESSAGE."""
+CLIENT: Final = "CASE WHEN to_broker THEN src_ip ELSE dst_ip END"
+"""The address of a frame's client, without its port."""
+
+
+class Window(NamedTuple):
+    """A span of time, in ns: from `since` up to but without `until`."""
+
+    since: int
+    until: int
+
+    def has(self) -> str:
+        """The condition for rows in it."""
+        return f"time_ns >= {self.since} AND time_ns < {self.until}"
 
 
 @dataclass(frozen=True)
@@ -26,59 +55,119 @@ class Options:
 
     `bucket_ns` is the width of a time bucket; buckets are counted from the epoch. `top` is the maximum number
     of rows, for reports that are sorted by size. `key` is what `journey` follows: a message's key, or its id
-    as LEDGER:ENTRY. `first` is how many connection numbers the first table has, for `compare`.
+    as LEDGER:ENTRY. `by` names what rows are grouped by, of `BY`. `first` is how many
+    connection numbers the first table has, for `compare`. It and `unusual` compare `window` with `against`.
     """
 
     bucket_ns: int | None = None
     top: int | None = None
     key: str | None = None
+    by: Sequence[str] = ()
     first: int = 0
+    window: Window | None = None
+    against: Window | None = None
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which rows of a table are read: times in ns, from `since` up to but without `until`.
+    """Which rows of a table are read: times in ns, from `since` up to but without `until`. None: all.
 
-    `topic` is a name in any spelling (with its partitions), or a pattern with * and ?. None: all.
+    `topic` is a name in any spelling (with its partitions), or a pattern with * and ?. The others are exact
+    names, or such patterns; `namespace` is TENANT/NAMESPACE, `client` an address, with or without its port.
+    A frame is chosen if it has all these values. docs/reports.md says what is chosen of other rows.
     """
 
     topic: str | None = None
     since: int | None = None
     until: int | None = None
     cluster: str | None = None
+    tenant: str | None = None
+    namespace: str | None = None
+    producer: str | None = None
+    subscription: str | None = None
+    client: str | None = None
+    host: str | None = None
 
-    def frames(self) -> str:
-        """The condition for frames, and for messages."""
-        return " AND ".join([*self._common(), *self._about_topic()]) or "true"
-
-    def gaps(self) -> str:
-        """The condition for gaps. They have no topic: those of the connections that carry it are chosen."""
-        return " AND ".join([*self._common(), *self._carrying()]) or "true"
-
-    def connections(self) -> str:
-        """The condition for connections: those that were open then."""
-        return " AND ".join([*self._common("last_ns"), *self._carrying()]) or "true"
-
-    def findings(self) -> str:
-        """The condition for findings: those that reach into that time."""
-        times = [
-            *([f"last_ns >= {self.since}"] if self.since is not None else []),
-            *([f"first_ns < {self.until}"] if self.until is not None else []),
-        ]
-        return " AND ".join([*times, *self._about_topic()]) or "true"
+    def conditions(self) -> dict[str, str]:
+        """View -> the condition for its rows, for those that are chosen from."""
+        common = [*self._common(), *self._about_topic()]
+        ends = self._of_ends(producer=PRODUCER, client=client_address())
+        conditions = {
+            "frames": [*common, *ends],
+            "followed": common,
+            "messages": [*common, *self._of_ends(client=client_address())],
+            "gaps": [*self._common(), *self._carrying(client_address())],
+            "connections": [*self._common("last_ns"), *self._carrying(address("client"))],
+            "findings": self._of_findings(),
+            "consuming": [_among("connection", "consumer_id")] if ends else [],
+            "consumed": self._of_ends(client=None),
+            "subscriptions": self._of_subscriptions(),
+            "journeys": self._of_journeys(),
+            "arrivals": self._of_ends(client="consumer_client"),
+        }
+        return {name: " AND ".join(each) or "true" for name, each in conditions.items()}
 
     def labelled(self) -> str:
-        """The condition for all rows with the label, of whatever topic and time."""
+        """The condition for all rows with the label and of the host, of whatever topic and time."""
         return " AND ".join(self._with_label()) or "true"
 
     def _with_label(self) -> list[str]:
-        return [f"cluster = {literal(self.cluster)}"] if self.cluster is not None else []
+        label = [f"cluster = {literal(self.cluster)}"] if self.cluster is not None else []
+        return [*label, *_matching("host", self.host)]
 
     def _about_topic(self) -> list[str]:
-        return [f"rlike(topic, {literal(topic_pattern(self.topic))})"] if self.topic else []
+        return [
+            *([f"rlike(topic, {literal(topic_pattern(self.topic))})"] if self.topic else []),
+            *_matching(TENANT, self.tenant),
+            *_matching(NAMESPACE, self.namespace),
+        ]
 
-    def _carrying(self) -> list[str]:
-        return ["connection IN (SELECT connection FROM frames)"] if self.topic else []
+    def _of_ends(
+        self,
+        producer: str | None = "producer",
+        subscription: str | None = "subscription",
+        client: str | None = "client",
+    ) -> list[str]:
+        """The conditions that a SEND and its MESSAGE do not share, for these columns; None: there is none."""
+        return [
+            *(_matching(producer, self.producer) if producer else []),
+            *(_matching(subscription, self.subscription) if subscription else []),
+            *([f"rlike({client}, {literal(client_pattern(self.client))})"] if client and self.client else []),
+        ]
+
+    def _carrying(self, client: str) -> list[str]:
+        """The condition for what is of no topic: the connections of chosen frames."""
+        about = self._about_topic() or self.producer or self.subscription
+        return [
+            *(["connection IN (SELECT connection FROM frames)"] if about else []),
+            *self._of_ends(None, None, client),
+        ]
+
+    def _of_findings(self) -> list[str]:
+        """Those that reach into that time."""
+        return [
+            *([f"last_ns >= {self.since}"] if self.since is not None else []),
+            *([f"first_ns < {self.until}"] if self.until is not None else []),
+            *self._about_topic(),
+            *([_among("connection", "producer_id")] if self.producer else []),
+            *self._of_ends(producer=None),
+        ]
+
+    def _of_subscriptions(self) -> list[str]:
+        """Those that chosen frames name, and all of the topics that they publish to."""
+        if not (self.producer or self.client):
+            return self._of_ends()
+        published = "topic IN (SELECT topic FROM frames WHERE producer_id IS NOT NULL)"
+        named = f"({_among('topic', 'subscription')} OR {published})"
+        return [named, *self._of_ends(producer=None, client=None)]
+
+    def _of_journeys(self) -> list[str]:
+        ends = [
+            condition
+            for name in ("producer_client", "consumer_client")
+            for condition in self._of_ends(None, None, name)
+        ]
+        return [*self._of_ends(client=None), *([f"({' OR '.join(ends)})"] if ends else [])]
 
     def _common(self, last: str = "time_ns") -> list[str]:
         return [
@@ -86,6 +175,20 @@ class Choice:
             *([f"time_ns < {self.until}"] if self.until is not None else []),
             *self._with_label(),
         ]
+
+
+def _matching(column: str, name: str | None) -> list[str]:
+    """The condition for a name, or a pattern with * and ?; none for None."""
+    if name is None:
+        return []
+    if _GLOB.search(name):
+        return [f"rlike({column}, {literal(f'^(?s:{_regex(name)})$')})"]
+    return [f"{column} = {literal(name)}"]
+
+
+def _among(one: str, other: str) -> str:
+    """The condition for rows whose two columns are those of a chosen frame."""
+    return f"struct({one}, {other}) IN (SELECT struct({one}, {other}) FROM frames WHERE {other} IS NOT NULL)"
 
 
 def nanoseconds(text: str) -> int:
@@ -99,9 +202,16 @@ def nanoseconds(text: str) -> int:
 
 def topic_pattern(topic: str) -> str:
     """A regular expression, for Java and RE2, that matches the full names of what `topic` names."""
-    if re.search(r"[*?\[]", topic):
+    if _GLOB.search(topic):
         return f"^(?s:{_regex(topic if '://' in topic else f'*://*{topic}')})$"
     return f"^{_quoted(full_topic(topic))}(-partition-(0|[1-9][0-9]*))?$"
+
+
+def client_pattern(client: str) -> str:
+    """A regular expression for ADDRESS:PORT that matches a client's address, with or without its port."""
+    with_port = re.fullmatch(r"(\[.+\]|[^:]*):(\d+)", client)
+    host, port = with_port.groups() if with_port else (client, "[0-9]+")
+    return rf"^\[?{_regex(host.strip('[]'))}\]?:{port}$"
 
 
 def _regex(glob: str) -> str:
@@ -137,6 +247,35 @@ def bucket(width_ns: int, of: str = "time_ns") -> str:
 def by_bucket(options: Options) -> dict[str, str]:
     """`time_ns` -> the start of its bucket; nothing if there are no buckets."""
     return {"time_ns": bucket(options.bucket_ns)} if options.bucket_ns else {}
+
+
+def client_address() -> str:
+    """The address of a frame's client, with its port."""
+    return f"CASE WHEN to_broker THEN {address('src')} ELSE {address('dst')} END"
+
+
+BY: Final = {
+    "tenant": TENANT,
+    "namespace": NAMESPACE,
+    **{name: name for name in ("topic", "subscription", "producer", "client", "cluster")},
+    "hour": bucket(HOUR),
+}
+"""What rows can be grouped by: name -> SQL."""
+OF_FRAME: Final = {"producer": PRODUCER, "client": CLIENT, "host": "host", "command": "command"}
+"""The entries of `BY` that are others for frames, and more."""
+
+
+def groups(options: Options, *default: str, **own: str) -> dict[str, str]:
+    """Column -> SQL of what a report groups by: the bucket, if any, then `options.by` instead of `default`.
+
+    `own` has other SQL for some names. Hours are in the column `time_ns`. Raises QueryError for other names.
+    """
+    known = {**BY, **own}
+    if unknown := [name for name in options.by if name not in known]:
+        raise QueryError(f"by {unknown[0]}: use some of {', '.join(known)}")
+    names = options.by or default
+    times = by_bucket(options) or ({"time_ns": known["hour"]} if "hour" in names else {})
+    return times | {name: known[name] for name in names if name != "hour"}
 
 
 def address(end: str) -> str:

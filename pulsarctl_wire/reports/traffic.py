@@ -1,9 +1,11 @@
 """Reports about traffic: throughput, topics, keys, connections, errors, checksums, gaps."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
-from pulsarctl_wire.reports.sql import SECOND, Options, address, bucket, count_if
-from pulsarctl_wire.reports.views import CAPTURED, CLIENT, COUNTED, COUNTS, IS_ERROR, text_of
+from pulsarctl_wire.reports.sql import HOUR, OF_FRAME, SECOND, Options, address, count_if, groups
+from pulsarctl_wire.reports.views import CAPTURED, COUNTED, COUNTS, IS_ERROR, text_of
 from pulsarctl_wire.wire.commands import NAMES, REQUESTS
 
 _ACK: Final = 10  # most clients do not request an answer to it
@@ -14,21 +16,25 @@ _SUMS: Final = ", ".join(f"sum({name}) AS {name}" for name in COUNTS)
 
 def throughput(options: Options) -> str:
     """Frames, bytes and messages of each topic, by second or by the given bucket."""
-    width = options.bucket_ns or SECOND
-    names = [name for name in COUNTS if name not in ("errors", "bad_checksums")]
-    counts = ", ".join(f"{COUNTS[name]} AS {name}" for name in names)
+    width = options.bucket_ns or (HOUR if "hour" in options.by else SECOND)
+    by = groups(replace(options, bucket_ns=width), "topic", **OF_FRAME)
+    counts = ", ".join(
+        f"{COUNTS[name]} AS {name}" for name in COUNTS if name not in ("errors", "bad_checksums")
+    )
     rates = ", ".join(
         f"{name} * {SECOND / width:.17e} AS {name}_per_s" for name in ("bytes", "published", "delivered")
     )
+    names = [name for name in by if name != "time_ns"]
     return f"""
         SELECT *, {rates} FROM (
-            SELECT {bucket(width)} AS time_ns, topic, {counts}
-            FROM whole WHERE topic IS NOT NULL AND time_ns IS NOT NULL GROUP BY 1, 2
-        ) by_topic ORDER BY time_ns, bytes DESC, topic"""
+            SELECT {_listed(by)}, {counts} FROM whole GROUP BY {_places(by)}
+        ) grouped WHERE {_are_known(by)} ORDER BY {", ".join(["time_ns", "bytes DESC", *names])}"""
 
 
 def topics(options: Options) -> str:
     """Topics by bytes, with the numbers of their producers, subscriptions and errors."""
+    if options.by:
+        return _totals(groups(options, **OF_FRAME))
     return f"""
         WITH by_topic AS (
             SELECT topic, {_SUMS}, count(DISTINCT producer) AS producers,
@@ -38,6 +44,38 @@ def topics(options: Options) -> str:
         SELECT topic, bytes / (SELECT sum(bytes) FROM cells WHERE NOT partial) AS share,
             {", ".join(COUNTS)}, producers, subscriptions
         FROM by_topic ORDER BY bytes DESC, topic"""
+
+
+def tenants(options: Options) -> str:
+    """Tenants by bytes, with the numbers of their topics, connections and errors."""
+    return _totals(groups(options, "tenant", **OF_FRAME))
+
+
+def _totals(by: Mapping[str, str]) -> str:
+    """The counts of whole frames, by groups of which all values are known, the most bytes first."""
+    return f"""
+        SELECT {", ".join(by)}, bytes / (SELECT sum(total_size + 4) FROM whole) AS share,
+            {", ".join(COUNTS)}, producers, subscriptions, topics, connections
+        FROM (
+            SELECT {_listed(by)}, {COUNTED},
+                count(DISTINCT CASE WHEN command = 'SEND' THEN metadata.producer_name END) AS producers,
+                count(DISTINCT CASE WHEN subscription IS NOT NULL THEN struct(topic, subscription) END)
+                    AS subscriptions,
+                count(DISTINCT topic) AS topics, count(DISTINCT connection) AS connections
+            FROM whole GROUP BY {_places(by)}
+        ) grouped WHERE {_are_known(by)} ORDER BY bytes DESC, {", ".join(by)}"""
+
+
+def _listed(by: Mapping[str, str]) -> str:
+    return ", ".join(f"{value} AS {name}" for name, value in by.items())
+
+
+def _places(by: Mapping[str, str]) -> str:
+    return ", ".join(str(place) for place in range(1, len(by) + 1))
+
+
+def _are_known(by: Iterable[str]) -> str:
+    return " AND ".join(f"{name} IS NOT NULL" for name in by)
 
 
 def summary(options: Options) -> str:
@@ -75,11 +113,11 @@ def hot_keys(options: Options) -> str:
 
 def errors(options: Options) -> str:
     """Errors that brokers report, by code, command, topic and client."""
+    by = {"error": "error"} | groups(options, "command", "topic", "client", **OF_FRAME)
     return f"""
-        SELECT error, command, topic, {CLIENT} AS client,
-            count(*) AS count, count(DISTINCT connection) AS connections, min(time_ns) AS first_ns,
-            max(time_ns) AS last_ns, max({text_of("message")}) AS example
-        FROM whole WHERE {IS_ERROR} GROUP BY 1, 2, 3, 4 ORDER BY count DESC, error, command, topic, client"""
+        SELECT {_listed(by)}, count(*) AS count, count(DISTINCT connection) AS connections,
+            min(time_ns) AS first_ns, max(time_ns) AS last_ns, max({text_of("message")}) AS example
+        FROM whole WHERE {IS_ERROR} GROUP BY {_places(by)} ORDER BY count DESC, {", ".join(by)}"""
 
 
 def checksums(options: Options) -> str:

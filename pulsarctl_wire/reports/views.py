@@ -3,16 +3,19 @@
 A view may read others. Those of an `Engine` are made when a query names them.
 
     frames, gaps, …   the tables, or what `Choice` chooses of them
+    followed          frames chosen by what a SEND and its MESSAGE share: what follows entries reads these
     whole             the frames that were captured completely
     answered          a row per request and its answer
     publishes         those that are publishes: a SEND with its SEND_RECEIPT
     exchanges         the same of all requests, and of deliveries: a MESSAGE with its ACK
     cells             counts of frames alike in connection, topic, subscription, producer
     clustered         frames with `cluster`: the brokers that name each other
+    arrivals          each MESSAGE of an entry, with the time when it was sent
     sent, deliveries  an entry's way to the broker, and to each subscription
     touched           the entries that MESSAGEs and ACKs name, one by one
     first_acks        the first ACK of each entry
     journeys          both together
+    consuming         frames of consumers
     consumed          an entry's delivery to one consumer, and its acknowledgement
     subscriptions     when first seen, whether durable, the time of the first SEEK
     permit_changes    what changes the permits of a subscription's consumers
@@ -22,16 +25,13 @@ A view may read others. Those of an `Engine` are made when a query names them.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pulsarctl_wire.reports.sql import address, count_if, literal
+from pulsarctl_wire.reports.sql import CLIENT, PRODUCER, address, client_address, count_if, literal
 
 IS_ERROR: Final = "(error IS NOT NULL OR command IN ('ERROR', 'SEND_ERROR'))"
 """Whether a frame reports an error."""
 
 CAPTURED: Final = "time_ns, packet_offset, stream_offset"
 """The order in which the frames of a connection were captured."""
-
-CLIENT: Final = "CASE WHEN to_broker THEN src_ip ELSE dst_ip END"
-"""The address of a frame's client, without its port."""
 
 
 def text_of(field: str) -> str:
@@ -60,6 +60,11 @@ _ENTRY: Final = ("cluster", "topic", "subscription", "ledger_id", "entry_id")
 _IS_READER: Final = f"command = 'SUBSCRIBE' AND {text_of('durable')} = 'false'"
 IS_ID: Final = "ledger_id >= 0 AND entry_id >= 0 AND coalesce(topic NOT LIKE 'non-persistent://%', true)"
 """Whether a frame names a stored entry: brokers give all non-persistent messages the same id."""
+_SAME_ENTRY: Final = (
+    "s.cluster = {0}.cluster AND s.ledger_id = {0}.ledger_id AND s.entry_id = {0}.entry_id "
+    "AND coalesce(s.topic = {0}.topic, true)"
+)
+"""Whether a row is about the entry of the row `s` of `sent`."""
 _RESET: Final = (*SUBSCRIPTION.split(", "), "time_ns")
 _RESETS: Final = "command IN ('SUBSCRIBE', 'CLOSE_CONSUMER', 'UNSUBSCRIBE')"
 _SERVER: Final = f"CASE WHEN to_broker THEN {address('dst')} ELSE {address('src')} END"
@@ -88,14 +93,16 @@ def clustered(clusters: Mapping[str, int]) -> str:
 
     `clusters` are the numbers by the brokers' addresses; all others are one cluster.
     """
-    rows = f"(SELECT *, {_SERVER} AS server FROM frames)" if clusters else "frames"
+    rows = f"(SELECT *, {_SERVER} AS server FROM followed)" if clusters else "followed"
     joined, number = in_clusters(rows, "cluster", clusters)
     return f"""
         SELECT f.time_ns, f.packet_offset, f.stream_offset, f.command, f.partial, f.connection, f.to_broker,
-            f.topic, f.subscription, f.producer, f.consumer_id, f.ledger_id, f.entry_id, f.error, f.permits,
-            f.messages, f.redelivery_count, f.ack_type, f.ack_count, f.acked, f.left AS remaining, f.answers,
-            f.latency_ns, f.sent_size, f.command_json, f.series, f.cluster AS label, f.total_size,
-            {CLIENT} AS client, {number} AS cluster
+            f.topic, f.subscription, {PRODUCER} AS producer,
+            f.metadata.publish_time AS publish_time, f.consumer_id, f.ledger_id, f.entry_id, f.error,
+            f.permits, f.messages, f.redelivery_count, f.ack_type, f.ack_count, f.acked,
+            f.left AS remaining, f.answers, f.latency_ns, f.sent_size, f.command_json, f.series,
+            f.cluster AS label, f.host, f.total_size, {CLIENT} AS client,
+            {client_address()} AS client_address, {number} AS cluster
         FROM {joined}"""
 
 
@@ -124,25 +131,28 @@ def named_servers(frames: str) -> str:
 
 VIEWS: Final = {
     "whole": "SELECT * FROM frames WHERE NOT partial",
-    "answered": """
+    "answered": f"""
         SELECT 'request' AS kind, time_ns - latency_ns AS time_ns, answers AS command, time_ns AS answered_ns,
             command AS answer, latency_ns, error, series, cluster, connection, topic, subscription, producer,
             request_id, producer_id, consumer_id, sequence_id, sent_size AS bytes, messages, ledger_id,
-            entry_id, file, packet_offset
+            entry_id, file, packet_offset, {CLIENT} AS client, host
         FROM frames WHERE answers IS NOT NULL""",
     "publishes": "SELECT * FROM answered WHERE answer = 'SEND_RECEIPT'",
     "exchanges": """
         SELECT * FROM answered UNION ALL
         SELECT 'delivery', time_ns, 'MESSAGE', acked_ns, 'ACK', latency_ns, NULL, series, label, connection,
             topic, subscription, NULL, NULL, NULL, consumer_id, NULL, bytes, messages, ledger_id, entry_id,
-            NULL, NULL
+            NULL, NULL, client, host
         FROM consumed WHERE latency_ns IS NOT NULL""",
     "cells": cells(),
-    "named_servers": named_servers("frames"),
+    "followed": "SELECT * FROM all_frames",
+    "named_servers": named_servers("followed"),
     # One row per entry that got an id: when it was first sent, and its receipt.
     "sent": f"""
         SELECT cluster, topic, ledger_id, entry_id, min(sent_ns) AS sent_ns,
-            min_by(producer, sent_ns) AS producer, min_by(messages, sent_ns) AS messages,
+            min_by(producer, sent_ns) AS producer, min_by(client_address, sent_ns) AS client,
+            min_by(host, sent_ns) AS host,
+            min_by(messages, sent_ns) AS messages,
             min_by(sent_size, sent_ns) AS bytes, min_by(time_ns, sent_ns) AS receipt_ns,
             min_by(latency_ns, sent_ns) AS publish_latency_ns
         FROM (SELECT *, time_ns - latency_ns AS sent_ns FROM clustered)
@@ -153,15 +163,19 @@ VIEWS: Final = {
         WITH seen AS (
             SELECT * FROM clustered WHERE command IN ('MESSAGE', 'ACK') AND NOT partial
         )
-        SELECT {SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count,
+        SELECT {SUBSCRIPTION}, time_ns, command, client_address, ack_type, redelivery_count,
             coalesce(messages, 0) AS messages, ledger_id,
             CASE WHEN remaining > 0 THEN entry_id - 1 ELSE entry_id END AS entry_id
         FROM seen WHERE acked IS NULL AND (command = 'MESSAGE' OR ack_count > 0)
             AND (coalesce(remaining, 0) = 0 OR ack_type = 'Cumulative')
         UNION ALL
-        SELECT {SUBSCRIPTION}, time_ns, command, ack_type, redelivery_count, messages, id.ledger_id,
-            CASE WHEN id.left > 0 THEN id.entry_id - 1 ELSE id.entry_id END
-        FROM (SELECT *, explode(acked) AS id FROM seen WHERE command = 'ACK' AND acked IS NOT NULL) ids
+        SELECT {SUBSCRIPTION}, time_ns, command, client_address, ack_type, redelivery_count, messages,
+            id.ledger_id, CASE WHEN id.left > 0 THEN id.entry_id - 1 ELSE id.entry_id END
+        FROM (
+            SELECT {SUBSCRIPTION}, time_ns, command, client_address, ack_type, redelivery_count, messages,
+                explode(acked) AS id
+            FROM seen WHERE command = 'ACK' AND acked IS NOT NULL
+        ) ids
         WHERE coalesce(id.left, 0) = 0 OR ack_type = 'Cumulative'""",
     # One row per entry and subscription, with its first ACK, even if that is before the first MESSAGE.
     # With the highest ids first, the cumulative ACKs that cover an entry are those before it.
@@ -171,6 +185,7 @@ VIEWS: Final = {
                 min(CASE WHEN command = 'MESSAGE' THEN time_ns END) AS delivered_ns,
                 {count_if("command = 'MESSAGE'")} AS deliveries, max(redelivery_count) AS redelivery_count,
                 max(messages) AS delivered_messages,
+                min_by(client_address, CASE WHEN command = 'MESSAGE' THEN time_ns END) AS client,
                 min(CASE WHEN command = 'ACK' THEN time_ns END) AS single_ns, CAST(NULL AS BIGINT) AS up_to_ns
             FROM touched WHERE {IS_ID} AND (command = 'MESSAGE' OR ack_type = 'Individual')
             GROUP BY 1, 2, 3, 4, 5
@@ -182,12 +197,13 @@ VIEWS: Final = {
             ) AS covered_ns
             FROM (
                 SELECT * FROM entries UNION ALL
-                SELECT {SUBSCRIPTION}, ledger_id, entry_id, NULL, NULL, NULL, NULL, NULL, time_ns
+                SELECT {SUBSCRIPTION}, ledger_id, entry_id, NULL, NULL, NULL, NULL, NULL, NULL, time_ns
                 FROM touched WHERE ack_type = 'Cumulative'
             ) together
         )
         SELECT {SUBSCRIPTION}, ledger_id, entry_id, delivered_ns, deliveries, redelivery_count,
-            delivered_messages, least(single_ns, covered_ns) AS ack_ns
+            delivered_messages, client,
+            coalesce(least(single_ns, covered_ns), single_ns, covered_ns) AS ack_ns
         FROM covered WHERE up_to_ns IS NULL""",
     # One row per entry and subscription: when it was first delivered, how often, when first acknowledged
     # after that. `again`: entries that were acknowledged before, too.
@@ -204,30 +220,49 @@ VIEWS: Final = {
             GROUP BY 1, 2, 3, 4, 5
         )
         SELECT {", ".join(f"f.{name} AS {name}" for name in _ENTRY)}, delivered_ns, deliveries,
-            redelivery_count, delivered_messages,
+            redelivery_count, delivered_messages, client,
             CASE WHEN f.ack_ns < delivered_ns THEN a.ack_ns ELSE f.ack_ns END AS acked_ns
         FROM first_acks f LEFT JOIN again a ON {same("f", "a", _ENTRY)}""",
     # If a capture begins in the middle of a connection, its topics are unknown.
-    "journeys": """
+    "journeys": f"""
         SELECT coalesce(s.cluster, d.cluster) AS cluster, coalesce(s.topic, d.topic) AS topic,
             coalesce(s.ledger_id, d.ledger_id) AS ledger_id, coalesce(s.entry_id, d.entry_id) AS entry_id,
             d.subscription, s.producer, coalesce(s.messages, d.delivered_messages) AS messages, s.bytes,
             s.sent_ns, s.receipt_ns, d.delivered_ns, d.acked_ns, s.publish_latency_ns,
             d.delivered_ns - s.sent_ns AS delivery_latency_ns, d.acked_ns - d.delivered_ns AS ack_latency_ns,
-            coalesce(d.deliveries, 0) AS deliveries, d.redelivery_count
+            coalesce(d.deliveries, 0) AS deliveries, d.redelivery_count, s.client AS producer_client,
+            d.client AS consumer_client
         FROM sent s FULL OUTER JOIN (SELECT * FROM deliveries WHERE delivered_ns IS NOT NULL) d
-            ON s.cluster = d.cluster AND s.ledger_id = d.ledger_id AND s.entry_id = d.entry_id
-            AND coalesce(s.topic = d.topic, true)""",
+            ON {_SAME_ENTRY.format("d")}""",
+    # One row per MESSAGE of a stored entry, and when that was sent: exact if its SEND was captured on the
+    # same host, as others have other clocks; if it was not, in ms, by the clock of the producer.
+    "arrivals": f"""
+        SELECT m.cluster, coalesce(s.topic, m.topic) AS topic, m.subscription,
+            coalesce(s.producer, m.producer) AS producer, m.client_address AS consumer_client, m.client,
+            m.host, m.ledger_id, m.entry_id, m.messages, m.time_ns,
+            coalesce(s.sent_ns, m.publish_time * 1000000) AS sent_ns,
+            CASE WHEN s.sent_ns IS NOT NULL AND s.host IS DISTINCT FROM m.host THEN 'SEND elsewhere'
+                WHEN s.sent_ns IS NOT NULL THEN 'SEND'
+                WHEN m.publish_time IS NOT NULL THEN 'publish_time' END AS sent_by,
+            m.time_ns - coalesce(s.sent_ns, m.publish_time * 1000000) AS latency_ns,
+            coalesce(m.redelivery_count > 0, false) OR m.turn > 1 AS again
+        FROM (
+            SELECT *, row_number() OVER (
+                PARTITION BY {SUBSCRIPTION}, ledger_id, entry_id ORDER BY {CAPTURED}
+            ) AS turn
+            FROM clustered WHERE command = 'MESSAGE' AND NOT partial AND {IS_ID}
+        ) m LEFT JOIN sent s ON {_SAME_ENTRY.format("m")}""",
+    "consuming": "SELECT * FROM clustered WHERE consumer_id IS NOT NULL AND subscription IS NOT NULL",
     # One row per entry and consumer that got it, and when its subscription acknowledged it.
     "consumed": f"""
         SELECT m.cluster, m.topic, m.subscription, m.connection, m.consumer_id, m.ledger_id, m.entry_id,
-            m.series, m.label, m.time_ns, m.messages, m.bytes, d.acked_ns,
+            m.series, m.label, m.host, m.producer, m.client, m.time_ns, m.messages, m.bytes, d.acked_ns,
             CASE WHEN d.acked_ns >= m.time_ns THEN d.acked_ns - m.time_ns END AS latency_ns
         FROM (
             SELECT {SUBSCRIPTION}, connection, consumer_id, ledger_id, entry_id, min(time_ns) AS time_ns,
-                min(series) AS series, min(label) AS label, max(messages) AS messages,
-                max(total_size + 4) AS bytes
-            FROM clustered WHERE command = 'MESSAGE' AND NOT partial AND {IS_ID} AND subscription IS NOT NULL
+                min(series) AS series, min(label) AS label, min(host) AS host, min(producer) AS producer,
+                min(client) AS client, max(messages) AS messages, max(total_size + 4) AS bytes
+            FROM consuming WHERE command = 'MESSAGE' AND NOT partial AND {IS_ID}
             GROUP BY 1, 2, 3, 4, 5, 6, 7
         ) m LEFT JOIN deliveries d ON m.cluster = d.cluster AND m.topic IS NOT DISTINCT FROM d.topic
             AND m.subscription = d.subscription AND m.ledger_id = d.ledger_id AND m.entry_id = d.entry_id""",

@@ -1,6 +1,6 @@
 """Runs reports with Spark."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from pulsarctl_wire.reports.engine import Answer, Engine, Row
 from pulsarctl_wire.reports.findings import ORDER
 from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.spark.columns import as_dict, completed, spark_type, spark_uri
+from pulsarctl_wire.spark.connect import is_connect
 from pulsarctl_wire.table import FINDINGS, TABLES
 
 SMALL: Final = 300_000
@@ -28,19 +29,29 @@ _FOR_SMALL: Final = {
 _FOR_ALL: Final = {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}
 
 
-def settings(found: Sequence[Found]) -> dict[str, str]:
-    """Spark's settings for tables of this size."""
-    return _FOR_ALL | (_FOR_SMALL if sum(table.rows for table in found) <= SMALL else {})
+def settings(found: Sequence[Found], master: str) -> dict[str, str]:
+    """Spark's settings for tables of this size; a server of Spark Connect takes only those of SQL."""
+    every = _FOR_ALL | (_FOR_SMALL if sum(table.rows for table in found) <= SMALL else {})
+    return {name: value for name, value in every.items() if "sql" in name or not is_connect(master)}
 
 
 class SparkEngine(Engine):
     """An engine over tables that were found. Its SQL is Spark's."""
 
-    def __init__(self, spark: SparkSession, found: Sequence[Found], choice: Choice) -> None:
-        super().__init__(TABLES, choice, has_messages=has_messages(found))
+    def __init__(
+        self,
+        spark: SparkSession,
+        found: Sequence[Found],
+        choice: Choice,
+        look: Callable[[], Sequence[Found]] | None = None,
+    ) -> None:
+        super().__init__(found, choice, look, TABLES, has_messages=has_messages(found))
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints errors that we raise
         self._spark = spark
-        self._stored: list[DataFrame] = []
+        self._cached: list[DataFrame] = []
+        self._again(lambda: None)
+
+    def _open(self, found: Sequence[Found]) -> None:
         for name, schema in TABLES.items():
             parts = [self._part(part, schema) for part in parts_of(found, name)]
             together = reduce(lambda one, more: one.unionByName(more, allowMissingColumns=True), parts)
@@ -48,13 +59,13 @@ class SparkEngine(Engine):
 
     def close(self) -> None:
         """Free what `keep` has stored."""
-        for each in self._stored:
+        for each in self._cached:
             each.unpersist()
 
     def _part(self, part: Part, schema: Any) -> DataFrame:
         files, taken = part
         if not files.paths:
-            return self._spark.createDataFrame(schema.empty_table())
+            return self._spark.createDataFrame([], spark_type(schema))
         reader = self._spark.read
         if files.base is not None:
             reader = reader.option("basePath", spark_uri(files.base))
@@ -71,7 +82,7 @@ class SparkEngine(Engine):
 
     def _keep(self, name: str, table: DataFrame) -> None:
         table.cache().createOrReplaceTempView(name)
-        self._stored.append(table)
+        self._cached.append(table)
 
     def _diagnose(self, name: str, sql: str) -> None:
         rows = self._spark.sql(sql).repartition("cluster").sortWithinPartitions(*ORDER.split(", "))
@@ -81,9 +92,9 @@ class SparkEngine(Engine):
         found = self._spark.sql(sql)
         return Answer(found.columns, (tuple(as_dict(row).values()) for row in found.toLocalIterator()))
 
-    def rows(self, sql: str, most: int | None = None) -> list[Row]:
-        """The rows of a query. (Spark keeps the plans of local iterators as long as the session lasts.)"""
-        return [as_dict(row) for row in self.lazy(sql, most).collect()]
+    def _rows(self, sql: str) -> list[Row]:
+        # Spark keeps the plans of local iterators as long as the session lasts.
+        return [as_dict(row) for row in self._lazy(sql).collect()]
 
     def _lazy(self, sql: str) -> DataFrame:
         return self._spark.sql(sql)

@@ -63,7 +63,19 @@ def _options(command: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "command",
-    ["decode", "doctor", "capture", "sequence", "table", "analyze", "report", "sql", "explain", "permits"],
+    [
+        "decode",
+        "doctor",
+        "capture",
+        "sequence",
+        "table",
+        "analyze",
+        "report",
+        "sql",
+        "extract",
+        "explain",
+        "permits",
+    ],
 )
 def test_every_option_is_documented(command: str) -> None:
     assert _documented(_section(f"## `pwire {command}`")) == _options(command)

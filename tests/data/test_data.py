@@ -236,7 +236,7 @@ def test_what_was_opened_with_tables_sees_the_errors_of_their_block(opened: data
     stack.enter_context(translating())
     with (
         pytest.raises(QueryError, match="told in one line"),
-        data.Tables(opened.engine, frozenset(), None, stack),
+        data.Tables(opened.engine, frozenset(), None, (), stack),
     ):
         raise LookupError
 

@@ -428,6 +428,35 @@ def topics(capture: Capture) -> list[Row]:
     return sorted(rows, key=lambda row: (-row["bytes"], row["topic"]))
 
 
+def totals_by(capture: Capture, name: str, value: Callable[[Line], Any]) -> list[Row]:
+    """What `topics` and `tenants` have, for groups of frames by a value that is not None."""
+    rows = []
+    for (group,), frames in _grouped(capture.frames, lambda frame: (value(frame),)).items():
+        if group is not None:
+            rows.append(
+                {
+                    name: group,
+                    "share": _bytes(frames) / _bytes(capture.frames),
+                    **_traffic(capture, frames),
+                    "errors": sum(_error(frame) is not None for frame in frames),
+                    "bad_checksums": len(_wrong(frames)),
+                    "producers": _producers(frames),
+                    "subscriptions": _subscriptions(frames),
+                    "topics": len({frame["topic"] for frame in frames} - {None}),
+                    "connections": len({frame["connection"] for frame in frames}),
+                }
+            )
+    return sorted(rows, key=lambda row: (-row["bytes"], row[name]))
+
+
+def tenant(line: Line) -> str | None:
+    return str(line["topic"]).split("/")[2] if line["topic"] else None
+
+
+def tenants(capture: Capture) -> list[Row]:
+    return totals_by(capture, "tenant", tenant)
+
+
 def _key_hash(metadata: dict[str, Any]) -> int | None:
     if "ordering_key" in metadata:
         key = base64.b64decode(metadata["ordering_key"])
@@ -633,6 +662,8 @@ def journey(capture: Capture) -> list[Row]:
                 "ack_latency_ns": _span(delivered_ns, acked_ns),
                 "deliveries": entry.deliveries if entry else 0,
                 "redelivery_count": entry.redelivery_count if entry else None,
+                "producer_client": send["client"] if send else None,
+                "consumer_client": entry.first["client"] if entry else None,
             }
         )
 
@@ -659,6 +690,41 @@ def delivery(capture: Capture) -> list[Row]:
             row = dict(zip(names, group, strict=True)) | {"step": step, **_percentiles(known)}
             rows.append(row | {"missing": len(latencies) - len(known)})
     return rows
+
+
+def end_to_end(capture: Capture) -> list[Row]:
+    entries = _entries(capture)
+    seen: set[tuple[Subscription, Id]] = set()
+    groups: dict[tuple[Any, ...], list[tuple[int, int]]] = defaultdict(list)
+    for message in capture.by_time:
+        if message["command"] != "MESSAGE" or not _is_stored(message["topic"]):
+            continue
+        at, subscription = (
+            capture.id_of(message, message["fields"]["message_id"]),
+            _subscription(capture, message),
+        )
+        receipt, send = entries.get(at, (None, None))
+        again = (subscription, at) in seen or message["fields"].get("redelivery_count", 0) > 0
+        seen.add((subscription, at))
+        topic = message["topic"]
+        if receipt and send:
+            topic, sent_by, sent_ns = receipt["topic"] or topic, "SEND", _sent_at(receipt)
+        elif message["metadata"] is not None:
+            sent_by, sent_ns = "publish_time", message["metadata"]["publish_time"] * 1_000_000
+        else:
+            continue
+        latency = message["time_ns"] - sent_ns
+        group = (subscription[0], topic, subscription[2], sent_by, again)
+        groups[group].append((latency, capture.messages.get(message["number"], 0)))
+    names = ("cluster", "topic", "subscription", "sent_by", "again")
+    return [
+        {
+            **dict(zip(names, group, strict=True)),
+            **_percentiles(latency for latency, _ in groups[group]),
+            "messages": sum(messages for _, messages in groups[group]),
+        }
+        for group in sorted(groups, key=lambda group: _lowest_null(*group))
+    ]
 
 
 # -- backlog
@@ -863,10 +929,12 @@ REPORTS: dict[str, Callable[..., list[Row]]] = {
     "slowest": slowest,
     "throughput": throughput,
     "topics": topics,
+    "tenants": tenants,
     "hot-keys": hot_keys,
     "connections": connections,
     "journey": journey,
     "delivery": delivery,
+    "end-to-end": end_to_end,
     "backlog": backlog,
     "errors": errors,
     "checksums": checksums,

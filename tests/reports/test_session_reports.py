@@ -247,8 +247,8 @@ def test_what_differs_between_two_captures() -> None:
     assert (client["before"], client["after"], client["change"]) == (2, 1, -0.5)
     assert (missing["before"], missing["after"], missing["change"]) == (1, 2, 1)
     assert (found["topic", MAIL]["before"], found["error", "ProducerBusy"]["after"]) == (None, None)
-    for kind in {row["kind"] for row in rows}:
-        changes = [row["change"] for row in rows if row["kind"] == kind]
+    for kind, clear in {(row["kind"], row["clear"]) for row in rows}:
+        changes = [row["change"] for row in rows if (row["kind"], row["clear"]) == (kind, clear)]
         both = [abs(change) for change in changes if change is not None]
         assert changes[: -len(both) or None] == [None] * (len(changes) - len(both))
         assert both == sorted(both, reverse=True)

@@ -19,15 +19,32 @@ from pulsarctl_wire.spark.session import start
 
 PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
+COMPARING = """
+import sys
+from pulsarctl_wire import data
+from pulsarctl_wire.reports import REPORTS
+
+table, url = sys.argv[1:]
+with data.tables(table, master=url) as there, data.tables(table) as here:
+    rows = {
+        name: [each.report(name, key="a").arrow().to_pylist() for each in (there, here)]
+        for name in REPORTS if name != "compare"
+    }
+print([name for name, (one, other) in rows.items() if one != other])
+"""
 
 
 @pytest.mark.slow
-def test_analyze_by_spark_connect(capture: Path, tmp_path: Path) -> None:
+def test_analyze_and_reports_by_spark_connect(capture: Path, tmp_path: Path) -> None:
     inputs, out = [f"{SAMPLES}/[ns]*.pcap", str(capture)], tmp_path / "out"
     with connect_server(tmp_path) as url:
         command = [*PWIRE, "analyze", *inputs, "--out", str(out), "--split-size", "200000", "--master", url]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
+        compared = subprocess.run(
+            [sys.executable, "-c", COMPARING, str(out), url], capture_output=True, text=True, check=False
+        )
     assert "connections" in done.stderr
+    assert (compared.stdout, compared.returncode) == ("[]\n", 0), compared.stderr
     found = expected(inputs)
     assert rows(out) == found.tables
 

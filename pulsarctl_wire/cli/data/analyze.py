@@ -65,7 +65,8 @@ def analyze(options: AnalyzeOptions) -> int:
         name = "--mirror" if options.mirror else "--rebuild"
         console.fail(f"analyze: {name} cannot be combined with --follow")
     if options.follow and is_connect(options.master or ""):
-        console.fail("analyze: --follow does not run by Spark Connect")
+        why = "by Spark Connect the server would finish its batches, where nobody sees them"
+        console.fail(f"analyze: --follow needs a driver of its own: {why}")
     try:
         work = replace(options.rows.work(split), partition_by=_partition_by(options))
         return _code((_follow if options.follow else _run)(options, work, settings))

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 ROWS: Final = 20
 """Rows of a table on the terminal, without `--top`."""
 TOP: Final = partial(option, "--top N", "Maximum number of rows.", min=1, show_default=f"{ROWS} in tables")
+_DAY_NS: Final = 86_400 * 10**9
 _NAMED: Final = 5  # columns
+_NAMED_BY: Final = ("topic", "cluster", "tenant", "namespace", "producer", "subscription", "client", "host")
+"""The options that choose rows by a name."""
 _LEAST: Final = 20
 """Columns of text on a terminal are not narrowed below this many cells."""
 Output = Literal["table", "json", "csv", "parquet", "html"]
@@ -38,6 +42,14 @@ class SourceOptions:
     since: str | None = option("--since TIME", "Only rows from then on: ISO 8601, seconds since 1970, -10m.")
     until: str | None = option("--until TIME", "Only rows before that time.")
     cluster: str | None = option("--cluster NAME", "Only rows with this label, as given to table or analyze.")
+    tenant: str | None = option("--tenant NAME", "Only rows about topics of this tenant.")
+    namespace: str | None = option("--namespace NAME", "Only rows about topics of this TENANT/NAMESPACE.")
+    producer: str | None = option("--producer NAME", "Only rows of this producer, and the messages it sent.")
+    subscription: str | None = option("--subscription NAME", "Only rows of this subscription.")
+    client: str | None = option(
+        "--client ADDRESS", "Only rows of this client: 10.0.0.7, 10.0.0.7:43118, 10.*"
+    )
+    host: str | None = option("--host NAME", "Only rows that were captured on this host.")
     engine: EngineName | None = ENGINE()
     master: str | None = MASTER()
     conf: list[str] = CONF()
@@ -61,7 +73,16 @@ class ReportOptions(SourceOptions):
     output: Output = OUTPUT(default="table")
     top: int | None = TOP()
     bucket: str | None = option("--bucket TIME", "Width of time buckets: 500ms, 1s, 5m, 1h.")
+    by: str | None = option("--by NAMES", "Group by these instead: tenant, client, hour, …, or tenant,hour.")
     key: str | None = option("--key KEY", "journey: only messages with this key, or this id (LEDGER:ENTRY).")
+    window: str | None = option(
+        "--window FROM..TO", "compare, unusual: the time to look at; a date is that day (UTC)."
+    )
+    against: str | None = option(
+        "--against FROM..TO",
+        "With --window: the time to compare it with.",
+        show_default="the same time before; unusual: all other",
+    )
     html: str | None = option("--html FILE", "Write the report as an HTML page.")
     clear_cache: bool = flag("--clear-cache", "Delete the tables and findings that were kept.")
 
@@ -87,9 +108,14 @@ def report(options: ReportOptions) -> None:
     if not sources:
         console.fail(f"report {name}: name a SOURCE: a capture, or a table as written by pwire table")
     _width(options)
-    if name == "compare" and len(sources) < 2:
-        console.fail("report compare: name two sources, the earlier one first")
-    with opened(sources, options, apart=name == "compare") as tables:
+    windows = _windows(options)
+    if windows and name not in ("compare", "unusual"):
+        console.fail(f"report {name}: has no --window: use --since and --until")
+    if name == "compare" and len(sources) < 2 and not windows:
+        console.fail("report compare: name two sources, the earlier one first, or a --window")
+    if name == "unusual" and not windows:
+        console.fail("report unusual: name the time to look at: --window FROM..TO, or a date")
+    with opened(sources, options, apart=name == "compare" and not windows) as tables:
         lacks = sorted(tables.lacks)
         if lacks:
             more = f" and {len(lacks) - _NAMED} more" if len(lacks) > _NAMED else ""
@@ -101,7 +127,9 @@ def report(options: ReportOptions) -> None:
 @contextmanager
 def opened(sources: Sequence[str], options: SourceOptions, *, apart: bool = False) -> "Iterator[Tables]":
     """Tables of `sources`; errors within the block become one line on stderr and an exit code."""
-    since, until = (_moment(name, getattr(options, name)) for name in ("since", "until"))
+    times = {name: getattr(options, name) for name in ("since", "until")}
+    chosen: dict[str, Any] = {name: getattr(options, name) for name in _NAMED_BY}
+    chosen |= {name: _moment(name, text) for name, text in times.items() if text is not None}
     settings = settings_of(options.conf)
     with console.errors_reported():
         from pulsarctl_wire import data
@@ -110,7 +138,7 @@ def opened(sources: Sequence[str], options: SourceOptions, *, apart: bool = Fals
         collect_rarely()
         with data.tables(
             *sources,
-            choice=data.Choice(options.topic, since, until, options.cluster),
+            choice=data.Choice(**chosen),
             engine=options.engine,
             master=options.master,
             conf=settings,
@@ -120,11 +148,37 @@ def opened(sources: Sequence[str], options: SourceOptions, *, apart: bool = Fals
             yield tables
 
 
-def _moment(name: str, text: str | None) -> int | None:
+def is_chosen(options: SourceOptions) -> bool:
+    """Return whether an option chooses some of the rows."""
+    return any(getattr(options, name) is not None for name in (*_NAMED_BY, "since", "until"))
+
+
+def _moment(name: str, text: str) -> int:
     try:
-        return None if text is None else parse_time(text)
+        return parse_time(text)
     except SettingsError as error:
         console.fail(f"--{name} {error}")
+
+
+def _windows(options: ReportOptions) -> dict[str, tuple[int, int]]:
+    """The spans of time that are named, in ns: a window, and what it is compared with."""
+    if options.against and not options.window:
+        console.fail("--against: name the time to look at: --window FROM..TO")
+    texts = {name: getattr(options, name) for name in ("window", "against")}
+    return {name: _span(name, text) for name, text in texts.items() if text is not None}
+
+
+def _span(name: str, text: str) -> tuple[int, int]:
+    first, dots, last = text.partition("..")
+    if not dots and re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+        since = _moment(name, text)
+        return since, since + _DAY_NS
+    if not dots:
+        console.fail(f"--{name} {text}: use FROM..TO, or a date")
+    since, until = _moment(name, first), _moment(name, last)
+    if since >= until:
+        console.fail(f"--{name} {text}: ends before it begins")
+    return since, until
 
 
 def _width(options: ReportOptions) -> int | None:
@@ -151,7 +205,14 @@ def _show(tables: "Tables", name: str, options: ReportOptions, title: str) -> No
         else:
             print_overview(overview)
         return
-    made = tables.report(name, bucket=_width(options), top=options.top, key=options.key)
+    made = tables.report(
+        name,
+        bucket=_width(options),
+        top=options.top,
+        key=options.key,
+        by=options.by.split(",") if options.by else (),
+        **_windows(options),
+    )
     if wants_page:
         from pulsarctl_wire.cli.data.page import table_page
 

@@ -1,0 +1,182 @@
+"""Runs `pwire extract`: asks the table where the packets are, copies them, and says what is missing."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from itertools import islice
+from tempfile import TemporaryDirectory
+from typing import BinaryIO, Final, NamedTuple, cast
+
+from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.writer import PcapngWriter
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.errors import CaptureError, QueryError
+from pulsarctl_wire.pipeline.extract import Checker, Copied, Window, copy, merged, window
+from pulsarctl_wire.pipeline.moved import Captures
+from pulsarctl_wire.render.text import count_of, human_bytes
+from pulsarctl_wire.reports import packets
+from pulsarctl_wire.reports.engine import Engine
+
+_TRIED: Final = 8  # windows by which a capture is recognized
+_WAY_OUT: Final = "; --captures PATH says where captures are now"
+
+
+class Wanted(NamedTuple):
+    """What to write, and where: the packets of rows of a table, or of their whole connections.
+
+    `sources` are the tables, `captures` where captures are now.
+    """
+
+    sources: list[str]
+    captures: list[str]
+    table: str
+    where: str | None
+    whole: bool
+    write: str
+
+
+class ExtractJob:
+    """One run."""
+
+    def __init__(self, options: Wanted, engine: Engine) -> None:
+        self._options = options
+        self._engine = engine
+        self._captures = Captures(options.sources, options.captures)
+        self._read: list[str] = []
+        self._copies: list[Copied] = []
+        self._connections = 0
+        self._code = 0
+
+    def run(self) -> int:
+        """Write the packets; returns the exit code."""
+        with ExitStack() as stack:
+            stream = self._output(stack)
+            directory = stack.enter_context(TemporaryDirectory(prefix="pwire-"))
+            for number, (file, frames) in enumerate(self._plan()):
+                self._copy(file, frames, os.path.join(directory, str(number)))
+            self._write(stream)
+        return self._code
+
+    def _write(self, stream: BinaryIO) -> None:
+        path = self._options.write
+        if path != "-":
+            for source in (*self._options.sources, *self._read):
+                if os.path.exists(source) and os.path.samefile(path, source):
+                    console.fail(f"--write {path}: that is one of the sources; name another file")
+            with suppress(OSError):  # a pipe
+                stream.truncate(0)
+        writer, checker, size = PcapngWriter(stream), Checker(), 0
+
+        def written() -> Iterator[tuple[RawPacket, int]]:
+            nonlocal size
+            for packet, ending in merged(self._copies):
+                writer.write(packet)
+                size += len(packet[2])
+                yield packet, ending
+
+        checker.check(written())
+        stream.flush()
+        frames = sum(each.found for each in self._copies)
+        sys.stderr.write(
+            f"{count_of(frames, 'frame')} in {count_of(writer.count, 'packet')} ({human_bytes(size)}) "
+            f"of {count_of(len(self._read), 'file')}, {count_of(self._connections, 'connection')}\n"
+        )
+        unclear = max(frames - checker.frames, 0) if self._options.whole else checker.missing
+        if unclear:
+            more = "" if self._options.whole else "; --connections writes also what came before"
+            console.warn(f"{count_of(unclear, 'frame')} cannot be decoded from these packets{more}")
+
+    # -- what is wanted
+
+    def _plan(self) -> list[tuple[str, int]]:
+        """Let the engine find out what is wanted of which capture; returns their names and frames."""
+        table, where = self._options.table, self._options.where or "true"
+        try:
+            found = self._engine.rows(packets.counted(table, where))
+        except QueryError as error:
+            raise QueryError(f"--where: {error}") from None
+        self._connections = int(found[0]["connections"])
+        if self._options.whole:
+            self._engine.keep(packets.WINDOWS, packets.connections(table, where))
+        else:
+            self._engine.keep(packets.PICKED, packets.picked(table, where))
+            self._engine.keep(packets.WINDOWS, packets.windows())
+        rows = self._engine.rows(packets.totals())
+        if not rows:
+            console.warn(f"none of the {table} matched")
+        return [(str(row["file"]), int(row["frames"])) for row in rows]
+
+    def _windows(self, file: str) -> Iterator[Window]:
+        return map(window, self._engine.query(packets.of_file(file)).values)
+
+    # -- copying
+
+    def _copy(self, file: str, frames: int, temporary: str) -> None:
+        """Copy what is wanted of a capture, wherever it is now; say what is missing."""
+        probes = list(islice((each for each in self._windows(file) if each.at is not None), _TRIED))
+        problem = f"{file}: no such file" if not self._options.captures else f"{file}: not in --captures"
+        for path in self._candidates(file, probes):
+            problem = self._try(file, path, temporary, probes)
+            if not problem:
+                return
+        self._lose(frames, f"{problem}{'' if self._options.captures else _WAY_OUT}")
+
+    def _try(self, file: str, path: str, temporary: str, probes: list[Window]) -> str:
+        """Copy what is wanted from a capture that may be the one; returns why not, or ""."""
+        try:
+            can_seek = self._recognize(path, probes, temporary)
+            if can_seek is None:
+                return f"{path}: it has other packets than the capture that the table was made of"
+            self._copy_all(file, path, temporary, can_seek)
+        except CaptureError as error:
+            return f"{path}: {str(error).removeprefix(f'{path}: ')}"
+        return ""
+
+    def _recognize(self, path: str, probes: list[Window], temporary: str) -> bool | None:
+        """Whether only parts of a capture need to be read; None if it is not the one of these windows."""
+        is_it = not probes
+        for can_seek in (True, False):
+            copied = Copied(temporary)
+            try:
+                copy(path, probes, copied, can_seek=can_seek)
+            finally:
+                copied.delete()
+            is_it = is_it or copied.matched > 0
+            if not copied.lost or not copied.is_odd:
+                break
+        return can_seek if is_it else None
+
+    def _candidates(self, file: str, probes: list[Window]) -> Iterator[str]:
+        yield from self._captures.named(file)
+        if probes:
+            yield from self._captures.renamed(file, probes[0].at_ns)
+
+    def _copy_all(self, file: str, path: str, temporary: str, can_seek: bool) -> None:
+        copied = Copied(temporary)
+        copy(path, self._windows(file), copied, can_seek=can_seek)
+        if copied.lost and can_seek and copied.is_odd:
+            copied.delete()
+            copied = Copied(temporary)
+            copy(path, self._windows(file), copied, can_seek=False)
+        copied.close()
+        self._read.append(path)
+        self._copies.append(copied)
+        if copied.lost:
+            self._lose(copied.lost, f"{path}: {copied.error or 'other packets are in their places'}")
+
+    def _lose(self, frames: int, problem: str) -> None:
+        """Say how many frames are lost, and why."""
+        self._code = console.EXIT_SOURCE
+        console.warn(f"{count_of(frames, 'frame') if frames else 'parts of frames'} missing: {problem}")
+
+    def _output(self, stack: ExitStack) -> BinaryIO:
+        path = self._options.write
+        if path == "-":
+            if console.is_terminal(sys.stdout):
+                console.fail("--write -: is binary; send it to a file or a pipe: | pwire decode -")
+            return cast(BinaryIO, sys.stdout.buffer)
+        try:
+            return stack.enter_context(open(path, "ab"))  # and emptied once the packets are there
+        except OSError as error:
+            console.fail(f"--write {path}: {error.strerror}", console.EXIT_OUTPUT)

@@ -1,0 +1,68 @@
+"""Publishes views that reports read as SQL for other tools: DuckDB, Spark and Trino.
+
+It is made from `VIEWS`, the source of the reports themselves, which is Spark's SQL.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, get_args
+
+from pulsarctl_wire.errors import QueryError, how_to_install
+from pulsarctl_wire.reports.views import VIEWS, clustered
+
+Dialect = Literal["duckdb", "spark", "trino"]
+"""Whose SQL it is."""
+
+PUBLISHED: Final = ("answered", "exchanges", "journeys", "arrivals")
+"""The views that are meant to be read; others are their parts."""
+
+_FRAMES: Final = {
+    "duckdb": "SELECT * FROM read_parquet('{}', union_by_name = true, hive_types_autocast = false)",
+    "spark": "SELECT * FROM parquet.`{}`",
+}
+"""How a dialect reads the files of frames. In Trino, a catalog has them."""
+
+
+def statements(dialect: Dialect, files: Sequence[str], clusters: Mapping[str, int]) -> Iterator[str]:
+    """Statements that make the published views, those that they need first.
+
+    They read `frames`, which the first statement makes of its `files` where that is possible. `clusters` are
+    the numbers of brokers' clusters by their addresses. Raises QueryError if sqlglot, which translates, is
+    not installed.
+    """
+    if dialect not in get_args(Dialect):
+        raise QueryError(f"{dialect}: no such dialect; use one of {', '.join(get_args(Dialect))}")
+    try:
+        from sqlglot import exp, parse_one
+    except ImportError:
+        raise QueryError(f"sqlglot is not installed: {how_to_install('sql')}") from None
+    if dialect in _FRAMES:
+        yield f"CREATE OR REPLACE VIEW frames AS\n{_FRAMES[dialect].format(_place(files, dialect))};\n"
+    sources = VIEWS | {"clustered": clustered(clusters), "followed": "SELECT * FROM frames"}
+    trees: dict[str, Any] = {}
+
+    def visit(name: str) -> None:
+        tree = parse_one(sources[name], read="spark")
+        for table in tree.find_all(exp.Table):
+            if table.name in sources and table.name not in trees:
+                visit(table.name)
+        trees[name] = tree
+
+    for name in PUBLISHED:
+        if name not in trees:
+            visit(name)
+    for name, tree in trees.items():
+        if dialect == "trino":  # it makes a column of each field, unless a row is in a row
+            for each in tree.find_all(exp.Explode):
+                each.set("this", parse_one(f"transform({each.this.sql()}, x -> ROW(x))", read="trino"))
+        yield f"CREATE OR REPLACE VIEW {name} AS\n{tree.sql(dialect, pretty=True)};\n"
+
+
+def _place(files: Sequence[str], dialect: Dialect) -> str:
+    """The file of frames, or what stands for all files, also for later ones."""
+    scheme, slashes, _ = files[0].rpartition("://")
+    folder = os.path.commonpath([os.path.dirname(file.removeprefix(scheme + slashes)) for file in files])
+    place = files[0] if len(files) == 1 else scheme + slashes + folder
+    if dialect == "spark":
+        return place.replace("`", "``")
+    return (place if len(files) == 1 else f"{place}/**/*.parquet").replace("'", "''")
