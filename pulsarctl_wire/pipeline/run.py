@@ -62,6 +62,11 @@ class Run:
         self.resumed = self._progress.file
         """How many inputs earlier runs have done."""
 
+    @property
+    def totals(self) -> Totals:
+        """What earlier runs have done."""
+        return self._progress.totals
+
     def run(self, workers: Workers, show: Callable[[Totals], object] = lambda totals: None) -> Totals:
         """Do the remaining work; `show` is called with the totals when they have changed."""
         progress = self._progress

@@ -35,11 +35,12 @@ from pulsarctl_wire.pipeline.resuming import (
     furthest,
     last,
     leave_gone,
+    notes_on,
     place,
     recorded,
     refuse_losses,
 )
-from pulsarctl_wire.pipeline.splits import Input, reason
+from pulsarctl_wire.pipeline.splits import Input, inputs_of, reason
 from pulsarctl_wire.pipeline.tasks import DRAFTS
 from pulsarctl_wire.table import TABLES, VERSION
 
@@ -47,8 +48,6 @@ _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
-END: Final = 10**9
-"""Stands for the number of an input where there is none: after all of them."""
 _TEMPORARY: Final = (".unfinished", ".stitched")
 
 
@@ -111,9 +110,7 @@ class Store:
             if progress is not None and not mirror:
                 kept = len(begun(progress))
                 refuse_losses(last(states), kept, inputs, "the table cannot go on without it")
-            notes = [f"{text}: the run goes on from the progress that was saved before" for text in damage]
-            if self._delete_rebuild():
-                notes.append("a rebuild of the table that was broken off is deleted")
+            notes = notes_on(progress, damage, has_deleted_rebuild=self._delete_rebuild())
             settings = self._go_on(progress, states, inputs, options)
             return Resumed(self, progress, settings, None, tuple(notes))
 
@@ -262,11 +259,15 @@ class Store:
             self._fill(options)
             self.commit(options, is_new=is_new)
 
-    def options(self) -> Options | None:
-        """The options of the table that is there, or None. Raises CaptureError as `merge` does."""
+    def outline(self) -> saved.Outline | None:
+        """The inputs and options of the table that is there, or None. Raises CaptureError as `merge` does."""
         with self._said():
-            states, _ = self._readable_states()
-            return last(states).options if states else None
+            for name in reversed(_STATES):
+                with suppress(CaptureError):  # `resume` says what is wrong
+                    if (data := self._read(name)) is not None:
+                        inputs, options = saved.load_outline(data, f"progress/{name}")
+                        return saved.Outline(inputs, self._repartitioned(options))
+            return None
 
     def files(self) -> list[Any]:
         """The information of pyarrow on the Parquet files, directory by directory, in the order of splits."""
@@ -387,17 +388,15 @@ class Store:
         """
         with self._said():
             while True:
-                merge, found = going_on(self.system, self.path), self._rows(table)
-                if going_on(self.system, self.path) == merge:  # or files were merged meanwhile
+                change, found = going_on(self.system, self.path), self._rows(table)
+                if going_on(self.system, self.path) == change:  # or files were merged meanwhile
                     break
-        hidden = {f"{self.path}/{path}" for path in merge.hidden} if merge else ()
-        rows = []
-        for each in sorted(found, key=lambda each: each.base_name):
-            if each.path not in hidden:
-                first, _, last = each.base_name.partition("..")
-                inputs = range(input_of(first), input_of(last or first) + 1)
-                rows.append((inputs, f"{self.out}/{self.below(each.path)}"))
-        return rows
+        hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
+        return [
+            (inputs_of(each.base_name), f"{self.out}/{self.below(each.path)}")
+            for each in sorted(found, key=lambda each: each.base_name)
+            if each.path not in hidden
+        ]
 
     def _follows(self) -> bool:
         """Whether the table follows a directory. Raises CaptureError if `out` has files but no table."""
@@ -434,7 +433,7 @@ class Store:
             "totals": asdict(progress.totals),
         }
         self._clean(lambda name: name.endswith(DRAFTS))  # of an earlier run, on other files
-        self._write(_MANIFEST, json.dumps(about, indent=1).encode())
+        self._write(_MANIFEST, json.dumps(about).encode())
         self.commit(options)
 
     def _load(self, name: str) -> Progress | None:
@@ -442,10 +441,12 @@ class Store:
         if data is None:
             return None
         progress = saved.load_progress(data, f"progress/{name}")
-        by = self._partition_by()
-        if by is not None:
-            progress.options = replace(progress.options, partition_by=by)
+        progress.options = self._repartitioned(progress.options)
         return progress
+
+    def _repartitioned(self, options: Options) -> Options:
+        by = self._partition_by()
+        return options if by is None else replace(options, partition_by=by)
 
     def _begun(self) -> Begun | None:
         data = self._read(_BEGUN)
@@ -486,11 +487,6 @@ class Store:
             raise CaptureError(f"{self.out}: {error}") from error
         except (ArrowException, OSError) as error:
             raise OSError(f"{self.out}: {reason(error)}") from error
-
-
-def input_of(name: str) -> int:
-    """The number of the input that a split of this name begins with."""
-    return END if name.startswith("end") else int(name.partition("-")[0])
 
 
 def _is_rows(each: Any) -> bool:
