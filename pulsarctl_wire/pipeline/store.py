@@ -452,7 +452,7 @@ class Store:
         try:
             with self.system.open_input_file(f"{self.path}/{directory}{name}") as file:
                 data: bytes = file.read(min(file.size(), saved.LARGEST + 1))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return data
 
