@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 from pipeline.comparing import Now, alone, first_difference, run, stored, together
 from pipeline.test_pipeline_run import leftovers, parts, put
 
+from pulsarctl_wire.pipeline import inputs
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.progress import Options
-from pulsarctl_wire.pipeline.splits import GROUP_SIZE, MAX_GROUP, Input, Side, plan_all
+from pulsarctl_wire.pipeline.splits import GROUP_SIZE, MAX_GROUP, Input, Side, opened, plan_all
+from pulsarctl_wire.pipeline.store import Store
 
 
 @given(
@@ -23,27 +26,27 @@ from pulsarctl_wire.pipeline.splits import GROUP_SIZE, MAX_GROUP, Input, Side, p
     st.integers(0, 3),
 )
 def test_every_input_is_in_one_split(sizes: list[int], size: int, beside: int) -> None:
-    inputs = [Input(f"{number}", each, 1, f"/none/{number}") for number, each in enumerate(sizes)]
-    for number in range(len(inputs)):
-        some = inputs[max(number - beside, 0) : number + 1] if beside else []
+    files = [Input(f"{number}", each, 1, f"/none/{number}") for number, each in enumerate(sizes)]
+    for number in range(len(files)):
+        some = files[max(number - beside, 0) : number + 1] if beside else []
         sides = (Side(int(each.name), each.name, each.path, each.size, 1, None, None) for each in some)
-        inputs[number] = inputs[number]._replace(sides=tuple(sides))
-    splits = [*plan_all(inputs, size)]
-    assert [each for split in splits for each in split.inputs] == inputs
+        files[number] = files[number]._replace(sides=tuple(sides))
+    splits = [*plan_all(files, size)]
+    assert [each for split in splits for each in split.inputs] == files
     assert [split.next_file for split in splits][:-1] == [split.file for split in splits][1:]
-    assert splits[-1].inputs == (inputs[-1],)
+    assert splits[-1].inputs == (files[-1],)
     limit = min(size, GROUP_SIZE)
     for split in splits:
-        files = {side.file for each in split.inputs for side in each.sides} | {
+        numbers = {side.file for each in split.inputs for side in each.sides} | {
             *range(split.file, split.next_file)
         }
-        assert len(split.inputs) == 1 or sum(sizes[file] for file in files) <= limit
+        assert len(split.inputs) == 1 or sum(sizes[file] for file in numbers) <= limit
         assert len(split.inputs) <= MAX_GROUP
     if not beside:
         full = [sum(each.size for each in split.inputs) for split in splits[:-1]]
-        assert all(sum(pair) > limit for pair in pairwise(full)) or len(inputs) > MAX_GROUP
+        assert all(sum(pair) > limit for pair in pairwise(full)) or len(files) > MAX_GROUP
     for split in splits[1:]:
-        assert next(plan_all(inputs, size, split.file)) == split
+        assert next(plan_all(files, size, split.file)) == split
 
 
 class Counting(Now):
@@ -71,13 +74,13 @@ def test_a_file_in_between_cannot_be_read(tmp_path: Path, harm: str) -> None:
         directory = tmp_path / f"{number}"
         directory.mkdir()
         paths = put(directory, parts(4))
-        inputs = [find_inputs([path])[0] for path in paths]
+        found = [find_inputs([path])[0] for path in paths]
         data = Path(paths[number]).read_bytes()
         harmed = {"cut": data[:-9], "empty": b"", "text": b"nothing of the kind " * 20, "gone": None}[harm]
         Path(paths[number]).unlink()
         if harmed is not None:
             Path(paths[number]).write_bytes(harmed)
-        totals = run(inputs, directory / "out", Options())
+        totals = run(found, directory / "out", Options())
         rest = paths if harm == "cut" else [path for path in paths if path != paths[number]]
         expected = alone(rest, Options())
         assert [(name, is_read) for name, _, is_read in totals.problems] == [(paths[number], harm == "cut")]
@@ -110,3 +113,22 @@ def test_a_run_is_killed_while_it_merges(tmp_path: Path, left: int) -> None:
     assert stored(out, "frames") == alone(paths, options).frames
     assert not leftovers(out)
     assert not (out / "progress" / "merge").exists()
+
+
+def test_only_files_that_have_changed_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = put(tmp_path, parts(4))
+    run(find_inputs([str(tmp_path)]), tmp_path / "out", Options())
+    before = Store(str(tmp_path / "out")).outline()
+    assert before is not None
+    with open(paths[1], "ab") as file:
+        file.write(b"\0" * 16)
+    seen: list[str] = []
+
+    def noting(path: str, start: int = 0) -> AbstractContextManager[BinaryIO]:
+        seen.append(path)
+        return opened(path, start)
+
+    monkeypatch.setattr(inputs, "opened", noting)
+    found = find_inputs([str(tmp_path)], known=before.inputs)
+    assert {*seen} == {paths[1]}
+    assert found == find_inputs([str(tmp_path)])
