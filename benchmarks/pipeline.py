@@ -8,6 +8,7 @@ traffic on port 6650. `--only` selects some of these measurements:
     scaling        decode -q, table and stats with one process, then with more, up to one per core
     connections    table and analyze: thousands of interleaved connections, and eight
     report         `report summary` of the table that analyze wrote
+    files          table and analyze: a thousand small files of two hosts, and the same traffic in two files
 
 tshark prints 14 fields with the official Pulsar dissector (the `wireshark` folder of
 apache/pulsar-client-cpp); without it only pwire is measured. All run in turns, see side_by_side.py.
@@ -38,6 +39,7 @@ from benchmarks.side_by_side import (
     Record,
     Run,
     Watcher,
+    by_host,
     concatenate,
     fields,
     find_pwire,
@@ -53,13 +55,18 @@ from benchmarks.side_by_side import (
     version,
 )
 
-SECTIONS: Final = ("table", "stats", "scaling", "analyze", "connections", "report")
+SECTIONS: Final = ("table", "stats", "scaling", "analyze", "connections", "report", "files")
 FEW: Final = 8
 """Connections of every generated capture except one."""
 BYTES_PER_FRAME: Final = 16
 ANALYZE_GOAL: Final = 5.0
 CONNECTIONS_GOAL: Final = 0.5
 REPORT_SECONDS: Final = 3
+SMALL_FILE: Final = 120_000
+"""Bytes of a small file."""
+FILES_GOALS: Final = {"table": 2.5, "analyze": 4.0}
+"""How many times as long small files may take as large ones, for analyze after its start."""
+MAX_ROW_GROUPS: Final = 60
 START_FRAMES: Final = 1000
 """Frames of a capture that measures how long Spark's start takes."""
 
@@ -69,6 +76,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 columns = (pq.read_table(path, columns=["partial"])["partial"] for path in sys.argv[1:])
 print(sum(len(column) - (pc.sum(column).as_py() or 0) for column in columns))
+"""
+COUNT_GROUPS: Final = """
+import sys
+import pyarrow.parquet as pq
+print(sum(pq.read_metadata(path).num_row_groups for path in sys.argv[1:]))
 """
 """A program that counts the rows of frames tables, without partial frames, which tshark and stats do not
 count either. This process does not read Parquet itself, as it has to stay small."""
@@ -132,6 +144,8 @@ class Bench:
             yield "connections", self._connections()
         if "report" in only:
             yield "report", [self._report()]
+        if "files" in only:
+            yield "files", self._files()
 
     # -- captures
 
@@ -420,6 +434,60 @@ class Bench:
         remove(out)
         return Measured([ran], {found}, 0)
 
+    # -- small files
+
+    def _files(self) -> list[Record]:
+        frames = self.options.small_frames
+        few = self._made(f"two-{frames}", self._by_host)
+        many = self._made(f"small-{frames}", lambda path: self._rotated_small(few, path))
+        inputs = {"few": sorted(few.iterdir()), "many": sorted(many.iterdir())}
+        report: list[Record] = []
+        for name, goal in FILES_GOALS.items():
+            runs: dict[str, list[Run]] = {"few": [], "many": []}
+            found: dict[str, list[Path]] = {}
+            for turn in range(self.options.runs):
+                for kind, paths in inputs.items():
+                    say(f"{name} of {len(paths)} files, run {turn + 1}")
+                    out = self.scratch / f"{kind}-{name}.parquet"
+                    remove(out)
+                    master = ["--master", self.options.master] if name == "analyze" else []
+                    runs[kind].append(self._run(name, paths, out, *master))
+                    found[kind] = [out] if name == "table" else frames_files(out)
+            start = 0.0
+            if name == "analyze":
+                small = self._generated(START_FRAMES)
+                start = statistics.median(
+                    run.seconds for _ in range(self.options.runs) for run in self._analyzed(small).runs
+                )
+            seconds = {kind: statistics.median(run.seconds for run in runs[kind]) - start for kind in runs}
+            groups = counted(COUNT_GROUPS, found["many"])
+            report.append(
+                {
+                    "command": name,
+                    **counts({rows(paths) for paths in found.values()}, frames),
+                    "files": len(inputs["many"]),
+                    "few_s": seconds["few"],
+                    "many_s": seconds["many"],
+                    "start_s": start,
+                    "times": seconds["many"] / seconds["few"],
+                    "goal": goal,
+                    "row_groups": groups,
+                    "mb": sum(path.stat().st_size for path in found["many"]) / 1e6,
+                    "few_mb": sum(path.stat().st_size for path in found["few"]) / 1e6,
+                    "met": seconds["many"] <= goal * seconds["few"] and groups <= MAX_ROW_GROUPS,
+                }
+            )
+        return report
+
+    def _by_host(self, path: Path) -> None:
+        path.mkdir()
+        by_host(self._generated(self.options.small_frames, 2 * FEW), path)
+
+    def _rotated_small(self, few: Path, path: Path) -> None:
+        path.mkdir()
+        for each in sorted(few.iterdir()):
+            rotate(each, path, SMALL_FILE)
+
     # -- reports
 
     def _report(self) -> Record:
@@ -464,7 +532,12 @@ def frames_files(directory: Path) -> list[Path]:
 
 def rows(paths: Sequence[Path]) -> int:
     """The number of rows of frames tables, without partial frames."""
-    command = [sys.executable, "-c", COUNT_ROWS, *map(str, paths)]
+    return counted(COUNT_ROWS, paths)
+
+
+def counted(program: str, paths: Sequence[Path]) -> int:
+    """The number that a program prints of some files."""
+    command = [sys.executable, "-c", program, *map(str, paths)]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
@@ -582,6 +655,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--master", default="local[2]", help="where analyze runs")
     add("--connections", type=int, default=5000, help="compared with 8")
     add("--connection-frames", type=int, default=1_000_000, help="frames of these two captures")
+    add("--small-frames", type=int, default=260_000, help="frames of the small files")
     add("--json", type=Path, metavar="OUT", help="also write the figures to a file, after each section")
     add("--keep", type=Path, metavar="DIR", help="make captures and tables here, and reuse existing ones")
     return parser.parse_args()

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -313,6 +313,21 @@ def rotate(path: Path, directory: Path, size: int) -> list[Path]:
             target.write(capture.record.pack(seconds, fraction, len(packet), on_wire) + packet)
         if target is not None:
             target.close()
+    return files
+
+
+def by_host(path: Path, directory: Path, hosts: int = 2) -> list[Path]:
+    """Write a capture as those of several hosts, each of which sees some of the connections."""
+    files = [directory / f"host-{chr(ord('a') + number)}.pcap" for number in range(hosts)]
+    with path.open("rb") as source, ExitStack() as stack:
+        capture = Pcap(source)
+        targets = [stack.enter_context(file.open("wb")) for file in files]
+        for target in targets:
+            target.write(capture.header)
+        for seconds, fraction, on_wire, packet in capture:
+            port = max(int.from_bytes(packet[at : at + 2], "big") for at in (34, 36))  # that of the client
+            head = capture.record.pack(seconds, fraction, len(packet), on_wire)
+            targets[port % hosts].write(head + packet)
     return files
 
 

@@ -234,7 +234,11 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "files of a split that are written at a time, if a table is partitioned": (
         "pipeline/test_pipeline_partitioned.py::test_many_days_need_few_open_files",
     ),
-    "rows that are in memory while files are merged": (
+    "files that are decoded as one split": (
+        "pipeline/test_pipeline_groups.py::test_every_input_is_in_one_split",
+    ),
+    "rows of a Parquet file in memory while it is written or merged": (
+        "table/test_table_groups.py::test_batches_become_row_groups",
         "pipeline/test_pipeline_optimized.py::test_few_rows_are_in_memory",
     ),
     "files that a batch of `--follow` takes": (

@@ -82,19 +82,35 @@ def arrow_uri(uri: str) -> str:
     return re.sub(r"^s3[an]://", "s3://", uri)
 
 
-def find_inputs(arguments: Iterable[str], say: Say = lambda note: None) -> list[Input]:
+def find_inputs(
+    arguments: Iterable[str], say: Say = lambda note: None, known: Iterable[Input] = ()
+) -> list[Input]:
     """The files that arguments name, in time order; raises CaptureError if an argument names none.
 
-    `say` is called with notes for the user about the order, and about files that are left out.
+    `say` is called with notes for the user about the order, and about files that are left out. Those that are
+    `known` from before are not opened, if they have not changed.
     """
-    found = list_inputs(arguments, say)
+    before = {
+        _identity(each): Span(each.first_ns, each.last_ns, each.mark)
+        for each in known
+        if each.first_ns is not None and each.modified_ns
+    }
+
+    def look(each: Input) -> Span | None:
+        return before.get(_identity(each)) or span(each)
+
+    found = list_inputs(arguments, say, lambda each: _identity(each) in before or is_capture(each))
     with ThreadPoolExecutor(_PEEKING) as executor:
-        spans = list(executor.map(span, found))
+        spans = list(executor.map(look, found))
     found = [
-        each._replace(first_ns=its.first, mark=its.mark) if its else each
+        each._replace(first_ns=its.first, mark=its.mark, last_ns=its.last) if its else each
         for each, its in zip(found, spans, strict=True)
     ]
     return in_order(found, spans, say) if len(found) > 1 else found
+
+
+def _identity(each: Input) -> tuple[str, int, int]:
+    return each.path, each.size, each.modified_ns
 
 
 def open_uri(uri: str) -> BinaryIO:

@@ -193,7 +193,7 @@ def splits_of(file: Any, path: str) -> list[tuple[str, int]]:
     """
     rows = file.metadata.num_rows
     with suppress(TypeError, ValueError, RecursionError):
-        noted = json.loads(file.metadata.metadata.get(SPLITS, b"null"))
+        noted = json.loads((file.metadata.metadata or {}).get(SPLITS, b"null"))
         splits = [(str(name), int(size)) for name, size in noted]
         if sum(size for _, size in splits) == rows:
             return splits
@@ -203,7 +203,8 @@ def splits_of(file: Any, path: str) -> list[tuple[str, int]]:
 def _schema(system: Any, path: str) -> Any:
     with damage(path), system.open_input_file(path) as stream:
         schema = pq.read_schema(stream)
-    return schema.with_metadata({name: text for name, text in schema.metadata.items() if name != SPLITS})
+    about = schema.metadata or {}
+    return schema.with_metadata({name: text for name, text in about.items() if name != SPLITS})
 
 
 @contextmanager

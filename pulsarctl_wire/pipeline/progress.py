@@ -58,7 +58,8 @@ class Totals:
 
     `problems` are (file, what is wrong, whether it was read up to there). `read` counts bytes of inputs,
     `size` bytes of Parquet, `read_again` connections that were read again, `dropped` packets that the kernel
-    dropped, `cut` packets cut by a snap length.
+    dropped, `cut` packets cut by a snap length. `frames` are in the table; `seen` are those in what was
+    decoded, about as many.
     """
 
     read: int = 0
@@ -70,6 +71,7 @@ class Totals:
     read_again: int = 0
     dropped: int = 0
     cut: int = 0
+    seen: int = 0
     problems: list[tuple[str, str, bool]] = field(default_factory=list)
 
     def add_problems(self, problems: list[tuple[str, str, bool]]) -> None:
@@ -133,6 +135,7 @@ class Progress:
             self.file, self.part, self.end = split.next_file, 0, None
         totals.read += split.size if is_last else decoded.end[0] - split.start
         totals.packets += decoded.packets
+        totals.seen += decoded.frames
         totals.dropped += decoded.dropped
         totals.cut += decoded.cut
         totals.connections = self.stitcher.reassembler.connections

@@ -51,7 +51,8 @@ class Run:
         options = options or Options()
         self._table = Store(out, format)
         resumed = self._table.resume(inputs, options, mirror=mirror, rebuild=rebuild)
-        self._store, self._settings = resumed.store, resumed.settings
+        self._store = self._table.beside() if resumed.rebuild else self._table
+        self._settings = resumed.settings
         self._progress = resumed.progress or new_progress(options, self._settings, inputs)
         self.rebuild = resumed.rebuild
         """Why the table is made again, or None."""
@@ -61,6 +62,11 @@ class Run:
         """All inputs of the table, in order: those of earlier runs, which may be gone, and new ones."""
         self.resumed = self._progress.file
         """How many inputs earlier runs have done."""
+
+    @property
+    def totals(self) -> Totals:
+        """What earlier runs have done."""
+        return self._progress.totals
 
     def run(self, workers: Workers, show: Callable[[Totals], object] = lambda totals: None) -> Totals:
         """Do the remaining work; `show` is called with the totals when they have changed."""

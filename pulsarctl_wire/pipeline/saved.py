@@ -68,6 +68,13 @@ _LONG: Final = 1  # msgpack extension: an integer of more than 64 bits, signed, 
 _LONGEST: Final = 64  # size of such an integer in bytes
 
 
+class Outline(NamedTuple):
+    """The part of a progress that takes little time to load."""
+
+    inputs: list[Input]
+    options: Options
+
+
 class Maybe(NamedTuple):
     """The shape of a value that may be None."""
 
@@ -120,7 +127,7 @@ _STITCHER: Final = (_WAITING, ReassemblerState, {_COUNT: str})
 
 _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Progress: ([Input], Options, Totals, _COUNT, _COUNT, _FOUND, bool, str, _STITCHER),
-    Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...), _TIME, str),
+    Input: (str, _COUNT, range(-(2**63), 2**64), str, (Side, ...), _TIME, str, _TIME),
     Side: (_COUNT, str, str, _COUNT, range(-(2**63), 2**64), _TIME, _TIME),
     Begun: (str, Settings),
     Settings: (str, Maybe(_WISH), bool, str, _TEXT, Maybe(MessageOptions), _TEXT, frozenset(DETAILS)),
@@ -129,7 +136,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
         *(_WISH, Maybe(_WISH), bool, _TEXT, Maybe(MessageOptions), (frozenset(PARTITIONS), ...)),
         *(_TEXT, frozenset(DETAILS)),
     ),
-    Totals: (*[_COUNT] * 7, _WISH, _WISH, [_PROBLEM]),
+    Totals: (*[_COUNT] * 7, _WISH, _WISH, _COUNT, [_PROBLEM]),
     Interface: (range(2**16), _ANY_32, _COUNT, range(1, 2**500), range(-(2**100), 2**100), _COUNT),
     Layout: (bool, frozenset("<>"), (Interface, ...)),
     ReassemblerState: (
@@ -213,6 +220,19 @@ def load_progress(data: bytes, name: str) -> Progress:
     except (ValueError, LookupError) as error:
         raise _refused(name) from error
     return progress
+
+
+def load_outline(data: bytes, name: str) -> Outline:
+    """Load only the inputs and options of the `Progress` that `dump` made `data` from.
+
+    Raises CaptureError as `load` does.
+    """
+    value = _unpacked(data, name)
+    reader = _reader()
+    try:
+        return Outline(reader.of([Input])(value[0]), reader.of(Options)(value[1]))
+    except (ValueError, LookupError, TypeError) as error:
+        raise _refused(name) from error
 
 
 def load(data: bytes, kind: type[T], name: str) -> T:

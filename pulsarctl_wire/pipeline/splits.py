@@ -25,6 +25,8 @@ GROUP_SIZE: Final = 16 * 1024 * 1024
 """Bytes of the files of a split that has several inputs."""
 MAX_GROUP: Final = 256
 """How many inputs a split may have: compressed files may be much larger than they look."""
+END: Final = 10**9
+"""Stands for the number of an input where there is none: after all of them."""
 
 _WINDOW: Final = 4 * 1024 * 1024  # bytes that are searched for the beginning of a record
 
@@ -53,7 +55,8 @@ class Input(NamedTuple):
     """A file: its path or URI as given, its size in bytes, and when it was modified (ns).
 
     `path` does not depend on the working directory. `sides`: if not empty, the files to read side by side.
-    `first_ns` is the time of its first packet, and `mark` a hash of its first bytes, both if it has packets.
+    `first_ns` is the time of its first packet, and `mark` a hash of its first bytes, both if it has packets;
+    `last_ns` is the time of its last packet, if that is known.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Input(NamedTuple):
     sides: tuple[Side, ...] = ()
     first_ns: int | None = None
     mark: str = ""
+    last_ns: int | None = None
 
 
 class Split(NamedTuple):
@@ -207,6 +211,14 @@ def plan(file: int, input_: Input, size: int = SPLIT_SIZE) -> list[Split]:
     splits[0] = splits[0]._replace(layout=None, exact=True)
     splits[-1] = splits[-1]._replace(stop=sys.maxsize)
     return splits
+
+
+def inputs_of(name: str) -> range:
+    """The inputs that a file of this name may have rows of, by the numbers that splits begin with."""
+    if name.startswith("end"):
+        return range(END, END + 1)
+    first, _, last = name.partition("..")
+    return range(int(first.partition("-")[0]), int((last or first).partition("-")[0]) + 1)
 
 
 def read_split(split: Split, read: Read) -> PacketReader | None:

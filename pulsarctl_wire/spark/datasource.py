@@ -163,7 +163,7 @@ class _Rows:
 
         from pulsarctl_wire.pipeline.inputs import filesystem
         from pulsarctl_wire.pipeline.optimize import splits_of
-        from pulsarctl_wire.pipeline.store import input_of
+        from pulsarctl_wire.pipeline.splits import inputs_of
 
         system, inside = filesystem(file.path)
         with system.open_input_file(inside) as stream:
@@ -171,8 +171,10 @@ class _Rows:
         if any(".." in name for name, _ in splits):
             raise CaptureError(f"{file.path}: an earlier pwire merged it: a stream cannot tell what is new")
         assert file.inputs is not None
-        first = sum(rows for name, rows in splits if input_of(name) < file.inputs.start)
-        return range(first, first + sum(rows for name, rows in splits if input_of(name) in file.inputs))
+        first = sum(rows for name, rows in splits if inputs_of(name).start < file.inputs.start)
+        return range(
+            first, first + sum(rows for name, rows in splits if inputs_of(name).start in file.inputs)
+        )
 
     def _condition(self) -> Any:
         from pyarrow.dataset import field
@@ -245,7 +247,7 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_File]:
         """The files of the table between two offsets."""
-        from pulsarctl_wire.pipeline.store import END
+        from pulsarctl_wire.pipeline.splits import END
 
         found = self._files(range(start["files"], end["files"]))
         if end["complete"] and not start["complete"]:

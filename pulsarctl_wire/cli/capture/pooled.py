@@ -1,14 +1,13 @@
 """Decodes large captures in several processes."""
 
 import os
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 from pulsarctl_wire.capture.series import spans_of
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.capture.progress import LARGE, Progress
+from pulsarctl_wire.cli.capture.progress import LARGE, JobProgress
 from pulsarctl_wire.pipeline.counting import SPLIT, CountJob, cores, pool
 from pulsarctl_wire.pipeline.progress import Totals
 from pulsarctl_wire.pipeline.splits import Input, in_order, plan
@@ -34,7 +33,7 @@ def splittable(paths: list[str], jobs: int | None) -> list[Input]:
 class Pool:
     """`jobs` processes (default: one per core) that share `inputs` until `stack` closes.
 
-    `code` is the exit code so far. On a terminal large inputs have a progress bar. `check` runs per split.
+    `code` is the exit code so far. Large inputs show their progress. `check` runs per split.
     """
 
     def __init__(
@@ -52,10 +51,9 @@ class Pool:
         size = sum(each.size for each in inputs)
         most = self.jobs * -(-size // (self.jobs * SPLIT))  # as many for each process
         self.split_size = max(-(-size // most), SPLIT // 4)
-        name = inputs[0].name if len(inputs) == 1 else f"{len(inputs)} files"
-        self._bar = Progress(name, size, stack) if size > LARGE and console.is_terminal(sys.stderr) else None
+        self._progress = JobProgress(size, stack) if size > LARGE else None
         self._check = check
-        self._read = self._said = 0
+        self._said = 0
 
     def note(self, totals: Totals) -> None:
         """Report the problems and the progress of a split that is done."""
@@ -63,9 +61,8 @@ class Pool:
             self.code = console.worse_source(self.code, damaged=damaged)
             console.warn(f"{file}: {what}")
         self._said = len(totals.problems)
-        if self._bar is not None:
-            self._bar.add(totals.read - self._read)
-            self._read = totals.read
+        if self._progress is not None:
+            self._progress.show(totals.read, totals.seen)
         self._check()
 
     def count(self, counting: CountJob[Any]) -> None:

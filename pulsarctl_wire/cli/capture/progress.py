@@ -1,17 +1,18 @@
-"""Streams that flush the output before each read, and the progress bar of large sources."""
+"""Streams that flush the output before each read, and the progress of large sources and long jobs."""
 
 import io
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.render.text import clean
+from pulsarctl_wire.render.text import clean, human_bytes
 
 LARGE: Final = 50_000_000
 """Sources with more bytes have a progress bar."""
+_LINE_EVERY: Final = 60.0  # seconds
 
 
 class Watched(io.RawIOBase):
@@ -69,3 +70,63 @@ class Progress:
         if time.monotonic() > self._next:
             self._next = time.monotonic() + 0.2
             self._bar.refresh()
+
+
+class JobProgress:
+    """How far a job on captures is: a bar on a terminal; elsewhere a line a minute on stderr.
+
+    `size` bytes are to be read; earlier runs have read `done` of them. `clock` returns seconds.
+    """
+
+    def __init__(
+        self, size: int, stack: ExitStack, done: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._size = size
+        self._done = done
+        self._clock = clock
+        self._bar: Any = None
+        self.start()
+        if not console.is_terminal(sys.stderr):
+            return
+        from rich import progress
+
+        columns = (
+            progress.BarColumn(),
+            progress.DownloadColumn(),
+            progress.TextColumn("{task.fields[said]}"),
+        )
+        bar = progress.Progress(*columns, console=console.rich_console(sys.stderr), transient=True)
+        self._task = bar.add_task("", total=size, completed=done, said="")
+        self._bar = stack.enter_context(bar)
+
+    def wait(self, reason: str) -> None:
+        """Show what the job waits for before it starts."""
+        if self._bar is not None:
+            self._bar.update(self._task, said=reason)
+
+    def start(self) -> None:
+        """Measure how fast it goes from now on."""
+        self._started = self._clock()
+        self._next = self._started + _LINE_EVERY
+
+    def show(self, read: int, frames: int) -> None:
+        """Show that so many bytes are read, and how many frames were in them."""
+        said = f"{frames:,} frames{self._left(read)}"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=read, said=said)
+        elif self._clock() >= self._next:
+            self._next = self._clock() + _LINE_EVERY
+            share = read / self._size if self._size else 1
+            sys.stderr.write(f"{share:.0%}: {human_bytes(read)} of {human_bytes(self._size)}, {said}\n")
+            sys.stderr.flush()
+
+    def _left(self, read: int) -> str:
+        """How long it still takes at the speed so far, if that is known."""
+        if read <= self._done or read >= self._size:
+            return ""
+        seconds = (self._clock() - self._started) * (self._size - read) / (read - self._done)
+        minutes, hours = round(seconds / 60), int(seconds // 3_600)
+        text = (
+            f"{hours} h {minutes % 60} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
+        )
+        return f", about {text} left"

@@ -2,12 +2,12 @@
 
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.capture.progress import JobProgress
 from pulsarctl_wire.cli.options import CONF, LOCAL, RowOptions, partition_by, settings_of, size_of
 from pulsarctl_wire.cli.signature import argument, flag, group, option
 from pulsarctl_wire.errors import SettingsError, WireError
@@ -45,7 +45,7 @@ class AnalyzeOptions:
     )
     partition_by: str | None = option(
         "--partition-by COLUMNS",
-        "Directories by date, hour, series, cluster, tenant, or several: date,series.",
+        "Directories by date, hour, series, host, cluster, tenant: date,tenant.",
     )
     mirror: bool = flag("--mirror", "Delete the rows of inputs that are gone; otherwise they stay.")
     rebuild: bool = flag("--rebuild", "Make the table again, even without the rows of inputs that are gone.")
@@ -68,8 +68,13 @@ def analyze(options: AnalyzeOptions) -> int:
         why = "by Spark Connect the server would finish its batches, where nobody sees them"
         console.fail(f"analyze: --follow needs a driver of its own: {why}")
     try:
-        work = replace(options.rows.work(split), partition_by=_partition_by(options))
-        return _code((_follow if options.follow else _run)(options, work, settings))
+        from pulsarctl_wire.pipeline.store import Store
+
+        before = Store(options.out).outline()
+        work = replace(options.rows.work(split), partition_by=_partition_by(options, before))
+        if options.follow:
+            return _code(_follow(options, work, settings))
+        return _code(_run(options, work, settings, before.inputs if before else []))
     except (SparkError, SettingsError) as error:
         console.fail(str(error))
     except WireError as error:
@@ -78,18 +83,15 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail(f"--out {options.out}: {error.strerror or error}", console.EXIT_OUTPUT)
 
 
-def _partition_by(options: AnalyzeOptions) -> tuple[str, ...]:
-    """What the table is to be partitioned by: as it is, if nothing else is wanted."""
+def _partition_by(options: AnalyzeOptions, before: Any) -> tuple[str, ...]:
+    """What the table is to be partitioned by: as it was before, if nothing else is wanted."""
     if options.partition_by is not None:
         return partition_by(options.partition_by)
-    from pulsarctl_wire.pipeline.store import Store
-
-    before = Store(options.out).options()
-    return before.partition_by if before else ()
+    return before.options.partition_by if before else ()
 
 
-def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
-    """Analyze the inputs; returns the totals."""
+def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], known: list[Any]) -> Any:
+    """Analyze the inputs, some of which are `known` from before; returns the totals."""
     started = time.monotonic()
     from concurrent.futures import ThreadPoolExecutor
 
@@ -98,7 +100,8 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
     from pulsarctl_wire.pipeline.tasks import Pool
     from pulsarctl_wire.spark.session import session
 
-    found = find_inputs(options.inputs, console.warn)
+    found = find_inputs(options.inputs, console.warn, known)
+    options.rows.check_host(each.name for each in found)
     with ExitStack() as stack:
         run = Run(
             *(found, options.out),
@@ -108,15 +111,21 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any:
             format=options.format,
         )
         _announce(run, options.out)
-        show = _progress(sum(each.size for each in run.inputs), stack)
+        progress = JobProgress(sum(each.size for each in run.inputs), stack, run.totals.read)
+
+        def show(totals: Any) -> None:
+            progress.show(totals.read, max(totals.seen, totals.frames))
+
         left = sum(each.size for each in run.inputs[run.resumed :])
         is_default = options.master is None and not settings
         if is_default and left < _SMALL:
             totals = run.run(Pool(stack.enter_context(ThreadPoolExecutor(1))), show)
         else:
+            progress.wait("starting Spark")
             spark = stack.enter_context(session(options.master or LOCAL, settings, decodes=True))
             from pulsarctl_wire.spark.executor import SparkWorkers  # imports pyarrow, as Spark starts
 
+            progress.start()
             totals = run.run(SparkWorkers(spark), show)
     _report(totals, len(run.inputs), run.resumed, options.out, time.monotonic() - started)
     if is_default and _SMALL <= left < _MIDDLING:
@@ -197,16 +206,3 @@ def _code(totals: Any) -> int:
         return 0
     readable = all(damaged for _, _, damaged in totals.problems)
     return console.EXIT_DAMAGED if readable else console.EXIT_SOURCE
-
-
-def _progress(size: int, stack: ExitStack) -> Callable[[Any], object]:
-    """A callback that updates a progress bar on stderr until `stack` closes; no bar without a terminal."""
-    if not console.is_terminal(sys.stderr):
-        return lambda totals: None
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), DownloadColumn(), TextColumn("{task.fields[frames]}"), TimeRemainingColumn())
-    bar = Progress(*columns, console=console.rich_console(sys.stderr), transient=True)
-    task = bar.add_task("", total=size, frames="starting Spark")
-    stack.enter_context(bar)
-    return lambda totals: bar.update(task, completed=totals.read, frames=f"{totals.frames:,} frames")
